@@ -22,8 +22,8 @@ def test_a_damaged_copy_is_named() -> None:
 def advice(
     replicas: list[str], leader: str, up: str = "", *, by_ranges: bool = False, damaged: str = "", eligible: str = ""
 ) -> list[str]:
-    """The advice for authors/0: its leader's copy is damaged; or, without a leader, it is OFFLINE. The copy on the node
-    `damaged` is damaged, too.
+    """The advice for authors/0. Its leader's copy is damaged; without a leader, authors/0 is OFFLINE. The copy on the
+    node `damaged` is damaged, too.
     """
     status = GetStatusResponse()
     keyspace = status.table.keyspaces.add(id=1, name="authors", partition_count=1)

@@ -1,4 +1,4 @@
-"""Files of pallets and duties: what is read, what is refused, and the pieces in which it is sent."""
+"""Files of pallets and duties are read or refused, and their contents are sent in pieces."""
 
 import io
 

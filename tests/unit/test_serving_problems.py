@@ -22,7 +22,7 @@ SILENT = "its data port b:1 does not answer a, c and the node itself (no answer)
 
 
 def asked(state: NodeState.ValueType = LIVE, reason: str = "", **known: int | str) -> Survey:
-    """The controller knows `known` of b; a and c are well. All answer."""
+    """The controller knows `known` about b; a and c are well. All three nodes answer."""
     names = "abc"
     nodes = [Node(id=name, address=f"{name}:1", state=LIVE) for name in names]
     nodes[1].state, nodes[1].state_reason = state, reason
@@ -69,7 +69,7 @@ def test_a_table_that_stands_still_is_named_once_it_lasts() -> None:
 
 
 def damaged(*others: str, alone: bool = True) -> Survey:
-    """Of the 2 partitions that b leads and that are ONLINE, it serves one."""
+    """Node b leads 2 partitions that are ONLINE, and serves one of them."""
     survey = asked()
     summary = survey.status.summary
     summary.partitions, summary.nodes[1].leads_online = 2, 2

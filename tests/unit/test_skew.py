@@ -63,7 +63,7 @@ def test_leaders_that_no_election_evens() -> None:
 
 
 def two_keyspaces(first: Sequence[str], second: Sequence[str]) -> GetStatusResponse:
-    """Like `status`; each of two keyspaces has a partition for each of these, led by the first."""
+    """Like `status`, with two keyspaces: a partition for each of `first` in one, and of `second` in the other."""
     found = status([*first, *second])
     found.table.keyspaces.append(Keyspace(id=2, name="fares", replicas=len(second[0])))
     for partition in found.table.partitions[len(first) :]:

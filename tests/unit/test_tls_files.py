@@ -137,7 +137,7 @@ def test_files_that_are_not_certificates(content: bytes) -> None:
 
 
 def useless(tls: Tls, kind: str) -> tuple[Tls, str]:
-    """A certificate that the other nodes of this authority refuse, and the message about it, after its path."""
+    """A certificate that the other nodes of this authority refuse, and the message about it, which follows the path."""
     if kind == "expired":
         return issued(tls, kind, OVER), "was valid until 2021-01-01 00:00:00 UTC only"
     if kind == "not yet valid":
@@ -237,7 +237,7 @@ def test_a_client_refuses_a_certificate_that_is_not_valid_today(tmp_path: Path, 
 
 
 def test_what_comes_after_the_certificate_in_its_file_may_have_expired(tmp_path: Path) -> None:
-    """The other side may have another way to an authority, without it."""
+    """The other side may have another way to an authority, without the expired certificate."""
     made, over = issued(make(tmp_path), "own"), issued(make(tmp_path, "other"), "over", OVER)
     with Path(made.cert).open("ab") as file:
         file.write(Path(over.cert).read_bytes())

@@ -27,7 +27,7 @@ def parse_changes(text: str) -> list[ConfChangeSingle]:
 
 
 class ConfChangeDriver:
-    """An empty group at first; each command counts as one more log entry, even if it fails."""
+    """A group that is empty at first. Each command counts as one more log entry, even if it fails."""
 
     def __init__(self) -> None:
         self._tracker = ProgressTracker(10, NO_LIMIT)

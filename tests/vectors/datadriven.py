@@ -5,8 +5,8 @@ r"""The data-driven file format: a directive line, its input, `----`, and the ou
     ----
     output
 
-The output ends at a blank line; between a doubled `----` at both ends it may contain blank lines. `#` begins a
-comment line, and `\` at the end of a directive line continues it.
+The output ends at a blank line. Output that contains blank lines has two lines `----` before it, and two after it.
+`#` begins a comment line. A directive line that ends in `\` continues on the next line.
 """
 
 from collections.abc import Iterator

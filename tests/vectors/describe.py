@@ -84,7 +84,7 @@ def entry(e: Entry) -> str:
 
 
 def entries(es: Iterable[Entry]) -> str:
-    """A line for each."""
+    """A line for each entry."""
     return "".join(f"{entry(e)}\n" for e in es)
 
 

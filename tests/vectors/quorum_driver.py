@@ -22,7 +22,7 @@ class QuorumDriver:
         if len(voters) != len(values):
             shown = " ".join(f"{voter}:{{}}" for voter in voters)
             return f"error: mismatched input (explicit or _) for voters map[{shown}]: [{' '.join(values)}]"
-        # One value for each voter, in the order in which they are first named; _ is none.
+        # One value for each voter, in the order in which the voters are first named. `_` means no value.
         named = dict(zip(dict.fromkeys([*ids, *joint_ids]), values, strict=True))
         given = {voter: value for voter, value in named.items() if value != "_"}
         if case.command == "committed":
@@ -36,7 +36,7 @@ class QuorumDriver:
 def _committed(config: MajorityConfig, acked: Mapping[int, int]) -> str:
     index = config.committed_index(acked.get)
     out = _describe(config, acked)
-    # These must not make a difference; if they do, the output says so.
+    # All these must have the same result. If one differs, the output says so.
     for other, how in (
         (_committed_another_way(config, acked), "via alternative computation"),
         (JointConfig(config, EMPTY).committed_index(acked.get), "via zero-joint quorum"),
@@ -49,7 +49,7 @@ def _committed(config: MajorityConfig, acked: Mapping[int, int]) -> str:
 
 
 def _overlays(config: MajorityConfig, acked: Mapping[int, int], index: int) -> Iterable[tuple[int, str]]:
-    """Changes that must not matter: each lowers an index below the committed one."""
+    """The committed index after each of some changes that must not matter: an index that was below it becomes lower."""
     for voter, own in acked.items():
         if voter in config and index > own:
             yield config.committed_index({**acked, voter: own - 1}.get), f"overlaying {voter}->{own}"
@@ -57,7 +57,7 @@ def _overlays(config: MajorityConfig, acked: Mapping[int, int], index: int) -> I
 
 
 def _committed_another_way(config: MajorityConfig, acked: Mapping[int, int]) -> int:
-    """Count for each index the voters that have it."""
+    """The highest index that a count finds at a quorum of the voters."""
     if not config:
         return UNBOUNDED
     quorum = len(config) // 2 + 1
@@ -87,7 +87,7 @@ def _index(index: int) -> str:
 
 
 def _describe(config: MajorityConfig, acked: Mapping[int, int]) -> str:
-    """A bar for each voter, as long as there are voters with a lower index."""
+    """A line for each voter, with its index and a bar: one `x` for each voter that has a lower index."""
     if not config:
         return "<empty majority quorum>"
     width = len(config)

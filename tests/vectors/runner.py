@@ -90,7 +90,7 @@ def _run_case(driver: Driver, case: Case, verdict: Verdict) -> None:
     verdict.log_lines += len(case.expected) - len(expected)
     verdict.lines += len(expected)
     actual = [line for line in actual if not _LOG_LINE.match(line)]
-    # `ok` stands for no output at all; log text alone is output.
+    # Traces have `ok` where there is no output, not even log lines. Without log lines, `ok` and nothing are the same.
     if [line for _, line in expected] in ([], ["ok"]) and actual in ([], ["ok"]):
         return
     verdict.failure = _difference(verdict.path, case, expected, actual)

@@ -40,7 +40,7 @@ class Recorder:
 
 
 async def load_from(recorder: Recorder, message: bytes, concurrency: int, connections: int) -> Load:
-    """Run some load: after 0.05 s it ends as soon as every request is answered."""
+    """Run load for 0.05 s, and then until every request is answered."""
     load = Load(PUT, lambda number: message + put_request(b"%d" % number, b""))
     async with recorder.serve() as address, asyncio.timeout(30):
         await load.run(address, concurrency, connections, 0.05)

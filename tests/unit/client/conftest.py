@@ -109,12 +109,12 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
         self.versions: dict[bytes, int] = {}
         self.expires_ms: dict[bytes, int] = {}
         self.now_ms = 0  # by this node's clock
-        self.streams = 0  # open ones
+        self.streams = 0  # open streams
         self.frames: list[kv_frames.Request] = []
         self.tables_asked = 0
         self.tables_given = 0  # answers, even those without news
         self.whole_tables_given = 0
-        self.rows_given: list[int] = []  # by answer with a table
+        self.rows_given: list[int] = []  # one number for each answer with a table
         self.writes: Counter[bytes] = Counter()
         self.refuse: Callable[[kv_frames.Group], MinkaError | None] = lambda group: None
         self.refused_keyspaces: set[str] = set()  # requests for these keyspaces' rows are refused as a whole
@@ -341,7 +341,7 @@ class _Serving:
 
 
 class DataCluster:
-    """Data nodes that each hold a copy of one partition table, and share the data as if moves had carried it."""
+    """Data nodes, each with its copy of one partition table. All share one set of data, so moves carry none."""
 
     def __init__(self, names: Sequence[str], partition_count: int) -> None:
         self.partition_count = partition_count
@@ -398,7 +398,7 @@ class DataCluster:
         return next(itertools.islice((k for k in keys if murmur3(k) % count == partition_id), number, None))
 
     def lead(self, partition_id: int, leader: str, told: Sequence[str] | None = None) -> None:
-        """Make `leader` ("": none) the leader, by a new row that the nodes in `told` (None: all) have heard of."""
+        """Make `leader` the leader ("": nobody leads). Only the nodes in `told` get the new row (None: all nodes)."""
         for name in self.nodes if told is None else told:
             table = self.nodes[name].table
             table.version += 1

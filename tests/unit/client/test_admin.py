@@ -1,4 +1,4 @@
-"""`minka.admin` on a node with canned answers: what it asks for, and how it reads the answers."""
+"""The requests that `minka.admin` sends to a node, and its reading of the node's canned answers."""
 
 import ast
 import getpass
@@ -81,7 +81,7 @@ def test_the_leader_proposes_where_to_split(node: ControlNode, admin: Admin) -> 
 
 
 def test_a_user_without_a_name_can_ask(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a container that runs as any user id."""
+    """A container may run as a user id that has no name."""
 
     def nameless() -> str:
         raise KeyError("getpwuid(): uid not found: 4711")
@@ -100,7 +100,7 @@ def _called(source: str) -> set[str]:
 
 
 def test_minkactl_leaves_changes_to_admin() -> None:
-    """What Admin does, minkactl doesn't do beside it."""
+    """Admin and minkactl call no method of Control in common, except those in `READING`."""
     of_admin = _called(inspect.getsource(admin_client)) - READING
     assert {"create_keyspace", "apply_plan", "remove_node", "drain_status"} <= of_admin <= set(dir(Control))
     for path in Path(minkactl.__file__).parent.rglob("*.py"):

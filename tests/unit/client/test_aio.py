@@ -28,9 +28,7 @@ async def test_what_was_put_is_got_until_it_is_deleted(data_cluster: Make) -> No
 
 
 async def test_stale_reads_go_to_any_replica(data_cluster: Make) -> None:
-    """They go there even if there's no leader, and to another replica if one can't answer; they state the data's
-    age.
-    """
+    """A stale read works without a leader, goes to another replica if one can't answer, and states the data's age."""
     async with data_cluster("athens", "byzantium", "cyrene", partitions=1) as cluster, client_of(cluster) as client:
         await client.put("key", b"value")
         for age, node in enumerate(cluster.nodes.values()):
@@ -282,7 +280,7 @@ async def test_a_read_too_large_for_one_answer_is_halved(data_cluster: Make) -> 
         await client.put_many(pairs)
         cluster.nodes["athens"].largest_read = 1000
         assert await client.get_many(pairs) == pairs
-        # A read in one frame with others is not refused because together they are too large.
+        # A read is not refused because the reads in its frame are too large together.
         assert await asyncio.gather(*(client.get(key) for key in pairs)) == list(pairs.values())
         cluster.nodes["athens"].largest_read = 99
         with pytest.raises(MinkaError, match="TOO_LARGE"):
@@ -319,8 +317,8 @@ async def test_a_read_at_a_silent_node_is_answered_by_the_new_leader(
 async def test_a_write_at_a_silent_node_is_in_doubt_once_another_one_leads(
     data_cluster: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The write waits no longer, and the next one goes to the new leader; so does one that was never sent to the silent
-    node.
+    """The write waits no longer. The next write goes to the new leader, and so does a write that was never sent to the
+    silent node.
     """
     monkeypatch.setattr(stream, "QUIET_S", 0.05)
     async with data_cluster("athens", "byzantium") as cluster, client_of(cluster, timeout=8) as client:
@@ -346,7 +344,7 @@ async def test_a_write_at_a_silent_node_is_in_doubt_once_another_one_leads(
 async def test_a_write_at_a_node_that_lives_waits_for_its_answer(
     data_cluster: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is silent because it is busy, and has handed over its leadership meanwhile."""
+    """The node is silent because it is busy, and has handed over its leadership meanwhile."""
     monkeypatch.setattr(stream, "QUIET_S", 0.05)
     async with data_cluster("athens", "byzantium") as cluster:
         athens, byzantium = cluster.nodes["athens"], cluster.nodes["byzantium"]

@@ -1,4 +1,4 @@
-"""The asynchronous client's partition table: how the client gets it, and newer rows of it."""
+"""The asynchronous client gets its partition table, and newer rows of the table."""
 
 import asyncio
 import functools
@@ -54,7 +54,7 @@ async def test_a_refusal_without_rows_makes_the_client_fetch_the_table_elsewhere
 async def test_what_waits_is_sent_again_once_a_newer_table_says_where_to(
     data_cluster: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The table may be fetched for another call, and the next try may be much later."""
+    """The call is sent again at once, even if the table was fetched for another call, and its next try is far off."""
     monkeypatch.setattr(call, "delay_s", lambda attempt, rng: 1000.0)
     async with data_cluster("athens", "byzantium") as cluster, client_of(cluster) as client:
         await client.put(cluster.key_of(0), b"old")
@@ -115,7 +115,7 @@ async def test_the_clusters_own_keyspaces_are_refused(data_cluster: Make) -> Non
 
 
 async def test_a_keyspace_that_nodes_refuse_harms_no_other(data_cluster: Make) -> None:
-    """The nodes' version may have other rules for names than the client's."""
+    """Nodes of another version may have other rules for names than the client."""
     async with data_cluster("athens") as cluster, AsyncClient(cluster.endpoints, rng=Random(1)) as client:
         athens = cluster.nodes["athens"]
         athens.refused_keyspaces = {"crews", "fares"}

@@ -165,7 +165,7 @@ def test_clients_that_are_closed_leave_the_others_alone(cluster: Any, caplog: py
 def _forking(cluster: Any, parent: str, child: str) -> list[str]:
     """The output of a program that runs `parent`, forks, and runs `child` in the child.
 
-    The child ends like those of multiprocessing: it has only half of gRPC, which does not survive more.
+    The child ends by `os._exit`, like children of multiprocessing: it has only half of gRPC, and would crash otherwise.
     """
     script = f"""
 import os, sys
@@ -194,7 +194,7 @@ def test_a_child_of_a_process_with_a_client_is_told(cluster: Any) -> None:
         """
     *told, last = _forking(cluster, 'client = Client(endpoints, keyspace="flights"); client.put("key", b"v")', child)
     assert len(told) == 2
-    # If it is on, one child in ten crashes before it does anything.
+    # With gRPC's fork support, one child in ten crashes before it does anything.
     assert os.environ["GRPC_ENABLE_FORK_SUPPORT"] == "false"
     assert all(line.startswith("INVALID_ARGUMENT: this process was forked from one that") for line in told)
     assert last == "child: 7"

@@ -328,7 +328,7 @@ def test_a_plan_is_asked_for_as_it_is_described(control_node: Start) -> None:
 
 
 def test_a_connection_is_not_shared_with_others_in_the_process() -> None:
-    """If it is shared, a client gets "Connection refused" while another one's next attempt is due, although the
+    """On a shared connection, a client gets "Connection refused" until another client's next attempt, although the
     node has come back.
     """
     with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as stack:

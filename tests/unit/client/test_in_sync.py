@@ -13,8 +13,8 @@ from minka.v1.cluster_pb2 import Keyspace, Partition
         ("abc", "ab", "", "", 1),
         ("abc", "", "", "", 3),
         ("a", "a", "", "", 0),
-        # {a,b,c} → {d,e,f}: all former replicas are in sync; one of them isn't; the new ones have joined; the old ones
-        # are removed.
+        # {a,b,c} → {d,e,f}: the former replicas are in sync, or one of them isn't; the new ones have joined; the former
+        # ones have left the set, and then one of the new ones has left it, too.
         ("abcdef", "abc", "def", "def", 0),
         ("abcdef", "ac", "def", "def", 1),
         ("abcdef", "abcdef", "def", "", 0),

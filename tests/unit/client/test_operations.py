@@ -146,7 +146,7 @@ async def test_what_is_done_in_one_turn_travels_together(data_cluster: Make) -> 
 
 
 async def test_a_large_operation_travels_alone(data_cluster: Make) -> None:
-    """Otherwise it would make others' groups too large for the node."""
+    """Otherwise the large operation would make a group too large for the node."""
     async with data_cluster("athens", partitions=1) as cluster, client_of(cluster) as client:
         await client.get("connect first")
         large = b"v" * (kv_frames.MAX_BODY_BYTES // 2 - 1000)
@@ -210,7 +210,7 @@ async def test_when_the_stream_breaks_an_operation_is_not_repeated(data_cluster:
 
 
 async def test_a_nodes_unknown_outcome_is_the_callers(data_cluster: Make) -> None:
-    """The leader has appended it, but lost its leadership."""
+    """The leader has appended the operation, but has lost its leadership."""
     async with data_cluster("athens") as cluster, client_of(cluster) as client:
         cluster.nodes["athens"].refuse = lambda group: MinkaError(Code.OUTCOME_UNKNOWN, "no longer the leader")
         with pytest.raises(OutcomeUnknown, match="OUTCOME_UNKNOWN: key n at athens"):
@@ -231,7 +231,7 @@ async def test_an_operation_without_an_answer_may_have_been_done(data_cluster: M
 async def test_an_operation_at_a_silent_node_is_in_doubt_once_another_one_leads(
     data_cluster: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is not sent to the new leader; a read is, and so is the next operation."""
+    """The operation is not sent to the new leader. A read is sent there, and so is the next operation."""
     monkeypatch.setattr(stream, "QUIET_S", 0.05)
     async with data_cluster("athens", "byzantium") as cluster, client_of(cluster, timeout=8) as client:
         key, athens, byzantium = cluster.key_of(0), cluster.nodes["athens"], cluster.nodes["byzantium"]

@@ -1,4 +1,4 @@
-"""Which requests are repeated, the waits between them, and a failed request's report about the nodes."""
+"""The requests that are repeated, the waits in between, and a failed request's report about the nodes."""
 
 from random import Random
 

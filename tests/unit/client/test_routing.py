@@ -80,7 +80,7 @@ def test_key_to_slot_to_partition_to_node() -> None:
 
 
 def test_rows_added_from_an_older_table_make_the_version_older() -> None:
-    """Otherwise nobody would ever ask for the changes between the two."""
+    """Otherwise nobody would ever ask for the changes between the two versions."""
     table = RoutingTable()
     assert table.add(_table(5, [_row(0, "athens")]))
     assert table.version == 5

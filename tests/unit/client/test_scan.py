@@ -119,7 +119,7 @@ async def test_each_key_once_while_partitions_are_split_and_moved(range_cluster:
 
 
 async def test_pages_and_partitions_are_asked_ahead(range_cluster: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the consumer has one row, at most the next ones are there or on their way."""
+    """While the consumer has its first row, the client asks for pages of only the first four partitions."""
     monkeypatch.setattr(scan_pages, "PAGE_ROWS", 2)
     points = [b"%d" % n for n in range(1, 10)]
     async with range_cluster("athens", points=points) as cluster, client_of(cluster) as client:

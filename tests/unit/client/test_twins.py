@@ -69,7 +69,7 @@ def test_what_one_twin_awaits_the_other_waits_for(sync: type, twin: type) -> Non
 
 
 def named(hint: Any) -> Iterator[type]:
-    """The classes that a type names, and those of the fields of dataclasses."""
+    """The classes that a type names; for dataclasses, also those that their fields name."""
     for part in typing.get_args(hint):
         yield from named(part)
     if isinstance(hint, type):

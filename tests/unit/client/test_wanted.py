@@ -1,4 +1,4 @@
-"""The rows that a client asks for, and those that it has by then."""
+"""The rows that a client asks for, and the rows that it has got."""
 
 import pytest
 
@@ -14,7 +14,7 @@ ALL = [FLIGHTS, FARES, AUTHORS]
 
 
 def asked(request: GetTableRequest | None) -> dict[str, list[int] | None]:
-    """The slots by keyspace; None for all of them."""
+    """The slots that the request asks for, by keyspace; None: all slots."""
     assert request is not None
     return {one.keyspace: list(one.slots) if one.whole_up_to else None for one in request.keyspaces}
 

@@ -90,7 +90,7 @@ def test_the_service_is_hardened() -> None:
 
 def test_the_service_is_well_formed(tmp_path: Path) -> None:
     unit = (CONFIGS / "minkad.service").read_text()
-    # Verification needs the program, so its path is changed, and nothing else.
+    # Verification needs a program that exists, so only the program's path is changed.
     assert unit.count("/opt/minka/bin/minkad") == 1
     copy = tmp_path / "minkad.service"
     copy.write_text(unit.replace("/opt/minka/bin/minkad", "/bin/true"))
@@ -160,7 +160,7 @@ def rule_named(name: str) -> dict[str, Any]:
     ],
 )
 def test_a_cluster_of_which_nothing_is_scraped_raises_an_alert(name: str, tells: str) -> None:
-    """Then its own metrics are gone, except those of the past."""
+    """Then the cluster's own metrics are gone, except past ones."""
     rule = rule_named(name)
     assert re.search(tells, rule["expr"])
     assert re.findall(r"minka_[a-z_]+[^)]*", rule["expr"]) == ["minka_node_info[7d]"]

@@ -37,7 +37,7 @@ SETTINGS = ControllerSettings(1.0, 3600.0, 60.0, MigrationCaps(4, 32))
 
 
 class Harness:
-    """One term of activity over a state of its own. `now` is the controller's clock."""
+    """A controller that is active for one term, with a state of its own. `now` is its clock."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Harness:
         )
 
     async def logged(self) -> None:
-        """Wait until all nodes in question have the log; here they have it at once."""
+        """Wait until the nodes in question have the log; in these tests they have it at once."""
 
     def count_tick(self) -> None:
         self.ticks += 1
@@ -89,7 +89,7 @@ class Harness:
             await self.look_around()
 
     async def look_around(self) -> None:
-        """Wait until the controller has looked at everything once, in its present state."""
+        """Wait until the controller has looked at all of the present state once."""
         seen = self.ticks
         await until(lambda: self.ticks >= seen + 2)
 
@@ -252,7 +252,7 @@ async def test_a_new_controller_elects_where_its_predecessor_did_not_come_to_it(
     await first.begin("a", "b", "c", replicas=3)
     first.controller.close()
     state = State.from_snapshot(first.state.to_snapshot())
-    for row in list(state.partitions.values()):  # the state after the first of the two records of its creation
+    for row in list(state.partitions.values()):  # the state after the first of the creation's two records
         new = type(row)()
         new.CopyFrom(row)
         new.ClearField("isr")
@@ -361,7 +361,7 @@ async def test_a_controller_that_stood_still_fails_nobody(monkeypatch: pytest.Mo
 
 
 async def test_only_the_former_leader_is_failed_early_by_a_new_controller(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The voters have not heard that one for 0.7 s. The other nodes haven't been heard yet either."""
+    """The voters have not heard the former leader for 0.7 s. The new controller hasn't heard the other nodes yet."""
     h = await judge(monkeypatch)
     h.controller.close()
     second = Harness(h.state, JUDGING, raft_id=2, former=1, silent_for=0.7)
@@ -397,7 +397,7 @@ NOT_ANSWERED = "no answer"
 
 
 class Watched:
-    """Four nodes; the controller's own is `a`. `silent` answers no data port, but its own node's heartbeats go on."""
+    """Four nodes; the controller is on `a`. The data port of `silent` doesn't answer, but the node sends heartbeats."""
 
     def __init__(self) -> None:
         settings = ControllerSettings(0.6, 0.8, 60.0, MigrationCaps(4, 32))
@@ -410,7 +410,7 @@ class Watched:
         await self.beats(1.0)  # reports about a process that has just registered don't count
 
     async def beats(self, seconds: float) -> None:
-        """Heartbeats of all that are up, every 50 ms."""
+        """Send heartbeats of all nodes that are up, every 50 ms."""
         for _ in range(round(seconds / STEP)):
             self.h.now += STEP
             for node in [node for node in self.h.state.nodes.values() if is_up(node)]:
@@ -418,7 +418,7 @@ class Watched:
             await self.h.look_around()
 
     def beat(self, node: str) -> str:
-        """The node whose clearance the heartbeat's answer withholds, and the reason."""
+        """Send a heartbeat of the node; returns the reason why the answer withholds the clearance."""
         request = HeartbeatRequest(node_id=node, incarnation="1")
         if self.silent:
             request.unanswered.add(node_id=self.silent, reason=NOT_ANSWERED)

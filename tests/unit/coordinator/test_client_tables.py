@@ -1,4 +1,4 @@
-"""The part of the table that a client gets: what it wants, and lacks."""
+"""The part of the table that a client gets: the rows that it wants and doesn't have."""
 
 import zlib
 from types import SimpleNamespace

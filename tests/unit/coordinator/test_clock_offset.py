@@ -25,7 +25,7 @@ class World:
         return ClusterClock(lambda: (self.right_ms + self.ahead[node]) * 1_000_000, lambda: self.right_ms * 1_000_000)
 
     def new_controller(self) -> None:
-        """Another one leads; its steady clock began at another time."""
+        """Another controller leads; its steady clock began at another time."""
         state = State()
         for node in "abc":
             state.nodes[node] = Node(id=node, state=NodeState.NODE_STATE_LIVE)
@@ -34,7 +34,7 @@ class World:
         self.offsets = {node: ClockOffset(self.clocks[node]) for node in "abc"}
 
     def heartbeats(self, there_ms: int = 5, back_ms: int = 5, c_ms: int = 0) -> None:
-        """Each node sends one, which takes `there_ms`; its answer takes `back_ms`, and both `c_ms` more for c."""
+        """Each node sends a heartbeat: it takes `there_ms`, and its answer `back_ms`. For c, each takes `c_ms` more."""
         for node, offset in self.offsets.items():
             request = HeartbeatRequest(node_id=node, sequence=1, from_start=True)
             offset.add_to(request)

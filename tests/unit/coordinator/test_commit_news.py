@@ -1,4 +1,4 @@
-"""News of only the commit index waits for entries that carry it, too."""
+"""A message that brings only a new commit index waits for entries, since these bring the index, too."""
 
 import asyncio
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from minka.v1.raft_pb2 import MSG_APP, MSG_HEARTBEAT, Entry, Message, MessageType
 from minkad.coordinator.commit_news import CommitNews
 
-ROUNDS = 10  # more rounds than it waits
+ROUNDS = 10  # more rounds than the message waits
 
 
 def message(to: int, commit: int, *entries: Entry, type_: MessageType.ValueType = MSG_APP) -> Message:

@@ -1,4 +1,4 @@
-"""The moves of duties that a node has seen, and its memory for them."""
+"""The moves of duties that a node has seen, and the memory that they take."""
 
 from collections.abc import Iterable
 
@@ -69,7 +69,7 @@ def test_planned_hand_overs_are_measured_without_the_delegates_time(world: Noted
 
 
 def test_what_delegates_took_is_forgotten_when_the_duty_is_attached_or_gone(world: NotedWorld) -> None:
-    """Otherwise it would grow with each duty that there ever was."""
+    """Otherwise the memory would grow with each duty that ever existed."""
     world.join("s1")
     world.create("feeds", ["job", "deleted", "kept"], lazy=True)
     world.follow()

@@ -56,7 +56,7 @@ class Served:
 
 @pytest.fixture
 async def served() -> AsyncIterator[Served]:
-    """With one pallet."""
+    """The requests of a controller that has one pallet."""
     served = Served()
     await served.h.controller.submit(CreateCluster(Cluster(id="c", name="test", min_nodes=1), ()))
     await served.h.controller.submit(ChangePallets([PalletChange(create=Pallet(id="feeds"))]))
@@ -79,7 +79,7 @@ async def test_while_the_voters_change_both_sets_have_it(
 async def test_an_answer_shows_nothing_less_certain_than_was_asked_for(
     served: Served, consistency: Consistency.ValueType
 ) -> None:
-    """The next change of the same pallet is decided before this one is answered; its answer may be lost with it."""
+    """The pallet's next change is decided before the first one is answered, but the next change may still be lost."""
 
     def updated(moves: int) -> "asyncio.Task[ChangePalletsResponse]":
         change = PalletChange(update=Pallet(id="feeds", moves_per_shard=moves))

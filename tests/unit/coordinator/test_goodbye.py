@@ -1,5 +1,5 @@
-"""A node that stops gracefully says goodbye to the active controller, even if another one is elected, but not for
-ever.
+"""A node that stops gracefully says goodbye to the active controller, also to one that is elected meanwhile. The node
+gives up at a deadline.
 """
 
 import asyncio

@@ -92,7 +92,7 @@ def test_much_comes_in_pieces() -> None:
 
 
 def test_a_controller_that_has_missed_the_beginning_is_told_everything() -> None:
-    """The stream may outlast a controller that begins again."""
+    """A controller may begin again while the stream goes on."""
     plane = Plane()
     plane.moving, plane.broken = {(1, "b"): 7}, {3: "bad"}
     stream = Stream(plane)

@@ -132,7 +132,7 @@ def test_a_queued_operation_with_many_migrations_is_cancelled_as_a_whole() -> No
 
 
 def test_a_look_for_migrations_that_may_begin_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All remaining ones wait for the one full node; the looks reach the last of them, and then rest."""
+    """All remaining migrations wait for the one full node. The looks go on to the last migration, and then end."""
     monkeypatch.setattr(schedule, "WAITING_A_LOOK", 100)
     c = a_cluster(1000)
     begun(c)
@@ -150,7 +150,7 @@ def test_a_look_for_migrations_that_may_begin_is_bounded(monkeypatch: pytest.Mon
 
 
 def test_looks_for_stalls_go_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each time a part of the migrations that have not begun is looked at; all of them are given up when due."""
+    """Each look is at a part of the migrations that have not begun. Each migration is given up when it is due."""
     c = a_cluster(3 * WAITING_A_LOOK)
     operation = begun(c)
     c.fail("b")

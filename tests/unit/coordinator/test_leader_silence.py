@@ -38,7 +38,7 @@ def test_its_own_silence_counts_too() -> None:
 
 
 def test_a_vote_that_says_nothing_proves_nothing() -> None:
-    """Such a vote comes from a voter of an older version, or from one that has just heard its leader."""
+    """Such a vote comes from a voter of an older version, or from a voter that has just heard its leader."""
     silence = heard_at(10.0)
     silence.handle(vote(550, sender=2), CANDIDATE, 10.7)
     silence.handle(vote(0, sender=4), CANDIDATE, 10.7)

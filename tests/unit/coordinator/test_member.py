@@ -1,4 +1,4 @@
-"""A node finds the next active controller, however long the last one keeps it waiting. Time passes only while it
+"""A node finds the next active controller, however long the last one keeps it waiting. Time passes only while the node
 waits.
 """
 
@@ -173,9 +173,7 @@ def athens() -> Iterator[Athens]:
 def test_the_next_controller_is_heartbeaten_at_once_although_the_last_one_is_silent(
     athens: Athens, after: float
 ) -> None:
-    """It happens whatever the node waits for: an answer, another node's hint, or a registration at the silent
-    controller.
-    """
+    """The node may be waiting for an answer, for another node's hint, or for registration at the silent controller."""
     athens.silent.add(OLD)
     athens.run(after)
     elected_at = athens.seconds
@@ -269,7 +267,7 @@ def test_a_node_that_serves_nothing_gives_up_its_clearance_and_says_so_soon(
 
 
 def test_heartbeats_name_the_last_one_whose_answer_was_taken(athens: Athens) -> None:
-    """On another stream, too: answers of the former one are ignored."""
+    """This is so on a new stream, too: answers on the former stream are ignored."""
     athens.run(BEAT)
     athens.elect(NEXT)
     athens.run(3 * BEAT)
@@ -279,7 +277,7 @@ def test_heartbeats_name_the_last_one_whose_answer_was_taken(athens: Athens) -> 
 
 
 def test_a_controller_that_has_moved_registers_at_itself() -> None:
-    """Until the node is active, it names itself by its old address, as its table does."""
+    """Until the node is active, it names itself by its old address, which is in its table."""
     athens = Athens(registered=False)
     athens.silent.add(OLD)
     athens.leader, athens.hint, athens.known = "nobody yet", OLD, OWN

@@ -1,4 +1,4 @@
-"""A node's answer to the rows that it was sent, and its effects."""
+"""A node's answer to the rows that were sent to it, and the effects of the answer."""
 
 import asyncio
 import random
@@ -99,7 +99,7 @@ async def rounds_until_told(*rows: Partition) -> int:
 
 
 async def test_who_is_to_lead_is_told_before_pieces_of_long_work_have_their_turn() -> None:
-    """Clients wait for the new leader. Many rows are long work, too, whatever they contain."""
+    """Clients wait until the new leader knows its role. Many rows are long work, too, whatever they contain."""
     assert await rounds_until_told(row(1, "a")) < ROUNDS
     assert await rounds_until_told(row(1, "b")) >= ROUNDS
     assert await rounds_until_told(*(row(id_, "a") for id_ in range(5))) >= ROUNDS

@@ -24,7 +24,7 @@ class Controller:
         self.begun: asyncio.Queue[Command] = asyncio.Queue()
 
     def fail(self, error: BaseException, /) -> None:
-        """False once the test ends."""
+        """Ignore the error."""
 
     def suspects_itself(self) -> bool:
         return False
@@ -45,7 +45,7 @@ async def at_once(function: Any, *arguments: Any) -> Any:
 
 
 def shard_control_of(controller: Controller) -> ShardControl:
-    """The control by the controller's state."""
+    """The shard control of this controller."""
     now = asyncio.get_running_loop().time
     return ShardControl(controller, ShardSettings(), unconfirmed_since=0.0, tick=0.05, now=now, in_thread=at_once)
 
@@ -76,7 +76,7 @@ async def test_a_pallet_is_balanced_again_when_a_node_is_drained_no_more(monkeyp
 
 
 async def test_a_deleted_pallet_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is created under its name is balanced like a new one."""
+    """A pallet that is created under the same name is balanced like a new one."""
     monkeypatch.setattr(shard_control, "BALANCE_INTERVAL_S", 0.001)
     monkeypatch.setattr(shard_control, "SETTLED_S", 0.002)
     world = DutyWorld()

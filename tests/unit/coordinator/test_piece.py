@@ -4,7 +4,7 @@ from minkad.coordinator.piece import LEAST_BYTES, PAUSE_S, PIECE_BYTES, PIECE_S,
 
 
 class Clock:
-    """Seconds."""
+    """A clock in seconds."""
 
     now = 10.0
 

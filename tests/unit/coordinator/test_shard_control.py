@@ -50,7 +50,7 @@ class Harness:
         )
 
     def fail(self, error: BaseException, /) -> None:
-        """False once the test ends."""
+        """Ignore the error."""
 
     def suspects_itself(self) -> bool:
         """True if many nodes are silent."""
@@ -78,7 +78,7 @@ class Harness:
         return self.control.heartbeats(ShardHeartbeatsRequest(signs=[sign]))
 
     def pass_time(self, seconds: float, *, confirmed: bool = True) -> None:
-        """Let time pass in ticks, so that the judge doesn't stop; a quorum confirms the leadership in each."""
+        """Let time pass in ticks, so that the judge doesn't stop. In each tick a quorum confirms the leadership."""
         end = self.clock.now + seconds
         while self.clock.now < end - 1e-9:
             self.clock.now = min(end, self.clock.now + 0.05)

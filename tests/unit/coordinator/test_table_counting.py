@@ -1,4 +1,4 @@
-"""Changes update the counts, however a node has come by the changes."""
+"""Changes of the table update the counts, in whichever way the changes have come to the node."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -52,7 +52,7 @@ class World:
 
 @pytest.fixture
 def put(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The partitions whose rows are counted."""
+    """The partitions whose rows are counted, one after the other."""
     seen: list[int] = []
     whole = TableCounts.put
 

@@ -160,7 +160,7 @@ class Controller:
     # Leaders
 
     def alter_isr(self, row: Partition, isr: Sequence[str], eligible: Sequence[str] | None = None) -> None:
-        """Change the in-sync set, as the leader requests. `eligible`: by default all others that have everything."""
+        """Change the in-sync set, as the leader requests. `eligible`: by default, all that have everything."""
         change = IsrChange(
             partition_id=row.id,
             leader_epoch=row.leader_epoch,
@@ -171,7 +171,7 @@ class Controller:
         self.run(AlterIsr(row.leader, [change]))
 
     def take_out_absent(self) -> None:
-        """Let leaders that are up remove nodes from in-sync sets that are gone by the table."""
+        """Let leaders that are up remove nodes from their in-sync sets if the table says that these nodes are gone."""
         for row in list(self.state.partitions.values()):
             left = [node for node in self.state.partitions[row.id].isr if is_up(self.state.nodes[node])]
             if row.leader and is_up(self.state.nodes[row.leader]) and len(left) < len(row.isr):
@@ -263,7 +263,7 @@ class Controller:
 
 
 def led_by_others() -> Controller:
-    """Two nodes, one of which has come back: the other leads the partitions that this one should lead by preference."""
+    """Two nodes. Athens has come back, and byzantium leads the partitions whose preferred leader is athens."""
     c = Controller()
     c.register("athens", "byzantium")
     c.keyspace("flights", 4, replicas=2)

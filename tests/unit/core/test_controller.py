@@ -133,7 +133,7 @@ def test_an_older_copy_of_a_data_directory_is_refused() -> None:
 
 
 def test_a_member_registers_once_its_log_is_known_to_be_whole() -> None:
-    """Raft refuses an older copy, which must not have used up the number of the newest copy's next start."""
+    """Raft refuses an older copy of the log. That copy must not use up the number of the newest copy's next start."""
     c = Controller()
     c.register("athens", incarnation="1")
     c.fail("athens")
@@ -163,7 +163,7 @@ def test_leaving_counts_only_for_the_present_process() -> None:
 
 
 def test_leaving_of_who_never_registered_changes_nothing() -> None:
-    """It changes nothing if the node is unknown, or is a voter that has yet to register."""
+    """The node may be unknown, or a voter that has yet to register."""
     c = Controller()
     c.register("athens")
     voter = Node(id="byzantium", raft_id=2, incarnation="1", state=NodeState.NODE_STATE_JOINING)

@@ -71,7 +71,7 @@ def test_a_new_keyspace_has_no_replica_where_the_disk_is_low() -> None:
 
 
 def test_others_lead_than_those_whose_disks_are_low() -> None:
-    """A leader moves if another replica in sync is on a disk that isn't low, and the moves end."""
+    """A leadership moves if another replica in sync is on a disk that isn't low. The moves come to an end."""
     c = Controller()
     c.register("a", "b", "c")
     c.keyspace("k", 6, replicas=2)

@@ -256,7 +256,7 @@ def test_what_a_person_assigns_elsewhere_goes_also_from_a_shard_that_gives_up_an
 
 @pytest.mark.parametrize("is_forgotten", [False, True])
 def test_what_is_pinned_to_a_shard_that_is_gone_goes_elsewhere(world: DutyWorld, is_forgotten: bool) -> None:
-    """It goes elsewhere even if that shard has never taken the pallet."""
+    """The duty goes elsewhere even if the shard that is gone has never taken the pallet."""
     world.join("s1")
     world.join("s2", pallets=("mail",))
     world.create("feeds", ["a"])
@@ -287,7 +287,7 @@ def test_what_does_not_fit_is_placed_as_soon_as_there_is_room() -> None:
 
 @pytest.mark.parametrize("is_seen", [False, True])
 def test_a_pallet_that_was_deleted_and_is_created_again_is_a_new_one(is_seen: bool) -> None:
-    """The old one's room and duties say nothing about the new one's."""
+    """The old pallet's room and duties say nothing about the new pallet's."""
     world = DutyWorld()
     world.pallet("feeds")
     world.join("s1", capacity=10)

@@ -1,5 +1,5 @@
-"""Whatever clients and shards do, and however they fail: no duty is held twice, and in the end each one that fits has a
-shard.
+"""Whatever clients and shards do, and however they fail: no two processes hold an ordinary duty at once, and in the end
+each duty that fits has a shard.
 """
 
 from contextlib import suppress
@@ -26,7 +26,7 @@ ids = st.sampled_from(IDS)
 
 
 class Duties(RuleBasedStateMachine):
-    """Shards do what the rows say when it is their turn, and lose everything before others hear of their end."""
+    """A shard does what its rows say when it has its turn. If it ends, it loses everything before others hear of it."""
 
     @initialize(kind=st.sampled_from(KINDS), warm=st.booleans())
     def begin(self, kind: BalancerKind.ValueType, warm: bool) -> None:

@@ -202,7 +202,7 @@ def test_spill_over_keeps_its_bound_when_shards_are_small(found: list[int], shar
 
 
 def check_filled(after: Sequence[PlacedDuty], shards: Sequence[ShardRoom], settings: BalancerSettings) -> None:
-    """Check that no duty is further on in the order than necessary."""
+    """Check that no duty is on a shard if an earlier shard in the order has room for it, and is less than 95 % full."""
     by_count = by_number("spill_over", settings)
     total = (counts if by_count else weights)(after, shards)
     named = [n for n in settings.shard_order if n in total]
@@ -262,7 +262,7 @@ def test_duties_of_equal_weight_move_no_more_than_they_must(
 @by_weight
 @given(case=plain(), data=st.data())
 def test_a_small_change_of_weights_moves_nothing(name: str, case: Case, data: st.DataObject) -> None:
-    """Each weight grows by up to 3 %, and so do shares and totals at most; settled shards were within 1 %."""
+    """Weights, and so shares and totals, grow by at most 3 %. Before that, totals were within 1 % of the shares."""
     duties, shards = case
     heavy = duties_of((duty.weight * 100 for duty in duties), shards[0].name)
     roomy = [ShardRoom(shard.name, (shard.capacity or 1) * 200) for shard in shards]
@@ -283,9 +283,7 @@ def test_a_small_change_of_weights_moves_nothing(name: str, case: Case, data: st
     settings=settings_of,
 )
 def test_no_fewer_moves_would_do(name: str, found: list[tuple[int, str]], settings: BalancerSettings) -> None:
-    """If all ways to place a few duties are tried, none that is as near to the ideals takes fewer moves than the lower
-    bound.
-    """
+    """All ways to place a few duties are tried: those with fewer moves than the minimum end further from the ideals."""
     shards = [ShardRoom(n, 60) for n in "abc"]
     duties = [PlacedDuty(n, str(n), weight, n, shard) for n, (weight, shard) in enumerate(found)]
     plan = BALANCERS[name].rebalance(duties, shards, settings)
@@ -313,7 +311,7 @@ def test_no_fewer_moves_would_do(name: str, found: list[tuple[int, str]], settin
     rows=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 60), st.integers(0, 200)), min_size=1, max_size=8),
 )
 def test_level_shares(total: int, rows: list[tuple[int, int, int]]) -> None:
-    """Shares between floor and ceiling are equal for each unit of weight; the others would be larger, or smaller."""
+    """Shares between floor and ceiling are equal for each unit of weight. Others are at their floor or ceiling."""
     parts = {str(n): float(part) for n, (part, _, _) in enumerate(rows)}
     floors = {str(n): float(floor) for n, (_, floor, _) in enumerate(rows)}
     ceilings = {str(n): float(floor + more) for n, (_, floor, more) in enumerate(rows)}

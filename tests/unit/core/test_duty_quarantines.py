@@ -1,4 +1,4 @@
-"""A duty that can't be attached is tried on other shards, and that ends, however many shards there are."""
+"""A duty that can't be attached is tried on other shards. The tries end, however many shards there are."""
 
 from collections.abc import Callable
 
@@ -31,7 +31,7 @@ def assigned(world: DutyWorld) -> list[str]:
 
 
 def fail_everywhere(world: DutyWorld, reason: str = "ValueError: no") -> list[str]:
-    """Let each shard that gets the duty fail, until none gets it; returns these shards."""
+    """Let each shard that gets the duty fail to attach it, until no shard gets it; returns the shards that failed."""
     tried: list[str] = []
     for _ in range(ROUNDS):
         world.follow()
@@ -85,7 +85,7 @@ def test_a_synthetic_duty_stays_where_it_is_and_people_are_told_where_it_failed(
 
 @pytest.mark.parametrize("synthetic", [False, True])
 def test_a_new_version_tries_again_and_ends_too(synthetic: bool) -> None:
-    """The first version isn't tried again, although the row forgets on which shards it has failed."""
+    """Shards of the first version aren't tried again, although the row forgets which of them have failed."""
     world = world_of(MANY)
     world.create("feeds", ["bad"], synthetic=synthetic)
     fail_everywhere(world)

@@ -1,4 +1,4 @@
-"""The effects of shards' reports, when these are large, and when weights change."""
+"""The effects of shards' reports: of large ones, and of changes of weights."""
 
 from collections.abc import Callable
 
@@ -37,7 +37,7 @@ def world() -> DutyWorld:
 def test_a_large_report_makes_records_of_some_duties_each(
     world: DutyWorld, fields: dict[str, bool], of: Callable[[list[Holding]], ShardReport]
 ) -> None:
-    """One record for all would be applied without a turn of the event loop."""
+    """One record for all duties would be applied without a turn of the event loop."""
     world.create("feeds", MANY, **fields)
     world.follow()
     held = [Holding(duty=one.duty, epoch=one.epoch) for one in world.duties.on_shard["s1"].values()]

@@ -1,5 +1,5 @@
-"""Replicas that left an in-sync set which refused writes already, and that lead if none in the set can; and losses that
-a person accepts.
+"""Eligible replicas: writes are refused since they left the in-sync set, so they lead if no replica in the set can.
+Also: losses that a person accepts.
 """
 
 import pytest

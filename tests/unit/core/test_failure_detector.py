@@ -1,4 +1,4 @@
-"""Nodes that should be failed, by what a judge has heard and when it had its turns."""
+"""The nodes that a judge should fail, given what it has heard and the times of its turns."""
 
 import pytest
 

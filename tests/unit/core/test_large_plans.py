@@ -72,13 +72,13 @@ def test_new_nodes_get_their_share_with_the_fewest_moves(zones: int) -> None:
     has = {n.node: n.partitions_after for n in plan.nodes}
     moved = [m for m in plan.moves if set(m.replicas) != set(m.target_replicas)]
     assert set(has.values()) == {share, share + 1}
-    # Every plan has to bring this much to the new nodes; and nothing else moves.
+    # The new nodes need this number of replicas in any plan. Nothing else moves.
     assert len(moved) == plan.minimum_moves == sum(has[f"n{i:04}"] for i in range(100, 108)) <= 8 * (share + 1)
     assert not plan.notes
 
 
 def test_zones_of_unequal_size_are_even_within_themselves() -> None:
-    """With as many zones as replicas each zone has one of each, so the nodes of a larger zone have fewer."""
+    """Each of three zones has one replica of each partition, so the nodes of a larger zone have fewer replicas each."""
     state = a_table(9, 300, zones=3)
     state.nodes |= {f"new{i}": Node(id=f"new{i}", state=NodeState.NODE_STATE_LIVE, zone="z1") for i in range(2)}
     plan = planned(state)

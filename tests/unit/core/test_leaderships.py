@@ -1,4 +1,4 @@
-"""Leaderships to hand over are looked for a part at a time, however many of them nobody else can lead."""
+"""Each look for leaderships to hand over reads few rows, even if nobody else can lead many of the partitions."""
 
 from collections import Counter
 
@@ -17,7 +17,7 @@ ALONE, TWICE = 30, 6  # partitions, with one replica and with two
 
 @pytest.fixture
 def c(monkeypatch: pytest.MonkeyPatch) -> Controller:
-    """A node that is stopping leads partitions that only it has, and others."""
+    """A node that is stopping leads partitions that no other node has, and some that another node has, too."""
     monkeypatch.setattr(leaderships, "LOOK", LOOK)
     made = Controller()
     made.register("a")

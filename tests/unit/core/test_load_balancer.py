@@ -189,7 +189,7 @@ def test_the_load_of_others_counts_and_they_stay() -> None:
     st.sampled_from([1, 2, 3]),
 )
 def test_each_move_helps_and_they_end(counts: list[int], leaders: list[int], replicas: int) -> None:
-    """Each move leaves the busier of the two nodes with less to do."""
+    """After each move, the busier of the two nodes has less to do than the busier one before."""
     c = cluster(LETTERS, replicas)
     for row, leader in zip(list(c.state.partitions.values()), leaders, strict=True):
         node = row.replicas[leader % replicas]

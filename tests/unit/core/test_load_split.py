@@ -1,4 +1,4 @@
-"""The key at which a partition that is too busy is split, by its requests."""
+"""The key at which a partition that is too busy is split. It is chosen by the partition's requests."""
 
 from bisect import bisect_right
 from itertools import accumulate
@@ -71,7 +71,7 @@ def test_scans_that_cross_everywhere() -> None:
 
 
 def test_the_key_that_fewest_scans_cross() -> None:
-    """With scans it is not the middle key, but the next one after them."""
+    """Scans cross the middle key, so the cut is at the next key after these scans."""
     scans = [*[(b"0300", b"0520")] * 200, *[(b"0800", b"0900")] * 200]
     found = cut([*points(*KEYS), *scans])
     assert found == Cut(b"0520", 720 / 1400, 680 / 1400, 0.0)

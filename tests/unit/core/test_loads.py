@@ -1,4 +1,4 @@
-"""Loads in the replicated state: decisions, and all pieces of a commit are recorded or none."""
+"""Loads in the replicated state: decisions about them, and commits, of which all pieces are recorded, or none."""
 
 import pytest
 

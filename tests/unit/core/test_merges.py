@@ -187,7 +187,7 @@ def test_a_move_of_what_is_merged_meanwhile() -> None:
 
 
 def test_elections_of_what_is_merged_meanwhile() -> None:
-    """One runs, and the other waits for it: neither is about the partition that is gone (seed 207104)."""
+    """One election runs, and the other waits for it. Neither concerns the partition that is gone (seed 207104)."""
     c = Controller()
     c.register("athens", "byzantium")
     by_ranges(c, [b"d", b"m"], replicas=2)

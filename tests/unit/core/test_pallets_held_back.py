@@ -1,4 +1,4 @@
-"""Nothing is balanced while duties are leaving a shard anyway; duties that stay hold nothing back."""
+"""A pallet isn't balanced while some shard is being emptied. Duties that stay on such a shard hold nothing back."""
 
 import pytest
 

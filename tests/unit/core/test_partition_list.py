@@ -1,4 +1,4 @@
-"""The list of partitions: its filters, its order, and the number at a time."""
+"""The list of partitions: its filters, its order, and the number of rows at a time."""
 
 from typing import Any
 

@@ -1,4 +1,6 @@
-"""Shards that aren't trusted get what no other can take, and a new process begins without the old one's flaps."""
+"""A shard that isn't trusted gets only duties that no other shard can take. A new process begins without the flaps of
+the old one.
+"""
 
 import pytest
 
@@ -112,7 +114,7 @@ def test_a_process_that_was_about_to_stop_has_not_crashed(world: DutyWorld) -> N
 
 
 def test_a_shard_that_a_new_controller_never_heard_has_not_crashed(world: DutyWorld) -> None:
-    """Its node may have lost the controller, as after each change of the controller."""
+    """The shard's node may have lost the controller, as nodes do at each change of the controller."""
     for number in range(3):
         world.create("feeds", [f"new{number}"])
         world.follow()

@@ -155,7 +155,7 @@ def test_not_too_many_at_once_nor_on_a_node(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_people_are_told_what_a_split_is_refused_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The text also has the remedy, and names what would keep the leader, though not a person, from splitting."""
+    """Each blocker has its remedy. `caps` would prevent a split that the leader proposes, but not one by a person."""
     c = three(points=[b"d", b"m"])
     row = rows_of(c)[0]
     assert split_blockers(c.state, row.id) == GetSplitBlockersResponse()

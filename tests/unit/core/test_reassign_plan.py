@@ -45,7 +45,7 @@ def test_every_plan_evens_out_with_the_fewest_moves(counts: list[int], added: in
     assert max(after) - min(after) <= 1
     assert sum(after) == sum(counts)
     assert len(plan.moves) == plan.minimum_moves
-    # By brute force: no distribution of the "one more"s keeps more than the plan says.
+    # Brute force tries each choice of the nodes that get one more: none needs fewer moves.
     assert plan.minimum_moves == _brute_force(dict(zip(names, counts, strict=True)), sorted(c.state.nodes))
 
 

@@ -81,8 +81,8 @@ THE_EXAMPLE = [
 
 
 def run_to_the_end(c: Controller, operation: int, between: Callable[[int], None] = lambda _: None) -> int:
-    """Let the steps happen, event by event, until the operation ends; returns the number of events. `between` gets the
-    number of each.
+    """Let the steps happen, event by event, until the operation ends; returns the number of events. `between` is called
+    after each event, with the event's number.
     """
     events = 0
     for _ in range(100):
@@ -112,7 +112,7 @@ def test_the_example_of_the_page() -> None:
 
 
 def test_the_example_with_the_controller_replaced_after_each_event() -> None:
-    """It is replaced once after each single event in turn, and then after every one."""
+    """Each run replaces the controller after one of the events. The last run does so after every event."""
     c = six_nodes()
     events = run_to_the_end(c, c.begin(c.plan(partitions={only(c).id: ["4", "5", "6"]})))
     for dies_after in [*({n} for n in range(1, events + 1)), set(range(1, 10 * events))]:
@@ -430,7 +430,7 @@ def test_who_may_be_in_sync() -> None:
 
 
 def test_a_leader_whose_copy_is_damaged_leaves_the_set_to_another() -> None:
-    """The damaged leader joins again only after it has caught up. If no other replica in sync is up, it stays."""
+    """The damaged leader joins again only after it has caught up. It stays if no other replica in sync is up."""
     c = six_nodes()
     row = only(c)
     c.alter_isr(row, ["2", "3"])

@@ -69,7 +69,7 @@ def test_a_new_partition_has_its_leader_from_the_first_record_on() -> None:
 
 
 def test_a_node_that_fails_while_a_keyspace_is_made_ready_leads_none_of_it() -> None:
-    """The node's row comes when it is known to be gone; a partition that has no other replica waits for it."""
+    """The partitions are recorded after the node's failure. A partition that has no other replica waits for it."""
     c = Controller()
     c.register("a", "b")
     creation = Creation(c.state, CreateKeyspace("flights", 4, MURMUR3, 1))
@@ -251,7 +251,7 @@ def test_an_unclean_election_happens_only_where_it_is_allowed_and_is_counted() -
 
 
 def test_a_leader_that_was_elected_uncleanly_and_has_nothing_gives_way_to_one_that_it_names() -> None:
-    """This is an unclean election, too, of this partition alone."""
+    """The change of the leader is an unclean election, too, of this partition alone."""
     for unclean in (True, False):
         c = three_nodes(1, unclean=unclean)
         (row,) = rows(c)

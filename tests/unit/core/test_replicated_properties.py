@@ -273,7 +273,7 @@ def began_anew(before: ReplicaStateName, now: ReplicaStateName) -> bool:
 
 
 def refused_unless(attempt: Callable[[], None]) -> None:
-    """Attempt it; it may be refused with one of the codes that the state explains."""
+    """Attempt it. Refusals with codes that the state explains are ignored."""
     try:
         attempt()
     except MinkaError as error:

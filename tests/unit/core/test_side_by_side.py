@@ -1,4 +1,6 @@
-"""Operations on different things run at once; one on the same thing as another is refused, with the other's name."""
+"""Operations on different things run at once. Of two on the same thing, the later one is refused, and the refusal names
+the other one.
+"""
 
 import pytest
 
@@ -56,7 +58,7 @@ def test_reassigns_of_different_keyspaces_run_at_once() -> None:
 
 
 def test_an_operation_that_began_later_needs_not_wait_for_all_of_the_first() -> None:
-    """The operation with the fewest migrations under way begins the next one; the caps hold for all of them
+    """The operation with the fewest migrations under way begins the next migration. The caps hold for all operations
     together.
     """
     c = two_keyspaces(MigrationCaps(per_node=4, cluster=4))

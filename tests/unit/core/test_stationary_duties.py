@@ -19,7 +19,7 @@ def world() -> DutyWorld:
 
 @pytest.fixture
 def left(world: DutyWorld) -> DutyWorld:
-    """A world with one stationary duty, which goes nowhere when its shard fails, and a second shard."""
+    """A world with a second shard, and one stationary duty, which goes nowhere when its shard fails."""
     world.change_pallet("feeds", on_failure=OnFailure.ON_FAILURE_LEAVE)
     world.create("feeds", ["a"], stationary=True)
     world.settle()

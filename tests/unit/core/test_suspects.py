@@ -1,4 +1,4 @@
-"""A duty that ends the processes that attach it ends few of them; then it is kept away, and tried alone."""
+"""Once a duty has ended a few of the processes that attach it, it is kept away from shards, and tried alone."""
 
 from typing import Any
 
@@ -188,7 +188,7 @@ def test_only_the_suspect_is_blamed_for_what_happens_to_others_beside_it() -> No
 
 
 def test_a_process_that_is_killed_once_makes_no_suspects() -> None:
-    """The shards that have the power cut attach the same duties again at once, together."""
+    """After a power cut, the shards attach the same duties again at once, all together."""
     fleet = Poisoned()
     fleet.world.create("feeds", ids(20))
     fleet.world.follow()
@@ -234,7 +234,7 @@ def test_what_is_changed_while_a_process_dies_of_it_is_tried_again_at_once() -> 
 
 @pytest.mark.parametrize("grace_ms", [0, 60_000])
 def test_a_single_shard_is_not_ended_for_ever(grace_ms: int) -> None:
-    """A duty that is kept for a shard within its grace goes to its next process at once; a suspect does not."""
+    """Duties that are kept for a shard within its grace go to the shard's next process at once. A suspect does not."""
     fleet = Poisoned("bad", shards=("a",), grace_ms=grace_ms)
     fleet.world.create("feeds", [*ids(5), "bad"])
     fleet.settle()
@@ -331,7 +331,7 @@ def test_a_shard_that_was_about_to_stop_makes_no_suspects() -> None:
 def test_many_suspects_that_wait_for_a_shard_cost_little(
     monkeypatch: pytest.MonkeyPatch, idle: str, plans: int
 ) -> None:
-    """One shard attaches something for a long time, and the idle one takes another pallet, or has no room for them."""
+    """They wait because one shard attaches for a long time, and the idle one takes another pallet, or has no room."""
     world, asked = DutyWorld(), list[int]()
     world.pallet("feeds")
     world.pallet("mail")

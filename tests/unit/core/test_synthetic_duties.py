@@ -1,4 +1,4 @@
-"""Synthetic duties go to every shard that takes their pallet, however many there are of both."""
+"""Synthetic duties go to every shard that takes their pallet, however many duties and shards there are."""
 
 import pytest
 
@@ -96,7 +96,7 @@ def test_a_shard_that_takes_a_pallet_later_gets_what_it_lacks(world: DutyWorld) 
 
 
 def test_one_more_assignment_does_not_copy_those_on_other_shards(world: DutyWorld) -> None:
-    """Otherwise each one would cost more, the more shards there are."""
+    """Otherwise the cost of an assignment would grow with the number of shards."""
     world.join("s1")
     world.create("feeds", ["white"], synthetic=True)
     world.settle()

@@ -70,7 +70,7 @@ def test_nothing_before_the_cluster_is_created() -> None:
 
 
 def zoned(zones: str, since: int = 0, **failed: int) -> list[Node]:
-    """Nodes in these zones, LIVE since then, or FAILED: `n2=7` since 7 ms."""
+    """Nodes in these zones, LIVE since `since`. Nodes in `failed` are FAILED: `n2=7` is node 2, since 7 ms."""
     return [
         node(i, FAILED, failed[f"n{i}"], zone) if f"n{i}" in failed else node(i, LIVE, since, zone)
         for i, zone in enumerate(zones, 1)

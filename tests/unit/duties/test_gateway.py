@@ -276,7 +276,7 @@ class Deleting(PayloadStore):
 
 
 async def test_a_payload_stays_as_long_as_a_row_names_it() -> None:
-    """A deleted duty is there until its shard has released it, which may take long."""
+    """A deleted duty has a row until its shard has released it. That may take long."""
     store, row = Deleting(), row_of(3, b"old")
     store.delete_later([(1, b"old"), (2, b"other")])
     due = boottime() + 11

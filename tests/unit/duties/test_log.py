@@ -1,4 +1,4 @@
-"""Others write the log lines of the sessions' thread, so nothing in the program can block it."""
+"""Another thread writes the log lines of the sessions' thread, so nothing in the program can block sessions."""
 
 import asyncio
 import logging

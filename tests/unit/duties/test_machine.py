@@ -44,7 +44,7 @@ def test_what_is_attached_is_reported_and_held(world: World) -> None:
 
 
 def test_to_release_a_later_assignment_ends_an_earlier_one(world: World) -> None:
-    """The cluster has assigned the duty here again since, and this shard wasn't told."""
+    """Since then the cluster has assigned the duty here again, but the shard wasn't told."""
     world.attach(held(1, 19))
     assert world.history == [("detach", [1])]
     world.history.clear()
@@ -206,7 +206,7 @@ def test_everything_is_released_before_the_clearance_ends(silent: World) -> None
 
 @pytest.mark.parametrize("hundredths", range(0, 300, 7))
 def test_a_tick_at_the_moment_it_named_is_enough(hundredths: int) -> None:
-    """A sum of times can be rounded unlike their difference: near 128 s, where the last bit doubles, it is."""
+    """A sum of times may be rounded differently from their difference: it is near 128 s, where the last bit doubles."""
     world = World([method for method in ALL if method is not Method.REPORT])
     world.now = 125 + hundredths / 100
     world.connect()
@@ -297,7 +297,7 @@ def test_the_other_duties_go_on_beside_a_call_that_can_not_be_ended(world: World
 
 
 def test_what_hangs_again_and_again_as_it_is_released_holds_up_no_other(world: World) -> None:
-    """A coroutine that hangs is cancelled after 30 s, and called again: from then on beside the others."""
+    """A coroutine that hangs is cancelled after 30 s. It is called again, but now beside the calls for other duties."""
     world.attach(held(3, 13), held(4, 14))
     world.end_calls()
     world.detach((3, 13))
@@ -312,7 +312,7 @@ def test_what_hangs_again_and_again_as_it_is_released_holds_up_no_other(world: W
 
 
 def test_many_duties_are_released_before_anything_is_made_of_it() -> None:
-    """The library's memory for a released duty is small: reports are made when the delegate has none left."""
+    """Reports are made when the delegate has no duty left. Until then, a released duty takes little memory."""
     world = World(methods=(Method.ATTACH, Method.DETACH))
     world.connect()
     count = 3 * MAX_CALL_DUTIES

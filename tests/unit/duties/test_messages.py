@@ -30,7 +30,7 @@ from minka.v1 import duties_pb2 as rows
 from minka.v1 import duty_api_pb2 as api
 from minka.v1.shards_pb2 import HeldDuty
 
-# The dataclasses that have a message's fields, if not the one of its own name, and the fields that are left out.
+# The dataclasses that have a message's fields, unless their name is the message's; the fields that are left out.
 OTHER_NAMES = {
     "Duty": ("DutyRow", "Duty"),
     "DutyStatus": ("DutyStatus", "Duty"),

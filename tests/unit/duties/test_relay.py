@@ -52,7 +52,7 @@ class Heard:
         self.granted_at.set_result(sequence)
 
     def fenced(self, reason: str) -> None:
-        """Fail: no session is fenced here."""
+        """Fail: these tests fence no session."""
         raise AssertionError(reason)
 
 

@@ -1,4 +1,4 @@
-"""The shard's end of a session, and its ends."""
+"""The shard's side of a session, and the ways in which a session ends."""
 
 import asyncio
 import threading

@@ -41,7 +41,7 @@ def sessions_with(relay: object, state: State, silence: float = 3.0) -> ShardSes
 
 
 async def begin(row: Shard | None, holdings: list[Holding]) -> Code:
-    """The code with which a process p1 of shard s that has these duties is refused, by a node with this row."""
+    """The code of the refusal that process p1 of shard s, which has these duties, gets from a node with this row."""
     state, relay = State(), Relay()
     if row is not None:
         state.duties.put_shard(row)
@@ -82,7 +82,7 @@ async def test_a_session_without_a_hello_is_ended() -> None:
 
 
 async def test_a_session_that_is_cut_as_its_shard_leaves() -> None:
-    """Everything that it had yet to begin is given up without a trace."""
+    """The session gives up what it had yet to begin, without a warning."""
     state = State()
     shard = Shard(name="s", incarnation="p1", state=ShardState.SHARD_STATE_LIVE)
     state.duties.put_shard(shard)

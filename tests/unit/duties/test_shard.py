@@ -118,7 +118,7 @@ def test_a_delegate_has_the_methods_that_it_defines(make: Callable[[], Any]) -> 
 
 @pytest.fixture
 def refused(monkeypatch: pytest.MonkeyPatch) -> Refusal:
-    """The cluster's messages to every shard, once they are permitted."""
+    """A refusal that ends every shard's session once it is `due`."""
     refusal = Refusal()
 
     async def run(_: Session) -> None:

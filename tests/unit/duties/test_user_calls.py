@@ -212,7 +212,7 @@ class Changing(Asynchronous):
 
 
 class ChangingOnThread(Plain):
-    """The same, on a thread."""
+    """A delegate like `Changing`, on a thread."""
 
     report = Changing.report
 

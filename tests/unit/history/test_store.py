@@ -1,4 +1,4 @@
-"""The files of the history: bounded, whole after a kill, and a week of them in a second."""
+"""The files of the history: bounded, and whole after a kill."""
 
 import resource
 import signal

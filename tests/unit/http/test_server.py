@@ -91,7 +91,7 @@ async def served(node: FakeNode, address: str) -> AsyncIterator[aiohttp.ClientSe
 
 
 async def get(path: str, node: FakeNode | None = None, accept: str = "*/*") -> tuple[int, str, str]:
-    """The status, content type and text of one request to a node that serves only this one."""
+    """The status, content type and text of one request to a node that serves only this request."""
     async with (
         served(node or FakeNode(), free_address()) as session,
         session.get(path, headers={"Accept": accept}) as response,
@@ -148,7 +148,7 @@ async def test_a_port_in_use_is_a_named_error() -> None:
 
 
 async def test_idle_connections_leave_room_for_a_probe() -> None:
-    """Half of them have sent half a request."""
+    """Half of the idle connections have sent half a request."""
     address = free_address("127.0.0.1")
     host, port = split_address(address)
     async with served(FakeNode(), address) as session:
@@ -186,7 +186,7 @@ async def test_ipv6() -> None:
 
 
 class SlowNode(FakeNode):
-    """It counts until it may go on."""
+    """A node that counts until a test lets it go on."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
-"""A week of synthetic load: which nodes are hot and when, how even the load is, when a disk is full, and which changes
-would help.
+"""A week of synthetic load: the report names the hot nodes and hours, the skew, the time when a disk will be full, and
+the changes that would help.
 """
 
 import random
@@ -82,7 +82,7 @@ def proposed(intervals: list[NodeInterval], rows: PartitionTable) -> Proposals:
 
 
 def test_a_week_is_few_points_and_an_hour_of_heat_is_seen() -> None:
-    """In the 50th hour one partition of athens has nine tenths of its load, and p99 is worse."""
+    """In the 50th hour one partition of athens has nine tenths of the node's load, and p99 is worse."""
 
     def rows(node: str, minute: int) -> list[PartitionInterval]:
         first = 10 * NODES.index(node) + 1
@@ -120,7 +120,7 @@ def test_a_node_that_was_down_does_not_count_as_a_node_without_load() -> None:
 
 
 def test_what_a_node_has_is_what_it_told_of_late() -> None:
-    """A partition that moved is no longer reported."""
+    """The node no longer reports a partition that moved away."""
     intervals = [
         NodeInterval("athens", START + hour * HOUR_MS, HOUR_MS, 50 * GIB, 100 * GIB, 10 * GIB, 0, rows)
         for hour, rows in enumerate([[row(1, 0, GIB), row(2, 0, 2 * GIB)], [], [row(1, 0, GIB)], [], [row(1, 0, GIB)]])
@@ -178,7 +178,7 @@ def test_what_is_far_away_is_not_in_sight_either() -> None:
 
 
 def test_what_is_within_the_noise_is_not_in_sight() -> None:
-    """The median of the slopes means three days, but by its interval the free space may also grow."""
+    """By the median of the slopes the disk is full in three days. By their interval the free space may also grow."""
     rng = random.Random(5)
     (found,) = forecasts(points(lambda _: (30 + rng.gauss(0, 6)) * GIB, hours=12))
     assert found.bytes_per_day is not None

@@ -15,7 +15,7 @@ from minkad.process.exits import FAILED, MISTAKE, REFUSED, status_of
         (Code.DATA_DIRECTORY_ROLLED_BACK, REFUSED),
         (Code.QUORUM_ROLLED_BACK, REFUSED),
         (Code.UNKNOWN_FORMAT, REFUSED),
-        # These may pass: the other process ends, the disk has room again, the network is back.
+        # The causes of these may pass: the other process ends, the disk has room again, the network is back.
         (Code.NODE_ID_TAKEN, FAILED),
         (Code.ADDRESS_IN_USE, FAILED),
         (Code.DATA_DIRECTORY_IN_USE, FAILED),

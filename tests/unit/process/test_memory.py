@@ -1,4 +1,4 @@
-"""Which requests get memory when there is little, and which ones lose it."""
+"""The requests that get memory when there is little, and the requests that lose theirs."""
 
 import asyncio
 from typing import Any

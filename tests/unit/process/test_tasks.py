@@ -1,4 +1,4 @@
-"""The owner of each task hears of its end, and nothing in the daemon starts tasks otherwise."""
+"""The owner of each task hears of the task's end, and nothing in the daemon starts tasks without an owner."""
 
 import ast
 import asyncio
@@ -137,7 +137,7 @@ def _started(file: Path) -> Iterator[str]:
 
 
 def test_nothing_else_starts_tasks() -> None:
-    """The linter refuses `asyncio.create_task`; this finds those of a loop, too."""
+    """The linter refuses `asyncio.create_task`. This test finds `create_task` of a loop, too."""
     files = [file for file in MINKAD.rglob("*.py") if file != MINKAD / "process" / "tasks.py"]
     assert len(files) > 100
     assert [where for file in files for where in _started(file)] == []

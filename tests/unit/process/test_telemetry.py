@@ -1,4 +1,4 @@
-"""The histogram that counts everything."""
+"""The histogram of the node's metrics."""
 
 from bisect import bisect_left
 

@@ -116,7 +116,7 @@ class Group:
         raise AssertionError("the group does not settle")
 
     def settle_until_leader(self, id_: int) -> None:
-        """Run until a node leads, and no further: its messages as the leader are not delivered yet."""
+        """Run only until the node leads: its messages as the leader are not delivered yet."""
         for _ in range(1_000):
             if self.role(id_) is Role.LEADER:
                 return
@@ -134,7 +134,7 @@ class Group:
         return node
 
     def elect_after_timeout(self, id_: int) -> Role:
-        """Let a node's election timeout pass, and for the others enough time that the lease ends; returns its role."""
+        """Let a node's election timeout pass, and for the others the leader's lease; returns the node's role."""
         for other in self.nodes:
             self.tick(other, 10 if other != id_ else 15)
         self.settle()

@@ -17,7 +17,7 @@ from tests.unit.raft.group import Group
 
 
 def proposed(group: Group) -> tuple[RawNode, Ready, int]:
-    """Node 1 leads and is writing an entry, at this index, that it has just been given."""
+    """Node 1 leads, and is writing an entry that was just proposed. Returns the node, its Ready, the entry's index."""
     leader = group.elect(1)
     leader.propose(b"x")
     return leader, leader.ready(), leader.last_index()

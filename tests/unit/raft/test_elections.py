@@ -1,4 +1,4 @@
-"""Which nodes may campaign, which candidate gets a vote, and when a leader steps down."""
+"""The nodes that may campaign, the candidates that get a vote, and the leaders that step down."""
 
 import pytest
 
@@ -175,8 +175,8 @@ def test_who_hears_a_leader_ignores_candidates() -> None:
 
 @pytest.mark.parametrize("says", [True, False])
 def test_a_refused_vote_says_what_is_committed(says: bool) -> None:
-    """Otherwise a node that has a committed change of the voters in its log, but doesn't know that it is committed,
-    would ask the former voters for ever.
+    """A node may have a committed change of the voters in its log, and not know that the change is committed. Without
+    this answer, the node would ask the former voters for ever.
     """
     group = Group(3, commit_by_vote=says)
     leader = group.elect(1)
@@ -273,7 +273,7 @@ def test_a_partitioned_node_does_not_disturb_when_it_comes_back() -> None:
 
 
 def test_a_node_ahead_in_terms_is_not_stuck() -> None:
-    """With check_quorum the others ignore it; its answer to the leader frees it."""
+    """With check_quorum the others ignore the node's requests. Its answer to the leader frees it."""
     group = Group(3, pre_vote=False)
     group.elect(1)
     group.isolate(3)

@@ -107,7 +107,7 @@ def test_the_only_voter_answers_at_once() -> None:
 
 
 def test_a_removed_leader_does_not_answer_alone() -> None:
-    """One voter is left, and it isn't the leader: it may have elected itself long ago."""
+    """The one voter that is left isn't this leader, and may have elected itself long ago."""
     group = Group(2, step_down_on_removal=False)
     leader = group.elect(1)
     leader.propose_conf_change(ConfChange(type=CONF_CHANGE_REMOVE_NODE, node_id=1))
@@ -228,7 +228,7 @@ def test_acknowledgements_come_in_any_order() -> None:
 
 
 def test_the_only_voter_too_answers_after_it_has_committed_in_its_term() -> None:
-    """After a restart, it may have committed, and answered for, more than its stored commit index."""
+    """Before a restart the voter may have committed, and answered with, more than its stored commit index covers."""
     group = Group(1)
     group.elect(1).propose(b"x")
     group.process(1)
@@ -243,7 +243,7 @@ def test_the_only_voter_too_answers_after_it_has_committed_in_its_term() -> None
 
 
 def test_frugal_heartbeats() -> None:
-    """A read asks only voters; the next heartbeat leaves them out, and goes to the learners in turn."""
+    """A read asks only voters, and the next heartbeat leaves the voters out. Learners get heartbeats in turn."""
     group = Group(3, learners=[4, 5, 6], learners_a_beat=2)
     leader = group.elect(1)
     group.settle()

@@ -123,7 +123,7 @@ def test_an_append_that_comes_late_proves_nothing() -> None:
 
 
 def test_what_a_later_term_has_committed_is_known_in_that_term_only() -> None:
-    """The leader of the node's own term may lack it, so that leader's messages prove no loss."""
+    """The leader of the node's own term may lack the entry, so messages of that leader prove no loss."""
     node = Group(3, commit_by_vote=True).start(2, stored([(3, b"a")], term=4, commit=1), applied=1)
     stale = Message(type=MSG_APP, from_id=3, to=2, term=4, index=1, log_term=1, entries=[Entry(index=2, term=4)])
     news = Message(type=MSG_PRE_VOTE, from_id=1, to=2, term=6, index=3, log_term=5, commit=2, commit_term=3)

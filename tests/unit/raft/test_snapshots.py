@@ -6,7 +6,7 @@ from tests.unit.raft.group import Group, GroupStorage, bootstrapped
 
 
 def behind_a_snapshot() -> Group:
-    """A group in which node 3 lacks entries that node 1 has compacted; nothing of them was sent to it yet."""
+    """A group in which node 3 lacks entries that node 1 has compacted, and has got no snapshot yet."""
     group = Group(3)
     leader = group.elect(1)
     group.isolate(3)

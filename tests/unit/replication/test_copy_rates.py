@@ -17,7 +17,7 @@ MB = 1_000_000
 
 
 class Copied:
-    """A partition of 1 GB; the setting keeps 100 MB of its log, so 1 GB is kept."""
+    """A partition of 1 GB. 1 GB of its log is kept, since that is more than the setting, 100 MB."""
 
     def __init__(self, limit: int | None = None, size: int = 1000 * MB) -> None:
         self.now = 0.0
@@ -92,7 +92,7 @@ def test_after_a_copy_that_was_outrun_the_next_waits_for_fewer_writes_or_a_minut
 
 
 def test_one_that_the_log_outran_has_to_be_faster_than_the_writes() -> None:
-    """Even if its checkpoint is small."""
+    """This is so even if the copy's checkpoint is small."""
     c = Copied(0, size=1 * MB)
     c.run(5, 40 * MB, 30 * MB)
     c.rates.note_outrun(following=True)
@@ -147,7 +147,7 @@ def test_a_copy_near_its_bound_asks_for_no_more_than_it_might_reach() -> None:
 def test_a_copy_that_is_far_too_slow_is_given_up_once_half_of_its_log_is_used(
     copies: int, kept: int, ends: bool
 ) -> None:
-    """Clients waited for it in vain until the bound."""
+    """Otherwise clients would wait for the copy in vain, until its log has come to the bound."""
     c = Copied()
     asked = []
     for second in range(8):

@@ -30,7 +30,7 @@ class Node:
             self.pace.look()
 
     def rest(self, seconds: float, wait: float | None, late: float = 0.001) -> None:
-        """No copy."""
+        """Let clients make requests while nothing is copied."""
         until = self.now + seconds
         while self.now < until:
             self.now += LOOK_S
@@ -72,7 +72,7 @@ async def test_a_copy_grows_while_clients_wait_as_usual_and_gives_way_when_they_
 
 
 async def test_a_late_loop_counts_where_clients_are(node: Node) -> None:
-    """Requests wait for it before they are timed. Without clients nobody minds."""
+    """Requests wait for a late loop before they are timed. Without clients a late loop harms nobody."""
     node.rest(10, 0.002)
     await node.copy(20, 0.002, late=0.005)
     assert node.pace.rate == LEAST_RATE

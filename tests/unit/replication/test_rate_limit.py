@@ -26,7 +26,7 @@ def test_a_limit_that_changes_counts_from_the_next_piece_on() -> None:
 
 
 async def test_a_large_chunk_takes_its_time() -> None:
-    """For any limit, even if the chunk takes longer than a second."""
+    """The limit holds even if the chunk takes longer than a second."""
     loop = asyncio.get_running_loop()
     limit = RateLimit(loop.time, lambda _: Operation(rate_limit=50_000))
     started = loop.time()
@@ -36,7 +36,7 @@ async def test_a_large_chunk_takes_its_time() -> None:
 
 
 async def test_an_operation_has_its_limit_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All moves of the operation share it, and nothing else does."""
+    """All moves of the operation share the limit, and nothing else does."""
     operations = {1: Operation(id=7, rate_limit=50_000), 2: Operation(id=8, rate_limit=50_000)}
     operations[3] = operations[1]
     waits: list[float] = []

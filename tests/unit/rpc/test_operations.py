@@ -62,7 +62,7 @@ def test_the_active_controller_knows_how_many_bytes_are_moved(cluster: Controlle
 
 
 def test_what_the_source_of_a_migration_can_not_do_alone_blocks_its_operation(cluster: Controller) -> None:
-    """A blocker that ends without a person is only in the migration's own row."""
+    """A blocker that ends without a person's help is shown only in the migration's own row."""
     moved = [thing.id for thing in list(cluster.state.under_way)[:2]]
     reported = [
         MigrationProgress(partition_id=moved[0], target="ephesus", blocked_by="outrun", remedy="minkactl operations …"),

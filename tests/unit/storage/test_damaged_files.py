@@ -141,7 +141,7 @@ async def test_damage_while_it_is_open(path: Path, pattern: str, damage: Callabl
 
 
 async def test_whoever_keeps_an_error_does_not_keep_the_database_open(path: Path) -> None:
-    """The error is held while another database replaces it: a log's handler or a task may hold it."""
+    """The error is held while another database replaces the damaged one. A log's handler or a task may hold it."""
     flipped(max(path.glob("*.sst")), 0.3)
     data = DataDatabase(path, Cache(MIB))
     await data.open()

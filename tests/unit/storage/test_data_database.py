@@ -32,7 +32,7 @@ async def opened(path: Path) -> AsyncIterator[DataDatabase]:
 
 
 async def test_without_data_there_is_no_folder(tmp_path: Path) -> None:
-    """Reading does not make one."""
+    """Reading does not make a folder."""
     async with opened(tmp_path / "1") as data:
         assert data.get([b"a"]) == values_of(await data.stored_many([b"a"])) == [None]
         assert await data.count() == data.size() == Size()
@@ -52,7 +52,7 @@ async def test_writes_apply_in_order(tmp_path: Path) -> None:
 
 
 async def test_keys_are_any_bytes(tmp_path: Path) -> None:
-    """The database's own records are not among them, and don't collide with them."""
+    """The database's own records are not among the keys, and don't collide with any key."""
     keys = [bytes([first]) + rest for first in range(256) for rest in (b"", b"\x00", b"\xff" * 20)]
     async with opened(tmp_path) as data:
         data.write([WriteBody(keys, list(keys))], Applied(1, 1))
@@ -63,7 +63,7 @@ async def test_keys_are_any_bytes(tmp_path: Path) -> None:
 
 
 async def test_a_crash_leaves_what_was_flushed_with_its_offset(tmp_path: Path) -> None:
-    """The data and the offset are never there one without the other."""
+    """The data is never there without the offset, nor the offset without the data."""
     async with opened(tmp_path / "1") as data:
         data.write([WriteBody([b"a"], [b"1"])], Applied(1, 1))
         assert await data.flush() == Applied(1, 1)
@@ -103,7 +103,7 @@ async def test_size_is_within_ten_percent(tmp_path: Path) -> None:
 
 
 def test_size_of_a_closed_one_is_what_it_was_told(tmp_path: Path) -> None:
-    """Asking for the size does not open it."""
+    """Asking for the size does not open the database."""
     data = DataDatabase(tmp_path, Cache(MIB), Size(5, 6))
     assert data.size() == Size(5, 6)
     assert not data.is_open
@@ -144,7 +144,7 @@ async def test_closing_waits_for_readers(tmp_path: Path) -> None:
 
 
 async def test_a_damaged_block_is_refused(tmp_path: Path) -> None:
-    """Gets refuse it, and so does counting, which would otherwise end early without an error."""
+    """Gets refuse the block, and so does counting, which would otherwise end early without an error."""
     keys = [b"%06d" % i for i in range(20_000)]
     async with opened(tmp_path) as data:
         data.write([WriteBody(keys, [random.Random(1).randbytes(50) for _ in keys])], Applied(1, 1))

@@ -23,7 +23,7 @@ def listed(epochs: Epochs, first: int, last: int) -> list[int]:
 
 @given(numbers, st.integers(0, 5))
 def test_it_knows_every_position(epochs: list[int], base: int) -> None:
-    """It knows those from the base to the end."""
+    """The epochs of all positions are known, from the base to the end."""
     made = build(base, epochs)
     assert listed(made, base, base + len(epochs)) == [0, *epochs]
     assert made.last == (epochs[-1] if epochs else 0)
@@ -31,7 +31,7 @@ def test_it_knows_every_position(epochs: list[int], base: int) -> None:
 
 @given(numbers, st.integers(0, 5))
 def test_it_is_found_again_from_few_reads(epochs: list[int], base: int) -> None:
-    """It is found by bisection."""
+    """The epochs are found by bisection."""
     reads: list[int] = []
 
     def read(position: int) -> int:
@@ -58,7 +58,7 @@ def test_a_million_entries_take_few_reads() -> None:
 
 @given(numbers, st.data())
 def test_truncate_and_compact(epochs: list[int], data: st.DataObject) -> None:
-    """The rest is unchanged."""
+    """The epochs of the remaining entries are unchanged."""
     made = build(0, epochs)
     end = data.draw(st.integers(0, len(epochs)))
     if end < len(epochs):
@@ -71,7 +71,7 @@ def test_truncate_and_compact(epochs: list[int], data: st.DataObject) -> None:
 
 @given(st.data())
 def test_how_far_two_logs_are_the_same(data: st.DataObject) -> None:
-    """Compared with logs written by leaders, each of which is on one of the two, one epoch after the other."""
+    """A comparison of whole logs finds the same. In each epoch, a leader on one of two nodes writes to its log."""
     logs: list[list[tuple[int, int]]] = [[], []]  # (epoch, its content)
     for epoch in range(1, data.draw(st.integers(1, 8))):
         leader = data.draw(st.integers(0, 1))

@@ -41,7 +41,7 @@ def test_another_node_and_another_cluster(tmp_path: Path) -> None:
 
 
 def test_every_bit_counts(tmp_path: Path) -> None:
-    """With another raft_id the node would vote as another one."""
+    """With another raft_id the node would vote as another node."""
     identity.save(tmp_path, OWN)
     path = tmp_path / "identity.json"
     content = path.read_bytes()

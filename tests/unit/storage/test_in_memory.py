@@ -49,7 +49,7 @@ async def test_a_write_makes_no_folder(tmp_path: Path) -> None:
 
 
 async def test_the_database_is_as_the_memory_was(tmp_path: Path) -> None:
-    """Even rows that were written and removed while it was made; the same after a crash and an end."""
+    """Rows may be written and removed while the database is made. A close and a new opening change nothing."""
     rng, content = random.Random(5), dict[bytes, bytes]()
     async with made(tmp_path / "1") as data:
 
@@ -96,7 +96,7 @@ async def test_a_crash_before_the_flush_leaves_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_closed_one_is_never_opened_at_once(tmp_path: Path) -> None:
-    """Requests that can't wait are refused; others open it."""
+    """Requests that can't wait are refused. Others open the data."""
     async with made(tmp_path / "1") as data:
         data.write([WriteBody([b"a"], [b"1"])], Applied(1, 1))
         await data.flush()
@@ -176,7 +176,7 @@ async def test_the_most_urgent_comes_first_and_one_at_a_time() -> None:
 
 
 async def test_one_at_rest_is_still_known_and_is_opened_again(tmp_path: Path) -> None:
-    """Nothing is lost, and its size is known without opening it."""
+    """Nothing is lost. The size is known without opening the data."""
     openings = Openings()
     async with made(tmp_path / "1", openings) as data:
         keys = [b"%03d" % number for number in range(500)]

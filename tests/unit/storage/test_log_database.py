@@ -87,7 +87,7 @@ async def test_a_waiter_that_is_cancelled_leaves_the_others_alone(tmp_path: Path
 async def test_nobody_waits_for_what_is_closed(
     tmp_path: Path, asks: Callable[[LogDatabase], asyncio.Future[None]]
 ) -> None:
-    """The call comes before a write is under way, while one is, and after the close."""
+    """The database is closed before a write is under way, or during one. A call after the close doesn't wait either."""
     for turns in range(2):
         db = LogDatabase.open(tmp_path / "log")
         futures = [asks(db)]
@@ -205,7 +205,7 @@ async def test_a_flipped_bit_is_refused(tmp_path: Path) -> None:
 
 
 async def test_a_second_process_is_refused(tmp_path: Path) -> None:
-    """RocksDB's lock refuses it."""
+    """RocksDB's lock refuses the second process."""
     with opened(tmp_path), pytest.raises(MinkaError, match="STORAGE_FAILED"):
         LogDatabase.open(tmp_path)
 
@@ -256,7 +256,7 @@ async def is_left_waiting(future: asyncio.Future[None]) -> bool:
 async def test_nothing_is_acknowledged_while_something_has_not_been_synced_for_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A write waits for the sync that is due, so that no more than promised can be lost."""
+    """A write waits for the sync that is due. Otherwise a crash could lose more than promised."""
     with opened(tmp_path) as db:
         held = HeldSyncs(db, monkeypatch)
         db.put(b"first", b"1")

@@ -1,4 +1,4 @@
-"""A log database notices if it lacks anything that was durable, whichever of its files had it."""
+"""A log database notices if anything durable is missing, whichever file had it."""
 
 import random
 import shutil
@@ -25,7 +25,7 @@ async def grown(path: Path, writes: int) -> None:
 
 
 async def crashed(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of a database with tables and a log, left by a crash after its end was marked."""
+    """A copy of a database with tables and a log, left by a crash after the log's end was marked."""
     monkeypatch.setattr(log_database, "_MARK_SOON_S", 0.0)
     (path / "live").mkdir()
     db = LogDatabase.open(path / "live" / "log")
@@ -74,7 +74,7 @@ async def test_after_a_crash(
 
 
 async def test_a_manifest_that_lacks_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """RocksDB takes it for an older one, and opens without the table that was made last."""
+    """RocksDB takes this manifest for an older one, and opens without the table that was made last."""
     path = await crashed(tmp_path, monkeypatch)
     (manifest,) = (path / "log").glob("MANIFEST-*")
     manifest.write_bytes(manifest.read_bytes()[:-20])

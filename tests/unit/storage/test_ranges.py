@@ -92,7 +92,7 @@ async def test_trimmed_to_a_range(tmp_path: Path, keep: KeyRange) -> None:
 
 @pytest.mark.parametrize("flush", [0, 3000])
 async def test_keys_that_divide_evenly(tmp_path: Path, flush: int) -> None:
-    """In whatever order the keys came, and even if some are still in memory."""
+    """The keys may have come in any order, and some may still be in memory."""
     rng = random.Random(3)
     keys = [b"%08x" % rng.getrandbits(32) for _ in range(10_000)]
     data = await database(tmp_path / "data", keys, flush=flush)
@@ -142,7 +142,7 @@ async def test_one_huge_value(tmp_path: Path) -> None:
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("flushed", [False, True])
 async def test_deleted_keys_in_the_way(tmp_path: Path, reverse: bool, flushed: bool) -> None:
-    """A page skips few of them, and has the rows before them; once they are cleared, the scan continues."""
+    """A page skips few deleted keys, and has the rows before them. Once these keys are cleared, the scan continues."""
     many = 3 * MAX_PASSED
     keys = [b"%06d" % n for n in range(many)]
     few = {0, 1, many - 2, many - 1}

@@ -65,7 +65,7 @@ class Model:
                     self.rows[key] = value
 
     def value(self) -> bytes:
-        """Mostly a short one."""
+        """A value, which is mostly short."""
         return self.rng.randbytes(self.rng.choice((0, 10, 100, 20 * KIB)))
 
     async def load(self) -> None:
@@ -86,7 +86,7 @@ class Model:
 
 @pytest.mark.parametrize("seed", range(5))
 async def test_what_is_read_is_what_is_there(tmp_path: Path, seed: int) -> None:
-    """Whatever is written, trimmed or taken in between, even after the database was closed."""
+    """Reads are right whatever is written, trimmed or taken in between them, even after the database was closed."""
     rng, cache = random.Random(seed), RowCache(16 * KIB)
     models = [Model(tmp_path / name, cache, rng) for name in ("a", "b")]
     for model in models:
@@ -135,7 +135,7 @@ def test_rows_that_change_their_size_count_with_it() -> None:
 
 
 def test_what_is_read_stays() -> None:
-    """Rows that are not read make room for it."""
+    """Rows that are not read make room for rows that are."""
     cache = RowCache(16 * KIB)
     rows = CachedRows(cache)
     rows.keep(b"often", b"1" * 10)
@@ -147,7 +147,7 @@ def test_what_is_read_stays() -> None:
 
 
 def test_large_rows_are_not_kept() -> None:
-    """Without memory, no row is kept."""
+    """A cache without memory keeps no row at all."""
     rows = CachedRows(RowCache(MIB))
     rows.keep(b"a", bytes(17 * KIB))
     rows.keep(b"b", bytes(8))

@@ -116,7 +116,7 @@ async def test_some_keys_much_more_often(tmp_path: Path) -> None:
 
 
 async def test_the_same_key_in_one_batch(tmp_path: Path) -> None:
-    """The last of its values counts, and only that one is written."""
+    """Only the key's last value counts, and is written."""
     async with opened(tmp_path) as model:
         model.write([b"a", b"b", b"a", b"b"] * 100, [b"1", b"2", b"333", None] * 100)
         model.check(0, 0)
@@ -146,7 +146,7 @@ async def test_deletions_of_what_is_not_there(tmp_path: Path) -> None:
 
 
 async def test_values_of_all_sizes(tmp_path: Path) -> None:
-    """The error is that of the present sizes, and it is known."""
+    """The error follows from the present sizes, and is stated."""
     async with opened(tmp_path) as model:
         rng, count = Random(3), 20_000
         keys = names(count)
@@ -183,7 +183,7 @@ async def test_it_survives(tmp_path: Path) -> None:
 
 
 async def test_a_compaction_measures(tmp_path: Path) -> None:
-    """Writes meanwhile count as before."""
+    """Writes during a compaction count as before."""
     async with opened(tmp_path) as model:
         keys = names(20_000)
         model.write(keys, [bytes(i % 1000) for i in range(20_000)])
@@ -201,7 +201,7 @@ async def test_a_compaction_measures(tmp_path: Path) -> None:
 
 
 async def test_deletions_alone_in_a_table_are_compacted(tmp_path: Path) -> None:
-    """No other table overlaps with theirs, so RocksDB alone would move it down unchanged."""
+    """No other table overlaps with the table of deletions, so RocksDB alone would move it down unchanged."""
     async with opened(tmp_path) as model:
         keys = names(1000)
         model.write(keys, same(None, 1000))
@@ -211,7 +211,7 @@ async def test_deletions_alone_in_a_table_are_compacted(tmp_path: Path) -> None:
 
 
 async def test_of_a_database_without_an_estimate_the_tables_are_taken(tmp_path: Path) -> None:
-    """Databases of older versions have none: it is unknown how many keys were overwritten."""
+    """Databases of older versions have no estimate: it is unknown how many keys were overwritten."""
     options = data_options(Cache(MIB))
     options.create_if_missing(True)
     db = Rdict(str(tmp_path), options)

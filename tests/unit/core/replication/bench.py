@@ -133,7 +133,7 @@ class At:
 
 @dataclass
 class MemoryData:
-    """A `ReplicaData`; nothing is on disk while `is_there` is False, and it is at rest if it `was_open` and isn't."""
+    """A `ReplicaData`. It is on disk if `is_there`, and at rest if `was_open` is True and `is_open` is False."""
 
     applied: At = field(default_factory=At)
     is_there: bool = False

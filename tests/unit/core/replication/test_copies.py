@@ -1,5 +1,5 @@
-"""A copy is begun once: the log that follows its checkpoint is kept for it, up to a bound; a new beginning says
-so.
+"""A copy begins once, since the log after its checkpoint is kept for it, up to a bound. A copy that has to begin again
+says why.
 """
 
 from dataclasses import replace
@@ -43,7 +43,7 @@ def write_and_flush(bench: Bench, replica: Replica, flushes: int, size: int) -> 
 
 
 def test_the_log_is_kept_while_a_copy_is_sent_and_while_it_catches_up_after_that() -> None:
-    """However long that takes: only the bytes count."""
+    """Only the bytes of log count, not the time."""
     bench, replica, progress, _ = moving()
     leader, settings = leader_of(replica), bench.node.settings
     write_and_flush(bench, replica, 8, 50)
@@ -111,7 +111,7 @@ def test_one_in_sync_is_kept_the_log_as_others_are() -> None:
 
 
 def test_while_a_copy_waits_no_log_is_kept_for_it() -> None:
-    """The copy may wait for its checkpoint for long; log from before that checkpoint is of no use to it."""
+    """The copy may wait long for its checkpoint, and won't need log from before that checkpoint."""
     bench, replica, progress, _ = moving()
     leader = leader_of(replica)
     leader.checkpoint_sent(progress, 4, bench.now)

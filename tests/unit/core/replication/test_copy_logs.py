@@ -8,7 +8,7 @@ MOST = 1000
 
 
 def copied(*kept: int) -> tuple[Bench, list[Replica]]:
-    """A leader of a partition for each of `kept`, the bytes of log that it keeps for a copy; at most MOST."""
+    """A leader of one partition for each of `kept`: the bytes of log kept for its copy. The bound of each is MOST."""
     bench = Bench()
     replicas = []
     for id_, size in enumerate(kept, 1):

@@ -1,4 +1,4 @@
-"""The leader's part in eligibility: it waits for eligible followers, and names those that it can't wait for."""
+"""The leader's part in eligibility: it waits for eligible followers, and names the ones for which it can't wait."""
 
 from typing import Any
 
@@ -41,7 +41,9 @@ def test_who_leaves_with_everything_is_eligible() -> None:
 
 
 def test_who_leaves_before_it_is_known_to_have_everything_is_not() -> None:
-    """The leader serves only after it has committed all that a former leader may have acknowledged: it can't wait."""
+    """The leader can't wait for the follower: it serves only after it has committed all that a former one may have
+    acknowledged.
+    """
     bench, replica = led()
     bench.view.absent = {"byzantium"}
     leader_of(replica).nodes_changed(bench.now)

@@ -54,7 +54,7 @@ def test_it_answers_a_probe_with_the_leaderships_along_its_log() -> None:
 
 
 def test_it_says_where_it_stands_when_all_of_its_log_is_on_its_disk() -> None:
-    """Otherwise it would be told to truncate entries that are committed later."""
+    """Otherwise the leader would tell it to truncate entries that are committed later."""
     f = Following(log_of(1))
     f.probe()
     f.append(1, WRITE, watermark=2)
@@ -118,7 +118,7 @@ def test_in_an_async_keyspace_a_mark_is_to_be_on_the_disk() -> None:
 
 
 def test_in_an_async_keyspace_the_first_entry_is_to_be_on_the_disk() -> None:
-    """Applying it makes the data's folder. A power cut could leave the folder, and lose the record of its owner."""
+    """Applying the entry makes the data's folder. A power cut could leave that, and lose the record of its owner."""
     f = Following(is_async=True)
     f.probe()
     f.append(0, WRITE)
@@ -196,7 +196,7 @@ def test_what_is_committed_is_not_truncated_and_a_checkpoint_is_asked_for() -> N
 
 
 def test_what_was_sent_before_a_checkpoint_was_asked_for_is_ignored() -> None:
-    """It would be appended after entries that the log should have truncated. The stream continues, as other partitions
+    """Such entries would follow entries that the log should have truncated. The stream continues, as other partitions
     use it.
     """
     f = Following(log_of(1, 1, 1))

@@ -63,7 +63,7 @@ def test_one_that_is_not_in_sync_is_not_waited_for() -> None:
 
 
 def test_while_a_node_of_the_set_is_gone_the_gate_is_not_closed() -> None:
-    """First that node has to leave the set: nothing is committed before."""
+    """The node has to leave the set first: until then nothing is committed."""
     bench, replica = handing_over()
     bench.view.absent = {"cyrene"}
     bench.ack(replica, "byzantium")

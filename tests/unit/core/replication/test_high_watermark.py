@@ -1,4 +1,4 @@
-"""A leader commits the entries that all replicas have that are, or may be, in sync."""
+"""A leader commits an entry when all replicas that are, or may be, in sync have the entry."""
 
 from typing import Any
 

@@ -275,7 +275,7 @@ def test_a_row_that_is_newer_than_the_proposal_ends_it() -> None:
 
 
 def elected_with_nothing(*, allows_unclean: bool) -> tuple[Bench, Replica]:
-    """A leader alone in the set whose copy was about to be replaced by a checkpoint, which broke off."""
+    """A leader that is alone in the set. A checkpoint was to replace its copy, and broke off."""
     bench = Bench()
     bench.view.keyspaces[1].unclean_election = allows_unclean
     replica = bench.host(row(leader="byzantium", isr=("byzantium",)))

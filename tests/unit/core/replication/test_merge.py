@@ -102,7 +102,7 @@ def test_what_is_copied_raises_the_versions_of_what_the_left_one_appends_after_i
 
 
 def test_what_is_copied_from_a_log_with_copies_has_their_versions() -> None:
-    """The right one may have been the left one of another merge."""
+    """The right partition may have been the left one of another merge."""
     m = Merging(b"n")
     m.right.append(encode(StoredWrite([b"o"], [head(VERSION) + b"v"], 500)))
     m.right.append(a_write(b"p"))
@@ -133,7 +133,7 @@ LARGE = bytes(40 * 1024)  # two such entries don't fit into one
 
 
 def large(m: Merging, count: int) -> None:
-    """Append `count` entries to the right one's log, each of which is copied as one."""
+    """Append `count` entries to the right partition's log. The copy of each is one entry."""
     for _ in range(count):
         m.right.append(encode(WriteBody([b"n"], [LARGE])))
 

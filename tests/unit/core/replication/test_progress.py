@@ -202,7 +202,7 @@ def test_a_broken_stream_has_the_follower_probed_again() -> None:
     bench.align(replica, "byzantium")
     leader_of(replica).disconnected(progress, "reset", bench.now)
     assert (progress.stage, progress.error, progress.unacknowledged) == (Stage.PROBE, "reset", 0)
-    assert progress.matched == 2  # it has everything that it has stored
+    assert progress.matched == 2  # the follower still has everything that it has stored
 
 
 def test_a_follower_that_the_log_did_not_wait_for_is_probed_again() -> None:

@@ -230,7 +230,7 @@ def test_once_the_split_has_ended_nobody_is_asked() -> None:
 
 
 def halves(*joining: str, isr: tuple[str, ...] = ("athens",)) -> tuple[Bench, Replica, Replica]:
-    """Both halves are led here. Others were about to join the parent when the child was made here."""
+    """This node leads both halves. Other replicas were about to join the parent when this node made the child."""
     bench = Bench()
     parent = bench.host(parent_row(isr=isr))
     leader_of(parent).epoch_durable()

@@ -45,7 +45,7 @@ def test_of_a_range_that_changes_it_is_not_known_that_nothing_foreign_is_left(
 
 
 def test_what_a_merge_that_was_given_up_has_left_came_after_its_mark() -> None:
-    """The compaction for the mark ends only after that, and proves nothing about the copies."""
+    """The copies come after the mark, so the mark's compaction proves nothing about them, even if it ends later."""
     trim = trimmed()
     trim.suspect(since=6)
     assert not trim.compacted(LOWER, LOWER, is_changing=False)
@@ -111,7 +111,7 @@ def test_a_leader_that_is_not_ready_or_being_split_says_nothing() -> None:
 
 
 def test_what_was_foreign_stays_so_where_the_mark_of_the_merge_never_came() -> None:
-    """An unclean election lets a replica lead that had not come to the mark; keys of a split before are still there."""
+    """An unclean election lets a replica lead that had not come to the mark. It still has keys from before a split."""
     bench = Bench()
     replica = bench.host(row(end_key=b"t", leader="byzantium"))
     bench.adopt(replica, end_key=b"m")

@@ -1,4 +1,4 @@
-"""A batch waits for the clients that were just answered, or doesn't."""
+"""A batch may wait for the clients that were just answered."""
 
 from minkad.data_port.resp.commit_delay import MOST, CommitDelay
 
@@ -18,7 +18,7 @@ def test_one_client_is_not_waited_for_nor_are_very_many() -> None:
 
 
 def waits(commit_delay: CommitDelay, batches: int) -> int:
-    """The number of `batches` that wait, if nobody comes."""
+    """The number of these batches that wait, if no client comes."""
     count = 0
     for _ in range(batches):
         if commit_delay.awaited(4, 0):

@@ -1,4 +1,4 @@
-"""Times of expiry are accepted and refused like in Redis: to the millisecond that fits into 64 bits."""
+"""Times of expiry are accepted and refused like in Redis: up to the last millisecond that fits into 64 bits."""
 
 import time
 

@@ -128,7 +128,7 @@ def test_changes_between_both_kinds_take_no_more_than_their_share() -> None:
 
 
 def test_a_line_whose_beginning_is_not_certain_ends_the_connection() -> None:
-    """The reader doesn't say where, and the value that was cut off looks the same at several places."""
+    """The reader doesn't say where the line begins, and the value that was cut off looks the same at several places."""
     repeated = encoded([b"ECHO", b"\r\n" * 60])
     assert fed(repeated + b"PING\r\n") == ([[b"ECHO", b"\r\n" * 60], [b"PING"]], "")
     for rest in (6, 100):

@@ -39,7 +39,7 @@ def copied(cluster: LocalCluster, name: str, folder: Path) -> None:
 
 
 def restored(cluster: LocalCluster, folder: Path) -> None:
-    """Replace the directories of all nodes, which are lost, with the copies, and start them all."""
+    """Replace the lost directories of all nodes with the copies, and start all nodes."""
     for name in cluster.nodes:
         cluster.kill(name)
     for name in cluster.nodes:

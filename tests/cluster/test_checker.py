@@ -1,4 +1,4 @@
-"""The checker itself: it finds every violation and nothing else, and agrees with trying every order."""
+"""The checker finds every violation and nothing else: it judges like a check that tries every order."""
 
 import random
 from collections.abc import Sequence
@@ -177,7 +177,7 @@ def recorded(rng: random.Random, operations: int, clients: int, span: float) -> 
 
 
 def with_a_stale_read(history: Sequence[Event]) -> list[Event]:
-    """Add a stale read at the end whose value was overwritten, and the new value read, long before."""
+    """Add a stale read at the end. Its value was overwritten, and the new value read, long before."""
     end = max(e.returned for e in history)
     old = next(e.value for e in history if e.kind is Kind.READ and e.outcome is Outcome.OK and e.value is not None)
     return [*history, delete(end + 1, end + 2), get(old, end + 3, end + 4)]

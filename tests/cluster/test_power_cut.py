@@ -135,7 +135,7 @@ def start_from_copy(undo: Undo, cluster: LocalCluster, name: str, copy: Path) ->
 
 
 def test_a_copy_has_what_was_synced_and_nothing_else(undo: Undo, directory: Path) -> None:
-    """Otherwise the other tests would prove nothing."""
+    """If a copy had more, the other tests would prove nothing."""
     disk = make_disks(undo, directory, ["disk"])["disk"]
     for name in ("synced", "not-synced"):
         with (disk.mount / name).open("wb") as file:

@@ -482,8 +482,8 @@ class _Search:
                     yield index, changed
 
     def _is_seen(self, since: State, state: State, used: int, look: _Look) -> bool:
-        """True if an operation that may come next can see the change from `since` to `state`, or if another operation
-        without an answer has an effect only after that change.
+        """True if an operation that may come next can see the change from `since` to `state`, or if a conditional
+        operation without an answer has an effect in `state`.
         """
         events = [self._events[i] for i in look.candidates]
         seeing = [(event, self._model.after(since, event)) for event in events if not event.is_blind]

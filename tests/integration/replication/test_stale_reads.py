@@ -46,7 +46,7 @@ async def test_stale_reads(tmp_path: Path) -> None:
 
 
 async def test_what_is_sent_anyway_says_how_old_the_data_is(tmp_path: Path) -> None:
-    """An idle follower hears of it seldom; one that is sent something hears of it with that."""
+    """An idle follower seldom hears how old its data is. A follower that is sent entries hears it with them."""
     async with cluster(tmp_path) as c:
         athens, _, cyrene = await three(c)
         await athens.put(1, {b"a": b"1"})

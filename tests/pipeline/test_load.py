@@ -291,7 +291,7 @@ def test_nothing_is_loaded_from_nothing(spark: SparkSession, cluster: LocalClust
 def test_a_load_of_which_every_file_is_there_is_resumed(
     spark: SparkSession, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """"Every file" may be fewer than one for each partition: partitions without rows have no files."""
+    """Partitions without rows have no files, so there may be fewer files than partitions."""
 
     def die(*_: object) -> None:
         raise KeyboardInterrupt

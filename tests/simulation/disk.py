@@ -10,7 +10,9 @@ BOOTSTRAP_INDEX: Final = 1
 
 
 class RaftDisk:
-    """The node's view, and how much of it is durable. It has the interface of `minkad.storage.raft_log`."""
+    """A node's log as the node sees it, and the part that is durable. It has the interface of
+    `minkad.storage.raft_log`.
+    """
 
     def __init__(self) -> None:
         self.seen = MemoryStorage()
@@ -38,7 +40,7 @@ class RaftDisk:
         self._write(MemoryStorage.create_snapshot, index, conf_state, data)
 
     def compact(self, index: int) -> None:
-        """Drop the entries up to `index`, if there are any."""
+        """Drop the entries up to `index`."""
         if index >= self.seen.first_index():
             self._write(MemoryStorage.compact, index)
 

@@ -261,7 +261,7 @@ class RaftWorld:
             self.after(0.5, self._report, node, node.incarnation, to, None)
 
     def _report(self, node: RaftNode, incarnation: int, to: int, snapshot: bool | None) -> None:
-        """The transport reports the outcome of a snapshot or, if `ok` is None, that a node can't be reached."""
+        """The transport reports the outcome of a snapshot or, if `snapshot` is None, that `to` can't be reached."""
         if node.raw is None or node.incarnation != incarnation:
             return
         if snapshot is None:

@@ -194,7 +194,7 @@ def test_all_nodes_lose_power_at_once(undo: Undo, directory: Path, loop: Loop, r
 def test_one_of_three_nodes_loses_power_while_the_others_go_on(
     undo: Undo, directory: Path, loop: Loop, seed: int
 ) -> None:
-    """It comes back with older data; no write acknowledged before or after the cut is lost."""
+    """The node comes back with older data; no write acknowledged before or after the cut is lost."""
     disks = make_disks(undo, directory, NODES)
     rng = random.Random(seed)
     victim = rng.choice(NODES)

@@ -170,7 +170,7 @@ class SimDataDatabase:
         return self.is_database or self.attachment is not None or self._id in self._disk.folders
 
     def describe(self) -> str:
-        """Its path."""
+        """The data's path."""
         return str(self.path)
 
     def condemn(self, error: MinkaError) -> None:

@@ -22,7 +22,7 @@ _S = LoadState
 
 
 class LoadWorld(FullWorld):
-    """It draws its additions from a random generator of its own."""
+    """The full world, and jobs, which use a random generator of their own."""
 
     def __init__(self, seed: int, trace: Trace) -> None:
         super().__init__(seed, trace)

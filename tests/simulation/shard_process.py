@@ -55,7 +55,7 @@ _CANCEL_S: Final = 0.1  # seconds after which a cancelled coroutine counts as on
 
 @dataclass(slots=True)
 class Manners:
-    """How a delegate behaves."""
+    """The behaviour of a delegate."""
 
     mean: float  # seconds that a call takes
     raises: float = 0.0

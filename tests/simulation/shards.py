@@ -48,7 +48,7 @@ class Shards:
         self._poison = rng.random() < 0.4  # true if some duties end the processes that attach them
 
     def is_poison(self, number: int) -> bool:
-        """True if this duty ends each process that attaches it. It does so only as long as there are faults."""
+        """True if this duty ends each process that attaches it, which it does as long as there are faults."""
         return self._poison and not self._ended and number % _POISON_EVERY == 0
 
     def _host(self, number: int) -> ShardHost:

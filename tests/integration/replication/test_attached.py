@@ -70,7 +70,7 @@ def folder(node: TestNode) -> Path:
 
 @pytest.mark.parametrize("large", [False, True])
 async def test_both_halves_are_served(tmp_path: Path, large: bool) -> None:
-    """Both when the parent's data is only in memory, and when it has a database."""
+    """This is so if the parent's data is only in memory, and if it has a database."""
     async with cluster(tmp_path) as c:
         athens, *others = await three(c)
         rows = {key: value * (50 if large else 1) for key, value in ROWS.items() if value is not None}

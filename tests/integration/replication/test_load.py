@@ -118,7 +118,7 @@ async def test_scans_across_every_key_are_said(tmp_path: Path) -> None:
 
 
 async def test_a_busy_node_splits_what_keeps_it_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It splits a partition far below `max_ops`, but none of a keyspace without `max_ops`."""
+    """A busy node splits a partition far below `max_ops`, but no partition of a keyspace without `max_ops`."""
     monkeypatch.setattr(load_check, "_BUSY_PROCESSORS", 0.005)  # these users keep a fast machine idle
     monkeypatch.setattr(load_check, "_LEAST_OPS", 10)
     async with cluster(tmp_path) as c:

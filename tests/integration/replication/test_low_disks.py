@@ -55,7 +55,7 @@ async def test_the_leaders_disk_is_low(tmp_path: Path) -> None:
 
 
 async def test_a_follower_without_which_too_few_would_be_in_sync(tmp_path: Path) -> None:
-    """It stays in sync, so it gets the deletes, which make room."""
+    """The follower stays in sync, so it gets the deletes, which make room."""
     async with cluster(tmp_path) as c:
         c.keyspace.min_insync = 3
         nodes = await started(c)

@@ -60,15 +60,15 @@ class Lab:
         return self.control.table()
 
     def leader_of(self, key: bytes, keyspace: str = KEYSPACE) -> str:
-        """The node that leads the key's partition in KEYSPACE, RANGES or REDIS, once there is one."""
+        """Wait until a node leads the key's partition in KEYSPACE, RANGES or REDIS; returns its name."""
         return eventually(f"a leader for {key!r}", lambda: self._leader(keyspace, key))
 
     def leader_of_ballast(self) -> str:
-        """The node that leads BALLAST's only partition, once there is one."""
+        """Wait until a node leads BALLAST's only partition; returns its name."""
         return eventually("a leader for the ballast", lambda: self._leader(BALLAST, b""))
 
     def controller(self) -> str:
-        """The active controller, once there is one."""
+        """Wait until there is an active controller; returns its name."""
         return eventually("an active controller", lambda: self.control.status().coordinator.controller)
 
     def repair(self) -> None:

@@ -193,8 +193,8 @@ def scrambled(rng: random.Random, history: Sequence[Event]) -> list[Event]:
 
 
 def some_order_explains(history: Sequence[Event]) -> bool:
-    """The definition: some order of all that was done, and of some of what may have been done, fits all times and
-    values.
+    """The definition: all operations that were done, with some of those that may have been done, have an order that
+    fits all times and values.
     """
     done = [e for e in history if e.outcome is Outcome.OK]
     perhaps = [e for e in history if e.outcome is UNKNOWN and e.kind is Kind.WRITE]

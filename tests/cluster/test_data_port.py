@@ -1,4 +1,4 @@
-"""A node with heartbeats and a dead data port is replaced and named, and is back once the port answers."""
+"""A node that sends heartbeats, but has a dead data port, is named and replaced; it is back when the port answers."""
 
 import resource
 from collections.abc import Callable, Iterator

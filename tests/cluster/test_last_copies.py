@@ -69,7 +69,7 @@ class Loss:
         return CliRunner().invoke(cli, [*arguments, "--endpoints", endpoints], prog_name="minkactl")
 
     def replace(self, node: str) -> None:
-        """The node's copies are made again elsewhere, and it comes back with an empty disk."""
+        """Let other nodes get copies in place of this node's, and bring this node back with an empty disk."""
         wait_ended(self.control, self.control.drain(node, decommission=True, requested_by="test").id)
         rebuilt = self.minkactl("node", "rebuild", node, "--yes")
         assert rebuilt.exit_code == 0, rebuilt.output

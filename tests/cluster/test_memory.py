@@ -1,4 +1,4 @@
-"""A node's memory stays bounded whatever clients request and don't read, and other clients are served meanwhile."""
+"""A node's memory stays bounded if clients request much and read no answers; other clients are served meanwhile."""
 
 import asyncio
 import re

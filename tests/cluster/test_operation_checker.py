@@ -480,8 +480,8 @@ def asked(
 
 
 def some_order_explains(history: Sequence[Operated]) -> bool:
-    """The definition: some order of all that was done, and of some of what may have been done, fits all times and
-    answers.
+    """The definition: all operations that were done, with some of those that may have been done, have an order that
+    fits all times and answers.
     """
     done = [event for event in history if event.outcome is OK]
     perhaps = [event for event in history if event.outcome is UNKNOWN and not event.is_read]

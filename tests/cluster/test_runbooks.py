@@ -117,7 +117,7 @@ def operator(cluster: LocalCluster, tmp_path: Path) -> Iterator[Machine]:
 
 
 def put(cluster: LocalCluster, rows: dict[bytes, bytes], live: int = 3) -> None:
-    """Put the rows once all partitions have all replicas in sync."""
+    """Wait until all replicas of all partitions are in sync, then put the rows."""
     with Control(cluster.endpoints) as control, Client(cluster.endpoints, keyspace="flights") as client:
         wait_settled(control, live)
         client.put_many(rows)

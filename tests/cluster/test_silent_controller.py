@@ -33,7 +33,7 @@ class World:
     network: Network | None
 
     def well(self) -> PartitionTable:
-        """The table once all nodes are LIVE and all replicas in sync."""
+        """Wait until all nodes are LIVE and all replicas in sync; returns the table."""
 
         def probe() -> PartitionTable | None:
             status = self.control.status()

@@ -1,4 +1,4 @@
-"""The simulated disk: a crash loses what was not synced. One write is atomic, as a write batch of RocksDB is."""
+"""The simulated disk: a crash loses unsynced writes. A write is atomic, like a write batch of RocksDB."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -70,7 +70,7 @@ class RaftDisk:
         return self._durable.last_index()
 
     def crash(self) -> None:
-        """Lose what is not durable."""
+        """Lose everything that isn't durable."""
         self._staged.clear()
         self.seen = MemoryStorage()
         self.seen.__dict__.update(self._durable.__dict__)

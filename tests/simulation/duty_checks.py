@@ -316,8 +316,7 @@ class DutyChecks:
 
 
 def is_quarantined(shard: Shard, row: Duty) -> bool:
-    """True if this version of the application has failed to attach the duty, on this shard or on enough other shards.
-    """
+    """True if this version of the application failed to attach the duty, on this shard or on enough others."""
     return any(one.shard in (shard.name, "") and one.shard_version == shard.version for one in row.quarantines)
 
 

@@ -170,7 +170,7 @@ class ProcessLoop:
         raise AssertionError("the process spins")
 
     def kill(self) -> None:
-        """End every task, whatever it does meanwhile; cut its outputs before."""
+        """End every task, even if it goes on after a cancellation. The process's outputs have to be cut before."""
         self.halted = False
         for _ in range(10):
             for task in list(self._tasks):

@@ -1,4 +1,4 @@
-"""A read of a node, as a client would send it: does the node serve at this moment?"""
+"""Finds out if a node serves at this moment, by a read as a client would send it."""
 
 from asyncio import events
 from typing import TYPE_CHECKING, Final

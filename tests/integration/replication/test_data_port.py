@@ -52,8 +52,7 @@ async def test_what_speaks_no_protocol_is_refused(tmp_path: Path) -> None:
 
 
 async def test_a_client_that_takes_no_answers_is_not_read_further(tmp_path: Path) -> None:
-    """The client's answers count as memory, and others are served meanwhile. It gets all answers when it reads again.
-    """
+    """The client's answers count as memory. Others are served meanwhile; the client gets all answers later."""
     async with cluster(tmp_path) as c:
         athens = (await c.add("athens"))[0]
         await c.create("athens", 1)

@@ -1,4 +1,4 @@
-"""Three replicas: an acknowledged write is on all replicas in sync, and stays, whichever nodes die at any time."""
+"""Three replicas: an acknowledged write is on all replicas in sync, and stays, even if nodes die at any time."""
 
 import asyncio
 import random

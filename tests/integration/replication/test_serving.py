@@ -149,7 +149,7 @@ async def test_without_clearance_nothing_is_served(tmp_path: Path) -> None:
 
 
 async def test_a_write_under_way_is_acknowledged_whatever_becomes_of_the_clearance(tmp_path: Path) -> None:
-    """All replicas in sync have it, so any later leader has it, too. New writes are refused."""
+    """All replicas in sync have the write, so any later leader has it, too. New writes are refused."""
     async with cluster(tmp_path) as c:
         athens = await started(c, 1)
         writing = asyncio.create_task(athens.put(1, {b"a": b"1"}))

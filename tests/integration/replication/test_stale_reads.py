@@ -66,7 +66,7 @@ async def test_a_leader_without_clearance_vouches_for_nothing(tmp_path: Path) ->
 
 
 async def test_the_age_of_a_stale_read_is_a_bound(tmp_path: Path) -> None:
-    """A counter: the value that a follower answers was the newest one at some time within the age that it states."""
+    """A follower answers with a counter's value, which was the newest at some time within the age in the answer."""
     async with cluster(tmp_path) as c:
         athens, _, cyrene = await three(c)
         loop, history, done = asyncio.get_running_loop(), [(0.0, 0)], False

@@ -62,7 +62,7 @@ class Meter:
 
 
 class MeteredLoop(ProcessLoop):
-    """A loop that is divided into turns, like a real one. If turns `takes_time`, `turn` runs one turn; else it runs all
+    """A loop that is divided into turns, like a real one. With `takes_time`, `turn` runs one turn; without it, all
     turns of this moment.
     """
 

@@ -12,7 +12,7 @@ _DELAY_S: Final = 0.0005  # the mean of one way through the network
 
 
 class Timeline:
-    """The events with their times; one after the other."""
+    """Runs events one after the other, in the order of their times."""
 
     def __init__(self, seed: int) -> None:
         self.now = 0.0

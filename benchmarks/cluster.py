@@ -1,4 +1,4 @@
-"""Fills a cluster of Minka, and keeps client processes busy with it."""
+"""Fills a cluster of Minka, and runs client processes that keep it busy."""
 
 import json
 import sys
@@ -57,14 +57,16 @@ class Clients:
             talk.say("stop")
 
     def end(self) -> Done:
-        """Wait until all are done; returns the sum of their work. Raises RuntimeError if one of their calls failed."""
+        """Wait until all clients are done; returns the sum of their work. Raises RuntimeError if one of their calls
+        failed.
+        """
         outcomes = [Done(**talk.hear()) for talk in self._talks]
         calls = [(number, at, took) for done in outcomes for number, at, took in done.calls]
         return Done(sum(done.keys for done in outcomes), max(done.seconds for done in outcomes), calls=calls)
 
 
 def create_keyspace(endpoints: Sequence[str], partitions: int, replicas: int = 1) -> None:
-    """Create KEYSPACE and wait until all its partitions are ONLINE, with one replica each unless asked."""
+    """Create KEYSPACE and wait until all its partitions are ONLINE; without `replicas` each has one."""
     with Control(endpoints) as control:
         control.create_keyspace(KEYSPACE, partitions, HashFunction.HASH_FUNCTION_MURMUR3, replicas)
         deadline = time.monotonic() + _ONLINE_TIMEOUT_S
@@ -80,7 +82,7 @@ def _is_online(control: Control, partitions: int) -> bool:
 
 
 def put_all(endpoints: Sequence[str], count: int, value: Callable[[], bytes] = lambda: VALUE) -> None:
-    """Write the first `count` keys, each with a value that `value` returns. Raises MinkaError if several tries fail."""
+    """Write the first `count` keys; `value` returns the value of each. Raises MinkaError if several tries fail."""
     with Client(endpoints, keyspace=KEYSPACE, timeout=30) as client:
         for first in range(0, count, _LOAD_BATCH):
             pairs = {key(number): value() for number in range(first, min(first + _LOAD_BATCH, count))}

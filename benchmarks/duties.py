@@ -1,5 +1,5 @@
-"""100,000 duties on 200 shards: how fast they are created and attached, and how long duties are nowhere when their
-shard dies and when they are handed over as planned.
+"""100,000 duties on 200 shards: how fast they are created and attached, and how long a duty is on no shard when its
+shard dies, and when it is handed over as planned.
 """
 
 import os
@@ -30,14 +30,14 @@ _AFTER_CLEARANCE_S: Final = 1.0
 
 @dataclass(frozen=True)
 class Size:
-    """The numbers of duties and shards; the shard that dies has `victim` of the duties."""
+    """The numbers of duties and shards. The victim, the shard that dies, has `victim` duties."""
 
     duties: int
     shards: int
     victim: int
 
     def capacity(self, *, victim: bool) -> int:
-        """Ten times a shard's share, so that there is room when one is gone."""
+        """Ten times a shard's share, so that there is room when a shard is gone."""
         return 10 * (self.victim if victim else (self.duties - self.victim) // (self.shards - 1))
 
 
@@ -90,12 +90,12 @@ def _create(report: Report, client: Client, size: Size) -> None:
 
 
 class Hosts:
-    """The processes with shards (the victim's has only one), and the calls that their delegates noted."""
+    """The processes with shards (the victim is alone in its process), and the calls that their delegates noted."""
 
     def __init__(self, group: Group, endpoints: Sequence[str], size: Size) -> None:
         self.size = size
-        self.attached: dict[int, tuple[int, float]] = {}  # by duty, for the last time: the epoch, and when it was
-        self.gaps: list[float] = []  # from a detach until the same duty was attached elsewhere
+        self.attached: dict[int, tuple[int, float]] = {}  # by duty: the epoch and the time of the last attach
+        self.gaps: list[float] = []  # seconds from a detach until the same duty was attached elsewhere
         self._group = group
         self._endpoints = list(endpoints)
         self._released: dict[int, float] = {}
@@ -131,7 +131,7 @@ class Hosts:
         return killed, set(self._victims)
 
     def held(self) -> int:
-        """The number of duties that all shards have, as their delegates say."""
+        """The number of duties that all shards have, according to their delegates."""
         return sum(_ask(talk, "held") for talk in self._all())
 
     def victims(self) -> int:
@@ -176,7 +176,7 @@ def _wait(what: str, done: Callable[[], bool]) -> None:
 
 
 def _settle(hosts: Hosts) -> None:
-    """Wait until every duty is attached and none is moved for a while."""
+    """Wait until every duty is attached and no duty has moved for a while."""
     quiet_since = time.monotonic()
 
     def settled() -> bool:

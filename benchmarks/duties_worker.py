@@ -1,7 +1,7 @@
 """A process with many shards, whose delegates do nothing but note when they were called.
 
-Its argument is `Shards` as JSON. It reads lines: it answers "held" with the number of its duties, "calls" with the
-calls noted since the last time.
+Its argument is `Shards` as JSON. The process reads lines. It answers "held" with the number of its duties, and "calls"
+with the calls noted since the last such line.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ class Noting(Delegate):
 
 
 async def host(shards: Shards) -> None:
-    """Host duties until the process is told to stop, and they are elsewhere."""
+    """Host duties until the process is told to stop; then wait until the duties are elsewhere."""
     noting, loop = Noting(), asyncio.get_running_loop()
     pallets = {PALLET: Capacity(shards.capacity)}
     # on_stuck is "report", since a stuck shard would otherwise end all others of this process.

@@ -2,7 +2,7 @@
 
 A call through gRPC's Python library costs more than etcd needs to serve it, and on a small machine the client would
 take the processor from the servers. So the frames of HTTP/2 (RFC 9113) and the message prefix of gRPC are written here
-by hand: the headers are compressed once (RFC 7541) and are the same six bytes in every later request.
+by hand: the headers are compressed once (RFC 7541); every later request begins with the same six bytes.
 """
 
 import asyncio
@@ -71,7 +71,9 @@ LATER_HEADERS: Final = b"\x83\x86\xc1\xc0\xbf\xbe"  # the same as the first, now
 
 
 class Connection(asyncio.Protocol):
-    """Calls of one method on one connection. `answered` gets each success: the connection, and the call's seconds."""
+    """Calls of one method on one connection. After each success `answered` is called with the connection and the call's
+    seconds.
+    """
 
     def __init__(self, path: str, authority: str, answered: "Callable[[Connection, float], None]") -> None:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -117,7 +119,7 @@ class Connection(asyncio.Protocol):
             self._transport.write(b"".join(out))
 
     def data_received(self, data: bytes) -> None:
-        """Handle the frames that are complete, and keep the rest."""
+        """Handle the complete frames, and keep the rest."""
         buffer = self._buffer + data if self._buffer else data
         position, end = 0, len(buffer)
         while end - position >= 9:
@@ -168,7 +170,7 @@ class Connection(asyncio.Protocol):
 
 
 class Load:
-    """Keeps a number of calls under way for some time: each one answered is followed by the next."""
+    """Keeps a number of calls under way for some time: each answered call is followed by the next one."""
 
     def __init__(self, path: str, make: Callable[[int], bytes]) -> None:
         self.latencies: list[float] = []  # seconds, one a call

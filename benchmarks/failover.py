@@ -1,6 +1,6 @@
-"""Measures how long it takes until every partition takes writes again after a node was killed, stopped or cut off, or
-its disk hangs, beside Redis Cluster with the same timeout and etcd. It also counts nodes that were marked FAILED
-although they lived.
+"""Measures the time until every partition takes writes again after a node was killed, stopped or cut off, or its disk
+hangs. It is compared with etcd, and with Redis Cluster with the same timeout. Also counts the nodes that were marked
+FAILED although they lived.
 """
 
 import argparse
@@ -45,8 +45,8 @@ KILL, STOP, CUT, HANG = "kill", "stop", "cut", "hang the disk of"
 CONTROLLER, OTHER = "the active controller", "another node"
 MEDIAN_MS: Final = {CONTROLLER: 1200.0, OTHER: 900.0}
 WORST_MS: Final = {CONTROLLER: 2000.0, OTHER: 1500.0}
-PATIENCE_MS: Final = {HANG: 1000 * STALLED_S}  # a disk that hangs for less isn't a fault
-# A node that is silent for so long counts as failed; Redis's cluster-node-timeout means the same.
+PATIENCE_MS: Final = {HANG: 1000 * STALLED_S}  # a disk that hangs for a shorter time isn't a fault
+# A node that is silent for this time counts as failed. Redis's cluster-node-timeout means the same.
 FAILURE_TIMEOUT_MS: Final = Membership().failure_timeout_ms
 
 _WELL_TIMEOUT_S: Final = 60.0
@@ -147,7 +147,7 @@ class _Lab:
     _keys: dict[int, bytes] = field(default_factory=dict)
 
     def round(self, fault: str, who: str, number: int) -> float:
-        """Cause one fault, and end it; returns the seconds until every partition took a write."""
+        """Cause one fault, and end it. Returns the seconds from the fault until every partition took a write."""
         before, controller = _wait_well(self.control)
         victim = controller if who == CONTROLLER else self._other(before, controller, number)
         for i in range(100 * PARTITIONS):
@@ -276,7 +276,7 @@ def _redis(fault: str, rounds: int) -> list[float]:
 
 
 def _until_set(heir: Address, name: bytes) -> float:
-    """Ask the replica that has to become the master until it takes the write; returns when it did."""
+    """Ask the replica that has to become the master until it takes the write; returns the time at which it did."""
     command = b"*3\r\n$3\r\nSET\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(name), name, len(VALUE), VALUE)
     deadline = time.monotonic() + _GIVE_UP_S
     with socket.create_connection(heir, timeout=_GIVE_UP_S) as connection:
@@ -292,7 +292,7 @@ def _until_set(heir: Address, name: bytes) -> float:
 
 
 def _etcd(size: int, rounds: int) -> list[float]:
-    """Stop etcd's leader in each round; returns how long it takes until another member takes a write."""
+    """Stop etcd's leader in each round; returns the times until another member takes a write."""
     took = []
     with EtcdCluster(size) as etcd:
         for _ in range(rounds):
@@ -311,7 +311,7 @@ def _etcd(size: int, rounds: int) -> list[float]:
 
 
 def _put_into_etcd(endpoint: str) -> float:
-    """Put until a write is acknowledged; returns when it was."""
+    """Put until a write is acknowledged; returns the time at which it was."""
     command = ["etcdctl", "--endpoints", endpoint, "--command-timeout", "100ms", "put", "key", VALUE.hex()[:64]]
     deadline = time.monotonic() + _GIVE_UP_S
     while time.monotonic() < deadline:

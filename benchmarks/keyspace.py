@@ -1,6 +1,6 @@
-"""Measures how long it takes from the request for a keyspace of many partitions with three replicas until all of them
-are ONLINE, for keyspaces one after the other in one cluster; which nodes were marked FAILED meanwhile, and for how long
-an event loop was busy at a time. There is no peer: Redis has its slots from the start.
+"""Creates keyspaces of many partitions with three replicas, one after the other in one cluster. Measures the time from
+each request until all partitions are ONLINE, the nodes that were marked FAILED meanwhile, and the longest turn of an
+event loop. There is no peer: Redis has its slots from the start.
 """
 
 import re
@@ -22,7 +22,7 @@ _STALL: Final = re.compile(r"^minka_loop_work_max_seconds (\S+)", re.MULTILINE)
 
 
 def run(report: Report) -> None:
-    """The figures of one cluster a round."""
+    """Measure one cluster in each round, and add its figures to the report."""
     for _ in range(report.options.rounds):
         with LocalCluster(NODES) as cluster, Control(cluster.endpoints) as control:
             _wait_for_all(control)
@@ -65,7 +65,7 @@ def _longest_stall(http_address: str) -> float:
 
 
 def _wait_for_all(control: Control) -> None:
-    """Wait until every node is LIVE: otherwise the partitions go to fewer."""
+    """Wait until every node is LIVE: otherwise the partitions go to fewer nodes."""
     deadline = time.monotonic() + _JOIN_TIMEOUT_S
     while sum(node.state == NodeState.NODE_STATE_LIVE for node in control.table().nodes) < NODES:
         if time.monotonic() > deadline:

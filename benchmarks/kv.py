@@ -15,7 +15,7 @@ PARTITIONS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A load: `clients` in `processes`, each with batches of `batch` keys (0: one key a call)."""
+    """A load: `clients` clients in `processes` processes, each with batches of `batch` keys (0: one key a call)."""
 
     clients: int
     batch: int

@@ -1,7 +1,7 @@
 """One client process of `benchmarks.kv` and `benchmarks.reassign`: keeps some calls of minka.AsyncClient under way.
 
-Its argument is a `Work` in JSON. It prints a line when it is connected, starts with a line on stdin, ends in time or
-with a second line, and prints what it has measured in JSON.
+Its argument is a `Work` in JSON. It prints a line when it is connected, and starts with a line on stdin. It ends when
+its time is over, or with a second line, and prints its measurements in JSON.
 """
 
 import asyncio
@@ -23,10 +23,10 @@ VALUE: Final = b"v" * 100
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The work of a process: `operation` is put or get, with `batch` keys a call; 0 means the calls for a single key.
+    """The work of a process: `operation` is put or get, with `batch` keys a call; 0 means the methods for a single key.
 
-    Each of the `concurrency` clients waits `gap_s` seconds between its calls. With `slots` the first client writes only
-    to the first of these slots, and so on; then `partitions` is the keyspace's number of slots.
+    Each of the `concurrency` clients waits `gap_s` seconds between its calls. If there are `slots`, the first client
+    writes only to the first of them, and so on; `partitions` is then the keyspace's number of slots.
     """
 
     endpoints: list[str]
@@ -44,8 +44,8 @@ class Work:
 
 @dataclass(slots=True)
 class Done:
-    """The work done: the keys written or read, the seconds in all, and for each call the client's number, its beginning
-    by the clock that all processes of the machine share (CLOCK_MONOTONIC), and the seconds that it took.
+    """The work done: the number of keys written or read, the seconds in all, and the calls. A call has the client's
+    number, its start by the clock that all processes of the machine share (CLOCK_MONOTONIC), and its seconds.
     """
 
     keys: int = 0
@@ -108,7 +108,7 @@ async def _calls(
 
 
 def main() -> None:
-    """Do the work that the only argument describes, in JSON."""
+    """Do the work that the argument describes in JSON."""
     answer(asdict(uvloop.run(work(Work(**json.loads(sys.argv[1]))))))
 
 

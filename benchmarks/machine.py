@@ -39,15 +39,15 @@ def machine() -> str:
 def usable_processors() -> float:
     """The speed-up of one process on each processor over one process alone.
 
-    It is less than the number of processors while other work runs, and on a virtual machine also while its host gives
-    its processors to others, which no load average shows.
+    The speed-up is less than the number of processors while other work runs. On a virtual machine it is also less while
+    the host gives the processors to other machines, which no load average shows.
     """
     alone, together = _spin(1), _spin(os.cpu_count() or 1)
     return sum(together) / max(*alone, *together)
 
 
 def _spin(processes: int) -> list[int]:
-    """The work that each of `processes` does while all run."""
+    """The amounts of work that `processes` processes do while all of them run."""
     command = [sys.executable, "-I", "-S", "-c", _SPIN]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(processes)]
     return [int(process.communicate()[0]) for process in running]

@@ -49,8 +49,8 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """The goal of Minka's figure: at least `ratio` times the peer's, or in the case's unit below `at_most`, or at least
-    `at_least`.
+    """The goal of Minka's figure: at least `ratio` times the peer's figure; or, in the case's unit, below `at_most` or
+    at least `at_least`.
     """
 
     ratio: float | None = None
@@ -58,7 +58,7 @@ class Goal:
     at_least: float | None = None
 
     def met(self, value: float, peer: float | None) -> bool | None:
-        """True if the goal is met; None if there is nothing to compare with."""
+        """True if the goal is met; None if the peer has no figure to compare with."""
         if self.at_most is not None:
             return value < self.at_most
         if self.at_least is not None:
@@ -101,7 +101,7 @@ class Report:
         self._processors = usable_processors()
 
     def case(self, name: str, unit: str, peer: str = "", goal: Goal | None = None) -> Case:
-        """The case of this name and unit; made at its first use, and shown in that order."""
+        """The case of this name and unit. It is made at its first use; the table shows the cases in this order."""
         return self._cases.setdefault((name, unit), Case(name, unit, peer, goal))
 
     def add(self, case: Case, system: str, sample: Sample) -> None:
@@ -142,7 +142,7 @@ class Report:
         )  # fmt: skip
 
     def figures(self) -> Iterator[dict[str, Any]]:
-        """One mapping a figure: a case as one system did it."""
+        """A mapping for each figure, which is the result of one system in one case."""
         for case in self._cases.values():
             peer = case.median(case.peer)
             for system in case.samples:
@@ -179,7 +179,7 @@ def main(benchmark: str, description: str, run: Callable[[Report], None]) -> Non
 
 
 def measure(benchmark: str, options: Options, run: Callable[[Report], None]) -> None:
-    """Run one benchmark and show its figures; if it fails, the figures so far."""
+    """Run one benchmark and show its figures. If it fails, show the figures so far."""
     report = Report(benchmark, options)
     say(f"{benchmark}: on {machine()}, data in {tempfile.gettempdir()}, load {load():.2f}")
     if load() > QUIET_LOAD:
@@ -207,7 +207,7 @@ def sample_of(operations: int, seconds: float, latencies_s: Sequence[float], **d
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float | None:
-    """The smallest of the ascending values that `percent` of them don't exceed; None if there are no values."""
+    """The smallest of the ascending values that `percent` % of them don't exceed; None without values."""
     if not ordered:
         return None
     return ordered[max(0, -(-len(ordered) * percent // 100).__int__() - 1)]
@@ -227,7 +227,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def shown(value: float) -> str:
-    """A number with three significant digits, or with all before the point: 1,234  56.7  0.123."""
+    """A number with three significant digits, or more if it has more before the point: 1,234 or 56.7 or 0.123."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}"
@@ -241,7 +241,7 @@ def brief(sample: Sample | None) -> str:
 
 
 def compared(own: Sample | None, peer: Sample | None) -> str:
-    """The details that both have, or that ours has, each as "name ours / the peer's"."""
+    """The details of our sample, each as "name ours / the peer's", or as "name ours" if the peer's sample lacks it."""
     if own is None:
         return ""
     theirs = peer.details if peer else {}

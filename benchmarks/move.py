@@ -1,5 +1,6 @@
-"""Moves a partition of 1 GB to another node. The MB/s stand beside `redis-cli --cluster reshard` of one slot with such
-keys, and beside a plain copy of the same files over loopback; it also measures what clients notice meanwhile.
+"""Moves a partition of 1 GB to another node. Compares the MB/s with those of `redis-cli --cluster reshard` for one slot
+with such keys, and of a plain copy of the same files over loopback. Also measures the effects on clients during the
+move.
 """
 
 import binascii
@@ -47,8 +48,8 @@ RESHARDS: Final = (
 )
 PLAIN: Final = Beside(COPY, "a partition moves, beside a plain copy", Goal(ratio=0.5))
 
-_CLIENTS: Final = 4  # that put, and as many that get
-_GAP_S: Final = 0.01  # between two calls of one of them
+_CLIENTS: Final = 4  # clients that put, and the same number that get
+_GAP_S: Final = 0.01  # between two calls of a client
 _WRITTEN_KEYS: Final = 20_000
 _AROUND_S: Final = 5.0  # how long calls are measured before the move, and after it
 _LONGEST_S: Final = 300.0
@@ -154,12 +155,12 @@ def _moved(control: Control, address: str, count: int) -> int:
 
 
 def _files(cluster: LocalCluster) -> list[Path]:
-    """The partition's tables, on whichever node it is."""
+    """The files of the partition's tables, on the node that has them."""
     return sorted(cluster.directory.glob("*/data/partitions/*/*.sst"))
 
 
 def _settle(cluster: LocalCluster) -> None:
-    """Wait until RocksDB has ended its compactions, which aren't to be measured."""
+    """Wait until RocksDB has ended its compactions, which should not be measured."""
     deadline = time.monotonic() + _SETTLE_TIMEOUT_S
     files, since = _files(cluster), time.monotonic()
     while time.monotonic() - since < _SETTLED_S:
@@ -224,7 +225,9 @@ def _add_latencies(report: Report, what: str, done: Done, began: float, ended: f
 
 
 def _within(done: Done, start: float, end: float) -> Iterator[float]:
-    """The seconds of the calls that were under way then; a call at a border counts as during the move."""
+    """The seconds of the calls that were under way between `start` and `end`. A call at a border counts as during the
+    move.
+    """
     during = start > -inf and end < inf
     for _, at, took in done.calls:
         if (at < end and at + took >= start) if during else (at >= start and at + took < end):

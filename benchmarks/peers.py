@@ -37,7 +37,7 @@ def missing(peer: str) -> str:
 
 
 class RedisCluster:
-    """Masters, each with `replicas`; every write is in the append-only file and synced before its answer.
+    """Masters, each with `replicas` replicas. Every write is in the append-only file and synced before it is answered.
 
     The answer doesn't wait for replicas, as always in Redis. Everything else is Redis's default, except two settings
     that would only cost it time: no snapshots beside the append-only file, and no rewriting of that file.
@@ -67,7 +67,7 @@ class RedisCluster:
         self._group.__exit__(kind, error, tb)
 
     def add(self) -> tuple[str, int]:
-        """Start one more master, without slots, and wait until all know it."""
+        """Start one more master, without slots, and wait until all nodes know it."""
         new = self._start_one()
         first = self.addresses[0]
         self._cli("--cluster", "add-node", f"{new[0]}:{new[1]}", f"{first[0]}:{first[1]}")
@@ -108,7 +108,7 @@ class RedisCluster:
         return next(name for name in names if owner[binascii.crc_hqx(name, 0) % SLOTS] == master)
 
     def rebalance(self) -> None:
-        """Give the masters without slots their share, as `redis-cli` does it."""
+        """Give the masters without slots their share, with `redis-cli`."""
         host, port = self.addresses[0]
         self._cli("--cluster", "rebalance", f"{host}:{port}", "--cluster-use-empty-masters")
 
@@ -117,7 +117,7 @@ class RedisCluster:
         return int(self._ask(address, "DBSIZE"))
 
     def load(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
-        """Write pairs: each master gets its own through `redis-cli --pipe`. Raises RuntimeError."""
+        """Write pairs: each master gets the pairs of its slots through `redis-cli --pipe`. Raises RuntimeError."""
         owner = self._owners()
         with ExitStack() as stack:
             files = {address: stack.enter_context(tempfile.TemporaryFile()) for address in self.addresses}
@@ -132,7 +132,7 @@ class RedisCluster:
                     raise RuntimeError(f"redis-cli --pipe: {done.stdout!r}")
 
     def benchmark(self, test: str, clients: int, pipeline: int, requests: int, keys: int, value_bytes: int) -> Sample:
-        """One run of redis-benchmark, which uses a thread a master; `test` is set or get."""
+        """Run redis-benchmark once, with a thread for each master; `test` is set or get."""
         command = ["redis-benchmark", "--cluster", "-h", LOOPBACK, "-p", str(self.addresses[0][1]), "-t", test]
         command += ["-c", str(clients), "-P", str(pipeline), "-n", str(requests), "-r", str(keys)]
         command += ["-d", str(value_bytes), "--csv"]

@@ -1,6 +1,6 @@
-"""Measures the data pipeline on Spark: loads by ingest and by put, exports, split points. It compares them with the
-ceiling of this machine (the same sort and files, taken into one local RocksDB), and with the same load from Spark into
-Redis, pipelined.
+"""Measures the data pipeline on Spark: loads by ingest and by put, exports, split points. The loads are compared with
+the ceiling of this machine (the same sort and files, taken into one local RocksDB), and with the same load from Spark
+into Redis, with pipelines.
 """
 
 import os
@@ -130,7 +130,7 @@ def _load(spark: SparkSession, source: DataFrame, cluster: LocalCluster, name: s
 
 
 def _idle_cpu(cluster: LocalCluster) -> float:
-    """The processor time of all idle daemons, in seconds a second."""
+    """The processor time that all daemons use while idle, in seconds a second."""
     before, seconds = _cpu_of(cluster), _timed(lambda: time.sleep(_IDLE_SECONDS))
     return (_cpu_of(cluster) - before) / seconds
 
@@ -232,8 +232,9 @@ def _set_all(port: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Record
 
 
 def _foreground(report: Report, spark: SparkSession, source: DataFrame, cluster: LocalCluster) -> None:
-    """Measure the waits of a client that puts every 10 ms, alone and while rows are ingested into another keyspace:
-    with Spark on a processor of its own, as on other machines, and with Spark wherever it gets time.
+    """Measure the waits of a client that puts every 10 ms, first alone, then while rows are ingested into another
+    keyspace. For one ingest Spark has a processor of its own, as if on another machine; for the other it shares all
+    processors.
     """
     _create(cluster, "foreground")
     for number in range(report.options.rounds):
@@ -250,7 +251,9 @@ def _foreground(report: Report, spark: SparkSession, source: DataFrame, cluster:
 
 @contextmanager
 def _apart(spark: SparkSession, cluster: LocalCluster) -> Iterator[None]:
-    """Spark has the last processor; the daemons and this process, with the clients it starts, have the others."""
+    """Within the block, Spark has the last processor. The daemons and this process, with the clients that it starts,
+    have the others.
+    """
     everywhere = os.sched_getaffinity(0)
     last = {max(everywhere)}
     gateway: Any = spark.sparkContext._gateway

@@ -1,6 +1,6 @@
-"""Measures the planners, without daemons. For balancers of duties: how even the result is, the moves beyond the fewest,
-and the time; for partitions: the time of a large plan. The balancers are compared with a hash ring (the package
-uhashring), which needs no plan and is less even.
+"""Measures the planners, without daemons. For balancers of duties: the evenness of the result, the number of moves
+above the minimum, and the time. For partitions: the time of a large plan. The balancers are compared with a hash ring
+(the package uhashring), which needs no plan and is less even.
 """
 
 import importlib
@@ -53,7 +53,7 @@ class World:
 
 
 def run(report: Report) -> None:
-    """Measure all cases, the largest of them once."""
+    """Measure all cases; the largest case is measured once."""
     counts = [1000, 10_000] if report.options.quick else [1000, 10_000, 100_000, 1_000_000]
     ring = _ring()
     if ring is None:
@@ -89,8 +89,8 @@ def _changes(world: World) -> list[tuple[str, list[ShardRoom]]]:
 
 
 def _uneven(name: str, loads: dict[str, tuple[int, int]], shards: Sequence[ShardRoom]) -> float:
-    """The maximum divided by the mean of what the balancer evens out; `loads` has numbers and weights. For spill over
-    it is the shards in use divided by the fewest, the first ones, that could have everything.
+    """The maximum divided by the mean of the figure that the balancer evens out; `loads` has numbers and weights. For
+    spill over: the number of shards in use, divided by the number of first shards that could have all duties.
     """
     if name == "spill_over":
         left, fewest = sum(weight for _, weight in loads.values()), 0
@@ -138,7 +138,9 @@ def _loads(plan: DutyPlan) -> dict[str, tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Partitions of three replicas on `nodes` in `zones` (0: none); `added` nodes have nothing yet."""
+    """Partitions of three replicas on `nodes` nodes in `zones` zones (0: without zones); `added` nodes have nothing
+    yet.
+    """
 
     partitions: int
     nodes: int
@@ -187,7 +189,7 @@ def _partitions(report: Report, table: Table) -> None:
 
 
 def _copies(plan: Plan) -> int:
-    """The moves that are not only a change of order."""
+    """The number of moves that change more than the order of replicas."""
     return sum(set(move.replicas) != set(move.target_replicas) for move in plan.moves)
 
 
@@ -208,7 +210,9 @@ def _ring() -> Any | None:
 
 
 def _beside(report: Report, world: World, name: str, ring: Any) -> None:
-    """Measure the ring. It knows only capacities, and has to look up each duty again when a shard joins or leaves."""
+    """Measure the ring. The ring knows only capacities, and each duty has to be looked up again when a shard joins or
+    leaves.
+    """
     before, took = _looked_up(world, name, ring, world.shards)
     loads = _loads_of(world, before, world.shards)
     _add(report, RING, world, name, "all placed", took, uneven=_uneven(name, loads, world.shards))

@@ -1,5 +1,5 @@
-"""The plainest copy of files between two processes over loopback: read here, written and synced there. There are no
-checksums, no database, and no clients.
+"""The plainest copy of files between two processes over loopback: one reads them, the other writes and syncs them,
+without checksums, a database, or clients.
 
 The receiver is a process of its own. Its arguments are the folder to write to, and [name, size in bytes] of each file
 in JSON; it prints the port where it takes the one connection, and sends a byte there when everything is durable.

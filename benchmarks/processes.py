@@ -1,4 +1,4 @@
-"""Processes that never outlive the benchmark, and ports and folders for them."""
+"""Processes that end with the benchmark at the latest, and ports and folders for them."""
 
 import json
 import random
@@ -19,7 +19,9 @@ STOP_TIMEOUT_S: Final = 10.0
 
 
 class Group:
-    """Processes and the folder that they write to. Leaving the group, or killing it, removes all of them."""
+    """Processes, and the folder that they write to. When the group is left, or this process is killed, all of them are
+    removed.
+    """
 
     def __init__(self, name: str) -> None:
         self.directory: Final = Path(tempfile.mkdtemp(prefix=f"minka-bench-{name}-"))
@@ -61,7 +63,7 @@ class Group:
         return process
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
-        """Kill a process with SIGKILL, and wait for its end; the group then no longer expects it to run."""
+        """Kill a process with SIGKILL, and wait for its end. From then on the group doesn't expect it to run."""
         self._processes.remove(process)
         process.kill()
         process.wait()
@@ -116,7 +118,7 @@ def answer(line: Any) -> None:
 
 
 def free_ports(count: int, above: int = 0) -> list[int]:
-    """Loopback ports on which nobody listens now; with `above`, nobody listens on port + `above` either."""
+    """Loopback ports on which nobody listens now. With `above`, the port that is `above` higher is free, too."""
     found: list[int] = []
     for port in random.SystemRandom().sample(PORTS, 1000):
         if all(is_free(number) for number in {port, port + above}):

@@ -1,6 +1,6 @@
 """Commits a second of the coordinator's Raft, beside etcd: three processes each, on loopback and one disk.
 
-Minka's state machine only counts, etcd's is its key-value store: the comparison is of durable agreement on a log.
+Minka's state machine only counts, etcd's is its key-value store. The comparison is about durable agreement on a log.
 """
 
 import asyncio
@@ -97,7 +97,9 @@ def _batches(report: Report, streams: int) -> Case:
 
 
 async def _stream_batches(address: str, streams: int, seconds: float) -> tuple[float, list[float]]:
-    """Let each stream send a batch whenever its last one is answered; returns the total seconds and each batch's."""
+    """Let each stream send a batch whenever its last one is answered. Returns the total seconds, and the seconds of
+    each batch.
+    """
     latencies: list[float] = []
     batch = b"c" * (BATCH * COMMAND_BYTES)
 
@@ -153,7 +155,9 @@ class RaftGroup:
         return self._addresses[self._leader]
 
     def propose(self, concurrency: int, seconds: float) -> tuple[float, list[float]]:
-        """Keep `concurrency` proposals under way at the leader; returns the total seconds and each proposal's."""
+        """Keep `concurrency` proposals under way at the leader. Returns the total seconds, and the seconds of each
+        proposal.
+        """
         answer = self._ask(self._leader, {"do": "propose", "load": {"concurrency": concurrency, "seconds": seconds}})
         return answer["seconds"], answer["latencies"]
 

@@ -1,8 +1,8 @@
 """Measures the time in which a restart restores the state from a snapshot and a Raft log of a million entries.
 
-The real storage writes the log in this process, and a new process restores it: the log database, the Raft log, the
-state, and the Ready loop until all committed entries are applied. The start of Python, and an election, are not
-measured.
+This process writes the log through the real storage, and a new process restores it: the log database, the Raft log, the
+state, and the Ready loop until all committed entries are applied. The start of Python isn't measured, nor is an
+election.
 """
 
 import asyncio
@@ -40,8 +40,8 @@ TERM: Final = 2
 
 
 def run(report: Report) -> None:
-    """Measure restarts. All entries are kept, for followers that lag; `behind` of them came after the snapshot and have
-    to be applied.
+    """Measure restarts. The log has all entries, for followers that lag; the last `behind` entries came after the
+    snapshot and have to be applied.
     """
     count = QUICK_ENTRIES if report.options.quick else ENTRIES
     report.notes.append(
@@ -130,7 +130,7 @@ def _ready(entries: list[Entry], hard_state: HardState, snapshot: Snapshot | Non
 
 
 class Machine:
-    """A state machine with only the coordinator's state; it acts on nothing."""
+    """A state machine that has the coordinator's state, and does nothing else."""
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -153,7 +153,7 @@ class Machine:
 
 
 class Nowhere:
-    """A transport to other voters, which are not there."""
+    """A transport to other voters, which don't exist."""
 
     def send(self, messages: Sequence[Message]) -> None:
         """Lose the messages."""

@@ -40,7 +40,7 @@ _CLUSTER: Final = "benchmark"
 
 
 class Counter:
-    """The state machine: how many commands were applied."""
+    """The state machine: the number of applied commands."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -64,7 +64,7 @@ class Counter:
 
 
 class Worker:
-    """A voter with `raft_id`, one of those at `addresses`, which have the ids 1, 2, 3 …"""
+    """The voter `raft_id` of those at `addresses`, which have the ids 1, 2, 3 …"""
 
     driver: RaftDriver
 

@@ -1,5 +1,5 @@
-"""Measures keyspaces by ranges: how fast a scan is, for how long a split holds up the partition's clients, and how even
-the partitions are that are split automatically. There is no peer: Redis Cluster has slots, and etcd one key space.
+"""Measures keyspaces by ranges: the speed of a scan, the time for which a split holds up the partition's clients, and
+the sizes of partitions that are split automatically. There is no peer: Redis Cluster has slots, and etcd one key space.
 """
 
 import asyncio
@@ -38,9 +38,7 @@ class _Longest(defaultdict[tuple[str, str], list[float]]):
 
 
 class Call(NamedTuple):
-    """One call of a user: its kind, its key (where a scan begins), when it was, how long it took, and whether it
-    failed.
-    """
+    """One call of a user: its kind, its key (for a scan, the first one), its start, its seconds, and if it failed."""
 
     kind: str
     key: bytes
@@ -69,8 +67,8 @@ def run(report: Report) -> None:
 
 
 def _nodes() -> LocalCluster:
-    """Three nodes whose compactions give way to all of them: with a session each, Linux would let that of one keep
-    another from a processor for 100 ms.
+    """Three nodes in one session, so that each node's compactions give way to all three nodes. With a session for each
+    node, Linux would let a compaction of one keep another from a processor for 100 ms.
     """
     return LocalCluster(3, shares_session=True)
 
@@ -266,7 +264,7 @@ async def _look(control: Control, began: float, moments: list[Moment]) -> None:
 
 
 def _add_moments(report: Report, name: str, moments: list[Moment]) -> None:
-    """Add how uneven the partitions were on the way: the largest divided by the mean of all."""
+    """Add the unevenness of the partitions over time: the size of the largest divided by the mean of all."""
     uneven = [
         (moment, moment.bytes[-1] * len(moment.bytes) / sum(moment.bytes)) for moment in moments if any(moment.bytes)
     ]

@@ -1,6 +1,6 @@
-"""Measures keyspaces by ranges under an uneven load: all of it is on one of four ranges, and follows Zipf's law. The
-figures say how busy the busiest node is beside the mean, before and after the range has been split and spread, and over
-time. There is no peer: Redis Cluster moves no slot automatically, and etcd has one key space.
+"""Measures keyspaces by ranges under an uneven load: all requests are for one of four ranges, and follow Zipf's law.
+The figures compare the load of the busiest node with the mean of all nodes: before and after the range has been split
+and spread, and over time. There is no peer: Redis Cluster moves no slot automatically, and etcd has one key space.
 """
 
 import asyncio
@@ -38,8 +38,8 @@ EVEN: Final = 1.35  # a tenth above the skew to which nodes are evened out
 
 @dataclass(slots=True)
 class Second:
-    """A look at the cluster, seconds after the load's beginning. By node: keys a second as the leaders report
-    them, and the processor time used so far.
+    """The state of the cluster at a number of seconds after the load's beginning. By node: keys a second as the leaders
+    report them, and the processor time used so far.
     """
 
     at: float
@@ -55,7 +55,7 @@ class Second:
 
 
 class Call(NamedTuple):
-    """One call of a user: when, and how long it took."""
+    """One call of a user: its start and its seconds."""
 
     at: float
     took: float

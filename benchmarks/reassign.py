@@ -1,5 +1,5 @@
-"""Lets a fourth node join three, so that a quarter of the keys moves to it, and measures how fast that is, beside
-`redis-cli --cluster rebalance` of the same keys, and for how long writes pause meanwhile.
+"""Lets a fourth node join three, so that a quarter of the keys moves to it. Measures the speed of the move, beside
+`redis-cli --cluster rebalance` of the same keys, and the pauses of writes meanwhile.
 """
 
 import time
@@ -21,10 +21,10 @@ KEYS: Final = 1_000_000
 QUICK_KEYS: Final = 100_000
 PARTITIONS: Final = 64
 PAUSE_PARTITIONS: Final = 256  # for more pauses: a quarter of them moves
-WRITTEN_KEYS: Final = 20_000  # those that are written again meanwhile
+WRITTEN_KEYS: Final = 20_000  # keys that are written again during the move
 
 _GAP_S: Final = 0.1  # between two puts to the same partition while pauses are measured
-_AROUND_S: Final = 3.0  # how long puts are measured before the move, and after it
+_AROUND_S: Final = 3.0  # puts are measured for this time before the move, and after it
 _OPERATION_TIMEOUT_S: Final = 300.0
 _POLL_S: Final = 0.02
 _PAUSE: Final = "minka_migration_write_pause_seconds_bucket"
@@ -160,7 +160,7 @@ def metrics(http_address: str) -> str:
 
 
 def pauses(text: str) -> Buckets:
-    """The times for which hand-overs held writes, in seconds, by a node's metrics."""
+    """The times for which hand-overs held writes, in seconds, from a node's metrics."""
     return buckets_of(text, _PAUSE)
 
 
@@ -178,9 +178,9 @@ def _added(many: Iterable[Buckets]) -> Buckets:
 
 
 def quantile(buckets: Buckets, share: float) -> float:
-    """The value that this share of the values doesn't exceed, computed like Prometheus' histogram_quantile: linear
-    interpolation between the bounds of its bucket; beyond the last finite bound it is that bound. Raises RuntimeError
-    if there are no values.
+    """The value that this share of the values doesn't exceed, computed like Prometheus' histogram_quantile: by linear
+    interpolation between the bounds of the quantile's bucket; in the last bucket it is the last finite bound. Raises
+    RuntimeError if there are no values.
     """
     rank = share * max(buckets.values(), default=0)
     if rank == 0:

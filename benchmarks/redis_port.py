@@ -1,8 +1,9 @@
 """SETs and GETs a second of a node's data port with Redis's protocol, beside redis-server; redis-benchmark asks both.
 
-First one node and one replica, as one redis-server: an answered SET is durable in both. Then three nodes and replicas,
-where it is durable on all of them, beside the same redis-server, which has no such promise, and beside etcd, which
-syncs on two of three. They are measured in turn, so that other work of the machine disturbs all alike.
+The first cases have one node and one replica, beside one redis-server: both make a SET durable before they answer. The
+other cases have three nodes and three replicas: a SET is durable on all three before it is answered. Beside them stand
+the same redis-server, which makes no such promise, and etcd, which syncs on two of three. All systems are measured in
+turn, so that other work of the machine disturbs them alike.
 """
 
 import subprocess
@@ -40,7 +41,7 @@ class Shape:
     clients: int
     pipeline: int
     guess: dict[str, int]  # commands a second; sets the number of commands, since redis-benchmark takes no duration
-    goals: dict[str, float]  # of Redis's figure, with one replica
+    goals: dict[str, float]  # the share of Redis's figure to reach, with one replica
 
     def __str__(self) -> str:
         return f"{self.clients} clients" + (f" x {self.pipeline}" if self.pipeline > 1 else "")

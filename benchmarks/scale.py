@@ -1,6 +1,6 @@
-"""Measures a cluster whose table is large: how long it takes to create the partitions, what an idle daemon costs, how
-fast leaderships move when a node is killed and its replicas are in sync when it is back, and how long people and
-clients wait. There is no peer: the goals are what Minka promises.
+"""Measures a cluster whose table is large: the time to create the partitions, the cost of an idle daemon, the time in
+which leaderships move when a node is killed, the time until its replicas are in sync when it is back, and the waits of
+people and clients. There is no peer: the goals are what Minka promises.
 """
 
 import os
@@ -40,7 +40,7 @@ _RSS: Final = re.compile(r"^VmRSS:\s+(\d+) kB", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """One cluster, and what it may take; in seconds, but for `idle`, the share of a core in percent."""
+    """One cluster, and its goals. They are in seconds, except `idle`, the share of a core in percent."""
 
     partitions: int
     replicas: int
@@ -53,7 +53,7 @@ class Size:
     planned: float = 1.0
 
     def twice(self) -> "Size":
-        """The same with twice the time for all steps after the creation."""
+        """The same size with twice the time for all steps after the creation."""
         times = (2 * value for value in (self.moved, self.in_sync, self.status, self.first_put, self.planned))
         return Size(self.partitions, self.replicas, self.created, 2 * self.idle, *times)
 
@@ -63,7 +63,7 @@ QUICK: Final = (Size(2_000, 3, created=2.0),)
 
 
 def run(report: Report) -> None:
-    """One cluster for each size: a round takes minutes, so there is one."""
+    """Measure one cluster for each size. There is only one round, as it takes minutes."""
     _measure_table(report)
     for size in QUICK if report.options.quick else SIZES:
         with LocalCluster(NODES) as cluster, Control(cluster.endpoints, timeout=60) as control:
@@ -71,7 +71,7 @@ def run(report: Report) -> None:
 
 
 def _measure_table(report: Report) -> None:
-    """The table alone, of 100,000 partitions on 1,000 nodes, in this process."""
+    """Measure the table alone in this process, with 100,000 partitions on 1,000 nodes."""
     before = _resident(os.getpid())
     state = _a_table(100_000, 3, 1000)
     memory = (_resident(os.getpid()) - before) / 1024 / len(state.partitions)
@@ -91,7 +91,7 @@ def _measure_table(report: Report) -> None:
 
 
 def _a_table(partitions: int, replicas: int, nodes: int) -> State:
-    """A table as records have made it, each row changed once since it was created."""
+    """A table that was made by records: each row was created, and then changed once."""
     state = State()
     names = [f"node-{number:04}" for number in range(nodes)]
     state.nodes = {name: Node(id=name, raft_id=1 + i, state=NodeState.NODE_STATE_LIVE) for i, name in enumerate(names)}
@@ -140,7 +140,7 @@ class _Table:
         self.failed |= {node.id for node in self.nodes.values() if node.state == NodeState.NODE_STATE_FAILED}
 
     def until(self, what: str, is_so: Callable[[Partition], bool], count: int) -> float:
-        """Wait until `is_so` is true of all `count` rows; returns the seconds that it took."""
+        """Wait until `is_so` is true of all `count` rows; returns the seconds of the wait."""
         began = time.monotonic()
         while True:
             self.refresh()
@@ -159,7 +159,7 @@ class _Lab:
     control: Control
 
     def measure(self) -> None:
-        """All events, one after the other."""
+        """Measure all events, one after the other."""
         size = self.size
         self.table = _Table(self.cluster.nodes[next(iter(self.cluster.nodes))].address)
         self._wait_for_nodes()
@@ -233,7 +233,7 @@ class _Lab:
         return time.monotonic() - began
 
     def _kill(self) -> None:
-        """With one replica the partitions that were led are OFFLINE afterwards."""
+        """Kill the victim. If partitions have one replica, those that the victim led are OFFLINE afterwards."""
         count, began = self.size.partitions, time.monotonic()
         self.cluster.kill(VICTIM)
         self.table.until("are all led elsewhere or OFFLINE", lambda row: row.leader != VICTIM, count)

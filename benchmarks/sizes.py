@@ -1,5 +1,5 @@
-"""Measures the error of a partition's estimated size, and the estimate's cost for a write. There
-are neither daemons nor a peer, only one database of a partition, which is written as entries are applied.
+"""Measures the error of a partition's estimated size, and the estimate's cost for a write. This needs neither daemons
+nor a peer: one database of a partition is written as if log entries were applied.
 """
 
 import asyncio

@@ -1,5 +1,5 @@
-"""Measures how long `minkactl status` takes from Enter to its last line, beside a Python that only imports grpcio,
-which is the least that a command that speaks gRPC can take.
+"""Measures the time of `minkactl status` from Enter to its last line, beside a Python that only imports grpcio: the
+minimum for a command that speaks gRPC.
 """
 
 import os

@@ -57,7 +57,7 @@ def wait_live(cluster: LocalCluster) -> None:
 
 
 def wait(feeds: LocalFeeds, done: Callable[[Polls], bool]) -> Polls:
-    """Wait until `done` is true of the polls. Raises MinkaError if that takes too long."""
+    """Wait until `done` returns True for the polls. Raises MinkaError if that takes too long."""
     deadline = time.monotonic() + GIVE_UP_S
     while not done(polls := feeds.polls()):
         if time.monotonic() > deadline:
@@ -67,7 +67,7 @@ def wait(feeds: LocalFeeds, done: Callable[[Polls], bool]) -> Polls:
 
 
 def prove(feeds: LocalFeeds, since: float) -> None:
-    """Check by the server's polls: since that moment one worker polled each feed, and no poll was ever out of turn."""
+    """Check the server's polls: since then each feed was polled by one worker, and no poll was ever out of turn."""
     seen = wait(feeds, lambda polls: all(polls.since(since)))
     several = [f"feed {number} by {some}" for number, some in enumerate(seen.since(since)) if len(some) > 1]
     if several or seen.out_of_turn:

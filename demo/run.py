@@ -91,7 +91,7 @@ async def load_flights(cluster: LocalCluster, flights: Flights) -> Loaded:
 
 @dataclass
 class WriteLoad:
-    """Clients that change rows all the time; `flights` records the acknowledged values."""
+    """Clients that change rows all the time, and record the acknowledged values in `flights`."""
 
     cluster: LocalCluster
     flights: Flights
@@ -219,7 +219,7 @@ def tell(cluster: LocalCluster) -> None:
 
 
 def main() -> int:
-    """The exit status: 0 if everything was as it should be."""
+    """Run the demo. Returns the exit status: 0 if everything was as it should be."""
     begun = time.monotonic()
     threading.Thread(target=_loop.run_forever, name="clients", daemon=True).start()
     cluster = LocalCluster(("athens", "byzantium", "cyrene"))

@@ -71,7 +71,7 @@ def _unpack(source: Path) -> None:
 
 
 def _break(cluster: LocalCluster) -> list[str]:
-    """The changes to the first two flights."""
+    """Change the first two flights; returns the changes."""
     with Client(cluster.endpoints, keyspace="flights") as client:
         (gone, _), (changed, _) = client.scan(limit=2)
         client.delete(gone)
@@ -81,7 +81,7 @@ def _break(cluster: LocalCluster) -> list[str]:
 
 
 def _ask_again_and_again(cluster: LocalCluster) -> int:
-    """Ask for flights of one range; returns the number of answers."""
+    """Ask for flights of one range again and again; returns the number of answers."""
     answers, until = 0, time.monotonic() + BUSY_SECONDS
     with Client(cluster.endpoints, keyspace="flights") as client:
         keys = [key for key, _ in client.scan(limit=1000)]

@@ -30,7 +30,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _seed_of_commit() -> int:
-    """Each commit tries other seeds, and each run of a commit the same ones. Outside of a repository it is 0."""
+    """A number made of the commit, so each commit tries other seeds, and each run of a commit the same seeds. 0 outside
+    of a repository.
+    """
     shown = subprocess.run(["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, check=False)
     return int(shown.stdout[:7] or b"0", 16)
 
@@ -41,13 +43,13 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files, those of tests/pipeline, go first: so no process is idle at the end."""
+    """Run the longest files, those of tests/pipeline, first, so that no process is idle at the end."""
     items.sort(key=lambda item: not item.nodeid.startswith("tests/pipeline/"))
 
 
 def pytest_collection_finish() -> None:
-    """Otherwise every garbage collection would look at all imported modules: a quarter of a second each in a process
-    that runs the whole suite.
+    """Let garbage collections leave out all imported modules. Otherwise, in a process that runs the whole suite, each
+    would take a quarter of a second.
     """
     gc.collect()
     gc.freeze()

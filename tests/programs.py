@@ -1,5 +1,5 @@
-"""Programs of the machine that some tests run. If one is missing, its tests are skipped, and counted with the reason at
-the end of the run; in CI, which installs all of them, these tests fail.
+"""Programs of the machine that some tests run. If a program is missing, the tests that need it are skipped, and counted
+with the reason at the end of the run. In CI, which installs all programs, these tests fail.
 """
 
 import os

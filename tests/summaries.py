@@ -1,4 +1,4 @@
-"""Answers of a node to other questions about a cluster, made of its answer to GetStatus with the whole table."""
+"""A node's answers to requests for summaries and lists, made of its answer to GetStatus with the whole table."""
 
 from collections.abc import Collection, Iterator
 
@@ -45,7 +45,7 @@ def _unserved(status: GetStatusResponse) -> Unserved:
 
 
 def listed(whole: GetStatusResponse, request: ListPartitionsRequest) -> Iterator[ListPartitionsResponse]:
-    """The partitions that the request lists."""
+    """The partitions that the request asks for."""
     state = State()
     state.keyspaces = {keyspace.id: keyspace for keyspace in whole.table.keyspaces}
     for row in whole.table.partitions:

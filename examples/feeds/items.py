@@ -33,8 +33,9 @@ class Items:
         self._database.close()
 
     def add(self, feed: str, epoch: int, worker: str, items: Mapping[str, str]) -> int:
-        """Store the items (titles by ids) that are new; returns their number. `epoch` is compared and stored in
-        the same transaction. Raises StaleToken, also if nothing is new.
+        """Store the items (titles by ids) that are new; returns their number. `epoch`, the worker's fencing token, is
+        compared and stored in the same transaction. Raises StaleToken if a newer token is stored, even without new
+        items.
         """
         known = {row[0] for row in self._database.execute("SELECT id FROM items WHERE feed = ?", (feed,))}
         new = [(feed, item, title, epoch, worker) for item, title in items.items() if item not in known]

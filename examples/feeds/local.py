@@ -24,7 +24,9 @@ _STOP_TIMEOUT_S: Final = 40.0
 
 @dataclass(frozen=True)
 class Poll:
-    """A worker has polled a feed from `first` to `last` with one fencing token; in seconds of the server's clock."""
+    """A worker has polled a feed with one fencing token, first at `first` and last at `last`, in seconds of the
+    server's clock.
+    """
 
     worker: str
     epoch: int
@@ -34,7 +36,9 @@ class Poll:
 
 @dataclass(frozen=True)
 class Polls:
-    """The polls that the feed server has seen: by feed, the workers in the order in which they began."""
+    """The polls that the feed server has seen. For each feed: its workers' polls, in the order in which the workers
+    began.
+    """
 
     now: float
     published: int  # items
@@ -55,11 +59,11 @@ class Polls:
         return Counter(self.current())
 
     def orphans(self, gone: str) -> list[int]:
-        """The feeds whose last poll was by this worker, which is gone."""
+        """The feeds that this worker, which is gone, was the last to poll."""
         return [number for number, polls in enumerate(self.feeds) if polls and polls[-1].worker == gone]
 
     def resumed(self, gone: str) -> float:
-        """The time at which the last feed of this worker was polled by the next one."""
+        """The time by which other workers had polled all former feeds of this worker."""
         return max(
             (last.first for polls in self.feeds for former, last in pairwise(polls) if former.worker == gone), default=0
         )
@@ -71,7 +75,7 @@ def weight(number: int) -> int:
 
 
 class LocalFeeds:
-    """The server, `workers` by name, and the file of items. `close`, or the end of the `with`, ends the processes."""
+    """The server, the workers by name, and the file of items. `close`, or the end of the `with`, ends the processes."""
 
     def __init__(self, endpoints: Sequence[str], directory: Path, feeds: int) -> None:
         self.workers: dict[str, subprocess.Popen[bytes]] = {}

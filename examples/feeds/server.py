@@ -30,7 +30,7 @@ class Feed:
         self.number = number
         self.published = 0
         self.polls: list[list[str | int | float]] = []  # worker, epoch, first and last poll; one row an epoch
-        self.out_of_turn = 0  # polls by a worker after another one had the feed already
+        self.out_of_turn = 0  # polls by a worker after another worker had got the feed
         self._entries: deque[str] = deque(maxlen=KEPT)
 
     def publish(self, rng: random.Random) -> None:

@@ -59,8 +59,8 @@ METHODS = frozenset(
 
 @dataclass
 class AnsweringNode:
-    """Answers each method by `answers`: a message, a MinkaError as a refusal, or a function of the request. The answer
-    for "GetStatus" is the whole table; a request for a summary or a list gets one made of it.
+    """Answers each method with its entry in `answers`: a message, a MinkaError as a refusal, or a function of the
+    request. The entry for "GetStatus" has the whole table; a summary or a list is made of the table.
     """
 
     address: str = ""
@@ -175,7 +175,7 @@ def status() -> GetStatusResponse:
 
 @pytest.fixture
 def node(status: GetStatusResponse) -> Iterator[AnsweringNode]:
-    """athens, with `status` and its table. The table's other nodes answer questions about themselves."""
+    """athens, which answers with `status` and its table. The table's other nodes answer questions about themselves."""
     athens = AnsweringNode()
     athens.answers["GetStatus"] = lambda _: status
     athens.answers["GetTable"] = lambda _: GetTableResponse(table=status.table)
@@ -253,7 +253,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 @dataclass
 class Ended:
-    """The exit status of a process on a terminal, and all the terminal's text."""
+    """The exit status of a process on a terminal, and all its text."""
 
     status: int
     text: str

@@ -135,7 +135,7 @@ def test_wrong_usage_is_status_2(run: Run, arguments: list[str]) -> None:
     ],
 )
 def test_what_is_no_utf_8_is_wrong_usage(run: Run, node: AnsweringNode, arguments: list[str]) -> None:
-    """Python turns such bytes of a command line into surrogates."""
+    """Python turns bytes that aren't UTF-8 into surrogates."""
     result = run(*arguments, "--endpoints", node.address)
     assert (result.exit_code, result.stdout) == (Exit.USAGE, "")
     assert re.match(r"error: INVALID_ARGUMENT: .*'(x/)?\\udcff' is(n't UTF-8 text: .*| not UTF-8)\n", result.stderr)
@@ -311,8 +311,8 @@ def test_create_a_keyspace_by_ranges(run: Run, node: AnsweringNode, tmp_path: Pa
 
 
 class TestEndpoints:
-    """The first one that is there counts: --endpoints, --context, MINKA_ENDPOINTS, the current context, the playground,
-    the default.
+    """The endpoints come from the first of these that is set: --endpoints, --context, MINKA_ENDPOINTS, the current
+    context, the playground, the default.
     """
 
     def show(self, run: Run, *arguments: str) -> list[str]:

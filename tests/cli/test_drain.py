@@ -66,7 +66,7 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def draining(node: AnsweringNode) -> AnsweringNode:
-    """A node: cyrene leads three partitions at the first look and one less at each later one; then operation 12
+    """A node. In its first answer cyrene leads three partitions, in each later answer one less; then operation 12 has
     SUCCEEDED.
     """
     leads = [3]
@@ -86,7 +86,7 @@ def draining(node: AnsweringNode) -> AnsweringNode:
 
 
 def stuck_at(node: AnsweringNode, operation: Operation, status: GetDrainStatusResponse) -> None:
-    """Let every look show this."""
+    """Let every answer about the drain be this."""
     node.answers["GetOperations"] = GetOperationsResponse(operations=[operation], now_ms=1_700_000_002_000)
     node.answers["GetDrainStatus"] = status
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(120)
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    """A cluster for the tests below; each continues from the one before."""
+    """A cluster for the tests below; each test continues from the one before."""
     with LocalCluster(1) as running:
         yield running
 

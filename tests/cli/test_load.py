@@ -75,8 +75,8 @@ def test_batches_by_number_and_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Memory:
-    """Takes batches like a keyspace, each as slowly as the one before was quick, and remembers which of them
-    overlapped.
+    """Takes batches like a keyspace, each in less time than the one before, so later ones may end first; every tenth is
+    slow again. Remembers the greatest number of batches at a time.
     """
 
     def __init__(self, fails_at: int = -1) -> None:

@@ -108,7 +108,7 @@ def test_a_hot_partition_is_split_by_the_plan_and_the_moves_come_after(
 
 
 def test_a_plan_that_is_not_true_any_more_changes_nothing(cluster: LocalCluster, run: Run, tmp_path: Path) -> None:
-    """Not even the moves that are still possible are made."""
+    """The plan is refused as a whole: even the moves that are still possible aren't made."""
     with Control(cluster.endpoints) as control:
         author, flight = rows_of(control, "authors")[0], rows_of(control, "flights")[1]
         found = Proposals(

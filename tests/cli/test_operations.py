@@ -1,4 +1,4 @@
-"""operations, reassign --drain and --limit: what runs, what blocks it, and the remedy."""
+"""operations, reassign --drain and --limit: what runs, what blocks an operation, and the remedy."""
 
 import json
 
@@ -57,7 +57,7 @@ def blocked(node: AnsweringNode) -> AnsweringNode:
 
 
 def test_documents_have_every_field_of_the_messages() -> None:
-    """Also those that are added to a message one day: then the row of `minka.admin` lacks them."""
+    """This test fails when a field is added to a message and the row of `minka.admin` lacks it."""
     common = [one.name for one in Operation.DESCRIPTOR.fields if one.containing_oneof is None]
     for kind in Operation.DESCRIPTOR.oneofs_by_name["kind"].fields:
         message = Operation(id=12)
@@ -94,7 +94,7 @@ def test_nothing_runs_and_nobody_is_asked_for_blockers(run: Run, node: Answering
 
 
 def test_of_many_migrations_there_is_a_summary_first(run: Run, node: AnsweringNode) -> None:
-    """Unlisted operations are counted by their states, and in the sums."""
+    """Operations that aren't listed are counted by their states, and in the sums."""
     looked = stuck()
     looked.summaries.add(
         operation_id=12, bytes_done=1 << 20, bytes_total=1 << 30,

@@ -17,7 +17,7 @@ from tests.cli.conftest import Run, until
 
 
 def gone(pid: int) -> bool:
-    """True if the process has ended, even if its exit status is still to be read."""
+    """True if the process has ended, even before its exit status is read."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
@@ -168,7 +168,7 @@ def test_merging() -> None:
 
 
 def test_free_addresses_do_not_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that starts clusters for a long time gets ports again that it had long before."""
+    """A process that starts clusters for a long time gets the same ports again after a while."""
     monkeypatch.setattr("minka.testing.local_cluster.PORTS", PORTS[:100])
     monkeypatch.setattr("minka.testing.local_cluster._handed_out", {})
     for _ in range(10):

@@ -38,7 +38,7 @@ LONG = b"customers/europe/greece/athens/2026-11-21/000000000123456789"
 
 
 def by_ranges(bounds: list[bytes] | None = None) -> GetStatusResponse:
-    """`authors`, whose partitions may have 16 MiB each, and 1,000 keys read and written a second; 3 replicas each."""
+    """`authors`. A partition has 3 replicas, and at most 16 MiB and 1,000 reads and writes of keys a second."""
     status, bounds = make_status(), bounds or BOUNDS
     keyspace = status.table.keyspaces[0]
     keyspace.name, keyspace.partitioning, keyspace.partition_count = "authors", Partitioning.PARTITIONING_RANGES, 0
@@ -358,7 +358,7 @@ class TestExplain:
         assert self.said("under way", self.document("2")) == ["It is being merged: it becomes part of authors/1."]
 
     def test_what_is_in_the_way(self) -> None:
-        """Only the active controller is asked."""
+        """Only the active controller knows the blockers."""
         self.blockers.blockers.add(reason="it has no leader", remedy="start athens")
         self.status.replicas[0].bytes = 40 * MIB
         document = self.document()

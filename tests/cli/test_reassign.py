@@ -37,7 +37,7 @@ RUNNING, SUCCEEDED, FAILED = (
 
 
 def looks(end: OperationState.ValueType = SUCCEEDED) -> list[GetOperationsResponse]:
-    """A node's answers during operation 12: one migration copies and is blocked for a while, another one waits."""
+    """A node's answers during operation 12: one migration copies, and is blocked for a while; another one waits."""
     answers = []
     for step in range(4):
         last = step == 3
@@ -71,7 +71,7 @@ def looks(end: OperationState.ValueType = SUCCEEDED) -> list[GetOperationsRespon
 
 @pytest.fixture
 def operating(node: AnsweringNode) -> AnsweringNode:
-    """A node that plans and applies; its operation 12 has SUCCEEDED at the fourth look."""
+    """A node that plans and applies; its fourth answer about operation 12 says that it has SUCCEEDED."""
     sequence = looks()
 
     def operations(_: GetOperationsRequest) -> GetOperationsResponse:
@@ -84,7 +84,7 @@ def operating(node: AnsweringNode) -> AnsweringNode:
 
 
 def ending(node: AnsweringNode, response: GetOperationsResponse) -> None:
-    """Let every request for operations get this one."""
+    """Let this be the answer to every request for operations."""
     node.answers["GetOperations"] = lambda _: response
 
 
@@ -183,7 +183,7 @@ def test_nothing_to_move(run: Run, operating: AnsweringNode) -> None:
 
 
 def test_what_can_not_begin_yet_is_queued_when_asked(run: Run, operating: AnsweringNode) -> None:
-    """The operation is watched until it has ended, and the output says what it waits for."""
+    """The operation is watched until its end, and the output says what it waits for."""
     queued = make_operation(OperationState.OPERATION_STATE_QUEUED)
     first_look = looks()[0]
     first_look.operations[0].CopyFrom(queued)

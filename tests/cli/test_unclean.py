@@ -27,7 +27,7 @@ COPIES = {
 
 @pytest.fixture
 def offline(node: AnsweringNode, status: GetStatusResponse) -> AnsweringNode:
-    """athens; in its table flights/6 is OFFLINE, and cyrene alone has everything."""
+    """athens; in its table flights/6 is OFFLINE, and only cyrene has all the data."""
     row = status.table.partitions[6]
     row.replicas[:], row.isr[:] = ["athens", "byzantium", "cyrene"], ["cyrene"]
     row.leader, row.state = "", PartitionState.PARTITION_STATE_OFFLINE
@@ -146,7 +146,9 @@ def test_a_damaged_leader_hands_over_to_one_in_sync_by_itself(
 
 
 def test_offsets_of_different_leaderships_are_not_compared() -> None:
-    """All entries after the place where the logs diverge are lost: maybe more than the difference of the logs' ends."""
+    """All entries after the place where the logs diverge are lost. These may be more than the difference between the
+    logs' ends.
+    """
     left = Copy("athens", False, CopyDescription(log_end_offset=90, log_end_epoch=3))
     for end in (80, 91):
         newer = Copy("cyrene", True, CopyDescription(log_end_offset=end, log_end_epoch=4))
@@ -177,7 +179,7 @@ def test_where_no_copy_can_lead_the_remedy_says_what_is_left(
 def test_nothing_is_decided_by_what_a_node_remembers(
     run: Run, offline: AnsweringNode, status: GetStatusResponse, command: list[str]
 ) -> None:
-    """The node remembers a drain of cyrene, and a leader of flights/5."""
+    """The node that answers only remembers a drain of cyrene, and a leader of flights/5."""
     status.from_controller = status.has_clearance = False
     status.running.add(id=3).drain.node = "cyrene"
     result = run(*command, "--endpoints", offline.address, "--timeout", "0.4")

@@ -16,7 +16,7 @@ RUNNING = make_operation(OperationState.OPERATION_STATE_RUNNING)
 
 @pytest.fixture
 def asked(node: AnsweringNode) -> AnsweringNode:
-    """athens, with an operation that has ended."""
+    """athens, whose status has an operation that has ended."""
     node.answers["GetOperations"] = lambda _: GetOperationsResponse(operations=[DONE], now_ms=DONE.finished_ms)
     node.answers["GetSplitBlockers"] = GetSplitBlockersResponse()
     return node

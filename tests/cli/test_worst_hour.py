@@ -1,5 +1,5 @@
-"""`status` and `nodes` on real daemons that are killed, stopped, or not all there yet; the commands that they recommend
-help.
+"""`status` and `nodes` on real daemons that are killed, stopped, or not all started yet; the commands that the output
+recommends help.
 """
 
 import json
@@ -42,7 +42,7 @@ def status_of(run: Run) -> tuple[int, Any]:
 
 
 def once(run: Run, what: str, condition: Any) -> Any:
-    """The status once the condition holds."""
+    """Wait until the status fulfils the condition, and return it."""
 
     def probe() -> Any:
         document = status_of(run)[1]
@@ -60,7 +60,7 @@ def is_healthy(document: Any) -> bool:
 
 
 def only(document: Any, beginning: str) -> bool:
-    """True if there is exactly one problem, and it begins like this."""
+    """True if there is exactly one problem, and its text begins like this."""
     return [problem["problem"].startswith(beginning) for problem in document["problems"]] == [True]
 
 
@@ -150,7 +150,7 @@ def test_one_of_three_dead_and_gone_for_good(run: Run, cluster: LocalCluster) ->
 
 
 def test_two_dead_of_five_and_one_spare(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of the dead is replaced while the other is down; the status says that a node is lacking for the other."""
+    """One dead node is replaced while the other is down; the status says that a spare node is missing for the other."""
     with LocalCluster(5, config=QUICK) as cluster:
         monkeypatch.setenv("MINKA_ENDPOINTS", ",".join(cluster.endpoints))
         with Control(cluster.endpoints) as control:

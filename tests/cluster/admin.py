@@ -1,6 +1,4 @@
-"""An admin of a cluster under test: one operation after the other, on a thread of its own, until the block
-ends.
-"""
+"""An admin of a cluster under test: a thread that begins one operation after the other until the block ends."""
 
 import contextlib
 import random

@@ -28,7 +28,9 @@ QUICK = {"membership": {"heartbeat_interval_ms": 100, "clearance_ms": 800, "fail
 
 
 def eventually(what: str, probe: Callable[[], T | None], deadline: float = DEADLINE) -> T:
-    """The first answer of `probe` that is neither None nor False. AssertionError if that takes too long."""
+    """Call `probe` until it answers something other than None or False, and return that. AssertionError if it takes too
+    long.
+    """
     end = time.monotonic() + deadline
     last: object = None
     while time.monotonic() < end:
@@ -94,12 +96,12 @@ def wait_ended(control: Control, operation_id: int) -> Operation:
 
 
 def on_disk(cluster: LocalCluster, control: Control) -> dict[str, list[PartitionCount]]:
-    """By node: the partitions on its disk, counted by reading them."""
+    """For each node: the numbers of keys of the partitions on its disk, counted by reading all keys."""
     return {name: control.count_keys(node.address) for name, node in cluster.nodes.items()}
 
 
 def assert_nobody_holds_what_it_does_not_own(cluster: LocalCluster, control: Control, table: PartitionTable) -> int:
-    """Check that every copy is at its owner, exactly once. Returns the number of keys."""
+    """Check that each partition has a copy on its owner's disk, and on no other. Returns the number of keys."""
     owner = {p.id: p.leader for p in table.partitions}
     found: list[tuple[int, str]] = []
     keys = 0

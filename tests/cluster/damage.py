@@ -139,7 +139,7 @@ class Template:
         return LocalCluster(self.replicas, path, config=CONFIG)
 
     def harm(self, cell: Cell, data_dir: Path) -> bool:
-        """Damage the file; returns False if there is none."""
+        """Damage the cell's file; returns False if the node has no such file."""
         pattern = FILES.get(cell.file) or FOLDERS[cell.file]
         found, old = sorted(data_dir.glob(pattern)), sorted(self.old.glob(pattern))
         if not found or (cell.damage == "older" and not old):
@@ -168,7 +168,7 @@ def marked(cluster: LocalCluster, written_at: float) -> None:
 
 
 def outcome(cell: Cell, template: Template, path: Path) -> str:
-    """The outcome for the cluster, in a few words. Raises AssertionError for outcomes that must not happen."""
+    """Try the cell, and return the outcome for the cluster in a few words. AssertionError if it must not happen."""
     cluster = template.begin(path)
     victim = cluster.node(VICTIM[cell.replicas])
     victim.log.unlink()
@@ -200,7 +200,7 @@ def outcome(cell: Cell, template: Template, path: Path) -> str:
 
 
 def written(client: Client) -> dict[bytes, bytes]:
-    """Write, and return the rows that were acknowledged while the file was damaged."""
+    """Write while the file is damaged, and return the acknowledged rows."""
     done: dict[bytes, bytes] = {}
     for key, value in MEANWHILE.items():
         try:
@@ -212,7 +212,7 @@ def written(client: Client) -> dict[bytes, bytes]:
 
 
 def answered(client: Client, rows: Mapping[bytes, bytes]) -> str:
-    """Read everything: "" if all was right, else the code of the refusal."""
+    """Read everything. Returns "" if all values were right, else the code with which a read was refused."""
     refused = ""
     keys = list(rows)
     for start in range(0, len(keys), 40):
@@ -232,8 +232,8 @@ def answered(client: Client, rows: Mapping[bytes, bytes]) -> str:
 def judged(
     cell: Cell, cluster: LocalCluster, control: Control, client: Client, rows: Mapping[bytes, bytes], registered: int
 ) -> str:
-    """The outcome for the victim after its start: it ended with a reason, or everything is right, or it refuses
-    reads each time. `registered`: the number of its registrations before.
+    """The outcome for the victim after its start: the node ended with a reason, or answers everything right, or refuses
+    reads each time. `registered`: the number of its registrations before the start.
     """
     victim = cluster.node(VICTIM[cell.replicas])
 
@@ -277,8 +277,8 @@ def judged(
 
 
 def check_said(cell: Cell, said: str) -> None:
-    """Check that the log names the file or its folder. After DATA_DIRECTORY_ROLLED_BACK it can't: the controller
-    compared only the number of starts.
+    """Check that the log names the file or its folder. This isn't demanded after DATA_DIRECTORY_ROLLED_BACK: the
+    controller compares only the number of starts, and doesn't know the file.
     """
     assert "Traceback" not in said, said[-3000:]
     if "minkad: DATA_DIRECTORY_ROLLED_BACK: " in said:

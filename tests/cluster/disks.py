@@ -22,7 +22,9 @@ class Disk:
         self.mount = mounted(undo, self.image, directory / name)
 
     def fill(self, room: int) -> None:
-        """Fill the disk until exactly `room` bytes stay free, and never fewer, even for a moment: a node would exit."""
+        """Fill the disk until exactly `room` bytes are free. Always leave at least these: a node exits when it has
+        fewer.
+        """
         with self._ballast.open("ab", buffering=0) as file:
             for size in _CHUNKS:
                 with contextlib.suppress(OSError):
@@ -52,5 +54,5 @@ def mounted(undo: Undo, image: Path, mount: Path) -> Path:
 
 
 def copy_image(source: Path, target: Path) -> None:
-    """Copy a disk's file in its present state, as a power cut would leave it: without data that is only in memory."""
+    """Copy a disk's file as a power cut would leave it now: without data that is only in memory."""
     run("cp", "--reflink=never", "--sparse=always", str(source), str(target))

@@ -77,8 +77,8 @@ _Event = TypeVar("_Event", bound=Seen)
 class Workers(Generic[_Event]):
     """Clients that work from `with` until `stop`; `events` is their history until then.
 
-    Times are those of CLOCK_MONOTONIC: before the call, and after its answer was read; if the operation takes
-    effect, it does so between the two.
+    An event has two times of CLOCK_MONOTONIC: before the call, and after its answer was read. If the operation took
+    effect, it did so between these times.
     """
 
     def __init__(self, loop: Loop, endpoints: Sequence[str], keyspace: str, keys: Sequence[bytes], seed: int) -> None:
@@ -109,12 +109,14 @@ class Workers(Generic[_Event]):
         return self.events
 
     def wait_written(self) -> None:
-        """Wait until every key was written and read with success once more, from now on."""
+        """Wait until every key has been written and read successfully once more."""
         since = time.monotonic()
         eventually("every key is written and read", lambda: not self.missing(since))
 
     def missing(self, since: float) -> set[tuple[bytes, bool]]:
-        """Each key without a successful read (False) or write (True) among the calls made from `since` on."""
+        """Pairs (key, True) for each key that no call since `since` has written successfully, and (key, False) for each
+        key that none has read successfully.
+        """
         assert self._work is not None, "it was entered"
         if self._work.done():
             self._work.result()
@@ -123,7 +125,7 @@ class Workers(Generic[_Event]):
         return {(key, writes) for key in self.keys for writes in (False, True)} - shown
 
     def writes(self, event: _Event) -> bool | None:
-        """True if the call was a write, False if a read; None if the event shows neither."""
+        """True if the call was a write, False if it was a read; None if the event counts as neither."""
         raise NotImplementedError
 
     def connected(self, rng: random.Random) -> Any:
@@ -164,7 +166,7 @@ class Recorder(Workers[Event]):
         return None if event.kind is Kind.STALE_READ else event.kind is Kind.WRITE
 
     async def act(self, client: minka.AsyncClient, name: str, rng: random.Random, value: bytes) -> None:
-        """One of the kinds, by their shares."""
+        """Send a request of a random kind; some kinds come more often."""
         kind, deletes, _ = rng.choices(_MIX, weights=[weight for _, _, weight in _MIX])[0]
         written = value if kind is Kind.WRITE and not deletes else None
         await self._one(client, name, kind, rng.choice(self.keys), written, rng.choice(TIMEOUTS_S))

@@ -25,7 +25,9 @@ class Kind(Enum):
 
 
 class Outcome(Enum):
-    """The client's knowledge: it was done; it surely wasn't done; or it was done, or will be, or never will be."""
+    """The client's knowledge. OK: the operation was done. REFUSED: it surely wasn't done. UNKNOWN: it was done, or will
+    be, or never will be.
+    """
 
     OK = "ok"
     REFUSED = "refused"
@@ -42,10 +44,10 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One operation as its client saw it: in seconds of one monotonic clock; `value` was written or read.
+    """One operation as its client saw it. Times are seconds of one monotonic clock; `value` was written or read.
 
-    `note` is for people: which client asked, and how it was refused. `age`, in seconds, is that of a stale
-    read.
+    `note` is for people: which client asked, and how the request was refused. `age`: a stale read's answer says that
+    its value is at most this number of seconds old.
     """
 
     key: bytes
@@ -73,11 +75,11 @@ class Result:
 def check(history: Iterable[Event], initial: bytes | None = None, steps: int = DEFAULT_STEPS) -> Result:
     """Judge a history, each key alone, each with a budget of `steps`; the first bad key counts.
 
-    Before the first operation each key has the value `initial`. Written values are unique within their key (else raises
-    ValueError), so a read's value names its write; deletes may repeat.
+    Before the first operation each key has the value `initial`. A read's value has to name its write, so two writes of
+    a key with the same value raise ValueError; deletes may repeat.
 
-    Stale reads have no place in the order. They are judged by their answers: the value was there at some moment
-    between `age` before the call and the answer.
+    Stale reads have no place in the order. A stale read is right if the key had its value at some moment between `age`
+    seconds before the call and the answer.
     """
     by_key: defaultdict[bytes, list[Event]] = defaultdict(list)
     for event in history:
@@ -149,8 +151,8 @@ def _closed(events: Iterable[Event], reads: Iterable[Event]) -> list[Event]:
     """The operations that surely took effect, in the order of the calls.
 
     An unknown write whose value was read took effect, at the latest when the first such read returned, stale or not. An
-    unknown write whose value was never read can be left out: in an order with it, nothing reads between it and the next
-    write, so the order is as good without it.
+    unknown write whose value was never read can be left out: in any order, no read comes between this write and the
+    next, so the order fits without it, too.
     """
     first_seen: dict[bytes | None, float] = {}
     for read in reads:
@@ -184,11 +186,11 @@ class _Search:
     """The search through the orders of one key's operations, depth first.
 
     Most steps have no alternative. A read that finds the present value can come at once, since it changes nothing. When
-    no read can, a write or an open delete is next, so a write that nobody reads can come before it.
+    no read can come, a write or an open delete is next; any write that nobody reads can come just before it.
 
-    Open deletes are alike but for their calls, so those that were called first are used first, each just before a read
-    that finds nothing: elsewhere it could as well be left out. So if two ways lead to a state, the one that used fewer
-    of them has all the chances of the other.
+    Open deletes differ only in the times of their calls, so the one that was called first is used first. Each is used
+    just before a read that finds nothing: anywhere else, the order fits without the delete, too. If two ways lead to a
+    state, the way that used fewer open deletes can do everything that the other can.
     """
 
     def __init__(self, events: Sequence[Event], open_deletes: Sequence[float], initial: bytes | None) -> None:
@@ -259,8 +261,8 @@ class _Search:
         return _State(low, above, event.value)
 
     def _story(self, state: _State) -> str:
-        """The end of the best order: the value there, and the operations around it; a + marks those that have their
-        place.
+        """The end of the best order: the value there, and the operations around it; a + marks operations that have a
+        place in the order.
         """
         first = max(0, state.low - _SHOWN // 2)
         around = range(first, min(len(self._events), state.low + _SHOWN))

@@ -60,15 +60,15 @@ class Lab:
         return self.control.table()
 
     def leader_of(self, key: bytes, keyspace: str = KEYSPACE) -> str:
-        """The node that leads the key's partition in KEYSPACE, RANGES or REDIS, once there is one."""
+        """Wait until a node leads the key's partition in KEYSPACE, RANGES or REDIS; returns its name."""
         return eventually(f"a leader for {key!r}", lambda: self._leader(keyspace, key))
 
     def leader_of_ballast(self) -> str:
-        """The node that leads BALLAST's only partition, once there is one."""
+        """Wait until a node leads BALLAST's only partition; returns its name."""
         return eventually("a leader for the ballast", lambda: self._leader(BALLAST, b""))
 
     def controller(self) -> str:
-        """The active controller, once there is one."""
+        """Wait until there is an active controller; returns its name."""
         return eventually("an active controller", lambda: self.control.status().coordinator.controller)
 
     def repair(self) -> None:
@@ -175,7 +175,9 @@ def keys_of_all_partitions(prefix: str, keyspace: str = KEYSPACE) -> list[bytes]
 
 
 class Nemesis:
-    """The faults, one for each method; it returns when the fault is undone, not when the cluster is well again."""
+    """The faults, one for each method. A method returns when its fault is undone; the cluster may not be well again
+    yet.
+    """
 
     def __init__(self, lab: Lab, rng: random.Random, keys: Sequence[bytes], keyspace: str = KEYSPACE) -> None:
         self._keyspace = keyspace
@@ -201,7 +203,7 @@ class Nemesis:
         self._cluster.restart(self._a_leader())
 
     def stop_a_leader(self) -> None:
-        """SIGSTOP of a leader for longer than its clearance, then SIGCONT: it must not believe that no time passed."""
+        """SIGSTOP of a leader for longer than its clearance, then SIGCONT: the leader must notice the lost time."""
         self._stop(self._a_leader())
 
     def stop_the_controller(self) -> None:
@@ -226,7 +228,9 @@ class Nemesis:
         self._part({leader}, sorted(set(NODES) - {leader}))
 
     def lose_one_way(self) -> None:
-        """One node hears the others and isn't heard, or is heard and doesn't hear: by all, or by one of them."""
+        """Lose all packets from a node, or all packets to it, while the other direction works; either between it and
+        all other nodes, or between it and one of them.
+        """
         network = self._network()
         one = self._rng.choice([self._a_leader(), self._lab.controller(), self._rng.choice(NODES)])
         others = sorted(set(NODES) - {one})

@@ -1,8 +1,8 @@
 """Could a store have shown clients these histories of keys, with conditions, versions, counters and lifetimes? Pure.
 
-The search is that of `linearizability.py`, for a richer state: a value, its version, and its expiry. Expiry is an
-event that nobody asked for: it takes effect once, at some moment between the earliest and the latest end of the
-lifetime, unless another write comes first.
+The search is that of `linearizability.py`, for a richer state: a value, its version, and its expiry. Expiry is an event
+without a request: the key expires at some moment between the earliest and the latest end of the lifetime, unless
+another write comes first.
 """
 
 from collections import defaultdict
@@ -37,9 +37,9 @@ class Kind(Enum):
 class Operated:
     """One operation as its client saw it, in seconds of one clock.
 
-    Asked: `value` of a put, `condition` with `expected` or `expected_version`, `by` of an increment, `ttl`. Answered
-    if the outcome is OK: `found` by reads, `done`, `version` (None: not told), `number` of an increment, `expires` (a
-    time; None: never) of GET_VERSIONED. `note` is for people.
+    Fields of the request: `value` of a put, `condition` with `expected` or `expected_version`, `by` of an increment,
+    `ttl`. Fields of the answer, if the outcome is OK: `found` by reads, `done`, `version` (None: not told), `number` of
+    an increment, `expires` (a time; None: never) of GET_VERSIONED. `note` is for people.
     """
 
     key: bytes
@@ -65,22 +65,22 @@ class Operated:
 
     @property
     def is_read(self) -> bool:
-        """True if it changes nothing in any state."""
+        """True if the operation changes nothing in any state."""
         return self.kind in (Kind.GET, Kind.GET_VERSIONED)
 
     @property
     def changed_nothing(self) -> bool:
-        """True if it changed nothing at any place in the order."""
+        """True if the operation changed nothing, whatever its place in the order."""
         return self.is_read or not self.done
 
     @property
     def is_blind(self) -> bool:
-        """True if its effect and its answer are the same in any state."""
+        """True if the operation's effect and answer are the same in any state."""
         return self.kind is Kind.PUT and self.condition is If.ALWAYS
 
 
 class State(NamedTuple):
-    """The state of a key. `version` is 0 if it has no value. `lives`: the earliest and the latest time of expiry."""
+    """The state of a key. `version` is 0 without a value. `lives`: the earliest and the latest time of expiry."""
 
     value: bytes | None = None
     version: int = 0
@@ -93,8 +93,8 @@ ABSENT: Final = State()
 def check(history: Iterable[Operated], steps: int = DEFAULT_STEPS, slack: float = SLACK_S) -> Result:
     """Judge a history, each key alone, each with a budget of `steps`; the first bad key counts.
 
-    At the beginning no key has a value. Raises ValueError unless put values are unique within their key, and no
-    increment is negative.
+    At the beginning no key has a value. Raises ValueError if two puts of a key have the same value, or if an increment
+    is negative.
     """
     by_key: defaultdict[bytes, list[Operated]] = defaultdict(list)
     for event in history:
@@ -140,8 +140,8 @@ def _versions_with_two_values(events: Iterable[Operated]) -> str:
 
 
 def _unanswered(events: Iterable[Operated], answered: Iterable[Operated]) -> tuple[list[Operated], list[Operated]]:
-    """The operations without an answer that surely took effect, at the latest when somebody saw their effect, and those
-    that may not have.
+    """The operations without an answer, in two lists. First those that surely took effect: at the latest when somebody
+    saw the effect, which is their new time of return. Then those that may not have taken effect.
     """
     first_seen: dict[bytes, float] = {}
     for event in answered:
@@ -160,7 +160,7 @@ def _unanswered(events: Iterable[Operated], answered: Iterable[Operated]) -> tup
 
 
 def _value_of_version(event: Operated) -> bytes | None:
-    """The value of its version according to the event; None if the event doesn't tell."""
+    """The value that the version in the event has, according to the event; None if the event doesn't tell."""
     if event.kind is Kind.GET_VERSIONED:
         return event.found
     return event.value if event.kind is Kind.PUT and event.done else None
@@ -170,7 +170,7 @@ class Model:
     """The effects of operations on a key, one after the other."""
 
     def __init__(self, events: Sequence[Operated], slack: float) -> None:
-        """`events` are the answered ones: they tell which versions have which values."""
+        """`events` have answers, which tell the values of versions."""
         self._slack = slack
         pairs = ((event.version, _value_of_version(event)) for event in events)
         self._values = {version: value for version, value in pairs if version and value is not None}
@@ -178,7 +178,7 @@ class Model:
         self._expires = {event.version: event.expires for event in reads if event.expires is not None}
 
     def after(self, state: State, event: Operated) -> State | None:
-        """The state after an operation with this answer; None if it can't have had this answer."""
+        """The state after an operation with this answer; None if the operation can't have had this answer here."""
         if state.lives is not None and event.called > state.lives[1]:
             return None  # it has expired before
         if event.outcome is Outcome.UNKNOWN:
@@ -241,7 +241,9 @@ class Model:
         return None if is_over else narrowed
 
     def _narrowed(self, state: State) -> State | None:
-        """The state with the time at which a read says that this version expires; None if that is impossible."""
+        """The state, its time of expiry narrowed to the one that a read tells for this version; None if that is
+        impossible.
+        """
         expires = self._expires.get(state.version)
         if expires is None:
             return state
@@ -251,7 +253,7 @@ class Model:
         return state._replace(lives=(max(earliest, expires - self._slack), min(latest, expires + self._slack)))
 
     def _told(self, state: State, version: int) -> State | None:
-        """The state with the version that an answer has told."""
+        """The state with the version that an answer has told; None if that is impossible."""
         if state.version != NOT_TOLD:
             return state if state.version == version else None
         is_possible = version > 0 and self._values.get(version, state.value) == state.value
@@ -306,8 +308,8 @@ def _sum(state: State, event: Operated) -> int | None:
 
 class _Place(NamedTuple):
     """The progress of an order: it has all answered operations before `low`, and those in `above`, a set of bits from
-    `low` on. `since`: the last ones were not answered, and this was the state before them; they are in vain unless the
-    next one makes another state of theirs.
+    `low` on. `since` is the state before the last operations if these have no answer. Then the next answered operation
+    must depend on their effect; otherwise they could be left out.
     """
 
     low: int
@@ -327,11 +329,11 @@ class _Look:
 class _Search:
     """The search through the orders of one key's operations, depth first.
 
-    An operation that fits and has changed nothing comes at once. Of those that end together, the one that was called
-    first is tried first, as a node probably did them in that order. One without an answer comes only where it makes a
-    difference to the next answered one, for elsewhere it could as well be left out; of those that are alike,
-    the one that was called first is used first. If two ways lead to one place, the one that used fewer of these has all
-    the chances of the other.
+    An operation that fits and has changed nothing comes at once. Of operations that end together, the one that was
+    called first is tried first, as a node probably did them in the order of their calls. An operation without an answer
+    comes only where it makes a difference to the next answered one; elsewhere it could be left out. Of such operations
+    that are alike, the one that was called first is used first. If two ways lead to one place, the way that used fewer
+    operations without an answer can do everything that the other can.
     """
 
     def __init__(self, model: Model, events: Sequence[Operated], perhaps: Sequence[Operated]) -> None:
@@ -346,7 +348,7 @@ class _Search:
         self._conditional = [i for i, e in enumerate(self._perhaps) if e.kind is Kind.PUT and not e.is_blind]
 
     def _alikes(self) -> list[int]:
-        """For each operation without an answer: those before it that are alike, as bits."""
+        """For each operation without an answer: the operations before it that are like it, as bits."""
         found: list[int] = []
         seen: defaultdict[tuple[object, ...], int] = defaultdict(int)
         for index, e in enumerate(self._perhaps):
@@ -402,7 +404,9 @@ class _Search:
         return found
 
     def _after_adding(self, place: _Place, used: int, look: _Look) -> list[tuple[_Place, int]]:
-        """The same for a counter: the number in an answer tells the sum of the increments before it."""
+        """The places to which one more operation leads, for a counter: the number in an answer tells the sum of the
+        increments before it.
+        """
         number, found = int(place.state.value or 0), []
         free = [i for i, e in enumerate(self._perhaps) if e.called <= look.by and not used >> i & 1 and e.by]
         for index in look.candidates:
@@ -424,7 +428,7 @@ class _Search:
         sums = [0, *accumulate(self._perhaps[i].by for i in free)]
 
         def adding(number: int, at: int) -> list[int]:
-            """The sets of the operations from this one on."""
+            """The sets of operations from `free[at]` on that add up to this number."""
             if number == 0:
                 return [0]
             if number < 0 or at == len(free):
@@ -445,7 +449,7 @@ class _Search:
         return adding(number, 0)
 
     def _is_in_order(self, used: int) -> bool:
-        """True if each used operation comes after all that are alike and were called before it."""
+        """True if, for each used operation, all operations that are like it and were called before it are used, too."""
         return all(self._alike[i] & ~used == 0 for i in range(used.bit_length()) if used >> i & 1)
 
     def _look(self, place: _Place) -> _Look:
@@ -478,8 +482,8 @@ class _Search:
                     yield index, changed
 
     def _is_seen(self, since: State, state: State, used: int, look: _Look) -> bool:
-        """True if an operation that may come next sees this state instead of the one before, or sees the effect that
-        others without an answer have in this state.
+        """True if an operation that may come next can see the change from `since` to `state`, or if a conditional
+        operation without an answer has an effect in `state`.
         """
         events = [self._events[i] for i in look.candidates]
         seeing = [(event, self._model.after(since, event)) for event in events if not event.is_blind]
@@ -506,8 +510,8 @@ class _Search:
         return _Place(low, above, state)
 
     def _story(self, place: _Place) -> str:
-        """The end of the best order: the state there, and the operations around it; a + marks those that have their
-        place.
+        """The end of the best order: the state there, and the operations around it; a + marks operations that have a
+        place in the order.
         """
         first = max(0, place.low - _SHOWN // 2)
         lines = []

@@ -28,8 +28,8 @@ _DELETES: Final = 0.2  # the share of deletes among puts with or without a condi
 
 
 class OperationRecorder(Workers[Operated]):
-    """Clients that work on `keys` as registers, and on a few more as counters. Values are unique, and each increment
-    can be told from the sums: see `_amount`.
+    """Clients that work on `keys` as registers, and on a few more as counters. Values are unique, and a sum shows which
+    increments it has: see `_amount`.
     """
 
     def __init__(self, loop: Loop, endpoints: Sequence[str], keyspace: str, keys: Sequence[bytes], seed: int) -> None:
@@ -40,13 +40,13 @@ class OperationRecorder(Workers[Operated]):
         self._wall = time.time() - time.monotonic()
 
     def writes(self, event: Operated) -> bool | None:
-        """A put whose condition doesn't hold shows nothing."""
+        """True for a write, False for a read; None for a put whose condition doesn't hold."""
         if event.is_read:
             return False
         return True if event.done and event.kind in (Kind.PUT, Kind.ADD) else None
 
     async def act(self, client: minka.AsyncClient, name: str, rng: random.Random, value: bytes) -> None:
-        """One of the kinds, by their shares."""
+        """Send a request of a random kind; some kinds come more often."""
         key = rng.choice(self.keys)
         event = self._count(rng, key) if key in self._counters else self._register(rng, key, value)
         timeout = rng.choice(TIMEOUTS_S)
@@ -123,5 +123,7 @@ async def _write(client: minka.AsyncClient, event: Operated, timeout: float) -> 
 
 
 def _amount(rng: random.Random) -> int:
-    """The number to add: a sum's upper half says how many increments it has, its lower half nearly which ones."""
+    """The number to add. The upper half of a sum is the number of increments in it; its lower half nearly says which
+    ones they are.
+    """
     return 2**32 + rng.randrange(2**18)

@@ -77,7 +77,7 @@ def written(client: Client) -> bool:
 
 
 def rows_of(control: Control) -> list[Partition]:
-    """The partitions, which together cover all keys, each key once."""
+    """The partitions; checks that each key is in exactly one of them."""
     rows = sorted(control.status().table.partitions, key=lambda row: row.start_key)
     assert rows[0].start_key == b"" == rows[-1].end_key
     assert all(before.end_key == after.start_key for before, after in pairwise(rows))

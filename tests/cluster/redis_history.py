@@ -39,7 +39,7 @@ _LIVES: Final = 0.35  # the share of puts whose value expires
 class RedisRecorder(Workers[Operated]):
     """Clients that work on `keys` as registers, and on a few more as counters. Values are unique.
 
-    They repeat no command: redis-py would also repeat commands that may have been done already.
+    They never repeat a command: redis-py would also repeat commands that may have been done already.
     """
 
     def __init__(self, loop: Loop, endpoints: Sequence[str], keyspace: str, keys: Sequence[bytes], seed: int) -> None:
@@ -50,7 +50,7 @@ class RedisRecorder(Workers[Operated]):
         super().__init__(loop, endpoints, keyspace, [*self._registers, *self._counters], seed)
 
     def writes(self, event: Operated) -> bool | None:
-        """A put whose condition doesn't hold shows nothing."""
+        """True for a write, False for a read; None for a put whose condition doesn't hold."""
         if event.is_read:
             return False
         return True if event.done and event.kind in (Kind.PUT, Kind.ADD) else None
@@ -70,7 +70,7 @@ class RedisRecorder(Workers[Operated]):
         return Threaded(made)
 
     async def act(self, client: "Threaded", name: str, rng: random.Random, value: bytes) -> None:
-        """One of the kinds, by their shares."""
+        """Send a request of a random kind; some kinds come more often."""
         key = rng.choice(self.keys)
         event = self._count(rng, key) if key in self._counters else self._register(rng, key, value)
         called = time.monotonic()
@@ -95,8 +95,8 @@ class RedisRecorder(Workers[Operated]):
 
 
 class Threaded:
-    """Clients on threads, each thread with its own: with a shared one, a thread may close a socket that another reads.
-    (The client for asyncio leaves connections open when nodes go.)
+    """Clients on threads, one client for each thread: a thread may close a shared client's socket while another thread
+    reads from it. (redis-py's client for asyncio leaves connections open when nodes go.)
     """
 
     def __init__(self, made: Callable[[], RedisCluster]) -> None:
@@ -153,7 +153,7 @@ def _outcome_of(error: Exception) -> Outcome:
 
 
 def _was_sent(error: BaseException | None) -> bool:
-    """False if the only error is that no connection could be made, so nothing was sent."""
+    """False if nothing was sent, because no connection could be made."""
     if error is None:
         return False
     if isinstance(error, RedisClusterException):  # it names no cause, or that no node was found after another error

@@ -89,7 +89,7 @@ class Machine:
         return Ended(ended.returncode, ended.stdout, ended.stderr)
 
     def stand_in(self, name: str, script: str) -> None:
-        """Put a command before the machine's own of that name; an empty one is removed again."""
+        """Let a script stand in for the machine's command of this name; an empty script removes the stand-in."""
         path = self.folder / "bin" / name
         if script:
             path.write_text(script)
@@ -152,7 +152,9 @@ def _systemctl(cluster: LocalCluster, node: str, words: list[str]) -> None:
 
 
 def wait_listening(cluster: LocalCluster, name: str) -> None:
-    """As `systemctl start` waits for READY=1; a node that ends before is an error with the end of its log."""
+    """Wait until the node listens, as `systemctl start` waits for READY=1. If the node ends before, the error has the
+    end of its log.
+    """
     node = cluster.node(name)
     host, _, port = node.address.rpartition(":")
 

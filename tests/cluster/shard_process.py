@@ -61,7 +61,7 @@ class Recorder(Delegate):
 
 
 class Mortal(Recorder):
-    """A delegate whose process is killed while it attaches a duty with the payload POISON, as if for its memory."""
+    """A delegate whose process is killed while it attaches a duty with the payload POISON, as if memory had run out."""
 
     def attach(self, duties: Sequence[Duty]) -> None:
         if any(duty.payload == POISON for duty in duties):

@@ -32,11 +32,11 @@ class ShardProcess:
     process: "subprocess.Popen[bytes]"
 
     def lines(self) -> list[dict[str, Any]]:
-        """All of its records, without a last line that is incomplete."""
+        """All records of the process, without an incomplete last line."""
         return [json.loads(line) for line in self.path.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
     def held(self) -> dict[str, int]:
-        """The duties that it may act for, by the last such line: epochs by names."""
+        """The duties that the process may act for, from its last line about them: epochs by names."""
         samples = [line["held"] for line in self.lines() if "held" in line]
         return dict(samples[-1]) if samples and self.process.poll() is None else {}
 
@@ -93,8 +93,8 @@ class Shards:
         return {duty: shard.name for shard in self.processes for duty in shard.held()}
 
     def wait_placed(self, names: set[str], on: Sequence[ShardProcess] = ()) -> None:
-        """Wait until each of these duties has a process that may act for it. If `on` is given, exactly those processes
-        must have some.
+        """Wait until each of these duties has a process that may act for it. If `on` is given, exactly these processes
+        must have duties.
         """
         shards = {shard.name for shard in on}
 
@@ -105,7 +105,7 @@ class Shards:
         eventually(f"{len(names)} duties in their places", probe)
 
     def assert_nothing_was_held_twice(self) -> int:
-        """Check by the records of all processes that no duty was held by two of them, or at two epochs, at any time.
+        """Check in the records of all processes that each duty was always held by at most one process, at one epoch.
         Returns the number of times that a process held a duty.
         """
         spans: dict[str, list[tuple[float, float, str, int]]] = {}

@@ -87,8 +87,8 @@ def _busy(count: int) -> Iterator[None]:
 
 
 def wait_healthy(cluster: LocalCluster, keyspaces: dict[str, int], deadline: float) -> GetStatusResponse:
-    """Wait until all nodes are LIVE, all partitions (`keyspaces`: how many each has) are ONLINE, all nodes agree on the
-    leaders, and a write to each keyspace is done. AssertionError after `deadline` seconds.
+    """Wait until all nodes are LIVE, all partitions are ONLINE, all nodes agree on the leaders, and a write to each
+    keyspace is done. `keyspaces` has the number of partitions by keyspace. AssertionError after `deadline` seconds.
     """
     total = sum(keyspaces.values())
 

@@ -28,7 +28,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 def put(cluster: LocalCluster, rows: dict[bytes, bytes]) -> None:
-    """Put the rows once all partitions have all replicas in sync."""
+    """Wait until all replicas of all partitions are in sync, then put the rows."""
     with Control(cluster.endpoints) as control, Client(cluster.endpoints, keyspace="flights") as client:
         wait_settled(control, live=3)
         client.put_many(rows)
@@ -39,7 +39,7 @@ def copied(cluster: LocalCluster, name: str, folder: Path) -> None:
 
 
 def restored(cluster: LocalCluster, folder: Path) -> None:
-    """Replace the directories of all nodes, which are lost, with the copies, and start them all."""
+    """Replace the lost directories of all nodes with the copies, and start all nodes."""
     for name in cluster.nodes:
         cluster.kill(name)
     for name in cluster.nodes:

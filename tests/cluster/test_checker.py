@@ -1,4 +1,4 @@
-"""The checker itself: it finds every violation and nothing else, and agrees with trying every order."""
+"""The checker finds every violation and nothing else: it judges like a check that tries every order."""
 
 import random
 from collections.abc import Sequence
@@ -177,7 +177,7 @@ def recorded(rng: random.Random, operations: int, clients: int, span: float) -> 
 
 
 def with_a_stale_read(history: Sequence[Event]) -> list[Event]:
-    """Add a stale read at the end whose value was overwritten, and the new value read, long before."""
+    """Add a stale read at the end. Its value was overwritten, and the new value read, long before."""
     end = max(e.returned for e in history)
     old = next(e.value for e in history if e.kind is Kind.READ and e.outcome is Outcome.OK and e.value is not None)
     return [*history, delete(end + 1, end + 2), get(old, end + 3, end + 4)]
@@ -193,8 +193,8 @@ def scrambled(rng: random.Random, history: Sequence[Event]) -> list[Event]:
 
 
 def some_order_explains(history: Sequence[Event]) -> bool:
-    """The definition: some order of all that was done, and of some of what may have been done, fits all times and
-    values.
+    """The definition: all operations that were done, with some of those that may have been done, have an order that
+    fits all times and values.
     """
     done = [e for e in history if e.outcome is Outcome.OK]
     perhaps = [e for e in history if e.outcome is UNKNOWN and e.kind is Kind.WRITE]

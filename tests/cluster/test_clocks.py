@@ -1,4 +1,4 @@
-"""A node whose machine's clock is an hour ahead: it is named, and keys keep their lifetimes."""
+"""A node whose machine's clock is an hour ahead: the node is named, and keys keep their lifetimes."""
 
 import json
 import urllib.request

@@ -38,7 +38,7 @@ def client(cluster: LocalCluster) -> Iterator[Client]:
 
 
 class Supervisor:
-    """Restarts a process under its name whenever it has ended."""
+    """Restarts a process under the same name whenever it has ended."""
 
     def __init__(self, shards: Shards, pallet: str) -> None:
         self._shards = shards

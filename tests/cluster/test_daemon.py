@@ -97,7 +97,7 @@ def test_validate_config_names_every_mistake_with_its_line(tmp_path: Path) -> No
 
 
 def test_a_node_with_another_nodes_directory_is_not_started_again(tmp_path: Path) -> None:
-    """Systemd restarts a node after a failure (1), and doesn't after a mistake (2)."""
+    """Systemd restarts a node after a failure (exit status 1), and leaves it alone after a person's mistake (2)."""
     identity.save(tmp_path, Identity("a cluster", "byzantium", "its data", 2, "test"))
     path = tmp_path / "minkad.yaml"
     bootstrap = [{"id": "athens", "address": "127.0.0.1:1"}]

@@ -73,7 +73,7 @@ def test_an_older_copy_of_a_data_directory_and_one_of_another_cluster() -> None:
         wait_settled(control, 3)
         cluster.kill(name)
         newest = node.data_dir.rename(newest)
-        shutil.copytree(copy, node.data_dir)  # the former process's, so the others have heard of more starts
+        shutil.copytree(copy, node.data_dir)  # from an earlier process: the others have heard of more starts
         for _ in range(3):  # three starts, as systemd would make
             said = refused(cluster, name)
             assert said.startswith("DATA_DIRECTORY_ROLLED_BACK: this is start 2 of the data directory")
@@ -89,8 +89,8 @@ def test_an_older_copy_of_a_data_directory_and_one_of_another_cluster() -> None:
 
 
 def log_of(data_dir: Path, scratch: Path) -> tuple[dict[bytes, bytes], int]:
-    """All rows of a stopped node's log database except Raft's hard state; and the commit index of the coordinator's log
-    in that hard state. A start may find a newer term, and nothing else.
+    """All rows of a stopped node's log database except Raft's hard state; and the commit index in the hard state. Of
+    all this, a start may change only the term, which isn't returned.
     """
     shutil.copytree(data_dir / "log", scratch / "log")
     shutil.copy(data_dir / "log.mark", scratch)
@@ -102,7 +102,7 @@ def log_of(data_dir: Path, scratch: Path) -> tuple[dict[bytes, bytes], int]:
 
 
 def led_by_turns(control: Control, names: list[str]) -> int:
-    """Let another node lead the coordinator. Returns the commit index of its log before that."""
+    """Let another node lead the coordinator. Returns the commit index of the coordinator's log before that."""
     coordinator = control.status().coordinator
     control.transfer_leadership(next(name for name in names if name != coordinator.controller))
     return coordinator.commit_index

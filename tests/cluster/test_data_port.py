@@ -1,4 +1,4 @@
-"""A node with heartbeats and a dead data port is replaced and named, and is back once the port answers."""
+"""A node that sends heartbeats, but has a dead data port, is named and replaced; it is back when the port answers."""
 
 import resource
 from collections.abc import Callable, Iterator
@@ -43,7 +43,9 @@ class Running:
         return sum(row.leader == name for row in self.control.status().table.partitions)
 
     def write_everywhere(self) -> None:
-        """Repeat after OUTCOME_UNKNOWN: the client may begin with the table of the node that is cut off."""
+        """Write all keys, again after OUTCOME_UNKNOWN: the client may have its first table from the node that is cut
+        off.
+        """
 
         def write() -> bool:
             client.put_many(dict.fromkeys(KEYS, b"v"))
@@ -53,7 +55,7 @@ class Running:
             eventually("all keys are written", write)
 
     def said(self, name: str) -> str:
-        """The line of `minkactl status` about a node."""
+        """The errors of `minkactl status` about a node, in one line."""
         rows = problems(survey(self.control))
         return "; ".join(row["problem"] for row in rows if name in row["nodes"] and row["severity"] == "error")
 

@@ -113,7 +113,7 @@ def write_until_refused(client: Client) -> int:
 
 
 def delete_until_refused(client: Client) -> None:
-    """Delete, which a low disk still permits, until the disk is full."""
+    """Delete until the disk is full: a low disk still permits deletes."""
     for i in range(DISK_BYTES // 60_000):
         try:
             client.delete(b"%60000d" % i, timeout=2.0)

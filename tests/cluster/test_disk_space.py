@@ -58,7 +58,7 @@ def minkactl(cluster: LocalCluster, *arguments: str) -> Result:
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("partitions", [100, pytest.param(1000, marks=pytest.mark.soak)])
 def test_a_disk_that_fails_ends_the_node_however_many_partitions_it_has(disk: Disk, partitions: int) -> None:
-    """Closing one database after the other would take a second for each."""
+    """If the node closed its databases one after the other, each would take a second."""
     cluster = LocalCluster(["athens"], config=QUICK)
     cluster.nodes["athens"].config = {"data_dir": str(disk.mount / "data")}
     with cluster, Control(cluster.endpoints) as control:
@@ -85,7 +85,7 @@ def written(client: Client, keys: Iterable[bytes]) -> bool:
 
 
 def test_a_disk_that_does_not_answer_ends_the_node(tmp_path: Path) -> None:
-    """Then its replicas at other nodes lead."""
+    """Afterwards replicas on other nodes lead its partitions."""
     spec, held = tmp_path / "failpoints", tmp_path / "held"
     with LocalCluster(3, config=CONFIG) as cluster, Control(cluster.endpoints) as control:
         victim = next(name for name in cluster.nodes if name != control.status().coordinator.controller)
@@ -190,7 +190,7 @@ def check_what_a_low_disk_takes(cluster: LocalCluster, control: Control, client:
 
 
 def is_low(cluster: LocalCluster, disk: Disk) -> bool:
-    """True if the controller has heard that the disk is low. Fills room again that a database has freed."""
+    """True if the controller has heard that the disk is low. Also fills the room that a database has freed since."""
     disk.fill(room=DISK_BYTES // 10 - 4 * MIB)
     return "low" in minkactl(cluster, "nodes").output
 

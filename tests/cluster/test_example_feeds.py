@@ -24,8 +24,8 @@ def feeds(tmp_path: Path) -> Iterator[LocalFeeds]:
 
 
 def settled(feeds: LocalFeeds) -> Polls:
-    """Wait until each feed is polled by exactly one worker, and each living worker has some; a move restarts the
-    wait. Returns the polls.
+    """Wait until each feed is polled by exactly one worker, and each living worker polls some feeds. If a feed moves,
+    the wait starts again. Returns the polls.
     """
     begun = feeds.polls().now
 

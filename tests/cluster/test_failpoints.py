@@ -85,8 +85,8 @@ def test_killed_at_a_random_failpoint(cluster: LocalCluster, seed: int) -> None:
 
 
 def begun(control: Control, plan: Plan, who: str) -> int:
-    """Begin the operation beside others; returns its id, or 0 if the controller died: then the operation may have been
-    recorded.
+    """Begin the operation beside others. Returns its id, or 0 if the controller died, perhaps after it had recorded the
+    operation.
     """
     try:
         return control.apply_plan(plan, who).id
@@ -101,7 +101,7 @@ def ended(control: Control, operations: list[int]) -> bool:
 
 
 def nothing_runs(control: Control) -> bool:
-    """True if no operation runs, not even one that was recorded although no client was told."""
+    """True if no operation runs. This includes operations that were recorded without an answer to the client."""
     status = control.status()
     return status.from_controller and not status.running
 

@@ -120,7 +120,7 @@ def mutated(content: bytes, rng: random.Random) -> bytes:
 
 
 def request(method: MethodDescriptor, rng: random.Random) -> bytes:
-    """Noise, a message with any values, or one that was changed on its way."""
+    """Random bytes, or a message with any values, or such a message with some of its bytes changed."""
     if rng.random() < 0.2:
         return rng.randbytes(rng.choice((1, 5, 50, 5000)))
     message = GetMessageClass(method.input_type)()
@@ -132,7 +132,7 @@ def request(method: MethodDescriptor, rng: random.Random) -> bytes:
 
 
 def outcome(call: Any) -> Code | None:
-    """The code of a refusal, or None. Fails for an error that isn't Minka's."""
+    """The code with which the call was refused, or None. Fails for an error that isn't Minka's."""
     try:
         for _ in call:
             pass
@@ -185,7 +185,7 @@ def test_every_method_answers_any_request_by_name(cluster: LocalCluster, channel
 
 
 def raw_frame(rng: random.Random, kinds: Sequence[Any]) -> bytes:
-    """Noise, or one of the frames, changed or not."""
+    """Random bytes, or one of the frames, some of whose bytes may be changed."""
     if rng.random() < 0.2:
         return rng.randbytes(rng.choice((0, 1, 5, 50)))
     content = kv_frames.encode(rng.choice(kinds))

@@ -1,4 +1,4 @@
-"""A cluster with a large table: no turn of a daemon's loop is ever long, and no node is taken for dead."""
+"""A cluster with a large table: each turn of a daemon's loop is short, and each node counts as alive."""
 
 import re
 import urllib.request

@@ -1,4 +1,6 @@
-"""The last replica in sync is lost with its disk: one that has everything leads; else a person accepts the loss."""
+"""The last replica in sync is lost with its disk. A replica that has all acknowledged writes leads; if there is none, a
+person has to accept the loss.
+"""
 
 import json
 import shutil
@@ -56,7 +58,9 @@ class Loss:
         eventually(f"{node} is LIVE", lambda: node in self.live())
 
     def live(self) -> list[str]:
-        """The nodes that the active controller has heard within a second. A node that it never heard has no age."""
+        """The nodes that the active controller has heard within the last second. (The age of a node that it never heard
+        is missing.)
+        """
         heard = (node for node in self.control.status().nodes if node.HasField("heartbeat_age_ms"))
         return [node.node_id for node in heard if node.heartbeat_age_ms < 1000]
 
@@ -65,7 +69,7 @@ class Loss:
         return CliRunner().invoke(cli, [*arguments, "--endpoints", endpoints], prog_name="minkactl")
 
     def replace(self, node: str) -> None:
-        """The node's copies are made again elsewhere, and it comes back with an empty disk."""
+        """Let other nodes get copies in place of this node's, and bring this node back with an empty disk."""
         wait_ended(self.control, self.control.drain(node, decommission=True, requested_by="test").id)
         rebuilt = self.minkactl("node", "rebuild", node, "--yes")
         assert rebuilt.exit_code == 0, rebuilt.output

@@ -51,7 +51,7 @@ def skip_what_is_not_permitted(lab: Lab, faults: tuple[Fault, ...]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The clients' requests, the addresses they go to, and how their history is judged."""
+    """The clients' requests, the addresses that get them, and the check of the history."""
 
     workers: type[Workers[Any]]
     check: Callable[[list[Any]], Result]
@@ -66,7 +66,7 @@ REDIS_CLIENTS = Work(  # the cluster client of redis-py
 
 
 class Clients(NamedTuple):
-    """Clients that do the same to the keys of one keyspace."""
+    """Clients that all send the same kind of requests, to the keys of one keyspace."""
 
     work: Work
     keyspace: str
@@ -76,7 +76,7 @@ class Clients(NamedTuple):
 @pytest.mark.seeds(5)
 @pytest.mark.timeout(120)
 def test_histories_are_linearizable(lab: Lab, seed: int) -> None:
-    """Each seed has the next of the faults; in every other round of them, replicas move meanwhile."""
+    """Each seed has the next of the faults. In every second round through all faults, replicas move meanwhile."""
     fault = FAULTS[seed % len(FAULTS)]
     skip_what_is_not_permitted(lab, (fault,))
     name = f"{fault.__name__}-{seed}"

@@ -1,4 +1,4 @@
-"""A node's memory stays bounded whatever clients request and don't read, and other clients are served meanwhile."""
+"""A node's memory stays bounded if clients request much and read no answers; other clients are served meanwhile."""
 
 import asyncio
 import re
@@ -77,7 +77,7 @@ def frame(row: Partition, number: int, keys: list[bytes]) -> bytes:
 
 @asynccontextmanager
 async def streams(cluster: LocalCluster, count: int, connections: int) -> AsyncIterator[list[Any]]:
-    """These streams, spread over `connections` connections."""
+    """This number of streams, spread over `connections` connections."""
     address = cluster.node("athens").address
     channels = [grpc.aio.insecure_channel(address, options=_OPTIONS) for _ in range(connections)]
     try:
@@ -152,7 +152,7 @@ async def test_two_hundred_slow_clients(cluster: LocalCluster) -> None:
 
 
 async def test_changes_that_nobody_takes(cluster: LocalCluster) -> None:
-    """Changes count as memory before they are read; keys and values have their own memory."""
+    """The memory for changes is taken before they are read; keys and values are counted in memory of their own."""
     row = await filled(cluster)
     request = ReadChangesRequest(partition_id=row.id, until_offset=len(KEYS))
     before = resident_mib(cluster)
@@ -181,7 +181,9 @@ async def test_changes_that_nobody_takes(cluster: LocalCluster) -> None:
 
 
 async def test_uploads_that_wait_for_their_turn(cluster: LocalCluster) -> None:
-    """Eight are received at a time; the rest stays with the senders, as gRPC's windows don't grow."""
+    """Eight uploads are received at a time; the data of the others stays with the senders, as gRPC's windows don't
+    grow.
+    """
     with Control(cluster.endpoints) as control:
         partition = create_keyspace(control, "loaded", 1, live=1).partitions[0].id
         number = control.begin_load("half", "loaded").number

@@ -21,7 +21,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 def move(cluster: LocalCluster, name: str, port: str) -> None:
-    """Stop the node, and start it again with another address of its gRPC or its data port. The configurations still
+    """Stop the node, and start it again with another address for gRPC or for its data port. The configurations still
     name the founders' former addresses.
     """
     node = cluster.node(name)

@@ -1,4 +1,4 @@
-"""The checker of operations itself: it finds every violation and nothing else."""
+"""The checker of operations finds every violation and nothing else."""
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
@@ -55,7 +55,7 @@ def put_if(
     of: bytes | int = 0,
     outcome: Outcome = OK,
 ) -> Operated:
-    """A put that depends on `of`, a value or a version; then the key has `version`."""
+    """A put on the condition that the key has `of`, a value or a version; after it the key has `version`."""
     expected, expected_version = (of, 0) if isinstance(of, bytes) else (b"", of)
     return Operated(
         KEY, Kind.PUT, called, returned, outcome, value, condition, expected, expected_version, done=done,
@@ -273,7 +273,7 @@ def as_operated(event: Event) -> Operated:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_it_agrees_with_trying_every_order(seed: int) -> None:
-    """Without lifetimes: permutations don't have the moments of expiry."""
+    """The keys have no lifetimes: a permutation of the operations has no moments at which keys expire."""
     rng = random.Random(seed)
     verdicts = []
     for number in range(60):
@@ -334,7 +334,7 @@ class Cell:
 
 
 class Store:
-    """One key that does one thing after the other, with a fault now and then."""
+    """A store of one key, which does one operation after the other. Now and then it has a fault."""
 
     def __init__(self, rng: random.Random, fault: str) -> None:
         self._rng = rng
@@ -348,15 +348,15 @@ class Store:
         return self._fault == fault and self._rng.random() < share
 
     def refuses(self) -> bool:
-        """True if refused operations are really not done."""
+        """False when the fault strikes: the store does an operation that it refuses."""
         return not self._now_and_then("does what it refuses", 0.5)
 
     def times(self) -> int:
-        """The number of times that it does an operation that it confirms once."""
+        """The number of times that the store does an operation: 1 without a fault. It confirms the operation once."""
         return 2 if self._now_and_then("does it twice", 0.5) else 0 if self._now_and_then("loses it") else 1
 
     def see(self, now: float) -> Cell:
-        """The present cell, after an expiry that is due."""
+        """Let the key expire if that is due, and return the present cell."""
         expires = self._cell.expires
         if expires is not None and expires <= now and not self._now_and_then("never expires", 1):
             self._expired, self._cell = self._cell, Cell()
@@ -480,8 +480,8 @@ def asked(
 
 
 def some_order_explains(history: Sequence[Operated]) -> bool:
-    """The definition: some order of all that was done, and of some of what may have been done, fits all times and
-    answers.
+    """The definition: all operations that were done, with some of those that may have been done, have an order that
+    fits all times and answers.
     """
     done = [event for event in history if event.outcome is OK]
     perhaps = [event for event in history if event.outcome is UNKNOWN and not event.is_read]
@@ -504,8 +504,8 @@ def orders(done: Sequence[Operated], chosen: Sequence[Operated]) -> Iterator[Seq
 
 
 def explains(order: Iterable[Operated]) -> bool:
-    """True if a store that did this one after the other gives these answers. Each write makes a version of its
-    own, which the first answer tells, and which nothing else has.
+    """True if a store that did these operations in this order would give these answers. Each write makes a new version;
+    the first answer that tells the version decides its number, which no other write may have.
     """
     value: bytes | None = None
     made, told = 0, {0: 0}  # by the number of the write: its version
@@ -547,7 +547,9 @@ def answer_fits(event: Operated, value: bytes | None, made: int, told: dict[int,
 
 
 def tell(told: dict[int, int], made: int, version: int) -> bool:
-    """Record a write's version; False if it has another one, or another write has this one."""
+    """Record the version of the write number `made`. Returns False if this write has another version, or another write
+    has this version.
+    """
     if made in told:
         return told[made] == version
     if version in told.values():

@@ -135,7 +135,7 @@ def start_from_copy(undo: Undo, cluster: LocalCluster, name: str, copy: Path) ->
 
 
 def test_a_copy_has_what_was_synced_and_nothing_else(undo: Undo, directory: Path) -> None:
-    """Otherwise the other tests would prove nothing."""
+    """If a copy had more, the other tests would prove nothing."""
     disk = make_disks(undo, directory, ["disk"])["disk"]
     for name in ("synced", "not-synced"):
         with (disk.mount / name).open("wb") as file:
@@ -194,7 +194,7 @@ def test_all_nodes_lose_power_at_once(undo: Undo, directory: Path, loop: Loop, r
 def test_one_of_three_nodes_loses_power_while_the_others_go_on(
     undo: Undo, directory: Path, loop: Loop, seed: int
 ) -> None:
-    """It comes back with older data; no write acknowledged before or after the cut is lost."""
+    """The node comes back with older data; no write acknowledged before or after the cut is lost."""
     disks = make_disks(undo, directory, NODES)
     rng = random.Random(seed)
     victim = rng.choice(NODES)

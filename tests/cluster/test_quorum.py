@@ -65,7 +65,9 @@ def readyz(cluster: LocalCluster, name: str) -> tuple[int, str]:
 
 
 class Direct:
-    """Sends requests to one node for a key of a partition that it led, whatever the table says by now."""
+    """Sends requests to one node, for a key of a partition that this node led when the object was made; the table may
+    name another leader by now.
+    """
 
     def __init__(self, cluster: LocalCluster, table: PartitionTable, name: str) -> None:
         self.partition = next(p for p in table.partitions if p.leader == name)
@@ -267,7 +269,7 @@ def elections(cluster: LocalCluster, name: str) -> int:
 
 
 def check_that_a_stranger_is_refused(cluster: LocalCluster) -> None:
-    """Check that a node that would found another cluster with one of these is refused."""
+    """Check that a new node that tries to found another cluster together with a node of this one is refused."""
     grpc_address, http_address = free_addresses(2)
     config = {
         "node": {"id": "troy"},

@@ -115,8 +115,8 @@ class Ranges(RuleBasedStateMachine):
 
     @rule(what=st.sampled_from(["split", "merge", "move"]), seed=st.integers(0, 1 << 32))
     def change(self, what: str, seed: int) -> None:
-        """One rule for all three, since Hypothesis leaves out rules in some examples. The choices depend on the nodes,
-        so the seed chooses.
+        """Move, merge or split. This is one rule, since Hypothesis leaves out rules in some examples. The possible
+        choices depend on the nodes' state, so the seed chooses among them.
         """
         name, rows, rng = self.keyspace.name, self.table(), random.Random(seed)
         bounds = [row.start_key for row in rows[1:]]
@@ -136,7 +136,7 @@ class Ranges(RuleBasedStateMachine):
         self.cluster.restart(node)
 
     def ask(self, what: str, command: Callable[[], object]) -> None:
-        """Begin the operation as soon as no other one runs, so that the next steps overlap with it."""
+        """Wait until all operations have ended, then begin this one; the next steps overlap with it."""
         eventually("every operation has ended", lambda: not self.control.status().running)
         try:
             command()
@@ -188,7 +188,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 @pytest.mark.timeout(300)
 def test_like_a_sorted_dict(cluster: LocalCluster, request: pytest.FixtureRequest) -> None:
-    """Examples are not shrunk, since real nodes don't repeat themselves. `--seeds` gives more of them."""
+    """Examples are not shrunk, since a second run on real nodes may differ. `--seeds` gives more examples."""
     Ranges.cluster, Ranges.done = cluster, set()
     examples = request.config.getoption("--seeds") or 2
     run_state_machine_as_test(

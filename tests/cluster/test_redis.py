@@ -35,7 +35,9 @@ Plain = redis.Redis
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    """Three nodes; keyspaces for Redis Cluster, by another hash, by ranges, and one that is whole on one node."""
+    """Three nodes and four keyspaces: with Redis Cluster's hash, with another hash, by ranges, and one with all its
+    data on one node.
+    """
     with LocalCluster(NODES, config=QUICK) as made:
         make_keyspaces(made)
         yield made

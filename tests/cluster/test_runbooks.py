@@ -117,7 +117,7 @@ def operator(cluster: LocalCluster, tmp_path: Path) -> Iterator[Machine]:
 
 
 def put(cluster: LocalCluster, rows: dict[bytes, bytes], live: int = 3) -> None:
-    """Put the rows once all partitions have all replicas in sync."""
+    """Wait until all replicas of all partitions are in sync, then put the rows."""
     with Control(cluster.endpoints) as control, Client(cluster.endpoints, keyspace="flights") as client:
         wait_settled(control, live)
         client.put_many(rows)
@@ -135,7 +135,7 @@ def beside(cluster: LocalCluster, pattern: str) -> list[list[str]]:
 
 
 def test_an_installation_keeps_the_configuration(tmp_path: Path) -> None:
-    """The folders of the system are in one of the test's, and its commands stand in for those that need root."""
+    """A folder of the test has the place of the system's folders, and stand-ins that of the commands that need root."""
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     (tmp_path / "etc/systemd/system").mkdir(parents=True)
     (tmp_path / "usr/lib/sysusers.d").mkdir(parents=True)
@@ -216,7 +216,7 @@ def test_a_backup_that_fails_has_no_name(cluster: LocalCluster, operator: Machin
 
 
 def _fails_before_a_stop(cluster: LocalCluster, operator: Machine, text: str) -> str:
-    """The errors of the restore, which stops no node, and leaves nothing."""
+    """The errors of a restore that fails. Checks that it has stopped no node, and left no folder behind."""
     ended = operator.type(text)
     assert "nothing has changed: no node was stopped" in ended.stderr, ended
     assert all(cluster.node(name).running for name in NODES)

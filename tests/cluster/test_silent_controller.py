@@ -1,4 +1,4 @@
-"""The active controller is silent: stopped, cut off, or paused for a moment. No living node is failed, and each
+"""The active controller is silent: stopped, cut off, or paused for a moment. No living node is marked FAILED, and each
 partition with two healthy replicas takes writes.
 """
 
@@ -33,7 +33,7 @@ class World:
     network: Network | None
 
     def well(self) -> PartitionTable:
-        """The table once all nodes are LIVE and all replicas in sync."""
+        """Wait until all nodes are LIVE and all replicas in sync; returns the table."""
 
         def probe() -> PartitionTable | None:
             status = self.control.status()
@@ -63,7 +63,7 @@ class World:
 
 
 def processes(table: PartitionTable, but: str = "") -> dict[str, str]:
-    """The incarnations by node. A node that was failed, rightly or not, comes back with another one."""
+    """The incarnations by node. A node that was marked FAILED, rightly or not, comes back with another incarnation."""
     return {node.id: node.incarnation for node in table.nodes if node.id != but}
 
 
@@ -140,7 +140,9 @@ def test_an_active_controller_that_is_cut_off(world: World) -> None:
 
 @pytest.mark.parametrize("seconds", [0.92, 0.3])
 def test_an_active_controller_that_was_paused_fails_nobody(world: World, seconds: float) -> None:
-    """It may still lead or not, and may have been failed itself; no other node is failed."""
+    """Afterwards the paused controller may lead or not, and may have been marked FAILED itself; no other node is
+    marked.
+    """
     before = world.well()
     paused = world.controller()
     for _ in range(2):

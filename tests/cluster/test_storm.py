@@ -40,5 +40,5 @@ def test_a_small_storm() -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(20))
 def test_a_storm(seed: int) -> None:
-    """With more than one replica each, 20,000 partitions would be refused."""
+    """The partitions have one replica: with more replicas, the creation of 20,000 partitions would be refused."""
     weather(seed, 1000, Cause(partitions=20_000, replicas=1, stop=3.0, within=3.0, busy=8), 10.0)

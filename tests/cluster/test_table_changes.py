@@ -1,4 +1,4 @@
-"""A caller that has a table gets only the changes since."""
+"""A caller that has a table gets only the changes since its version."""
 
 import grpc
 

@@ -1,4 +1,6 @@
-"""With only the system calls that configs/minkad.service permits, the daemon does everything that it does without."""
+"""With only the system calls that configs/minkad.service permits, the daemon does everything that it does with all
+system calls.
+"""
 
 import os
 from collections.abc import Iterator

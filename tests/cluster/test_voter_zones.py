@@ -1,4 +1,6 @@
-"""Voters and zones: seats that left a zone come back to it, so losing a zone doesn't lose the quorum."""
+"""Voters and zones: a voter's seat that has moved out of a zone comes back to it, so a quorum survives the loss of a
+zone.
+"""
 
 import json
 from typing import Any

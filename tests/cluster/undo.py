@@ -1,4 +1,4 @@
-"""Commands that undo a test's changes to the machine; they are run however the test ends."""
+"""Commands that undo a test's changes to the machine. They are run even if the test fails or is killed."""
 
 import shlex
 import subprocess
@@ -16,8 +16,8 @@ class NotPermitted(Exception):
 
 
 class Undo:
-    """Collects commands, and runs them at the end, the last one first; a helper process does so if this one is
-    killed.
+    """Collects commands, and runs them at the end, the last one first. If this process is killed, a helper process runs
+    them.
     """
 
     def __init__(self) -> None:

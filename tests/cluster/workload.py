@@ -16,9 +16,8 @@ OPEN = frozenset({Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED})
 class Workload:
     """Overwrites and deletes random keys in batches, on a thread of its own, until stopped.
 
-    A read may find the last value acknowledged, or that of any write whose outcome is unknown: such a write may take
-    effect at any time later. None stands for "no value". The values at the start
-    count as acknowledged.
+    A read may find the last acknowledged value, or the value of any write whose outcome is unknown: such a write may
+    take effect at any time later. None stands for "no value". The values at the start count as acknowledged.
     """
 
     def __init__(self, endpoints: Sequence[str], keyspace: str, seed: int, keys: int = 400, batch: int = 20) -> None:

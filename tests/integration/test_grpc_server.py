@@ -17,7 +17,7 @@ _MARK: Final = b"\x55"
 
 
 async def _end_one_by_a_call() -> list[bytes]:
-    """Make objects of all small sizes at the moment at which the server has ended."""
+    """Make objects of all small sizes just when the server has ended."""
     objects: list[bytes] = []
     ended = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""The listener of the data port: a silent caller takes none of its room for ever."""
+"""The listener of the data port: silent callers don't keep its room for ever."""
 
 import asyncio
 import socket
@@ -29,7 +29,7 @@ async def test_of_many_that_say_nothing_the_oldest_count_as_clients_of_redis_soo
 
 
 async def test_of_many_that_come_at_once_only_silent_ones_are_ended() -> None:
-    """All of them are accepted in one turn of the loop, before anything is read."""
+    """All callers are accepted in one turn of the loop, before anything is read."""
     made: list[str] = []
 
     class Heard(asyncio.Protocol):

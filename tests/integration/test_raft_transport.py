@@ -131,7 +131,7 @@ async def stopped_before() -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def located(data_address: str) -> AsyncIterator[str]:
-    """The address of a process that only tells the address of its data port."""
+    """The address of a process that answers only one request: for the address of its data port."""
     server, address = grpc.aio.server(options=[("grpc.so_reuseport", 0)]), free_address()
     coordinator_pb2_grpc.add_RaftServicer_to_server(RaftReceiver(print, print, data_address=data_address), server)
     server.add_insecure_port(address)
@@ -161,7 +161,7 @@ async def test_messages_arrive_in_order_on_one_stream() -> None:
 
 
 async def test_a_data_port_that_can_not_be_reached_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    """The node answers by gRPC, so nothing else would say why it takes no part."""
+    """The node answers over gRPC, so only this message says why the node takes no part."""
     caplog.set_level(logging.INFO, raft.log.name)
     async with located(free_address()) as address, Sender({2: address}) as sender:
 
@@ -225,7 +225,9 @@ async def test_after_a_fault_of_its_own_it_connects_again(
 
 
 async def test_what_is_passed_on_says_nothing_of_an_address() -> None:
-    """A follower passes on node 3's request to lead: the message doesn't come from node 3's address."""
+    """A follower passes on node 3's request to lead. The receiver must not take the follower's address for that of node
+    3.
+    """
     async with Peer().listening() as peer, Sender({2: peer.address}) as sender:
         sender.transport.send([Message(type=MessageType.MSG_TRANSFER_LEADER, to=2, from_id=3)])
         await until(lambda: peer.count == 1)
@@ -352,7 +354,9 @@ async def test_a_node_is_found_where_it_was_heard_although_the_table_says_otherw
 async def test_a_node_that_nobody_heard_is_looked_for_where_the_configuration_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As when all nodes have moved: another node has the first address, nobody has the second, and it has the last."""
+    """For example after all nodes have moved: of the configured addresses, the first is another node's, the second
+    nobody's, and the last is the node's.
+    """
     monkeypatch.setattr(raft, "RECONNECT_S", 0.01)
     other, gone = Peer(), free_address()
     other.raft_id = 3
@@ -369,7 +373,7 @@ async def test_a_node_that_nobody_heard_is_looked_for_where_the_configuration_sa
 
 
 async def test_a_node_that_was_heard_is_not_looked_for_elsewhere() -> None:
-    """Otherwise its peers would reach it later when it comes back at its old address."""
+    """A search would delay its peers when it comes back at its old address."""
     async with Sender({2: "127.0.0.1:1"}, configured=["127.0.0.1:2"]) as sender:
         sender.transport.heard_from(2, "127.0.0.1:3")
         tried = [sender.transport.where(2)]

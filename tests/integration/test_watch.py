@@ -68,7 +68,7 @@ class Port:
 
 @asynccontextmanager
 async def watched(port: Port, own: str = "a") -> AsyncIterator[Watch]:
-    """A, or B itself, watches the port, which is B's."""
+    """Let node a, or b itself, watch b's data port."""
     nodes = [Node(id="b", data_address=port.address, state=NodeState.NODE_STATE_LIVE)]
     nodes.append(Node(id="a", data_address="127.0.0.1:9", state=NodeState.NODE_STATE_FAILED))
     await port.open()

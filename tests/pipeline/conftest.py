@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep Spark's logs, and a JAVA_HOME that is made, out of the cache of the person who runs the tests."""
+    """Let Spark's logs, and a JAVA_HOME that is made, go to a cache of the tests instead of the user's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_SUBMIT_OPTS", JVM_OPTIONS)
         patch.setenv("SPARK_LAUNCHER_OPTS", JVM_OPTIONS)

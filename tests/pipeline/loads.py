@@ -105,7 +105,7 @@ def child(cluster: LocalCluster, *arguments: str, errors: Path) -> Iterator[subp
 
 
 def kill_workers(pid: int) -> int:
-    """Kill every Python process in which a Spark below `pid` runs tasks; returns how many there were."""
+    """Kill every Python process in which a Spark below `pid` runs tasks; returns the number of these processes."""
     children = _children_by_parent()
     daemons = [one for one in _below(children, pid) if _is_daemon(one) and not _is_daemon(_parent_of(one))]
     workers = [worker for daemon in daemons for worker in children.get(daemon, ())]

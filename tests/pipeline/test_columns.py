@@ -46,7 +46,7 @@ def _far_from_utc(spark: SparkSession) -> Iterator[None]:
 
 
 def _local(moment: datetime) -> datetime:
-    """The moment as PySpark takes and returns timestamps: without a zone, by this process's clock."""
+    """The moment as PySpark takes and returns timestamps: without a zone, in this process's local time."""
     return moment.astimezone().replace(tzinfo=None)
 
 

@@ -89,7 +89,7 @@ def test_a_job_on_executors_of_a_cluster(tmp_path: Path) -> None:
 
 
 def test_executors_without_minka_are_found_out_at_once(tmp_path: Path) -> None:
-    """A cluster whose Python has only PySpark is like this."""
+    """For example, a cluster whose Python has only PySpark."""
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['minka'] = None")
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path}:$PYTHONPATH exec {sys.executable} "$@"\n')

@@ -137,7 +137,7 @@ def test_a_byte_order_mark_and_files_without_a_line_are_read(spark: SparkSession
 def test_every_job_leaves_out_lines_that_cannot_be_read(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    """A repair doesn't write the rows that the load left out."""
+    """For example, a repair doesn't write the rows that the load left out."""
     made(cluster, "partly")
     (tmp_path / "a.csv").write_text("id,n\na,1\nb,notanumber\nc,3\n")
     rows = read_files(spark, str(tmp_path / "a.csv"), schema="id STRING, n INT")

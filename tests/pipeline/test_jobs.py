@@ -138,7 +138,7 @@ def test_all_kinds_of_columns_are_exported_as_spark_reads_them(
 
 
 def test_an_export_is_there_whole_or_not_at_all(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
-    """The files to replace stay until all of the export is written."""
+    """The files of a former export stay until the whole new export is written."""
     folder = tmp_path / "kept"
     with Control(cluster.endpoints) as control, Client(cluster.endpoints, keyspace="bad") as client:
         control.create_keyspace("bad", 4, HashFunction.HASH_FUNCTION_MURMUR3, replicas=1)
@@ -183,7 +183,7 @@ def test_rows_are_joined_with_the_values_of_their_keys(
 
 
 def test_split_points_give_equal_bytes(spark: SparkSession) -> None:
-    """Keys and sizes are skewed; the real sizes count, not the expected ones."""
+    """The keys and sizes are skewed. The ranges' real sizes are compared, not the expected ones."""
     key = "concat('u', lpad(cast(cast(pow(rand(1), 4) * 1000 as int) as string), 6, '0'), '-', id)"
     frame = spark.range(100_000).selectExpr(f"{key} key", "repeat('x', cast(pow(rand(2), 8) * 2000 as int)) value")
     frame = frame.persist()

@@ -80,7 +80,7 @@ def test_puts(spark: SparkSession, cluster: LocalCluster) -> None:
 def test_a_second_attempt_of_puts_meets_no_conflicts_in_its_own_rows(
     spark: SparkSession, cluster: LocalCluster
 ) -> None:
-    """A repeated task is the same as another run."""
+    """A second run writes the same rows again, as a repeated task does."""
     rows = numbers(spark, 2000).selectExpr("concat('again-', key) key", "value")
     first, second = (loaded(spark, cluster, "put", rows, mode="put") for _ in range(2))
     assert (first.rows, first.bytes, first.kept) == (second.rows, second.bytes, second.kept)
@@ -256,7 +256,7 @@ def test_of_equal_rows_each_attempt_and_verify_take_the_same(spark: SparkSession
 def test_bad_rows_count_where_all_files_were_uploaded_before(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A driver that dies after its last task, before it looks at the bad rows, has not decided about them."""
+    """A driver dies after its last task, before it has looked at the bad rows; the next run has to judge them."""
     frame = spark.createDataFrame([("z1", "v"), ("", "empty"), (None, "no key")], "key string, value string")
     options = {"load_id": "undecided", "max_bad": 1, "bad_rows": str(tmp_path / "bad")}
 
@@ -276,7 +276,7 @@ def test_bad_rows_count_where_all_files_were_uploaded_before(
 def test_a_row_of_another_partition_fails_the_load(
     spark: SparkSession, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark may put several partitions into one task; no client would find the rows."""
+    """Spark may put several partitions into one task. Clients would look for their rows in other partitions."""
     monkeypatch.setattr(loading, "place_column", lambda *_: F.expr("if(key = 'k7', 4, 0)"))
     with pytest.raises(MinkaError, match="INTERNAL: rows of several partitions came to the task of place 0"):
         loaded(spark, cluster, "awkward", numbers(spark, 100), on_conflict="replace")
@@ -291,7 +291,7 @@ def test_nothing_is_loaded_from_nothing(spark: SparkSession, cluster: LocalClust
 def test_a_load_of_which_every_file_is_there_is_resumed(
     spark: SparkSession, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some partitions may have no rows, and therefore no files."""
+    """Partitions without rows have no files, so there may be fewer files than partitions."""
 
     def die(*_: object) -> None:
         raise KeyboardInterrupt

@@ -79,7 +79,7 @@ def test_files_that_have_changed_are_not_taken_for_those_of_a_run_that_broke_off
 def test_a_run_with_other_options_is_refused_whether_the_load_is_done_or_not(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A resumed load uses the options of its record, so the last run's options must be the same."""
+    """A resumed load uses the options in its record, so each run has to have these options."""
     source = tmp_path / "rows.csv"
     source.write_text("id,text\noptions,words\n")
     wrong, right = what_of(source, "text", "id"), what_of(source)
@@ -124,7 +124,7 @@ def test_of_two_runs_at_once_the_slower_one_finds_the_load_done(
     faster = list[LoadReport]()
 
     def overtaken(self: LoadClient, found: Load, targets: Iterable[LoadTarget]) -> dict[int, LoadFile]:
-        """Another run does everything after this one has seen that no files are there."""
+        """After this run has seen that there are no files, another run does the whole load."""
         monkeypatch.setattr(LoadClient, "staged", staged)
         before = staged(self, found, targets)
         faster.append(loaded(cluster, source, keyspace, keyspace, on_conflict=on_conflict))
@@ -138,7 +138,7 @@ def test_of_two_runs_at_once_the_slower_one_finds_the_load_done(
 
 
 def test_what_can_be_refused_before_a_load_begins_leaves_none(spark: SparkSession, cluster: LocalCluster) -> None:
-    """A cluster permits few loads at once, and keeps those that broke off for a day."""
+    """A load that breaks off is kept for a day, and a cluster permits only a few loads at once."""
     source = frame(spark, ROWS)
     columns = {"columns": PairColumns(("key",), ("valu",))}
     full = source.limit(1).selectExpr("key", "value", "interval '1' day a_type_that_no_value_has")
@@ -164,7 +164,7 @@ def test_a_load_without_room_does_not_begin(
 
 
 def test_a_source_that_is_refused_when_it_is_read_ends_the_load(spark: SparkSession, cluster: LocalCluster) -> None:
-    """Nothing is in the spools, and the next run would be refused, too."""
+    """The load is ended for good: nothing is in the spools, and the next run would be refused, too."""
 
     def refuse(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -178,7 +178,7 @@ def test_a_source_that_is_refused_when_it_is_read_ends_the_load(spark: SparkSess
 
 
 def test_a_load_of_another_program_is_gone_on_with(spark: SparkSession, cluster: LocalCluster) -> None:
-    """The load's record doesn't have its options."""
+    """The record of such a load doesn't have options."""
     with LoadClient(cluster.endpoints) as client:
         client.begin("foreign", KEYSPACE, job="of another program")
     assert loaded(cluster, frame(spark, ROWS), KEYSPACE, "foreign", on_conflict="replace").rows == ROWS

@@ -134,7 +134,9 @@ def test_a_partition_that_fails_again_and_again_fails_the_load(
 
 
 def test_a_disk_that_is_full_ends_the_load(spark: SparkSession, tmp_path: Path, beside: ThreadPoolExecutor) -> None:
-    """The load ends before it sends anything if the lack of room is known then, else as soon as the disk is full."""
+    """If the lack of room is known at the start, the load ends before it sends anything; otherwise it ends as soon as
+    the disk is full.
+    """
     with Undo() as undo:
         try:
             disk = Disk(undo, tmp_path, "disk", DISK_BYTES)
@@ -226,7 +228,7 @@ def test_what_somebody_aborts_stops(
 
 
 def test_the_jobs_of_another_thread_are_cancelled(spark: SparkSession, beside: ThreadPoolExecutor) -> None:
-    """Waiting tasks can't see alone that their load was aborted."""
+    """A task that waits doesn't notice that its load was aborted, so the job has to be cancelled."""
     add, cancel, remove = tagging(spark)
 
     def waits(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

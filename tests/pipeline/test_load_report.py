@@ -184,7 +184,7 @@ def test_spark_sums_what_the_nodes_have_told(spark: SparkSession, cluster: Local
 
 
 def comparable(intervals: list[NodeInterval]) -> list[NodeInterval]:
-    """The intervals with the partitions in one order and the buckets of one type."""
+    """The intervals in a form that can be compared: the partitions sorted, the buckets as tuples."""
     return [replace(one, partitions=sorted(map(_plain, one.partitions), key=_id)) for one in intervals]
 
 

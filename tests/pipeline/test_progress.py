@@ -1,4 +1,4 @@
-"""The known progress of a job's stages while Spark runs them, and the errors that its failures become."""
+"""The progress of a job's stages while Spark runs them, and the errors that callers get for its failures."""
 
 from collections.abc import Callable, Iterator
 from io import StringIO
@@ -76,7 +76,7 @@ def test_the_user_s_own_job_group_is_as_it_was(spark: SparkSession) -> None:
 
 
 def test_what_on_progress_raises_ends_the_job(spark: SparkSession) -> None:
-    """The same when it raises in a thread while the stage runs."""
+    """`on_progress` is called in a thread while the stage runs; its error ends the job, too."""
     told: list[Progress] = []
     failed = Event()
 

@@ -1,4 +1,4 @@
-"""Sessions: the active one, how they are made, and minkactl on a machine without Java."""
+"""Spark's sessions: the active one, the making of new ones, and minkactl on a machine without Java."""
 
 import json
 import os
@@ -68,7 +68,9 @@ def digest(source: Path, *options: str, env: dict[str, str] | None = None) -> su
 
 
 def without_java(folder: Path) -> dict[str, str]:
-    """An environment whose PATH has the programs of Spark's scripts, but no Java; its home can't be written to."""
+    """An environment whose PATH has the programs of Spark's scripts, but no Java; HOME is a folder that can't be
+    written to.
+    """
     programs = folder / "programs"
     programs.mkdir()
     for name in ("sh", "bash", "env", "dirname", "ps", "readlink", "basename"):
@@ -114,7 +116,7 @@ def test_a_session_that_can_t_start_says_so_and_names_the_log(tmp_path: Path) ->
 
 
 def test_the_report_is_a_table_for_people(spark: SparkSession, tmp_path: Path) -> None:
-    """The job runs in this process, so in its session."""
+    """The job runs in this process, so it uses the session of the tests."""
     (tmp_path / "pairs.json").write_text('{"k": "a", "v": "1"}\n{"k": "b", "v": "22"}\n')
     asked = ["data", "digest", str(tmp_path / "pairs.json"), "--key", "k", "--value", "v", "--quiet"]
     done = CliRunner().invoke(cli, asked)

@@ -1,5 +1,5 @@
-"""Changes of a keyspace as a stream: complete, in order for each key, and resumable, even while partitions are
-split.
+"""Changes of a keyspace as a stream: it is complete, keeps the order of each key's changes, and can be resumed, even
+while partitions are split.
 """
 
 from collections import defaultdict

@@ -1,4 +1,6 @@
-"""minkactl data as a person types it: presplit and load, verify with its exit status, export since a report."""
+"""`minkactl data` as a person types it: presplit, load, verify with its exit status, and export of the changes since a
+report.
+"""
 
 import json
 import os
@@ -27,7 +29,7 @@ def in_a_process(cluster: LocalCluster, *arguments: str) -> subprocess.Completed
 
 
 def here(cluster: LocalCluster, *arguments: str) -> Result:
-    """Run minkactl in this process, and so in its session: each Spark takes ten seconds to start."""
+    """Run minkactl in this process, so that it uses the tests' session: a new Spark takes ten seconds to start."""
     options = ["--quiet", "-o", "json", "--endpoints", ",".join(cluster.endpoints)]
     return CliRunner().invoke(cli, ["data", *arguments, *options], prog_name="minkactl")
 

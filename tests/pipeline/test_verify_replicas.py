@@ -89,7 +89,7 @@ def test_a_replica_whose_node_is_away_is_named(spark: SparkSession, cluster: Loc
 def test_snapshots_are_few_and_none_is_left(
     spark: SparkSession, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Groups are compared two at a time here, also when every partition differs."""
+    """Groups of two are compared here. So there are few snapshots at a time, even when every partition differs."""
     most, hold = [0], HeldSnapshots.hold
     before = snapshots(cluster)  # those that a node that came back keeps late
 
@@ -147,7 +147,7 @@ def test_snapshots_that_are_held_are_renewed(cluster: LocalCluster, monkeypatch:
 
 
 def test_a_damaged_replica_differs(spark: SparkSession, cluster: LocalCluster) -> None:
-    """This test is the last one: the cluster stays damaged."""
+    """This test has to be the last one: it leaves the cluster damaged."""
     row = partitions(cluster, "kept")[0]
     follower = next(node for node in row.isr if node != row.leader)
     damage(cluster, follower, row.id)

@@ -14,7 +14,7 @@ _PROGRESS: Final = 500  # seeds
 
 
 def main() -> int:
-    """The exit status: 0 if nothing was found, or with --mutate if every mutation was."""
+    """The exit status: 0 if no bug was found, or, with --mutate, if every mutation was found."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--seed", type=int, metavar="N", help="run one seed")

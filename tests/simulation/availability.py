@@ -1,5 +1,5 @@
-"""No living node is failed, and every partition that can be served is served: judged from outside, with the true state
-of all nodes.
+"""No living node is marked FAILED, and every partition that can be served is served: judged from outside, with the true
+state of all nodes.
 """
 
 from collections.abc import Mapping
@@ -49,8 +49,8 @@ class Availability:
     # How long machines have been well
 
     def _well_since(self, machine: Machine) -> float:
-        """The time since which its process has run without a stop, with a disk and a data port that answer; infinite
-        if it doesn't now.
+        """The time since which the machine's process has run without a stop, with a disk and a data port that answer;
+        infinite if it doesn't run like this now.
         """
         process, now = machine.process, self._world.now
         if process is None or not process.alive or not process.built or process.stopping:
@@ -60,8 +60,9 @@ class Availability:
         return max(process.built_at, machine.stopped_until, machine.deaf_until, process.stalled_until)
 
     def _works_since(self, machine: Machine) -> float:
-        """The time since which its threads have been quick with the disk; infinite if one is slow. The daemon doesn't
-        judge its disk by this, but a split or an installed checkpoint may wait for it.
+        """The time since which the process's threads have been quick with the disk; infinite if one is slow now. The
+        daemon doesn't judge its disk by these threads, but a split or the installation of a checkpoint may wait for
+        them.
         """
         process, now = machine.process, self._world.now
         if process is None or any(now - began > STALLED_S for began in process.works):
@@ -92,7 +93,7 @@ class Availability:
     # Failed nodes
 
     def recorded(self, before: Mapping[str, Node], after: Mapping[str, Node], controller: Machine | None) -> None:
-        """The table's nodes have changed from `before` to `after`; `controller` decided it."""
+        """`controller` has changed the table's nodes from `before` to `after`."""
         for node in after.values():
             old = before.get(node.id)
             if node.state == NodeState.NODE_STATE_FAILED and (old is None or old.state != node.state):
@@ -138,14 +139,14 @@ class Availability:
             self._unserved_since.pop(id_, None)
 
     def in_use(self, row: Partition) -> None:
-        """The leader may act by this row from now on: it serves, or has proposed exactly this in-sync set. It may
-        have died since, but the controller can't know if it heard before that its proposal was recorded.
+        """From now on the leader may act by this row: it serves, or has proposed exactly this in-sync set. The leader
+        may have died since; the controller can't know if the leader had heard before that its proposal was recorded.
         """
         self._in_use[row.id] = frozenset(has_everything(row))
 
     def _patience(self, active: Process) -> float:
-        """The seconds for which the controller waits longer when it hears nothing from much of the cluster, or has
-        just failed those nodes.
+        """The additional seconds for which the controller waits when it hears nothing from more than half of the nodes,
+        or has just marked these nodes FAILED.
         """
         world = self._world
         lately = world.now - _SERVED_AFTER
@@ -155,8 +156,8 @@ class Availability:
         return PATIENCE * world.controller_settings.failure_timeout if quiet > len(up) / 2 else 0.0
 
     def _waits_for_others(self, row: Partition, node_id: str) -> bool:
-        """True if another member of the recorded in-sync set came back a moment ago: then a leader waits until it
-        has caught up or is left out.
+        """True if another member of the recorded in-sync set came back a moment ago: a leader waits until this member
+        has caught up or has left the set.
         """
         others = (self._world.machine(other) for other in has_everything(row) if other != node_id)
         lately = self._world.now - self._world.lag_timeout - _LEFT_OUT
@@ -186,7 +187,7 @@ class Availability:
 
 
 def _failed_at(node: Node) -> float:
-    """The time at which the node was failed; minus infinity if it isn't FAILED."""
+    """The time at which the node was marked FAILED; minus infinity if it isn't FAILED."""
     if node.state != NodeState.NODE_STATE_FAILED:
         return float("-inf")
     return (node.state_since_ms - FIRST_UNIX_MS) / 1000

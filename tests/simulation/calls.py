@@ -156,8 +156,8 @@ class Calls:
         return await self._call(address, serve, _UPDATE_TIMEOUT, Code.UNREACHABLE)
 
     async def _call(self, address: str, serve: Callable[["Process"], Awaitable[R]], timeout: float, broken: Code) -> R:
-        """Call the node there. Raises the server's error, `broken` when the connection broke, DEADLINE_EXCEEDED
-        after `timeout`.
+        """Call the node there. Raises the server's error, `broken` if the connection breaks, or DEADLINE_EXCEEDED after
+        `timeout`.
         """
         answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         client = self._process

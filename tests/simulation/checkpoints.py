@@ -72,7 +72,7 @@ class SimCheckpoint:
         return zlib.crc32(self._content[file.name])
 
     async def verify(self) -> None:
-        """Check the files, which are always whole here."""
+        """Do nothing: here the files are always whole."""
         await self._process.disk_work()
 
     async def move(self, path: Path) -> None:
@@ -104,7 +104,7 @@ class SimIncoming:
         kept: Mapping[str, int],
         there: dict[str, bytes],
     ) -> None:
-        """`there`: the files of an earlier try."""
+        """`there`: the files that an earlier try has received."""
         self._process = process
         self._disk = disk
         self._id = partition_id

@@ -1,4 +1,4 @@
-"""Clients of the simulated key-value store: they write and read at the node that they believe to be the leader."""
+"""Clients of the simulated key-value store. They write and read at the node that they take for the leader."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +23,7 @@ _MAX_READ: Final = 100
 
 
 class Clients:
-    """Each client is at the node that it asks, and uses the table of some node."""
+    """A client runs on the machine of the node that it asks, and uses the table of some node."""
 
     def __init__(self, world: "FullWorld") -> None:
         self._world = world
@@ -55,7 +55,7 @@ class Clients:
                 process.spawn(self._read(process, row) if rng.random() < _READS else self._write(process, row))
 
     def leader(self, row: Partition) -> "Process | None":
-        """The process that leads the partition, if it is reachable."""
+        """The process of the row's leader if it runs, else None."""
         process = self._world.machine(row.leader).process if row.leader else None
         if process is None or not process.built or not process.alive:
             return None
@@ -97,7 +97,7 @@ class Clients:
                 self.under_way -= 1
 
     async def _again(self, process: "Process", row: Partition, pairs: dict[bytes, bytes], body: bytes) -> None:
-        """Write again, at the leader named by the refusal."""
+        """Write again, at the leader that the refusal names."""
         try:
             await self.ask(process, kv_frames.Op.WRITE, row, body)
         except MinkaError as error:
@@ -108,7 +108,7 @@ class Clients:
                 self._world.data.acknowledges(process, row, pairs)
 
     async def _read(self, process: "Process", row: Partition) -> None:
-        """Read some of the keys that were acknowledged or may be there."""
+        """Read some of the keys that are acknowledged, or whose state is unknown."""
         data, rng = self._world.data, self._world.rng
         expected, maybe = data.known_in(row), data.open_in(row)
         keys = [*expected, *maybe]

@@ -80,17 +80,17 @@ class SimDataDatabase:
         return self._parent is not None
 
     def is_shared(self, offset: int) -> bool:
-        """True if, for an entry at this offset, it is attached, or a child is attached to it."""
+        """True if, for an entry at this offset, the data is attached to its parent's, or a child's data to this."""
         return self.is_attached or any(since < offset for since in self._children.values())
 
     async def detach(self) -> None:
-        """Return when it has a database of its own, durably."""
+        """Wait until the data has a database of its own, durably."""
         await self.open()
         if self._detaching is not None:
             await self._end_of_detaching(self._detaching)
 
     async def detach_children(self) -> None:
-        """Return when no child needs this data."""
+        """Wait until no child needs this data."""
         for child in list(self._children):
             with suppress(MinkaError):
                 await child.detach()
@@ -170,7 +170,7 @@ class SimDataDatabase:
         return self.is_database or self.attachment is not None or self._id in self._disk.folders
 
     def describe(self) -> str:
-        """Its path."""
+        """The data's path."""
         return str(self.path)
 
     def condemn(self, error: MinkaError) -> None:
@@ -205,7 +205,7 @@ class SimDataDatabase:
             self._process.point()
 
     def take_used(self) -> bool:
-        """True if it was used since the last call, or can't be put to rest."""
+        """True if the database was used since the last call, or can't be put to rest."""
         was_used, self._was_used = self._was_used, False
         return was_used or not self.is_database or self._pins > 0 or bool(self._children)
 
@@ -287,7 +287,7 @@ class SimDataDatabase:
         return [self.rows.get(key) for key in keys]
 
     async def stored_many(self, keys: list[bytes], max_bytes: int = 0) -> list[bytes | None]:
-        """The same, read on another thread."""
+        """The same as `stored`, read on another thread."""
         await self._open_if_closed()
         found = self.stored(keys)
         await self._process.disk_work()
@@ -296,7 +296,7 @@ class SimDataDatabase:
     def page(
         self, start: bytes, end: bytes, reverse: bool, max_rows: int, max_bytes: int, max_passed: int = _MAX_PASSED
     ) -> tuple[list[bytes], list[bytes], bool]:
-        """The same, with only the values."""
+        """The same as `stored_page`, but with the values alone."""
         keys, rows, is_all = self.stored_page(start, end, reverse, max_rows, max_bytes)
         return keys, [value_of(row) for row in rows], is_all
 
@@ -312,7 +312,7 @@ class SimDataDatabase:
         *,
         only_heads: bool = False,
     ) -> tuple[list[bytes], list[bytes], bool]:
-        """A page as `rocks.page` returns it, in some worlds a short one; the values are in their stored form."""
+        """A page as `rocks.page` returns it; in some worlds it is shorter. The values are in their stored form."""
         self._check_readable()
         max_rows = min(max_rows, self._process.world.page_rows)
         if self._over_parent is not None:
@@ -349,7 +349,7 @@ class SimDataDatabase:
         return bool(outside)
 
     async def ingest(self, file: Path, size: Size, loads: TakenLoads, applied: Applied) -> None:
-        """Take in a file: the rows are durable at once, the fact that they are taken in with the next flush."""
+        """Take in a file. Its rows are durable at once; that they are taken in is durable with the next flush."""
         await self.open()
         await self.flush()
         rows = {key: LOADED + value for key, value in self._process.spooled(file).items()}
@@ -404,7 +404,7 @@ class SimDataDatabase:
         return self.size()
 
     async def flush(self) -> Applied:
-        """Make the applied entries durable; returns an offset up to which they are."""
+        """Make the applied entries durable; returns an offset up to which they are durable."""
         if not self.is_open:
             return self.applied
         await self.detach()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.simulation.log_disk import LogDisk
     from tests.simulation.process import Machine, Process
 
-OPERATED = b"~"  # keys with this byte are those of `OperationClients`, which check themselves
+OPERATED = b"~"  # in the keys of `OperationClients`, which check their own history
 _BODY = 4  # an entry's body begins here, after its leader_epoch
 _MARK = b"\xc1"  # the first byte of a mark's body
 
@@ -33,10 +33,10 @@ class _Group:
     open: dict[bytes, bytes]  # the outcome is unknown, or a fault may have lost it
     refused: set[bytes]
     rewritten: set[bytes]  # keys of loads that clients have written since
-    either: dict[bytes, bytes]  # values that will replace a known one, or have
-    files: dict[bytes, bytes]  # by key: the file of the load that brought it; the mark has the file's name
+    either: dict[bytes, bytes]  # values that will replace, or have replaced, a known value
+    files: dict[bytes, bytes]  # by key: the name of the load's file that brought the key, as in the mark
     loaded: dict[bytes, bytes]  # by key: its value in that file
-    doubtful: set[bytes]  # a power cut came before they were synced, so even acknowledged ones may be lost
+    doubtful: set[bytes]  # keys that a power cut may have lost before they were synced, even if acknowledged
 
 
 class DataOracle:
@@ -61,11 +61,11 @@ class DataOracle:
         return self._keyspace(row).durability == Durability.DURABILITY_ASYNC
 
     def known_in(self, row: Partition) -> dict[bytes, bytes]:
-        """The partition's keys that were acknowledged."""
+        """The partition's keys whose values are acknowledged."""
         return _within(self._group(row).known, range_of(row))
 
     def open_in(self, row: Partition) -> dict[bytes, bytes]:
-        """The partition's keys that may be there or not."""
+        """The partition's keys that may or may not be there."""
         return _within(self._group(row).open, range_of(row))
 
     # Events at clients
@@ -88,7 +88,7 @@ class DataOracle:
         group.loaded.update(pairs)
 
     def has_brought(self, row: Partition, pairs: Mapping[bytes, bytes]) -> None:
-        """The load is taken in, so each replica in sync has it. A value that was written since then stays."""
+        """The load is taken in, so each replica in sync has its rows. A value that was written since then stays."""
         group = self._group(row)
         self._know(row, {key: value for key, value in pairs.items() if key in group.open})
         for node in row.isr:
@@ -100,8 +100,8 @@ class DataOracle:
         return [key for key in self.known_in(row) if key in group.files and key not in group.rewritten]
 
     def acknowledges(self, process: "Process", row: Partition, pairs: Mapping[bytes, bytes]) -> None:
-        """The write is done: each replica in sync has it, as durably as the keyspace demands. After an unclean election
-        that the leader hasn't heard of yet, the write may be lost.
+        """A client's write is acknowledged: each replica in sync has it, as durably as the keyspace demands. If the
+        leader hasn't heard of an unclean election yet, the write may be lost.
         """
         if process.rows[row.id].leader_epoch < self._unclean_epochs.get(row.id, 0):
             return
@@ -130,7 +130,7 @@ class DataOracle:
                 group.known[key] = value
 
     def refuses(self, row: Partition, keys: Iterable[bytes]) -> None:
-        """Nothing was done, and nothing will be."""
+        """A client's write was refused: it wasn't done, and never will be."""
         group = self._group(row)
         for key in keys:
             if group.either.pop(key, None) is None and group.open.pop(key, None) is not None:
@@ -144,8 +144,8 @@ class DataOracle:
         maybe: Mapping[bytes, bytes],
         found: Mapping[bytes, bytes | None],
     ) -> None:
-        """A client has its answer. When it asked, `expected` was acknowledged and `maybe` was there or not; a later
-        write may be in the answer or not.
+        """A client has the answer to a read. When it asked, the pairs of `expected` were acknowledged, and those of
+        `maybe` were there or not. The answer may have later writes, too.
         """
         group = self._group(row)
         for key, value in found.items():
@@ -163,8 +163,8 @@ class DataOracle:
     # What replicas have
 
     def _in_sync(self, process: "Process", partition_id: int) -> list[str]:
-        """The nodes that are in sync, or eligible, by the table or by the leader's own row, except those that were told
-        to delete their copies: they may have done so.
+        """The nodes that are in sync or eligible, according to the table or the leader's own row. Nodes that were told
+        to delete their copies are left out: they may have done so.
         """
         recorded = self._world.rows.get(partition_id)
         if recorded is None:
@@ -189,7 +189,7 @@ class DataOracle:
             )
 
     def _check_leader(self, process: "Process", row: Partition, key: bytes) -> None:
-        """No other node ever led at the leader_epoch of an acknowledged entry."""
+        """Check that no other node ever led at the leader_epoch of an acknowledged entry."""
         disk = process.machine.log_disk
         for entry in reversed(entry_keys(disk, row.id)):
             value = disk.get(entry) or b""
@@ -205,8 +205,8 @@ class DataOracle:
                 return
 
     def claims_loss(self, process: "Process", partition_id: int, committed: int) -> None:
-        """A follower says that its leader lacks entries up to `committed`, and is about to replace its copy: the logs
-        must differ there.
+        """A follower says that its leader lacks entries up to `committed`, and will replace its copy: the logs must
+        differ there.
         """
         follower = process.manager.replicas[partition_id]
         other = self._world.machine(follower.row.leader).process
@@ -221,7 +221,7 @@ class DataOracle:
             )
 
     def lose(self, row: Partition) -> None:
-        """An unclean election: entries that the new leader lacks, or has yet to sync, may be lost."""
+        """After an unclean election, entries that the new leader lacks, or hasn't synced yet, may be lost."""
         self._unclean_epochs[row.id] = row.leader_epoch
         group = self._group(row)
         there = _after_log(self._world.machine(row.leader), row.id, durably=not self._is_async(row))
@@ -234,8 +234,8 @@ class DataOracle:
                     group.either[key] = found
 
     def cut_power(self, machine: "Machine") -> None:
-        """Writes to `async` keyspaces that this machine had not synced may be lost. A load's values, which were synced,
-        show again then.
+        """Writes to `async` keyspaces that this machine had not synced may be lost. Then older values of loads, which
+        were synced, show again.
         """
         disk = machine.log_disk
         for row in self._world.rows.values():
@@ -253,7 +253,7 @@ class DataOracle:
                 group.open[key] = group.known.pop(key)
 
     def cut(self, machine: "Machine", start: bytes, end: bytes) -> None:
-        """Entries are about to leave a log: the acknowledged ones are flushed, or this replica doesn't count."""
+        """Entries are about to leave a log: if this replica counts, the acknowledged ones must be flushed."""
         id_ = partition_of(start)
         row = self._world.rows.get(id_)
         if row is None or machine.id not in has_everything(row) or machine.id in row.removing_replicas:

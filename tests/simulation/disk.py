@@ -1,4 +1,4 @@
-"""The simulated disk: a crash loses what was not synced. One write is atomic, as a write batch of RocksDB is."""
+"""The simulated disk: a crash loses unsynced writes. A write is atomic, like a write batch of RocksDB."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -10,7 +10,9 @@ BOOTSTRAP_INDEX: Final = 1
 
 
 class RaftDisk:
-    """The node's view, and how much of it is durable. It has the interface of `minkad.storage.raft_log`."""
+    """A node's log as the node sees it, and the part that is durable. It has the interface of
+    `minkad.storage.raft_log`.
+    """
 
     def __init__(self) -> None:
         self.seen = MemoryStorage()
@@ -38,7 +40,7 @@ class RaftDisk:
         self._write(MemoryStorage.create_snapshot, index, conf_state, data)
 
     def compact(self, index: int) -> None:
-        """Drop the entries up to `index`, if there are any."""
+        """Drop the entries up to `index`."""
         if index >= self.seen.first_index():
             self._write(MemoryStorage.compact, index)
 
@@ -68,7 +70,7 @@ class RaftDisk:
         return self._durable.last_index()
 
     def crash(self) -> None:
-        """Lose what is not durable."""
+        """Lose everything that isn't durable."""
         self._staged.clear()
         self.seen = MemoryStorage()
         self.seen.__dict__.update(self._durable.__dict__)

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 _A: Final = AssignmentState
 _MAY_HAVE: Final = (_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_ATTACHED, _A.ASSIGNMENT_STATE_RELEASING)
 _SACRIFICED: Final = 5  # processes, besides those that die in a retry
-PAUSE_MS: Final = 1000  # for which a duty that has ended processes is kept away, except the first time
+PAUSE_MS: Final = 1000  # the time for which a duty that has ended processes is kept away, except the first time
 _LOOK: Final = 0.25  # seconds between two checks for duties that no shard has
-_LATE: Final = 0.02  # seconds by which a timer of the process's loop may be late
+_LATE: Final = 0.02  # seconds that a timer of the process's loop may be late
 _INDEXES_EVERY: Final = 25  # changes of the tables
 
 
@@ -108,7 +108,9 @@ class DutyChecks:
             raise Violation("a stopped shard has released everything", f"{process.id} has {process.delegate.acting}")
 
     def _check_assigned(self, process: ShardProcess) -> None:
-        """The table assigns everything that the process holds to it: nothing is given away that a shard may hold."""
+        """Check that the table assigns to the process all duties that it holds: a duty that a shard may hold isn't
+        given away.
+        """
         for number in process.delegate.acting:
             if not (epoch := process.holds(number)):
                 continue
@@ -123,7 +125,7 @@ class DutyChecks:
                 )
 
     def _check_kept(self, duties: DutyState) -> None:
-        """While the grace lasts, a duty that is kept for a shard goes to no other one."""
+        """Check that a duty that is kept for a shard goes to another shard only after the grace."""
         now_ms = self._world.unix_ms()
         for number, (shard, until_ms) in self._kept.items():
             others = [one for one in duties.of_duty.get(number, ()) if one.shard != shard]
@@ -146,7 +148,9 @@ class DutyChecks:
         return duties.nowhere.get(row.pallet, {}) if row is not None else {}
 
     def _check_records(self, process: ShardProcess) -> None:
-        """The SDK and the delegate have the same duties attached, apart from lazy ones that the delegate has ended."""
+        """Check that the SDK and the delegate have the same duties attached, apart from lazy duties that the delegate
+        has ended.
+        """
         live = {number for number, record in process.core.hosting.records.items() if record.live}
         acting = process.delegate.acting
         over = {number for number in live - set(acting) if process.delegate.told[number].lazy}
@@ -156,7 +160,7 @@ class DutyChecks:
             )
 
     def _check_in_time(self, process: ShardProcess) -> None:
-        """A process that isn't stopped has released everything when its clearance ends, or has ended itself."""
+        """Check that, when its clearance ends, a process that isn't stopped has released everything or ended itself."""
         awake = self._world.now - process.slept_at > self._world.controller_settings.shards.clearance
         over = process.now() > process.core.until + _LATE
         if process.delegate.acting and over and awake and process.machine.ends_process and process.core.may_connect:
@@ -170,7 +174,9 @@ class DutyChecks:
 
     @property
     def bound(self) -> float:
-        """Seconds: a dead process's failure timeout, and time for the next steps."""
+        """The seconds within which a dead process's duties are elsewhere: the failure timeout, and time for the next
+        steps.
+        """
         return self._world.controller_settings.shards.failure_timeout + 3.0
 
     def _look(self) -> None:
@@ -240,7 +246,7 @@ class DutyChecks:
         return node is not None and node.emptied
 
     def _takes(self, shard: Shard, row: Duty) -> bool:
-        """True if the shard is there, and has room for the duty besides those that it has."""
+        """True if the shard is there, and has room for the duty besides its present duties."""
         process = self._world.shards.process_named(shard.name)
         is_there = process is not None and process.core.shard.incarnation == shard.incarnation
         if not is_there or shard.state != ShardState.SHARD_STATE_LIVE:
@@ -310,7 +316,7 @@ class DutyChecks:
 
 
 def is_quarantined(shard: Shard, row: Duty) -> bool:
-    """True if this version of the shard, or enough others with it, failed to attach the duty."""
+    """True if this version of the application failed to attach the duty, on this shard or on enough others."""
     return any(one.shard in (shard.name, "") and one.shard_version == shard.version for one in row.quarantines)
 
 

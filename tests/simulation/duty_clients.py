@@ -60,8 +60,8 @@ NOTHING: Final = b""  # the payload id of a missing duty
 
 
 class DutyClients:
-    """Changes a name at a time, each change repeated until its outcome is known; from then on the duty must be as the
-    client was told.
+    """Changes duties by their names. Each change is repeated until its outcome is known; from then on the duty must be
+    as the client was told.
     """
 
     def __init__(self, world: "DutyWorld") -> None:
@@ -122,7 +122,7 @@ class DutyClients:
         ask: Callable[[Process, ShardDoors], Awaitable[object]],
         told: Callable[[MinkaError | None], None] = lambda _: None,
     ) -> None:
-        """Call `told` once with the outcome: None if it is done."""
+        """Send the request, and call `told` once with the outcome: None if the request is done."""
         found = self._doors()
         is_told = False
 
@@ -149,7 +149,7 @@ class DutyClients:
                     tell(None)
 
         def give_up() -> None:
-            """Give up only once the asked process can no longer answer."""
+            """Give up once the asked process can't answer any more."""
             if process.alive and process.machine.process is process and not is_told:
                 self._world.after(1.0, give_up)
             else:
@@ -214,7 +214,7 @@ class DutyClients:
         self._ask(lambda _, to: to.duty_requests.change_duties(ChangeDutiesRequest(changes=[DutyChange(pin=pin)])))
 
     def _change(self, changes: list[DutyChange], payloads: dict[Name, bytes]) -> None:
-        """Make all of the changes or none: the request is repeated until its outcome is known."""
+        """Make all of the changes or none, in one request, which is repeated until its outcome is known."""
         if not changes:
             return
         request = ChangeDutiesRequest(changes=changes, consistency=self._rng.choice(_LEVELS))
@@ -263,7 +263,7 @@ class DutyClients:
         return {*conf_state.voters, *(conf_state.learners if everybody else ())}
 
     def _check_durable(self, members: list[int], payloads: list[bytes]) -> None:
-        """All `members` have the payloads on their disks."""
+        """Check that all `members` have the payloads on their disks."""
         world = self._world
         for payload_id in payloads:
             index = world.checks.recorded_at.get(payload_id)
@@ -277,7 +277,7 @@ class DutyClients:
                     )
 
     def _check_gone(self, name: Name, possible: set[bytes]) -> None:
-        """A client is told that the duty doesn't exist."""
+        """A client was told that the duty doesn't exist: check it."""
         if NOTHING not in possible and name not in self._over:
             raise Violation("an acknowledged change is not lost", f"{'/'.join(name)} is gone")
 
@@ -366,7 +366,7 @@ class DutyClients:
         self._ask(resume)
 
     def _look(self) -> None:
-        """Ask what people look at: the controller can answer in any state."""
+        """Send the requests of people who look at the cluster: the controller can answer them in any state."""
         pallet, rng = self._rng.choice(self._world.pallets), self._rng
         duties = list(self._world.checks.duties.duties.values())
 
@@ -385,7 +385,7 @@ class DutyClients:
     # The end
 
     def missing(self, state: State) -> str:
-        """A contradiction to a client's answer, or an imbalance; "" if all is well."""
+        """The first contradiction to a client's answer, or imbalance; "" if all is well."""
         if self._busy:
             return f"the change of {sorted(self._busy)[0]} has no outcome"
         for pallet in self._world.pallets:

@@ -30,7 +30,7 @@ _SETTLED: Final = 0.2  # seconds, short since something always changes here
 
 
 class DutyWorld(FullWorld):
-    """It draws its additions from a random generator of its own."""
+    """The full world, and shards, which use a random generator of their own."""
 
     def __init__(self, seed: int, trace: Trace) -> None:
         super().__init__(seed, trace)

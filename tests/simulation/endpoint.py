@@ -62,7 +62,7 @@ class Endpoint:
     # The network
 
     def if_alive(self, act: Callable[[], object]) -> None:
-        """A message arrives at this process; a stopped process takes it in when it continues."""
+        """Let a message arrive at this process; a stopped process takes it in when it continues."""
         if self.alive:
             self.loop.call_soon(act)
 
@@ -72,7 +72,7 @@ class Endpoint:
         act: Callable[[], object],
         broken: Callable[[], object] | None = None,
     ) -> None:
-        """Let `act` happen at `to` after some time, or `broken` here if that process has died meanwhile.
+        """Let `act` happen at `to` after some time; or `broken` here, if the process of `to` has died meanwhile.
 
         A message on a link that is cut waits: the caller may hear nothing for long, and the message may arrive
         late.

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from tests.simulation.full_world import FullWorld
 
 _UNKNOWN: Final = (Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED)
-MAX_KEYSPACES: Final = 10  # the number that it tries to create
+MAX_KEYSPACES: Final = 10  # the number of keyspaces that it tries to create
 _SOON: Final = 2  # the number of keyspaces that are requested before anything else
 LAST: Final = "last"
-_BY_RANGES: Final = (0.5, 0.5, 1.0)  # the share of a run's keyspaces
+_BY_RANGES: Final = (0.5, 0.5, 1.0)  # the share of keyspaces by ranges, drawn for each run
 _RANGES_ONLY: Final = 0.3  # the share of the runs that mostly split and merge
-_BOUNDS: Final = (0, 1, 2, 5)  # the number with which a keyspace begins
+_BOUNDS: Final = (0, 1, 2, 5)  # the number of a keyspace's bounds when it is created
 _MAX_BYTES: Final = (0, 0, 200, 400)  # a partition's maximum
 _QUEUED: Final = 0.3  # the share of requests that are queued if they can't begin
 
@@ -76,7 +76,7 @@ class Admin:
         self._world.after(1.0, self._next)
 
     def end(self) -> None:
-        """End the load except the writes and one last keyspace; no node is drained from now on."""
+        """End the load except the writes and one last keyspace. From now on no node is drained."""
         self._ended = True
         self._world.after(1.0, self._undrain_all)
         self._world.after(1.0, self._create_last)

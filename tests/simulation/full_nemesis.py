@@ -101,7 +101,7 @@ class Nemesis:
             self._world.after(rng.expovariate(1 / self._strikes_after), self._strike, victim)
 
     def _take_away(self, partition_id: int) -> None:
-        """The only machines in sync go away for long, as if their disks were lost: an eligible replica has to lead."""
+        """Take away all machines in sync for long, as if their disks were lost: an eligible replica has to lead."""
         world, row = self._world, self._world.rows.get(partition_id)
         if row is None or self._ended or not eligible_replicas(row):
             return

@@ -58,7 +58,7 @@ class FullWorld:
         self.hangs = random.Random(f"{seed} hangs").random() < 0.7
         self.cut_at: dict[Link, float] = {}
         founders = self._draw_settings(rng)
-        self.rows: dict[int, Partition] = {}  # the newest that any replica of the state has applied
+        self.rows: dict[int, Partition] = {}  # the newest rows that any replica of the state has applied
         self.proposed: dict[tuple[int, int], frozenset[str]] = {}  # by partition and leader_epoch: the newest
         self._served: dict[int, tuple[int, str]] = {}  # by partition: the newest leader_epoch, and the node
         self.keyspaces: dict[int, Keyspace] = {}  # as `rows`
@@ -137,7 +137,7 @@ class FullWorld:
         self, link: Link, arrive: Callable[[], object], give_up: Callable[[], object], hung: float = 0.0
     ) -> None:
         """Send as TCP does: messages on a link that is cut are sent again until the link is whole, or the connection is
-        given up. If only the way back is cut, sending ends once too much is unacknowledged.
+        given up. If only the way back is cut, sending ends when too much is unacknowledged.
         """
         back = (link[1], link[0])
         acknowledged = self.network.connected(*back) or self.now - self.cut_at.get(back, 0.0) < UNACKNOWLEDGED
@@ -228,13 +228,13 @@ class FullWorld:
                 return
 
     def unix_ms(self) -> int:
-        """The wall clock: it matters only to people who read times, and for how long a voter has been gone."""
+        """The wall clock. It matters only for times that people read, and for the time that a voter has been gone."""
         return FIRST_UNIX_MS + int(self.now * 1000)
 
     # Processes
 
     def start(self, machine: Machine) -> None:
-        """Start the machine's process unless it runs, or the machine is away."""
+        """Start the machine's process, if the machine is there and the process doesn't run."""
         if machine.process is None and not machine.is_away:
             self.say(machine.id, "start")
             machine.process = Process(self, machine)
@@ -372,8 +372,8 @@ class FullWorld:
             )
 
     def check_holder(self, process: Process, partition_id: int) -> None:
-        """The process serves a partition: no other process may do so now, and no other node may ever have done
-        so at this leader_epoch.
+        """The process serves a partition. No other process may serve the partition now, and no other node may ever have
+        served it at this leader_epoch.
         """
         mine, epoch = process.machine.id, process.rows[partition_id].leader_epoch
         newest, holder = self._served.get(partition_id, (0, mine))
@@ -391,7 +391,7 @@ class FullWorld:
                 )
 
     def _check_rows(self, state: State) -> None:
-        """In each row that has changed the leader is in sync, and each replica in sync is assigned and has
+        """Check each row that has changed: the leader is in sync, and each replica in sync is assigned and has
         everything.
         """
         for id_ in self.rows.keys() - state.partitions.keys():
@@ -417,8 +417,8 @@ class FullWorld:
                 self.nemesis.changed(before, row)
 
     def adopted(self, process: Process, row: Partition) -> None:
-        """A node acts on a partition's row that it was told: the row must be recorded. The child that a split makes
-        may come before its row.
+        """A node begins to act on a partition's row: the row must be recorded. (The node may make a split's child
+        before it has the child's row.)
         """
         if not row.partition_epoch:
             return

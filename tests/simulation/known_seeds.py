@@ -1,7 +1,7 @@
 """The seeds that found a bug, or a check that asked too much, in some version of Minka.
 
-Most have another history since the code draws its random numbers differently. They stay because a seed takes about a
-second.
+Most of these seeds have another history by now, since the code draws its random numbers differently. They stay because
+a run takes only about a second.
 """
 
 from typing import Final

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class SimLinks:
-    """The simulated `ReplicationLinks`."""
+    """The simulated `ReplicationLinks`: streams to other nodes."""
 
     def __init__(self, process: "Process") -> None:
         self._process = process

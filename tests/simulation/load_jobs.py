@@ -25,7 +25,7 @@ _S = LoadState
 
 
 class LoadJobs:
-    """Any job may send any node any request, once or again: after a lost answer, or as a second run."""
+    """A job may send any request to any node, also more than once: after a lost answer, or in a second run."""
 
     def __init__(self, world: "LoadWorld") -> None:
         self._world = world
@@ -33,7 +33,7 @@ class LoadJobs:
         self._ended = False
         self._committed: set[str] = set()  # the loads that are committed by a job's answer
         self._aborted: set[str] = set()  # the loads that are aborted by a job's answer
-        self._files: dict[str, tuple[int, dict[bytes, bytes]]] = {}  # by name: its partition and its rows
+        self._files: dict[str, tuple[int, dict[bytes, bytes]]] = {}  # by name: the file's partition and its rows
         self._rows: dict[int, dict[int, dict[bytes, bytes]]] = {}  # by load and partition, for loads that are committed
 
     def begin(self) -> None:
@@ -41,7 +41,7 @@ class LoadJobs:
         self._world.after(1.5, self._next)
 
     def end(self) -> None:
-        """Start no more jobs; a load that no job commits is abandoned."""
+        """Start no more jobs. A load that no job commits is abandoned."""
         self._ended = True
 
     def _next(self) -> None:
@@ -137,7 +137,7 @@ class LoadJobs:
         return self._rows.get(load.number, {})
 
     def check(self, state: State) -> None:
-        """At the end, loads are as jobs were told."""
+        """Check that, at the end, loads are as jobs were told."""
         for load in state.loads.rows.values():
             if load.id in self._committed and load.state != _S.LOAD_STATE_DONE:
                 raise Violation("the outcome that a job was told is final", f"{load.id} was committed, and is {load}")

@@ -22,7 +22,7 @@ _S = LoadState
 
 
 class LoadWorld(FullWorld):
-    """It draws its additions from a random generator of its own."""
+    """The full world, and jobs, which use a random generator of their own."""
 
     def __init__(self, seed: int, trace: Trace) -> None:
         super().__init__(seed, trace)
@@ -79,7 +79,7 @@ class LoadWorld(FullWorld):
                 self._check_done(state, load)
 
     def _check_done(self, state: State, load: Load) -> None:
-        """The logs of all replicas in sync have a part that is done."""
+        """Check that a part that is done is in the logs of all replicas in sync."""
         for partition_id, rows in self.jobs.rows_of(load).items():
             if load.number in state.loads.due.get(partition_id, ()) or (load.number, partition_id) in self._done:
                 continue

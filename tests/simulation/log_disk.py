@@ -1,6 +1,6 @@
 """The simulated log database of the replicas: the part that a machine's disk keeps, and a process's view of it.
 
-The end of a process keeps its writes; a power cut loses all unsynced batches from some batch on.
+When a process ends, its writes stay; a power cut loses all unsynced batches from some batch on.
 """
 
 import asyncio
@@ -114,7 +114,7 @@ class SimLogDatabase:
         self._last_sync_s = 0.0
 
     def die(self) -> None:
-        """End the process: its tasks no longer wait."""
+        """The process ends: cancel everything that its tasks wait for."""
         for future in self._futures:
             asyncio.Future.cancel(future)
 
@@ -140,13 +140,13 @@ class SimLogDatabase:
         self._on_delete(start, end)
 
     def sync(self) -> asyncio.Future[None]:
-        """Done when everything staged so far, and in the rest of this turn of the loop, is durable."""
+        """A future that is done when everything staged so far, and in the rest of this turn of the loop, is durable."""
         if self._next is None:
             self._next = self._new_future()
         return self._next
 
     def write(self) -> asyncio.Future[None]:
-        """Done when the operating system has it."""
+        """A future that is done when the operating system has everything staged so far."""
         if self._next_written is None:
             self._next_written = self._new_future()
         return self._next_written

@@ -14,12 +14,12 @@ from typing import Any, Final, cast
 from minka.errors import MinkaError
 from minkad.process.tasks import ENDS_NODE
 
-_MAX_TURNS: Final = 10_000  # in one moment; more of them are an endless loop
+_MAX_TURNS: Final = 10_000  # turns at one moment; more turns are an endless loop
 _RESOLUTION: Final = 1e-9  # seconds; closer moments are the same
 
 
 def _as_uvloop(now: float, when: float) -> float:
-    """The time at which a timer for `when` fires: uvloop counts whole milliseconds, so up to one early or late."""
+    """The time at which a timer for `when` fires. uvloop counts whole milliseconds: it is up to one early or late."""
     if when <= now:
         return when
     return math.floor((now + 2 * _RESOLUTION) * 1000) / 1000 + max(1, round((when - now) * 1000)) / 1000
@@ -49,7 +49,8 @@ class DriftingClock:
 class ProcessLoop:
     """The part of `asyncio.AbstractEventLoop` that tasks, futures, timers and code built on them need.
 
-    `now` answers the process's clock; `wake_at` asks the world to call `turn` when that clock shows a time.
+    `now` returns the time of the process's clock; `wake_at` asks the world to call `turn` when this clock shows a given
+    time.
     """
 
     def __init__(self, now: Callable[[], float], wake_at: Callable[[float], None]) -> None:
@@ -137,13 +138,13 @@ class ProcessLoop:
     # The interface that the world needs
 
     def next_due(self) -> float | None:
-        """When the next timer is due, by the process's clock; None if there is none."""
+        """The time at which the next timer is due, by the process's clock; None without timers."""
         while self._timers and self._timers[0][2].cancelled():
             heappop(self._timers)
         return self._timers[0][0] if self._timers else None
 
     def turn(self) -> None:
-        """Run everything that is due. Raises an error of a callback, or of a task that nobody awaits."""
+        """Run everything that is due. Raises the error of a callback, or of a task that nobody awaits."""
         now = self._now()
         while self._timers and self._timers[0][0] <= now + _RESOLUTION:
             timer = heappop(self._timers)[2]
@@ -169,7 +170,7 @@ class ProcessLoop:
         raise AssertionError("the process spins")
 
     def kill(self) -> None:
-        """End every task, whatever it does meanwhile; cut its outputs before."""
+        """End every task, even if it goes on after a cancellation. The process's outputs have to be cut before."""
         self.halted = False
         for _ in range(10):
             for task in list(self._tasks):

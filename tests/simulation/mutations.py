@@ -130,7 +130,7 @@ def _rejection_counts() -> Sequence[Patch]:
 
 
 def m_type(handler: object) -> int:
-    """The message type that this handler of the leader is for."""
+    """The type of the messages that this handler of the leader takes."""
     return next(type_ for type_, known in leader._FROM_PEER.items() if known is handler)
 
 

@@ -80,7 +80,7 @@ def _no_chance() -> Sequence[Patch]:
 
 
 def take_the_name() -> Sequence[Patch]:
-    """A process that registers under a name has it at once, although another one may hold it."""
+    """A process that registers under a name has the name at once, although another process may hold it."""
     return [(ShardControl, "is_alive", lambda *_: False)]
 
 
@@ -167,7 +167,7 @@ def forget_next_epoch() -> Sequence[Patch]:
 
 
 def lagging_nodes() -> Sequence[Patch]:
-    """A shard is told its node's state, although the shard's is newer."""
+    """A node tells a shard its state, although the shard's state is newer."""
 
     async def settled(self: ShardSessions, index: int) -> None:
         pass

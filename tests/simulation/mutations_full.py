@@ -64,7 +64,7 @@ def snapshot_with_old_configuration() -> Sequence[Patch]:
 
 
 def compact_what_is_not_applied() -> Sequence[Patch]:
-    """The driver doesn't ask the core which part of the log it still needs."""
+    """The driver trims the log without asking the core which part it still needs."""
     return [(RawNode, "compactable", RawNode.last_index)]
 
 
@@ -125,8 +125,8 @@ def fail_too_early() -> Sequence[Patch]:
 
 
 def judge_at_once() -> Sequence[Patch]:
-    """The controller fails silent nodes before a quorum confirms that it still leads, although its own pause may be
-    the reason that it heard nothing.
+    """The controller marks silent nodes FAILED before a quorum confirms that it still leads. Its own pause may be the
+    reason that it heard nothing.
     """
 
     async def keep_leading(self: ActiveController) -> None:

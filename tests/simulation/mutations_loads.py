@@ -50,7 +50,7 @@ def abandon_the_committed() -> Sequence[Patch]:
 
 
 def finish_what_is_asked() -> Sequence[Patch]:
-    """When one part of a load is done, the others count as done, too."""
+    """When one part of a load is done, its other parts count as done, too."""
     original = loads.finish_parts
 
     def finish_parts(state: State, command: FinishLoadParts, now_ms: int) -> list[Record]:

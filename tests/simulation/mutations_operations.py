@@ -18,7 +18,7 @@ def decide_on_what_is_applied() -> Sequence[Patch]:
 
 
 def tell_before_it_is_committed() -> Sequence[Patch]:
-    """An outcome is told although the entry on which it rests may yet be lost."""
+    """The leader tells an outcome although the entry on which it rests may still be lost."""
     original = Unapplied.wait
 
     def wait(self: Unapplied, offset: int, waiting: Waiting) -> None:
@@ -32,7 +32,7 @@ def tell_before_it_is_committed() -> Sequence[Patch]:
 
 
 def hide_the_expired() -> Sequence[Patch]:
-    """A read leaves out what has expired by its leader's clock, and nobody removes it."""
+    """A read leaves out keys that have expired by its leader's clock, and nobody removes them."""
     original = Requests._answer_read
 
     def answer_read(

@@ -43,7 +43,7 @@ def shrink_before_recorded() -> Sequence[Patch]:
 
 
 def watermark_ahead() -> Sequence[Patch]:
-    """One replica of the in-sync set doesn't need to have a write."""
+    """A write is committed when all replicas of the in-sync set but one have it."""
 
     def in_sync_end(self: Leader) -> int:
         matched = sorted(progress.matched for progress in self.counted)
@@ -91,7 +91,7 @@ def durable_when_staged() -> Sequence[Patch]:
 
 
 def cut_committed() -> Sequence[Patch]:
-    """Followers truncate a little more than their leader lacks, committed or not."""
+    """Followers truncate a little more than the entries that their leader lacks, committed or not."""
 
     def replicate(self: Progress, offset: int) -> None:
         original(self, max(self.state.log.base, offset - 2))
@@ -185,7 +185,7 @@ def merge_too_early() -> Sequence[Patch]:
 
 
 def merge_again() -> Sequence[Patch]:
-    """The row of any partition that is being merged into the left one begins its merge, even when it is under way."""
+    """The row of either partition of a merge begins the merge, even when it is under way."""
 
     def begin(self: Replicas, replica: ReplicaCore) -> Merge | None:
         left = replica if replica.row.merge_from else self.hosted.get(replica.row.merge_into)

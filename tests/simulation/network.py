@@ -52,7 +52,7 @@ class Network:
         return (sender, to) not in self._blocked
 
     def calm(self) -> None:
-        """From now on, no message on an open link is lost, doubled, late or overtaken, as on a stream of gRPC."""
+        """From now on, each message on an open link arrives once, in time and in order, as on a stream of gRPC."""
         self._calm = True
         self.profile = NetworkProfile(self.profile.delay)
 
@@ -96,7 +96,7 @@ def partition(rng: random.Random, nodes: Sequence[int]) -> tuple[str, list[Link]
 
 
 def between(left: Collection[int], right: Collection[int], *, both: bool) -> list[Link]:
-    """The links from each of `left` to each of `right`; if `both`, those back, too."""
+    """The links from each of `left` to each of `right`; if `both`, also the links in the other direction."""
     links = [(a, b) for a in sorted(left) for b in sorted(right)]
     return links + [(b, a) for a, b in links] if both else links
 

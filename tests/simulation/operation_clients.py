@@ -44,8 +44,8 @@ _CONDITIONS: Final = (If.ALWAYS, If.ABSENT, If.VALUE, If.VERSION)
 
 
 class OperationClients:
-    """They work on keys of their own in keyspaces whose acknowledged writes stay; each has a register and a counter, or
-    several by ranges.
+    """Clients that work on keys of their own, in keyspaces whose acknowledged writes stay. Each of these keyspaces has
+    a register and a counter; a keyspace by ranges has several.
     """
 
     def __init__(self, world: "FullWorld", clients: Clients) -> None:
@@ -105,7 +105,7 @@ class OperationClients:
         return [b"%s%s%d%s" % (name, OPERATED, row.keyspace_id, kind) for name in names for kind in (b"c", b"r")]
 
     def _group(self, key: bytes) -> list[Operated]:
-        """Requests to send together: one, or two operations on one key."""
+        """The requests to send together: one request, or two operations on one key."""
         both = [self._asked(key), self._asked(key)]
         together = all(map(is_operation, both)) and self._world.rng.random() < _TOGETHER
         return both if together else both[:1]
@@ -130,7 +130,7 @@ class OperationClients:
         )  # fmt: skip
 
     async def _ask(self, process: "Process", row: Partition, events: list[Operated]) -> None:
-        """Send them in one group, and record the outcome; an answer may never come."""
+        """Send the requests in one group, and record the outcome; an answer may never come."""
         first, called = self._asked_for, self._world.now
         self._asked_for += len(events)
         where = f"{process.machine.id}, partition {row.id}"
@@ -154,7 +154,7 @@ class OperationClients:
 
 
 def is_operation(event: Operated) -> bool:
-    """True if the request is sent as an operation; else it is a read, or a plain write."""
+    """True if the request is sent as an operation; False if it is sent as a read or a plain write."""
     return not event.is_read and not (event.is_blind and event.ttl is None)
 
 

@@ -32,22 +32,23 @@ _Content = tuple[int, int, bytes]  # an entry's: its predecessor's term, its typ
 class RaftOracle:
     """Sees every step of every node, every message and every entry; raises Violation.
 
-    `bootstrap_index`: the group begins with a snapshot at this index, in term 1. `disks`, by node: to check that
-    leaders commit only entries on a quorum of them; the configuration must not change between a commit and `observe`.
+    `bootstrap_index`: the group begins with a snapshot at this index, in term 1. `disks`, by node, are there to check
+    that leaders commit only entries that are on a quorum of disks. For this, the configuration must not change between
+    a commit and `observe`.
     """
 
     def __init__(self, bootstrap_index: int = 1, disks: Mapping[int, RaftDisk] | None = None) -> None:
         self._disks = disks
         self.leaders: dict[int, int] = {}  # by term
         self.terms: list[int] = [1] * (bootstrap_index + 1)  # the terms of the committed entries, by index
-        self._committed_in: list[int] = [1] * (bootstrap_index + 1)  # the term of the node that committed it first
+        self._committed_in: list[int] = [1] * (bootstrap_index + 1)  # by index: the term of its first committer
         self._entries: dict[tuple[int, int], _Content] = {}  # by index, term
         self._seen: dict[int, _Seen] = {}
         self._promised: dict[int, int] = {}  # by node: the newest term that it has sent to others as its own
         self._votes: dict[tuple[int, int], int] = {}  # by node and term: the candidate to which it has sent its vote
-        self._acknowledged: dict[int, tuple[int, int]] = {}  # by node: a term, and the last index that it had then
+        self._acknowledged: dict[int, tuple[int, int]] = {}  # by node: a term, and its last index in that term
         self._states: dict[int, int] = {}  # digest of the state by applied index
-        self._configurations: list[tuple[int, bytes]] = []  # by the first applied index at which each holds
+        self._configurations: list[tuple[int, bytes]] = []  # each with the first applied index at which it holds
 
     @property
     def committed(self) -> int:
@@ -171,7 +172,7 @@ class RaftOracle:
                 raise Violation("one vote a term", f"node {sender} votes in term {term} for {other} and {message.to}")
 
     def appended(self, id_: int, entries: Sequence[Entry], term_before: int) -> None:
-        """A node appends entries to its log, after one of `term_before`."""
+        """A node appends entries to its log, after an entry of `term_before`."""
         for entry in entries:
             index, term = entry.index, entry.term
             content = (term_before, entry.type, entry.data)
@@ -208,7 +209,7 @@ class RaftOracle:
 
 
 def _check_durable(message: Message, disk: RaftDisk) -> None:
-    """Raises Violation for a promise that a crash of its sender could break."""
+    """Raises Violation if the message makes a promise that a crash of the sender would break."""
     said, type_ = f"node {message.from_id} tells {message.to}", message.type
     state, term = disk.durable_state, message.term
     if term > state.term:

@@ -96,7 +96,7 @@ class Machine:
     process: "Process | None" = None
     stopped_until: float = 0.0
     deaf_since: float = 0.0
-    deaf_until: float = 0.0  # until then its data port reads everything, and answers nothing
+    deaf_until: float = 0.0  # until this time its data port reads everything, and answers nothing
     sync_time: float = 0.0  # seconds, the mean
     wall_skew_ms: int = 0  # by how much its wall clock is ahead
     starts: int = 0
@@ -124,9 +124,9 @@ class Process(Endpoint):
         self.built_at = 0.0
         self.kill_after = 0  # it dies after this number of points of persist, send and apply; 0: it doesn't
         self.writing_since: float | None = None
-        self.stalled_until = 0.0  # until then the disk was too slow to wait for
+        self.stalled_until = 0.0  # until this time the disk was too slow to wait for
         self.works: list[float] = []  # the time at which each thread began its work with the disk
-        self.worked_until = 0.0  # until then one of them was that slow
+        self.worked_until = 0.0  # until this time one of these threads was too slow
         self.stopping = False
         self.rng = random.Random(world.rng.random())
         self.rows: dict[int, Partition] = {}  # the rows that this process acts on
@@ -274,7 +274,7 @@ class Process(Endpoint):
         return manager
 
     def _reported(self, report: Report) -> None:
-        """A replica reports something to the reader of the log."""
+        """A replica reports something that the reader of the daemon's log would see."""
         if self.alive and report.text.startswith("the leader lacks what was committed"):
             self.world.claims_loss(self, report.names)
 
@@ -345,7 +345,7 @@ class Process(Endpoint):
         return self.world.spooled(self, file)
 
     async def _in_thread(self, plan: Callable[..., Any], *arguments: Any) -> Any:
-        """Plan, then wait for as long as a thread would take, while everything else continues."""
+        """Plan, then wait for as long as a thread would need; everything else continues meanwhile."""
         planned = plan(*arguments)
         await self.pause(self.world.planning_time())
         return planned
@@ -366,7 +366,7 @@ class Process(Endpoint):
             self.world.after(0.0, self.world.crash, self)
 
     async def stop(self) -> None:
-        """Stop gracefully: let others lead, stop serving, say goodbye, end."""
+        """Stop gracefully: let others lead, stop serving, leave the cluster, end."""
         if self.stopping:
             return
         self.stopping = True
@@ -397,7 +397,7 @@ class Process(Endpoint):
         self.driver.receive([message])
 
     def point(self) -> None:
-        """Take one step of persist, send or apply. Raises Killed if it is the last one."""
+        """Note one step of persist, send or apply. Raises Killed if it is to be the last one."""
         if self.kill_after:
             self.kill_after -= 1
             if not self.kill_after:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Clients:
-    """They propose and read at leaders, and sometimes elsewhere."""
+    """Clients that propose and read at leaders, and sometimes at other nodes."""
 
     def __init__(self, world: "RaftWorld") -> None:
         self._world = world
@@ -66,7 +66,7 @@ class Clients:
         return b"%d" % self._numbers + b"." * self._payload_size
 
     def applied(self, node: RaftNode, entry: Entry) -> None:
-        """A node has applied an entry: a client that waits for it there hears that its proposal is done."""
+        """A node has applied an entry: a client that waits for it at this node hears that its proposal is done."""
         payload = self._world.oracle.data(entry.index)
         if payload in self._refused:
             raise Violation(

@@ -85,6 +85,6 @@ class RaftNode:
             self.conf_state = self.raw.apply_conf_change(change)
 
     def take_snapshot(self, keep: int) -> None:
-        """Snapshot the present state, and trim the log up to `keep` entries before it."""
+        """Make a snapshot of the present state, and trim the log; `keep` entries before the snapshot stay."""
         self.disk.stage_snapshot(self.applied, self.conf_state, self.state.to_bytes(4, "big"))
         self.disk.compact(self.applied - keep)

@@ -184,7 +184,7 @@ class RaftWorld:
         self._observe(node)
 
     def _sync(self, node: RaftNode, ready: Ready) -> bool:
-        """True if the write is durable already."""
+        """Begin to make the node's write durable. Returns True if it is durable at once."""
         if node.sync_time:
             node.writing = ready
             self.after(self.rng.expovariate(1 / node.sync_time), self._written, node, node.incarnation)
@@ -261,7 +261,7 @@ class RaftWorld:
             self.after(0.5, self._report, node, node.incarnation, to, None)
 
     def _report(self, node: RaftNode, incarnation: int, to: int, snapshot: bool | None) -> None:
-        """The transport reports the outcome of a snapshot, or (None) that a node can't be reached."""
+        """The transport reports the outcome of a snapshot or, if `snapshot` is None, that `to` can't be reached."""
         if node.raw is None or node.incarnation != incarnation:
             return
         if snapshot is None:
@@ -293,7 +293,7 @@ class RaftWorld:
         self.after(self.rng.expovariate(1 / self._restart_time), self.restart, node)
 
     def restart(self, node: RaftNode) -> None:
-        """Start the process unless it runs."""
+        """Start the process if it doesn't run."""
         if node.raw is not None:
             return
         storage = node.disk.seen
@@ -325,7 +325,9 @@ class RaftWorld:
         self._finish_load()
 
     def _finish_load(self) -> None:
-        """Until a last proposal is committed: leave a joint configuration, stop removed nodes, propose."""
+        """Leave a joint configuration, stop removed nodes, and propose; again and again until a last proposal is
+        committed.
+        """
         self.after(5.0, self._finish_load)
         leader = self.leader()
         if leader is not None:

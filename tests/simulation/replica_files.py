@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 META: Final = b"m"
 ENTRY: Final = b"p"
-_ID_END: Final = 5  # of these parts of a key: the letter, and 4 bytes for the partition
+_ID_END: Final = 5  # the end of these parts of a key: the letter, and 4 bytes for the partition
 _EPOCH_BYTES: Final = 4  # before the body of an entry
 
 _decode: Final = msgspec.msgpack.Decoder().decode

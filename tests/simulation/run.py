@@ -20,7 +20,7 @@ class World(Protocol):
     """Everything that a seed decides."""
 
     def run(self) -> Outcome:
-        """Run to the end. Raises Violation, or an error of the real code."""
+        """Run the world to its end. Raises Violation, or an error of the real code."""
 
 
 WORLDS: Final[dict[str, Callable[[int, Trace], World]]] = {
@@ -49,7 +49,7 @@ class Failure:
 
 
 def run(world: str, seed: int, echo: Callable[[str], None] | None = None) -> Outcome | Failure:
-    """Run one seed. The assertions in the real code are checks, too; `echo` gets every event."""
+    """Run one seed. Failed assertions in the real code count, too. `echo` gets every event."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         outcome = _run(world, seed, Trace(echo))

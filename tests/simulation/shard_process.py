@@ -55,14 +55,14 @@ _CANCEL_S: Final = 0.1  # seconds after which a cancelled coroutine counts as on
 
 @dataclass(slots=True)
 class Manners:
-    """How a delegate behaves."""
+    """The behaviour of a delegate."""
 
     mean: float  # seconds that a call takes
     raises: float = 0.0
     hangs: float = 0.0
     is_coroutine: bool = True
-    ends_lazy: float = 0.0  # the probability, each time it is asked for its duties
-    jitter: float = 0.0  # the share by which the weights that it reports vary
+    ends_lazy: float = 0.0  # the probability that it ends a lazy duty each time it is asked for its duties
+    jitter: float = 0.0  # the share by which reported weights vary
 
 
 @dataclass(slots=True)

@@ -96,7 +96,7 @@ class ShardStream:
         self._there.send(partial(self._take, copy))
 
     def close(self) -> None:
-        """Close the session: the shard does, or its machine if the process is gone. The node hears of it."""
+        """The shard closes the session, or its machine does if the process is gone. The node hears of it."""
         self.is_open = False
         if self._server is not None:
             server, world = self._server, self._client.world

@@ -48,7 +48,7 @@ class Shards:
         self._poison = rng.random() < 0.4  # true if some duties end the processes that attach them
 
     def is_poison(self, number: int) -> bool:
-        """True if this duty ends the processes that attach it, as long as there are faults."""
+        """True if this duty ends each process that attaches it, which it does as long as there are faults."""
         return self._poison and not self._ended and number % _POISON_EVERY == 0
 
     def _host(self, number: int) -> ShardHost:
@@ -219,7 +219,7 @@ class Shards:
         self._again(host)
 
     def _change_capacities(self) -> None:
-        """Change a shard's capacities: the running process says so, or the next one does."""
+        """Change a shard's capacities. Either the running process states the new ones, or the next process does."""
         host = self._any()
         host.pallets = self._capacities()
         if host.process is not None and self._rng.random() < 0.5:

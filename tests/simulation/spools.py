@@ -145,7 +145,7 @@ class SimSpool:
         assert file.checksum == checksum, file
 
     async def link(self, number: int, name: str, checksum: int) -> Path:
-        """A link to the file, which the caller takes over. Raises UNKNOWN_FILE."""
+        """Make a link to the file; the caller has to remove it. Raises UNKNOWN_FILE."""
         await self.verify(number, name, checksum)
         link = Path("spool") / str(next(self._numbers))
         self._links[link] = self.find(number, name)[1]

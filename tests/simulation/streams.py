@@ -32,8 +32,8 @@ class Way:
     def __init__(
         self, sender: Endpoint, to: Endpoint, broken: Callable[[], None], hangs_until: Callable[[], float] = lambda: 0.0
     ) -> None:
-        """`broken` is called at the sender, perhaps more than once. Until `hangs_until` the other end takes nothing
-        in.
+        """`broken` is called at the sender when the stream breaks, perhaps more than once. Until `hangs_until` the
+        other end takes nothing in.
         """
         self._hangs_until = hangs_until
         self._sender = sender

@@ -1,5 +1,5 @@
-"""Whole simulated runs in which each piece of a command has one row, so that commands that only a large cluster divides
-are divided here.
+"""Whole simulated runs in which each piece of a command has one row. So commands are divided here that are otherwise
+divided only in large clusters.
 """
 
 import pytest

@@ -17,7 +17,7 @@ _WHOLE_TABLE = ("create", "another voter leads")  # events that may go over all 
 
 @pytest.fixture(scope="module")
 def measured() -> dict[int, dict[str, Measurement]]:
-    """By the number of partitions, by event. Plans are made on a thread, so the reassignment is left out."""
+    """The measurements, by number of partitions and event. There is no reassignment: its plan is made on a thread."""
     return {partitions: _measured(partitions) for partitions in (_SMALL, _LARGE)}
 
 

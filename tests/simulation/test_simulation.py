@@ -40,7 +40,7 @@ def test_a_seed_that_once_failed(world: str, seed: int) -> None:
 
 @pytest.mark.parametrize(("world", "seed"), [("raft", 7), ("full", 7), ("full", 2001066), ("duties", 7), ("loads", 7)])
 def test_a_seed_replays_exactly(world: str, seed: int) -> None:
-    """In another process, too, where sets of names have another order."""
+    """A seed also replays exactly in another process, where sets of names have another order."""
     command = [sys.executable, "-m", "tests.simulation", "--world", world, "--seed", str(seed), "--trace"]
     runs = [
         subprocess.run(command, env=os.environ | {"PYTHONHASHSEED": hashing}, capture_output=True, check=True).stdout
@@ -52,7 +52,9 @@ def test_a_seed_replays_exactly(world: str, seed: int) -> None:
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.name)
 def test_a_mutation_fits_the_code(mutation: Mutation) -> None:
-    """Everything that it changes exists; otherwise nobody would notice before `--mutate` gets to it."""
+    """All functions that the mutation changes exist. Otherwise nobody would notice before `--mutate` gets to the
+    mutation.
+    """
     with mutation.applied():
         pass
 

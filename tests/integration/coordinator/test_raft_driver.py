@@ -161,9 +161,7 @@ async def leader_of(nodes: dict[int, Node]) -> Node:
 
 @pytest.mark.parametrize("whose", ["the leader's", "a follower's", "everybody's"])
 async def test_a_slow_disk_costs_no_leadership(tmp_path: Path, whose: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Heartbeats, answers and confirmations go on while a sync waits; nothing is committed without a quorum of
-    disks.
-    """
+    """Heartbeats, answers and confirmations go on while a sync waits, but each commit needs a quorum of disks."""
     monkeypatch.setattr(log_database, "STALLED_S", 60.0)
     async with group(tmp_path, 3) as nodes:
         leader = await leader_of(nodes)
@@ -197,7 +195,9 @@ async def test_a_slow_disk_costs_no_leadership(tmp_path: Path, whose: str, monke
 
 
 async def test_the_others_write_while_the_leader_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are a quorum without it: their common entries are committed and applied before its own disk has them."""
+    """The followers are a quorum without the leader: entries on their disks are committed and applied before the
+    leader's disk has them.
+    """
     monkeypatch.setattr(log_database, "STALLED_S", 60.0)
     async with group(tmp_path, 3, election_ticks=100_000) as nodes:
         nodes[1].driver.raw.campaign()
@@ -215,7 +215,7 @@ async def test_the_others_write_while_the_leader_does(tmp_path: Path, monkeypatc
 
 
 async def test_one_entry_is_sent_ahead_of_the_leaders_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All later proposals meanwhile share the next entry."""
+    """Proposals that come while an entry is ahead of the leader's disk wait, and share the next entry."""
     monkeypatch.setattr(log_database, "STALLED_S", 60.0)
     async with group(tmp_path, 3, election_ticks=100_000) as nodes:
         nodes[1].driver.raw.campaign()
@@ -242,8 +242,8 @@ async def test_one_entry_is_sent_ahead_of_the_leaders_disk(tmp_path: Path, monke
 async def test_no_snapshot_is_of_more_than_the_log_says_is_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log's commit index doesn't cover entries that are applied while the disk works. A node that crashed with a
-    snapshot of them could not start again.
+    """While the disk works, entries are applied that the commit index in the log doesn't cover yet. A node that crashed
+    with a snapshot of these entries could not start again.
     """
     monkeypatch.setattr(log_database, "STALLED_S", 60.0)
     async with group(tmp_path, 3, election_ticks=100_000, snapshot_entries=1) as nodes:
@@ -266,8 +266,8 @@ async def test_no_snapshot_is_of_more_than_the_log_says_is_committed(
 async def test_the_log_keeps_what_the_core_does_not_know_to_be_applied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The core hears that entries are applied only when the disk has the entries that came with them, and may campaign
-    before that.
+    """A round's entries may be applied before the disk has the round's new entries; the core hears of it only
+    afterwards. The core may campaign before that.
     """
     monkeypatch.setattr(log_database, "STALLED_S", 60.0)
     async with group(tmp_path, 3, election_ticks=100_000, snapshot_entries=1) as nodes:
@@ -303,7 +303,9 @@ async def test_the_log_keeps_what_the_core_does_not_know_to_be_applied(
 async def test_what_was_committed_is_applied_while_the_disk_takes_the_next_entry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Here both are in one round. With two voters nothing is committed before the leader has it on its own disk."""
+    """One round has both entries here. With two voters an entry is committed only when the leader has it on its own
+    disk.
+    """
     monkeypatch.setattr(log_database, "STALLED_S", 60.0)
     async with group(tmp_path, 2, election_ticks=100_000) as nodes:
         nodes[1].driver.raw.campaign()
@@ -343,7 +345,7 @@ async def test_a_leader_whose_disk_does_not_answer_is_replaced(tmp_path: Path) -
 async def test_where_the_leaders_process_has_died_another_is_elected_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It happens long before an election timeout."""
+    """The election is held long before an election timeout."""
     monkeypatch.setattr(raft_driver, "CAMPAIGN_TICKS", 100_000)
     async with group(tmp_path, 3, election_ticks=100_000) as nodes:
         nodes[1].driver.raw.campaign()
@@ -357,8 +359,8 @@ async def test_where_the_leaders_process_has_died_another_is_elected_at_once(
 
 
 async def test_word_of_a_dead_process_leaves_what_waits_for_the_disk_alone(tmp_path: Path) -> None:
-    """Messages that arrive meanwhile are taken in afterwards: a snapshot could change the configuration before all
-    entries are applied.
+    """Messages that arrive while the disk works are taken in afterwards: a snapshot could change the configuration
+    before all entries are applied.
     """
     async with group(tmp_path, 3, election_ticks=100_000) as nodes:
         nodes[1].driver.raw.campaign()
@@ -411,8 +413,8 @@ async def test_a_large_proposal_is_applied_in_pieces_and_the_loop_has_its_turn(t
 async def test_others_have_a_turn_after_a_piece_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pause: float, seconds: float, waits: bool
 ) -> None:
-    """Commands that took a while make a piece; the loop waits for a turn after it, unless there was a pause
-    anyway.
+    """Commands that take a while are applied in pieces. After each piece the loop waits for a turn, unless it has
+    paused anyway.
     """
     turns: list[int] = []
 

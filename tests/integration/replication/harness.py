@@ -47,8 +47,8 @@ class Cluster:
         self.keyspace = Keyspace(min_insync=1, durability=Durability.DURABILITY_SYNC)
         self.low_disks: set[str] = set()
         self.operation: Operation | None = None  # moves all partitions
-        self.dead: set[str] = set()  # nodes that the controller does not take into an in-sync set
-        self.failed: set[str] = set()  # nodes that are FAILED by the table
+        self.dead: set[str] = set()  # nodes that the controller keeps out of in-sync sets
+        self.failed: set[str] = set()  # nodes that are FAILED in the table
         self.requests = 0  # the number of requests to change in-sync sets
         self.isr_changes: list[IsrChange] = []
         self.before_alter_isr: list[MinkaError] = []  # raised instead of recording a change, one for each request
@@ -186,7 +186,7 @@ class Cluster:
         return self.change(partition_id, lambda row: setattr(row, "successor", successor))
 
     def elect(self, partition_id: int, leader: str, *, without: Sequence[str] = ()) -> Partition:
-        """Make the row of a new leadership, without some nodes in its in-sync set."""
+        """Make the row of a new leadership; some nodes may leave its in-sync set."""
 
         def change(row: Partition) -> None:
             row.leader = leader
@@ -197,7 +197,7 @@ class Cluster:
         return self.change(partition_id, change)
 
     async def move(self, target: str, *partition_ids: int) -> None:
-        """Begin migrations as the controller does: both sides are told."""
+        """Begin migrations as the controller does: tell the source and the target."""
         rows = [self.add_target(id_, target) for id_ in partition_ids]
         by_source: dict[str, list[Partition]] = {}
         for row in rows:

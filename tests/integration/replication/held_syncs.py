@@ -11,7 +11,7 @@ from tests.integration.replication.node import TestNode
 
 
 class HeldSyncs:
-    """Syncs of a node's log that don't end before `release`."""
+    """Syncs of a node's log that end only after `release`."""
 
     def __init__(self, sync: Callable[[], asyncio.Future[None]], when: Callable[[], bool]) -> None:
         self.held: list[tuple[asyncio.Future[None], Sync]] = []  # the real sync, and the future to wait for instead
@@ -19,7 +19,7 @@ class HeldSyncs:
         self._when = when
 
     def sync(self) -> asyncio.Future[None]:
-        """Begin a sync; its end is held if the test wants that now."""
+        """Begin a sync; its end is held if the test wants this now."""
         synced = self._sync()
         if not self._when():
             return synced

@@ -100,8 +100,8 @@ KINDS: Final[list[Callable[[random.Random, int], bytes]]] = [_with_long_words, _
 
 
 def attack(address: tuple[str, int], seed: int, scale: int, count: int, stopped: Event) -> None:
-    """Send `count` of these over one connection after the other, each up to about `scale` bytes; read some of the
-    answers, and leave the others.
+    """Send `count` harmful inputs, each up to about `scale` bytes, over one connection after the other. Read some of
+    the answers, and leave the others.
     """
     rng, until = random.Random(seed), time.monotonic() + _TOO_LONG_S
     for _ in range(count):

@@ -8,7 +8,7 @@ SMALL: dict[bytes, bytes | None] = {b"a": b"1", b"b": b"2"}
 
 
 async def two(c: Cluster, rows: dict[bytes, bytes | None], *partition_ids: int) -> tuple[TestNode, TestNode]:
-    """Create partitions with these rows at athens; ephesus has nothing."""
+    """Start athens and ephesus, and create partitions with these rows at athens."""
     athens, ephesus = await c.add("athens", "ephesus")
     await c.create("athens", *(partition_ids or (1,)))
     for id_ in partition_ids or (1,):

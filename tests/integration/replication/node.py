@@ -88,7 +88,7 @@ class TestedLinks(DataLinks):
 
 
 class TestedManager(ReplicaManager):
-    """A manager whose answers to leaders' frames are lost while it is mute."""
+    """A manager whose answers to leaders' frames are lost while `mute` is set, except the answers to probes."""
 
     mute = False
 
@@ -218,11 +218,11 @@ class TestNode:
         return self.data_port.connections
 
     def replica(self, partition_id: int = 1) -> Replica:
-        """The node's replica of the partition, as it is in memory."""
+        """The node's replica of the partition, in memory."""
         return self.manager.replicas[partition_id]
 
     async def tell(self, *rows: Partition, term: int = 1) -> UpdateReplicasResponse:
-        """Tell the node these rows, like the controller."""
+        """Send the node these rows, like the controller."""
         return await self.manager.update_replicas(UpdateReplicasRequest(controller_term=term, partitions=rows))
 
     async def ask(

@@ -32,7 +32,7 @@ async def same_everywhere(c: Cluster, partition_id: int = 1) -> None:
 
 
 async def led_by(c: Cluster, node: TestNode) -> None:
-    """Wait until the node leads by the controller's table."""
+    """Wait until the node leads, according to the controller's table."""
     await until(lambda: c.rows[1].leader == node.id)
 
 
@@ -42,7 +42,7 @@ async def applied(node: TestNode, offset: int) -> None:
 
 
 def cut_off(node: TestNode) -> Callable[[], None]:
-    """Hold back the entries that the node would append from other nodes, until the returned function is called."""
+    """Hold back the node's frames to its followers until the returned function is called."""
     node.links.whole.clear()
     return node.links.whole.set
 

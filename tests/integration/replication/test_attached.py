@@ -1,4 +1,6 @@
-"""The child of a split before it has a database of its own: its parent's serves it, and it survives crashes."""
+"""The child of a split before it has a database of its own: its data is in its parent's database, is served, and
+survives crashes.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -34,7 +36,7 @@ from tests.unit.storage.crash import crashed_copy
 
 @asynccontextmanager
 async def attached(*nodes: TestNode) -> AsyncIterator[None]:
-    """Within the block, these nodes make no databases for children."""
+    """Within the block, children on these nodes get no databases of their own."""
     go_on = asyncio.Event()
     with pytest.MonkeyPatch.context() as patch:
         for node in nodes:
@@ -58,7 +60,7 @@ def _is_detached(node: TestNode) -> bool:
 
 
 def has_child(*nodes: TestNode) -> bool:
-    """True if all of them have made the child."""
+    """True if all these nodes have made the child."""
     return all(2 in node.manager.replicas and node.replica(2).is_made for node in nodes)
 
 
@@ -68,7 +70,7 @@ def folder(node: TestNode) -> Path:
 
 @pytest.mark.parametrize("large", [False, True])
 async def test_both_halves_are_served(tmp_path: Path, large: bool) -> None:
-    """The parent is in memory, or has a database."""
+    """This is so if the parent's data is only in memory, and if it has a database."""
     async with cluster(tmp_path) as c:
         athens, *others = await three(c)
         rows = {key: value * (50 if large else 1) for key, value in ROWS.items() if value is not None}
@@ -143,8 +145,8 @@ async def test_a_crash_before_there_is_a_database(tmp_path: Path, durability: in
 
 
 async def test_a_child_that_is_led_before_its_parent(tmp_path: Path) -> None:
-    """After a crash nobody leads the parent. Its log has more than its data, and is applied as far as the child
-    needs.
+    """After a crash nobody leads the parent. The parent's log has entries that its data lacks; they are applied as far
+    as the child needs them.
     """
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
@@ -224,7 +226,9 @@ async def test_a_parent_is_deleted_once_the_child_has_its_own(tmp_path: Path) ->
 
 
 async def test_a_parent_is_deleted_after_a_start(tmp_path: Path) -> None:
-    """Its log is not applied up to the marker, and never will be: the child's leader sends the child again."""
+    """The parent's log is never applied up to the split's marker, so the child isn't made of it: the child's leader
+    sends a copy.
+    """
     async with cluster(tmp_path) as c:
         cyrene = await cyrene_attached(c)
         async with attached(cyrene):
@@ -292,8 +296,8 @@ async def test_a_parent_is_replaced_once_the_child_has_its_own(tmp_path: Path) -
 async def test_a_child_is_lost_with_its_parent_and_comes_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crashes: bool
 ) -> None:
-    """Both were in sync: they leave the set, and take their leaders' checkpoints, even if the node crashes while the
-    parent's is put in place.
+    """Both replicas were in sync. They leave the in-sync sets, and take checkpoints from their leaders, even if the
+    node crashes while the parent's checkpoint is put in place.
     """
     async with cluster(tmp_path) as c:
         athens, byzantium, _ = await three(c)
@@ -330,7 +334,9 @@ async def test_a_child_is_lost_with_its_parent_and_comes_again(
 
 
 async def test_a_child_that_is_lost_is_not_attached_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checkpoint without the child's keys has replaced the parent's data. The child's own hasn't come yet."""
+    """A checkpoint without the child's keys has replaced the parent's data, and the child's own checkpoint hasn't come
+    yet.
+    """
     async with cluster(tmp_path) as c:
         cyrene = await cyrene_attached(c)
         athens = c.nodes["athens"]

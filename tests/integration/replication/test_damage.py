@@ -1,4 +1,4 @@
-"""Damaged data is refused each time, its keys never count as missing, and the data is made again when that is
+"""Reads of damaged data are refused each time: its keys never count as missing. The data is made again when that is
 safe.
 """
 
@@ -50,7 +50,7 @@ def zero(path: Path) -> None:
 
 
 async def alone(c: Cluster) -> TestNode:
-    """One node, stopped; its log no longer has all of its data."""
+    """One stopped node, whose log no longer has all of its data."""
     (athens,) = await c.add("athens")
     await c.create("athens", 1)
     await athens.put(1, ROWS)
@@ -120,7 +120,7 @@ async def whole_again(c: Cluster) -> None:
     ],
 )
 async def test_the_only_copy_is_refused_each_time(tmp_path: Path, pattern: str, harm: Callable[[Path], None]) -> None:
-    """All reads are refused, after another start, too, and the damage is reported with its folder. Once the file is
+    """All reads are refused, also after another start, and the report of the damage names the folder. Once the file is
     restored, the data is served.
     """
     async with cluster(tmp_path, SLOW) as c:
@@ -265,7 +265,7 @@ async def test_nothing_is_served_before_all_is_applied_again(tmp_path: Path, mon
 
 
 async def test_a_damaged_leader_lets_another_lead_and_is_rebuilt(tmp_path: Path) -> None:
-    """Clients that read meanwhile wait, and each replica in sync has everything at any time."""
+    """Clients that read meanwhile wait. At any time, each replica in sync has everything."""
     async with cluster(tmp_path, SLOW) as c:
         athens, *_ = await trimmed(c)
         flip(newest(athens, "*.sst"))
@@ -278,7 +278,7 @@ async def test_a_damaged_leader_lets_another_lead_and_is_rebuilt(tmp_path: Path)
 
 
 async def test_a_damaged_follower_leaves_before_its_copy_is_replaced(tmp_path: Path) -> None:
-    """Otherwise it would be elected with no data if its leader died meanwhile."""
+    """Otherwise, if the leader died while the copy is replaced, the follower would be elected without data."""
     async with cluster(tmp_path, SLOW) as c:
         athens, byzantium, _ = await trimmed(c)
         in_sync: list[bool] = []

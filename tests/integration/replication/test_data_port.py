@@ -52,7 +52,7 @@ async def test_what_speaks_no_protocol_is_refused(tmp_path: Path) -> None:
 
 
 async def test_a_client_that_takes_no_answers_is_not_read_further(tmp_path: Path) -> None:
-    """Its answers count as memory; others are served meanwhile; the client gets all answers when it reads again."""
+    """The client's answers count as memory. Others are served meanwhile; the client gets all answers later."""
     async with cluster(tmp_path) as c:
         athens = (await c.add("athens"))[0]
         await c.create("athens", 1)
@@ -148,7 +148,7 @@ async def test_who_says_nothing_is_not_kept(tmp_path: Path, monkeypatch: pytest.
 
 
 async def test_who_comes_just_before_the_end_is_not_served(tmp_path: Path) -> None:
-    """Otherwise a leader's stream could go on at a node that has stopped."""
+    """If such a stream were served, a leader could send to a node that has stopped."""
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         reader, writer = await asyncio.open_connection("127.0.0.1", athens.port)

@@ -1,4 +1,6 @@
-"""The hand-over that ends a move: its outcome may be unknown, refused or too late, but only one node ever serves."""
+"""The hand-over that ends a move: its outcome may be unknown, a refusal, or late, but at any time at most one node
+serves.
+"""
 
 import asyncio
 import contextlib
@@ -34,7 +36,7 @@ async def test_an_unknown_outcome_keeps_writes_and_reads_waiting(tmp_path: Path)
 
 
 async def test_a_refusal_behind_an_unknown_outcome_decides_nothing(tmp_path: Path) -> None:
-    """The request may be refused because the first one was recorded."""
+    """The second request may be refused because the first one was recorded."""
     async with cluster(tmp_path) as c:
         athens, _ = await two(c, SMALL)
         c.before_hand_over = [

@@ -1,4 +1,4 @@
-"""Periodic work is only for changes: partitions to which nothing happens are not looked at."""
+"""Periodic work is only for changes: it doesn't look at partitions to which nothing happens."""
 
 import asyncio
 from collections import Counter
@@ -48,7 +48,9 @@ async def test_a_leader_is_checked_while_something_is_under_way(
 async def test_while_a_node_is_away_each_partition_hears_of_it_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However often the stream is tried again: each try concerns at most its first frame, which is never sent."""
+    """This is so however often the stream is tried again: a try concerns only the partitions in its first frame, which
+    is never sent.
+    """
     monkeypatch.setattr(replication_sender, "_FRAME_APPENDS", 2)
     calls = counted(monkeypatch, Leader, "disconnected")
     partitions, tries = 40, 5

@@ -1,5 +1,5 @@
-"""The in-sync set: a follower that lags leaves it, one that has caught up returns; writes wait for all its replicas,
-and need enough of them.
+"""The in-sync set: a follower that lags leaves the set, and returns when it has caught up. Writes wait for all replicas
+in the set, and are refused when there are too few.
 """
 
 import asyncio
@@ -20,7 +20,9 @@ from tests.integration.replication.writers import Watch, Writers
 
 
 async def test_who_lags_leaves_and_returns(tmp_path: Path) -> None:
-    """Writes wait for it at most as long as the setting says; once it has caught up, they wait for it again."""
+    """Writes wait for a follower that lags, at most as long as the setting says. Once it has caught up, they wait for
+    it again.
+    """
     async with cluster(tmp_path, ReplicationSettings(lag_timeout=0.3)) as c:
         athens, byzantium, cyrene = await three(c)
         await athens.put(1, {b"a": b"1"})
@@ -40,7 +42,7 @@ async def test_who_lags_leaves_and_returns(tmp_path: Path) -> None:
 
 
 async def test_who_lacks_something_does_not_join(tmp_path: Path) -> None:
-    """A replica can't join even if it lacks little: the missing entries are acknowledged already."""
+    """Even a replica that lacks little can't join: the entries that it lacks are acknowledged already."""
     async with cluster(tmp_path, ReplicationSettings(lag_timeout=30.0, longest_backoff=0.05)) as c:
         athens, _, cyrene = await three(c)
         leader = led(athens)
@@ -143,8 +145,8 @@ async def test_what_the_leader_tells_of_its_followers(tmp_path: Path) -> None:
 
 
 async def test_with_too_few_in_sync_writes_are_refused(tmp_path: Path) -> None:
-    """The refusal has a code of its own, and nothing is done; reads go on; writes are accepted again when a replica is
-    back.
+    """The refusal has a code of its own, and nothing is written. Reads go on; writes are accepted again when a replica
+    is back.
     """
     async with cluster(tmp_path) as c:
         c.keyspace.min_insync = 2
@@ -246,7 +248,7 @@ async def test_a_refused_change_is_tried_again_later(tmp_path: Path) -> None:
 
 
 async def test_an_answer_that_comes_after_the_leadership(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answer changes nothing, and the node goes on."""
+    """The answer to a change of the set is too late, and changes nothing; the node goes on."""
     async with cluster(tmp_path, ReplicationSettings(lag_timeout=0.2)) as c:
         athens, byzantium, cyrene = await three(c)
         answer, asked, may_answer = c.alter_isr, asyncio.Event(), asyncio.Event()

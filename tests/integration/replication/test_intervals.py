@@ -1,4 +1,6 @@
-"""Replicas' reports for the history of a node's load: each client request once, and sizes that have changed."""
+"""Replicas' reports for the history of a node's load: each client request is reported once, and so is each change of a
+size.
+"""
 
 from pathlib import Path
 

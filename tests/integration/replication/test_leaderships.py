@@ -1,5 +1,5 @@
-"""A leadership begins, is handed over, and ends: no acknowledged write is lost, and entries of the former leader's log
-alone are removed.
+"""A leadership begins, is handed over, and ends. No acknowledged write is lost; entries that only the former leader has
+are removed.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ async def test_a_new_leader_waits_until_all_before_it_is_committed(tmp_path: Pat
 
 
 async def test_leadership_goes_round_under_load(tmp_path: Path) -> None:
-    """A planned change of leader loses no write, and leaves no write's outcome unknown."""
+    """A planned change of leader loses no write, and each write gets an answer."""
     async with cluster(tmp_path) as c:
         nodes = await three(c)
         writers, watch = Writers(c), Watch(c)

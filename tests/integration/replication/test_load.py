@@ -29,8 +29,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Users:
-    """Users who read keys of `pick`, some at a time, each from the partition that has it. They accept only one refusal:
-    that of a row which they haven't heard of yet.
+    """Users who read keys of `pick`, some at a time, each key from its partition. They accept one refusal: that their
+    row is older than the node's.
     """
 
     def __init__(self, c: Cluster, node: TestNode, pick: list[bytes]) -> None:
@@ -66,7 +66,7 @@ async def users(c: Cluster, node: TestNode, pick: list[bytes]) -> AsyncIterator[
 
 
 async def test_what_is_too_busy_is_split_until_it_is_not(tmp_path: Path) -> None:
-    """The partition is split where its load is, and no further, however long the load lasts."""
+    """The partition is split where its load is until it isn't too busy, and then no more, even if the load lasts."""
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -118,7 +118,7 @@ async def test_scans_across_every_key_are_said(tmp_path: Path) -> None:
 
 
 async def test_a_busy_node_splits_what_keeps_it_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It splits a partition far below `max_ops`, but none of a keyspace without `max_ops`."""
+    """A busy node splits a partition far below `max_ops`, but no partition of a keyspace without `max_ops`."""
     monkeypatch.setattr(load_check, "_BUSY_PROCESSORS", 0.005)  # these users keep a fast machine idle
     monkeypatch.setattr(load_check, "_LEAST_OPS", 10)
     async with cluster(tmp_path) as c:

@@ -44,7 +44,7 @@ async def started(c: Cluster) -> list[TestNode]:
 
 
 async def test_the_leaders_disk_is_low(tmp_path: Path) -> None:
-    """Deletes go on, at all replicas; once there is room again, so do all writes."""
+    """Deletes go on at all replicas. Once there is room again, all writes go on."""
     async with cluster(tmp_path) as c:
         nodes = await started(c)
         c.low_disks.add("athens")
@@ -55,7 +55,7 @@ async def test_the_leaders_disk_is_low(tmp_path: Path) -> None:
 
 
 async def test_a_follower_without_which_too_few_would_be_in_sync(tmp_path: Path) -> None:
-    """It stays in sync, so it gets the deletes, which make room."""
+    """The follower stays in sync, so it gets the deletes, which make room."""
     async with cluster(tmp_path) as c:
         c.keyspace.min_insync = 3
         nodes = await started(c)
@@ -67,7 +67,7 @@ async def test_a_follower_without_which_too_few_would_be_in_sync(tmp_path: Path)
 
 @pytest.mark.parametrize("log_is_kept", [True, False])
 async def test_a_follower_without_which_enough_are_in_sync(tmp_path: Path, log_is_kept: bool) -> None:
-    """Writes go on without it; it takes none of them, and comes back when it has room."""
+    """Writes go on without the follower, which takes none of them, and comes back when it has room."""
     storage = StorageSettings(flush=MIB if log_is_kept else 20_000)
     async with cluster(tmp_path, ReplicationSettings(lag_timeout=0.5, log_only_bytes=1000), storage) as c:
         c.keyspace.min_insync = 2
@@ -102,7 +102,9 @@ async def test_a_checkpoint_is_taken_in_only_where_there_is_room(tmp_path: Path)
 
 
 async def test_what_is_deleted_gives_its_room_back_while_the_disk_is_low(tmp_path: Path) -> None:
-    """A follower's data is removed, too, though never measured; it doesn't wait for RocksDB's own compaction."""
+    """Deleted data is removed without waiting for RocksDB's own compaction: also at a follower, where its size is never
+    measured.
+    """
     async with cluster(tmp_path) as c:
         nodes = await three(c)
         athens, cyrene = nodes[0], nodes[2]

@@ -1,6 +1,4 @@
-"""Merges on the nodes: one partition gets the data of another one, whatever is written and whatever fails
-meanwhile.
-"""
+"""Merges on the nodes: one partition gets the data of another one, while clients write and things fail."""
 
 import asyncio
 import random
@@ -243,9 +241,7 @@ async def test_the_log_is_kept_for_what_is_yet_to_be_copied(tmp_path: Path, monk
 
 
 async def test_what_was_on_the_disk_is_there_again_before_it_is_deleted(tmp_path: Path) -> None:
-    """The same if writes are acknowledged before they are synced: a power cut must not lose what was written
-    long ago.
-    """
+    """Even if writes are acknowledged before they are synced, a power cut must not lose writes of long ago."""
     async with cluster(tmp_path, settings=ReplicationSettings(lag_timeout=30)) as c:
         c.keyspace.durability = Durability.DURABILITY_ASYNC
         athens, byzantium, _ = await c.add(*NODES)
@@ -330,7 +326,7 @@ async def test_given_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize("restarts", [False, True])
 async def test_given_up_and_the_next_leader_has_never_heard_of_it(tmp_path: Path, restarts: bool) -> None:
     """The new leader was told neither that the merge began nor that it is off, but its log has the copied rows. It
-    knows of them after a restart, too, although it doesn't read that place of its log again.
+    knows of the copied rows after a restart, too, although it doesn't read that part of its log again.
     """
     async with cluster(tmp_path) as c:
         nodes = await c.add(*NODES)
@@ -360,7 +356,7 @@ async def test_given_up_and_the_next_leader_has_never_heard_of_it(tmp_path: Path
 
 @pytest.mark.parametrize("place", ["copy", "freeze", "finish"])
 async def test_the_leader_dies(tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The new leader begins again, with the rows already copied in its data."""
+    """The new leader begins the merge again; its data has the rows that were already copied."""
     async with cluster(tmp_path) as c:
         nodes = await c.add(*NODES)
         await two(c, NODES[1:])
@@ -406,7 +402,7 @@ async def test_the_leader_dies(tmp_path: Path, place: str, monkeypatch: pytest.M
 
 
 async def test_both_rows_one_after_the_other(tmp_path: Path) -> None:
-    """The controller's rows come before its answer, the remaining partition's row first: from then on, the
+    """The controller's rows come before its answer. The first is that of the partition that remains; from then on, the
     other partition serves nothing.
     """
     async with cluster(tmp_path) as c:
@@ -429,8 +425,8 @@ async def test_both_rows_one_after_the_other(tmp_path: Path) -> None:
 
 
 async def test_old_reads_know_how_old_they_are(tmp_path: Path) -> None:
-    """A follower that hears of the row before it has the data refuses to answer, rather than say that these
-    keys don't exist.
+    """A follower that hears of the new row before it has the copied data refuses to answer. Otherwise it would say that
+    the copied keys don't exist.
     """
     async with cluster(tmp_path) as c:
         nodes = await c.add(*NODES)
@@ -460,7 +456,7 @@ async def test_old_reads_know_how_old_they_are(tmp_path: Path) -> None:
 
 
 async def test_a_checkpoint_taken_meanwhile(tmp_path: Path) -> None:
-    """A replica that gets a checkpoint during the copy gets the rest through the log."""
+    """A replica that gets a checkpoint during the copy gets the remaining rows through the log."""
     async with cluster(tmp_path) as c:
         nodes = await c.add(*NODES)
         await two(c, NODES[1:2])

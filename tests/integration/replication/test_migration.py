@@ -1,4 +1,6 @@
-"""Moves of partitions between nodes: all of a partition goes to the target alone, while clients write and read it."""
+"""Moves of partitions between nodes: in the end only the target has the partition, all of it, while clients write and
+read.
+"""
 
 import asyncio
 import random
@@ -20,7 +22,7 @@ _PHASE = MigrationPhase
 
 @pytest.mark.parametrize("rows", [SMALL, ROWS], ids=["by its log", "by a checkpoint"])
 async def test_a_partition_moves(tmp_path: Path, rows: dict[bytes, bytes | None]) -> None:
-    """All of it goes to the target alone, and the source refuses requests with the new row."""
+    """In the end only the target has the partition; the source's refusals have the new row."""
     async with cluster(tmp_path) as c:
         athens, ephesus = await two(c, rows)
         await c.move("ephesus", 1)
@@ -99,7 +101,7 @@ class Load:
 
 
 async def test_nothing_is_lost_under_load(tmp_path: Path) -> None:
-    """Sixteen partitions move at once, while they are written."""
+    """Sixteen partitions move at once, while clients write to them."""
     ids = list(range(1, 17))
     async with cluster(tmp_path) as c:
         athens, ephesus = await two(c, {b"old %d" % i: b"x" * 1000 for i in range(300)}, *ids)

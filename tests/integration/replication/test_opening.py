@@ -32,7 +32,9 @@ def openings_of(node: TestNode) -> Openings:
 
 
 async def on_disk(c: Cluster, node: TestNode, *partition_ids: int) -> None:
-    """Partitions whose data is on disk, and closed, at a restarted node; the log has more."""
+    """Make partitions, and restart the node. Their data is then on disk, in closed databases; later entries are in the
+    log.
+    """
     await c.create(node.id, *partition_ids)
     for id_ in partition_ids:
         await node.put(id_, ROWS)
@@ -43,7 +45,9 @@ async def on_disk(c: Cluster, node: TestNode, *partition_ids: int) -> None:
 
 
 async def test_first_writes_make_no_database(tmp_path: Path) -> None:
-    """However many partitions there are; everything is there after a crash, and after a graceful stop."""
+    """There is no database after the first writes to many partitions. Everything is there after a crash, and after a
+    graceful stop.
+    """
     async with cluster(tmp_path) as c:
         athens, byzantium = await c.add("athens", "byzantium")
         ids = range(1, 41)
@@ -87,7 +91,7 @@ async def test_one_with_a_long_log_is_moved_to_a_database(tmp_path: Path) -> Non
 
 
 async def test_requests_wait_until_the_data_is_open(tmp_path: Path) -> None:
-    """The leadership waits, too, and all other partitions go on."""
+    """The start of the leadership waits, too; all other partitions go on."""
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await on_disk(c, athens, 1)
@@ -109,7 +113,7 @@ async def test_requests_wait_until_the_data_is_open(tmp_path: Path) -> None:
 
 
 async def test_databases_are_opened_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loop has its turn between two of them."""
+    """The event loop has a turn between two of them."""
     count = 0
 
     async def counted() -> None:
@@ -152,7 +156,7 @@ def resting_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("resting_at_once")
 async def test_what_is_not_used_is_closed_and_opened_again(tmp_path: Path) -> None:
-    """Its leaders go on leading, even at a new leader_epoch, and its size is known."""
+    """Leaders of closed partitions go on leading, even at a new leader_epoch, and the sizes are known."""
     async with cluster(tmp_path, storage=StorageSettings(open_databases=1)) as c:
         athens, byzantium = await c.add("athens", "byzantium")
         ids = range(1, 6)

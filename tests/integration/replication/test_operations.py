@@ -1,5 +1,5 @@
-"""Operations whose effect depends on the present value: they are decided in the order of the log, and see entries that
-aren't applied yet.
+"""Operations whose effect depends on the present value. The leader decides them in the order of the log, and takes
+account of entries that aren't applied yet.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ MIB = 1024 * 1024
 
 
 async def begun(node: TestNode, *operations: Operation) -> "asyncio.Task[list[Outcome]]":
-    """Operations that are decided, and appended if they change anything; they may not be applied yet."""
+    """Begin operations: they are decided, and appended if they change anything, but may not be applied yet."""
     task = asyncio.create_task(node.operate(1, *operations))
     await asyncio.sleep(0)
     return task
@@ -216,7 +216,7 @@ async def test_a_split_keeps_versions_and_goes_on_after_them(tmp_path: Path) -> 
 
 
 async def test_an_operation_waits_for_a_load_whose_mark_is_in_the_log(tmp_path: Path) -> None:
-    """The rows of the load aren't known before it is taken in."""
+    """The rows of the load are known only when it has been taken in."""
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)

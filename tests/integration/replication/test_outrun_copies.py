@@ -55,7 +55,7 @@ async def move(c: Cluster) -> None:
 
 
 async def test_a_slow_copy_under_writes_is_begun_once(tmp_path: Path) -> None:
-    """While it is sent the copy and the log after it, its target lags for longer than a replica in sync may."""
+    """While the target gets the copy, and then the log after it, it lags for longer than a replica in sync may."""
     async with cluster(tmp_path, QUICK, FLUSHES) as c:
         athens, _ = await two(c, ROWS)
         hold = asyncio.Event()
@@ -72,7 +72,7 @@ async def test_a_slow_copy_under_writes_is_begun_once(tmp_path: Path) -> None:
 
 
 async def test_a_limit_that_the_writes_would_outrun_is_named_before_anything_is_sent(tmp_path: Path) -> None:
-    """The move continues when the limit is lifted; meanwhile nothing is kept for it."""
+    """The move continues when the limit is lifted; until then no checkpoint is kept for it."""
     settings = ReplicationSettings(lag_timeout=0.2, log_only_bytes=1000, copy_log_bytes=1)
     async with cluster(tmp_path, settings, FLUSHES) as c:
         athens, _ = await two(c, ROWS)

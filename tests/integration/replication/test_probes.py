@@ -40,7 +40,9 @@ class Leader:
 
 
 async def test_a_former_leader_asks_later_than_the_new_one(tmp_path: Path) -> None:
-    """The former leader was cut off and knows of no other: its probe must not replace the new leader's."""
+    """The former leader was cut off, and doesn't know that another node leads. Its probe must not replace the new
+    leader's.
+    """
     async with cluster(tmp_path) as c, asyncio.timeout(10):
         athens, _ = await c.add("athens", "byzantium")
         await c.create("byzantium", 1, followers=["athens"])
@@ -56,8 +58,8 @@ async def test_a_former_leader_asks_later_than_the_new_one(tmp_path: Path) -> No
 
 
 async def test_a_stream_that_the_leader_has_given_up_is_read_after_the_next_one(tmp_path: Path) -> None:
-    """The node was stopped for a while: the probe on the newest stream is the one to answer, before and after the row
-    has come.
+    """The node was stopped for a while. It has to answer the probe on the newest stream, before and after the row has
+    come.
     """
     async with cluster(tmp_path) as c, asyncio.timeout(10):
         athens, _ = await c.add("athens", "byzantium")

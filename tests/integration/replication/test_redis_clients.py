@@ -29,7 +29,7 @@ RANGES = Keyspace(id=1, name="default", partitioning=Partitioning.PARTITIONING_R
 
 
 def table_of(c: Cluster, keyspace: Keyspace) -> State:
-    """A node's copy of the table, with the present rows. It doesn't change later."""
+    """A node's copy of the table, with the present rows. This copy doesn't change later."""
     state = State()
     state.keyspaces[1] = keyspace
     for row in c.rows.values():
@@ -93,7 +93,7 @@ class Client:
         self._writer = writer
 
     async def say(self, *commands: str) -> list[bytes]:
-        """Send them at once, and read an answer of one line for each."""
+        """Send inline commands at once, and read an answer of one line for each."""
         self._writer.write("".join(f"{command}\r\n" for command in commands).encode())
         return [(await self._reader.readline()).strip() for _ in commands]
 
@@ -117,7 +117,7 @@ class Client:
         return [await self._bulk() for _ in keys]
 
     async def say_last(self, commands: bytes) -> bytes:
-        """Send these, and nothing more, and read until the node ends the connection."""
+        """Send these bytes as the client's last ones, and read until the node ends the connection."""
         self._writer.write(commands)
         self._writer.write_eof()
         return await self._reader.read()
@@ -162,7 +162,7 @@ async def test_entries_of_a_batch_find_their_partitions_after_a_split(tmp_path: 
 
 
 async def until_two_are_awaited(log: PartitionLog, first: "Client", second: "Client") -> None:
-    """Let one batch answer both, so that the next one waits for both."""
+    """Write with both clients until one batch answers both, so that the next batch waits for both."""
     async with asyncio.timeout(30):
         while True:
             end = log.end
@@ -222,7 +222,9 @@ NONSENSE = b"-ERR Protocol error: expected '*' and then '$'\r\n"
     ("last", "answered"), [(b"", b""), (b"*1\r\n:1\r\n", NONSENSE), (b"QUIT\r\nPING\r\nSET a 9\r\n", b"+OK\r\n")]
 )
 async def test_all_that_came_before_the_end_is_answered(tmp_path: Path, last: bytes, answered: bytes) -> None:
-    """Even commands that wait for a write, if the client then sends nothing, or something that ends the connection."""
+    """Even commands that wait for a write are answered. Afterwards the client sends nothing more, or something that
+    ends the connection.
+    """
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -397,7 +399,9 @@ async def test_nobody_leads(tmp_path: Path) -> None:
 
 
 async def test_gets_of_many_connections_have_their_own_answers(tmp_path: Path) -> None:
-    """The GETs of a turn of the loop are read together; if that is too much, one by one."""
+    """The GETs of a turn of the loop are read together; if their answers are too large together, they are read one by
+    one.
+    """
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -480,7 +484,7 @@ def set_range(row: Partition, start: bytes, end: bytes) -> None:
 async def test_what_is_read_at_once_is_no_older_than_a_get_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A GET that waits for the end of the turn is read before its connection's next requests."""
+    """A GET that waits for the end of the turn is read before the next requests on its connection."""
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)

@@ -19,7 +19,7 @@ LONG_S = 1.0  # seconds of processor time, on any machine
 
 
 async def fuzz(path: Path, seed: int, attackers: int, scale: int, count: int) -> float:
-    """Returns the most processor time of a turn of the loop, in seconds."""
+    """Attack a node. Returns the most processor time that a turn of the loop took, in seconds."""
     rng, stopped = random.Random(seed), Event()
     async with cluster(path) as c:
         c.clients_memory_bytes = 64 * MIB

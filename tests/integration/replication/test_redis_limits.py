@@ -343,7 +343,7 @@ class Taker:
 
 
 async def test_what_is_known_to_be_large_waits_for_room_however_much_was_begun_before(tmp_path: Path) -> None:
-    """Like many reads that are repeated after a refusal, when their size has become known meanwhile."""
+    """For example, many reads are repeated after a refusal, and their size has become known meanwhile."""
     value, taker = bytes(4 * MIB), Taker()
     async with cluster(tmp_path) as c:
         c.clients_memory_bytes = 64 * MIB

@@ -1,4 +1,4 @@
-"""Three replicas: an acknowledged write is on all replicas in sync, and stays, whichever nodes die at any time."""
+"""Three replicas: an acknowledged write is on all replicas in sync, and stays, even if nodes die at any time."""
 
 import asyncio
 import random
@@ -19,7 +19,9 @@ MIB = 1024 * 1024
 
 
 async def test_an_acknowledged_write_is_on_all_that_are_in_sync(tmp_path: Path) -> None:
-    """The logs of the replicas in sync have the write durably; they apply it when they hear that it is committed."""
+    """The logs of the replicas in sync have the write durably; the replicas apply it when they hear that it is
+    committed.
+    """
     async with cluster(tmp_path) as c:
         nodes = await three(c)
         for i in range(20):
@@ -120,7 +122,7 @@ async def test_async_survives_the_end_of_processes(tmp_path: Path, seed: int) ->
 async def test_what_was_not_foreseen_is_logged_and_the_stream_begins_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Otherwise the followers would hear nothing from then on, and nobody would know why."""
+    """If the stream ended instead, the followers would hear nothing from then on, and nobody would know why."""
     take = Progress.next_append
     failed: list[str] = []
 

@@ -22,7 +22,7 @@ ROWS: dict[bytes, bytes | None] = {b"key %05d" % i: b"%d" % i * 100 for i in ran
 
 
 async def crash(c: Cluster, node: TestNode) -> None:
-    """Crash the node, which has not flushed or closed anything, and start it again."""
+    """Crash the node, without a flush or a close, and start it again."""
     left = crashed_copy(node.path, node.path.with_name(f"{node.id}-crashed"))
     await restart_from(node, left)
     assert c.nodes[node.id] is node
@@ -71,7 +71,7 @@ async def test_what_was_acknowledged_survives_a_crash(tmp_path: Path, flush: int
 
 
 async def test_nothing_is_served_until_told(tmp_path: Path) -> None:
-    """A restarted node leads nothing until the controller says so."""
+    """A restarted node leads a partition only when the controller says so."""
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -87,7 +87,7 @@ async def test_nothing_is_served_until_told(tmp_path: Path) -> None:
 
 
 async def test_a_graceful_stop_leaves_nothing_to_replay(tmp_path: Path) -> None:
-    """So a start opens no data, and still knows the sizes."""
+    """The next start opens no data, and still knows the sizes."""
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -121,7 +121,7 @@ async def test_a_folder_that_is_gone_is_noticed(tmp_path: Path) -> None:
 
 
 async def test_a_folder_of_which_the_log_knows_nothing_is_not_served(tmp_path: Path) -> None:
-    """Once its mark is removed, the node starts: the data is counted, and is deleted when the controller says so."""
+    """Once the log's mark is removed, the node starts. The data is counted, and deleted when the controller says so."""
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -140,7 +140,7 @@ async def test_a_folder_of_which_the_log_knows_nothing_is_not_served(tmp_path: P
 
 
 async def test_a_folder_is_not_removed_while_it_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """RocksDB would write into the folder that is being removed, and its files would stay there for good."""
+    """Otherwise RocksDB would write into the folder during the removal, and these files would stay for good."""
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -212,7 +212,7 @@ async def test_a_target_that_dies_while_it_installs(tmp_path: Path, which: int) 
 
 @pytest.mark.parametrize("which", range(1, 5))
 async def test_half_an_installation_is_never_served(tmp_path: Path, which: int) -> None:
-    """Not even if the controller says that this node leads."""
+    """The node refuses to serve even if the controller says that it leads."""
     async with cluster(tmp_path) as c:
         athens, ephesus = await c.add("athens", "ephesus")
         await c.create("athens", 1)
@@ -248,7 +248,7 @@ async def test_a_source_that_dies_while_it_deletes(tmp_path: Path, which: int) -
 
 
 async def test_a_target_that_dies_before_it_leads(tmp_path: Path) -> None:
-    """The entries that it acknowledged as a follower are enough."""
+    """After its restart the target leads with the entries that it acknowledged as a follower."""
     async with cluster(tmp_path) as c:
         athens, ephesus = await c.add("athens", "ephesus")
         await c.create("athens", 1)

@@ -53,7 +53,7 @@ async def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 
 async def test_a_frame_for_many_partitions(tmp_path: Path) -> None:
-    """The frame's answer has a result for each group in its place, and one refusal doesn't affect the others."""
+    """A frame's answer has the groups' results in the order of the groups. One refusal doesn't affect the others."""
     async with cluster(tmp_path) as c:
         athens = await started(c, 1, 2, 3)
         groups = [kv_frames.Group(kv_frames.Op.WRITE, id_, 1, write((b"k", b"%d" % id_))) for id_ in (1, 2, 3)]
@@ -86,7 +86,7 @@ async def test_a_frame_does_not_wait_for_its_own_answers(tmp_path: Path, others:
 
 
 async def test_writes_of_one_turn_share_a_sync(tmp_path: Path) -> None:
-    """Across partitions and frames."""
+    """Writes to several partitions, in several frames, share a sync."""
     async with cluster(tmp_path) as c:
         athens = await started(c, *range(1, 9))
         before = athens.log_db.counters.syncs
@@ -124,7 +124,7 @@ async def test_what_is_not_well_formed_is_refused_before_anything_is_done(
 
 
 async def test_the_largest_are_taken(tmp_path: Path) -> None:
-    """A key, a value and a batch are taken at the limits themselves."""
+    """A key, a value and a batch of exactly the largest size are taken."""
     async with cluster(tmp_path) as c:
         athens = await started(c, 1)
         key, value = b"k" * MAX_KEY_BYTES, b"v" * kv_frames.MAX_VALUE_BYTES
@@ -137,7 +137,7 @@ async def test_the_largest_are_taken(tmp_path: Path) -> None:
 
 
 async def test_without_clearance_nothing_is_served(tmp_path: Path) -> None:
-    """Nothing is done either."""
+    """Refused writes aren't done either."""
     async with cluster(tmp_path) as c:
         athens = await started(c, 1)
         await athens.put(1, {b"a": b"1"})
@@ -149,7 +149,7 @@ async def test_without_clearance_nothing_is_served(tmp_path: Path) -> None:
 
 
 async def test_a_write_under_way_is_acknowledged_whatever_becomes_of_the_clearance(tmp_path: Path) -> None:
-    """All replicas in sync have it, so any later leader has it, too. New writes are refused."""
+    """All replicas in sync have the write, so any later leader has it, too. New writes are refused."""
     async with cluster(tmp_path) as c:
         athens = await started(c, 1)
         writing = asyncio.create_task(athens.put(1, {b"a": b"1"}))
@@ -160,7 +160,7 @@ async def test_a_write_under_way_is_acknowledged_whatever_becomes_of_the_clearan
 
 
 async def test_an_older_generation_is_refused_with_the_row(tmp_path: Path) -> None:
-    """With the row the client can continue."""
+    """The refusal has the new row, so the client can continue."""
     async with cluster(tmp_path) as c:
         athens = await started(c, 1)
         error = await refusal(athens, kv_frames.Op.READ, kv_frames.encode([b"a"]), generation=0)
@@ -169,7 +169,7 @@ async def test_an_older_generation_is_refused_with_the_row(tmp_path: Path) -> No
 
 
 async def test_a_newer_generation_waits_until_the_node_knows_it(tmp_path: Path) -> None:
-    """The client may have heard of it before the node."""
+    """The client may have heard of the new generation before the node."""
     async with cluster(tmp_path) as c:
         athens = await started(c, 1)
         row = c.change(1, lambda row: setattr(row, "generation", 2))
@@ -192,7 +192,7 @@ async def test_a_partition_that_the_node_was_not_told_of_yet(tmp_path: Path) -> 
 
 
 async def test_who_does_not_lead_says_who_does(tmp_path: Path) -> None:
-    """So do a follower, and a node without a replica."""
+    """Both a follower and a node without a replica name the leader."""
     async with cluster(tmp_path) as c:
         athens, ephesus = await c.add("athens", "ephesus")
         await c.create("athens", 1)
@@ -208,7 +208,7 @@ async def test_who_does_not_lead_says_who_does(tmp_path: Path) -> None:
 
 
 async def test_too_much_at_once_is_refused(tmp_path: Path) -> None:
-    """The request that is too much is refused before any of it is done; the one before it is done."""
+    """The request that exceeds the limit is refused before any of it is done; the request before it is done."""
     async with cluster(tmp_path, storage=StorageSettings(max_pending=MIB)) as c:
         athens = await started(c, 1)
         half = {b"k": b"v" * (MIB // 2)}

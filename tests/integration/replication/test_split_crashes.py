@@ -41,9 +41,7 @@ CRASH_POINTS = [
 
 
 def copied_at(monkeypatch: pytest.MonkeyPatch, place: str, when: str, node: TestNode) -> list[Path]:
-    """A copy of the node's folder as a crash at this place would leave it; the list is empty until the node gets
-    there.
-    """
+    """A list that gets a copy of the node's folder, as a crash would leave it, when the node gets to this place."""
     left: list[Path] = []
     executor, splitting = node.manager.executor, node.manager.splitting
     where: object = {"mark": executor, "finish": executor}.get(place, splitting)
@@ -110,7 +108,9 @@ async def test_a_crash_anywhere(
 async def test_the_leader_dies_and_another_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, when: str
 ) -> None:
-    """It does so whether or not the marker is in its log; the old leader comes back with the data on its disk."""
+    """The new leader goes on with the split, with or without the marker in its log. The old leader comes back with the
+    data on its disk.
+    """
     async with cluster(tmp_path) as c:
         c.before_finish_split = [MinkaError(Code.NO_CONTROLLER, "not now")] * 10_000
         athens, byzantium, cyrene = await c.add(*NODES)

@@ -171,9 +171,7 @@ async def test_one_split_after_the_other(tmp_path: Path) -> None:
 
 
 async def test_a_follower_that_is_told_late(tmp_path: Path) -> None:
-    """The marker comes before the row: the follower waits at the marker, and the age of its data, in its answers,
-    grows.
-    """
+    """The marker comes before the row: the follower waits at the marker, and answers that its data grows older."""
     async with cluster(tmp_path, settings=ReplicationSettings(lag_timeout=30)) as c:
         athens, byzantium = await c.add("athens", "byzantium")
         await c.create("athens", 1, followers=["byzantium"])
@@ -246,7 +244,9 @@ async def test_a_replica_that_was_away_gets_a_copy(tmp_path: Path) -> None:
 
 
 async def test_too_few_are_in_sync_before_the_marker_is_committed(tmp_path: Path) -> None:
-    """The others come back and join again; otherwise the split would wait for them, and they for the split."""
+    """The other replicas come back and may join again. If they waited for the split's end, the split would wait for
+    them, too.
+    """
     async with cluster(tmp_path) as c:
         c.keyspace.min_insync = 2
         athens, byzantium, cyrene = await c.add(*NODES)
@@ -269,7 +269,7 @@ async def test_too_few_are_in_sync_before_the_marker_is_committed(tmp_path: Path
 
 
 async def test_nobody_joins_behind_the_marker(tmp_path: Path) -> None:
-    """A copy that is taken after the marker lacks the data for the other half."""
+    """A copy of the data that is taken after the marker lacks the other half."""
     async with cluster(tmp_path) as c:
         athens, byzantium, cyrene = await c.add(*NODES)
         await c.create("athens", 1, followers=NODES[1:])

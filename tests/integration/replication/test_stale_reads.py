@@ -46,7 +46,7 @@ async def test_stale_reads(tmp_path: Path) -> None:
 
 
 async def test_what_is_sent_anyway_says_how_old_the_data_is(tmp_path: Path) -> None:
-    """An idle follower hears of it seldom; one that is sent something hears of it with that."""
+    """An idle follower seldom hears how old its data is. A follower that is sent entries hears it with them."""
     async with cluster(tmp_path) as c:
         athens, _, cyrene = await three(c)
         await athens.put(1, {b"a": b"1"})
@@ -66,7 +66,7 @@ async def test_a_leader_without_clearance_vouches_for_nothing(tmp_path: Path) ->
 
 
 async def test_the_age_of_a_stale_read_is_a_bound(tmp_path: Path) -> None:
-    """A counter: the value that a follower answers was the newest one at some time within the age that it states."""
+    """A follower answers with a counter's value, which was the newest at some time within the age in the answer."""
     async with cluster(tmp_path) as c:
         athens, _, cyrene = await three(c)
         loop, history, done = asyncio.get_running_loop(), [(0.0, 0)], False

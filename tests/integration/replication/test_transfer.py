@@ -181,7 +181,9 @@ async def test_a_target_that_restarts_goes_on_from_what_it_has(tmp_path: Path) -
 
 
 async def test_a_source_that_restarts_goes_on(tmp_path: Path) -> None:
-    """It begins a new leader_epoch where both logs diverge: entries that the target has are not sent again."""
+    """The source leads at a new leader_epoch, and sends entries from the place where both logs diverge: entries that
+    the target has aren't sent again.
+    """
     async with cluster(tmp_path) as c:
         athens, ephesus = await two(c, ROWS)
         c.hold_hand_over()
@@ -213,7 +215,7 @@ async def test_a_target_that_is_told_later_than_asked(tmp_path: Path) -> None:
 
 
 async def test_a_target_that_is_down(tmp_path: Path) -> None:
-    """The source serves, says what is wrong, and goes on when the target is back."""
+    """Meanwhile the source serves, and says what is wrong; it goes on with the transfer when the target is back."""
     async with cluster(tmp_path) as c:
         athens, ephesus = await two(c, ROWS)
         await ephesus.stop()
@@ -229,7 +231,7 @@ async def test_a_target_that_is_down(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("writes", "ships"), [(4, 1), (50, 2)])
 async def test_the_log_is_kept_for_who_is_away_a_while(tmp_path: Path, writes: int, ships: int) -> None:
-    """For a few flushes; a node that stays away longer gets a checkpoint."""
+    """The log is kept for a few flushes; a node that stays away longer gets a checkpoint."""
     async with cluster(tmp_path, storage=StorageSettings(flush=1000)) as c:
         athens, ephesus = await two(c, ROWS)
         links = Interfering(athens)
@@ -249,7 +251,7 @@ async def test_the_log_is_kept_for_who_is_away_a_while(tmp_path: Path, writes: i
 
 
 async def test_a_checkpoint_counts_once_its_log_is_durable(tmp_path: Path) -> None:
-    """While the log's disk hangs, the replica says that it has nothing: after a power cut that would be true."""
+    """While the log's disk hangs, the replica says that it has nothing, since a power cut would leave it nothing."""
     async with cluster(tmp_path, ReplicationSettings(log_only_bytes=1000), StorageSettings(flush=10_000)) as c:
         athens, byzantium = await c.add("athens", "byzantium")
         await c.create("athens", 1)
@@ -285,7 +287,7 @@ async def test_streams_of_others_are_refused(tmp_path: Path) -> None:
 async def test_a_flush_that_ends_while_a_checkpoint_takes_the_place_of_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It leaves the log alone, which was emptied meanwhile."""
+    """The flush leaves the log alone, since the checkpoint has emptied it meanwhile."""
     async with cluster(tmp_path) as c:
         athens, byzantium = await c.add("athens", "byzantium")
         await c.create("athens", 1, followers=["byzantium"])

@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 HEARTBEAT_S: Final = 0.2
 SYNC_S: Final = 0.002  # until a row is durable
 DELETE_S: Final = 0.02
-CATCH_UP_S: Final = 0.05  # for a replica that lacks little
-COPY_S: Final = 0.5  # for one that is added
+CATCH_UP_S: Final = 0.05  # the time for a replica that lacks little
+COPY_S: Final = 0.5  # the time for a replica that is added
 HAND_OVER_S: Final = 0.01
 _RETRY_S: Final = 0.05
-_POLL_S: Final = 0.02  # between two looks whether a node may stop
+_POLL_S: Final = 0.02  # between two questions whether a node may stop
 _MAX_CHANGES: Final = 1000  # of in-sync sets in one call
 _MAX_STATS: Final = 500  # in one heartbeat
 
@@ -61,7 +61,7 @@ class FakeNode:
         self._is_registered = True
         self._sequence = 0
         self._led: dict[int, None] = {}
-        self._caught_up: dict[tuple[int, str], bool] = {}  # by partition and follower; False: on its way
+        self._caught_up: dict[tuple[int, str], bool] = {}  # by partition and follower; False: still catching up
         self._to_ask: dict[int, None] = {}  # partitions whose in-sync sets are to be changed
         self._is_asking = False
         self._handing_over: set[int] = set()
@@ -71,7 +71,7 @@ class FakeNode:
     # The process
 
     def begin(self) -> None:
-        """Send heartbeats from some time within the first interval on."""
+        """Begin to send heartbeats, at some time within the first interval."""
         self._timeline.after(self._timeline.rng.random() * HEARTBEAT_S, self._beat, self._row.incarnation)
 
     def kill(self) -> None:
@@ -164,7 +164,7 @@ class FakeNode:
         return MigrationProgress(partition_id=partition_id, target=target, bytes_total=4096, phase=phase)
 
     def refused(self, incarnation: str) -> None:
-        """The controller takes this process for dead, so it comes back as another one."""
+        """The controller takes this process for dead, so the node comes back with a new process."""
         if self._is(incarnation) and self._is_registered:
             self._new_incarnation()
             self._register()
@@ -264,7 +264,7 @@ class FakeNode:
             self._timeline.after(0.0, self._ask, self._row.incarnation)
 
     def _ask(self, incarnation: str) -> None:
-        """Have in-sync sets changed: one call at a time, with all that are due."""
+        """Ask for changes of in-sync sets: one call at a time, with all changes that are due."""
         if not self._is(incarnation):
             return
         self._is_asking = False

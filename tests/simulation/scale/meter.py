@@ -25,7 +25,7 @@ class Meter:
     longest_s: float = 0.0
     culprit: str = ""  # the task or callback that took most of the longest turn
     by_name: dict[str, float] = field(default_factory=dict)
-    aside_s: float = 0.0  # spent in the present callback on work that a daemon does on a thread
+    aside_s: float = 0.0  # the present callback's time for work that a daemon does on a thread
     began: float | None = None  # the time, by the processor's clock, at which the present callbacks began
     profile: Profile | None = None
 
@@ -62,8 +62,8 @@ class Meter:
 
 
 class MeteredLoop(ProcessLoop):
-    """A loop that is divided into turns, like a real one. `turn` runs one of them if each `takes_time`, else all that
-    there are at this moment.
+    """A loop that is divided into turns, like a real one. With `takes_time`, `turn` runs one turn; without it, all
+    turns of this moment.
     """
 
     def __init__(

@@ -21,11 +21,11 @@ class Observer:
 
     def __init__(self, state: Callable[[], State], changed: Callable[[Node], None]) -> None:
         self.records = 0
-        self.rows = 0  # of partitions, in those records
-        self.migrations = 0  # the same for migrations
+        self.rows = 0  # rows of partitions in these records
+        self.migrations = 0  # rows of migrations in these records
         self.changed_at = 0.0  # the time at which the table last changed
         self.unsettled: dict[int, None] = {}  # partitions
-        self.operations: dict[int, None] = {}  # those that have not ended
+        self.operations: dict[int, None] = {}  # operations that have not ended
         self._state = state
         self._changed = changed
 

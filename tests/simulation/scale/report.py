@@ -6,8 +6,9 @@ from tests.simulation.scale.scenario import IDLE, Measurement
 
 
 def table(found: Mapping[int, Sequence[Measurement]]) -> str:
-    """The events as rows; by the number of partitions, the columns: the controller's processor time above its
-    idle one, the recorded rows, the longest turn, and the time until the table was settled.
+    """A table with a row for each event and a column for each number of partitions. A cell has the controller's
+    processor time above that of an idle one, the recorded rows, the longest turn, and the time until the partition
+    table was settled.
     """
     heads = "".join(f" | {count:,} partitions" for count in found)
     lines = [f"| event{heads} |", "|---" * (len(found) + 1) + "|"]

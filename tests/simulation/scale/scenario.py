@@ -13,7 +13,7 @@ from tests.simulation.scale.fake_node import FakeNode
 from tests.simulation.scale.walks import Visits, watch
 from tests.simulation.scale.world import VOTERS, ScaleWorld
 
-LOOK_S: Final = 0.05  # between two looks whether the table is settled
+LOOK_S: Final = 0.05  # between two checks whether the table is settled
 TRANSFER_S: Final = 2.0  # for a transfer of the leadership
 TAIL_S: Final = 0.5  # for the last acknowledgements
 IDLE_S: Final = 5.0
@@ -63,7 +63,9 @@ class Measurement:
 
 
 class Scenario:
-    """Runs the events. `watched`: visits of rows are counted; `profiled`: functions are. Both cost time themselves."""
+    """Runs the events. `watched`: visits of rows are counted; `profiled`: functions are profiled. Both cost processor
+    time.
+    """
 
     def __init__(self, world: ScaleWorld, *, watched: bool = False, profiled: bool = False) -> None:
         self._world = world
@@ -72,7 +74,7 @@ class Scenario:
         self._visits: Visits | None = None
 
     def run(self) -> Iterator[Measurement]:
-        """All events, in an order in which each finds a settled table."""
+        """Measure all events, in an order in which each event finds a settled table."""
         nodes = list(self._world.nodes.values())
         one, zone = nodes[len(nodes) // 2], self._world.in_zone("c")
         restarted = nodes[VOTERS : VOTERS + RESTARTS]
@@ -160,7 +162,7 @@ class Scenario:
         return all(self._world.is_up(node.id) is up for node in nodes)
 
     def _all_are_members(self) -> bool:
-        """True if all nodes are up, and those that should have the log have it."""
+        """True if all nodes are up, and all nodes that should have the log have it."""
         world = self._world
         return self._known(list(world.nodes.values()), up=True) and world.members() >= world.wanted_members()
 

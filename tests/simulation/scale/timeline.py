@@ -12,7 +12,7 @@ _DELAY_S: Final = 0.0005  # the mean of one way through the network
 
 
 class Timeline:
-    """The events with their times; one after the other."""
+    """Runs events one after the other, in the order of their times."""
 
     def __init__(self, seed: int) -> None:
         self.now = 0.0
@@ -49,8 +49,8 @@ class Timeline:
 class Host:
     """A process with a loop of its own. `meter` counts the cost of the loop's turns.
 
-    `charged`: its clock advances by the processor time that it uses, and messages wait meanwhile, as on a real
-    machine. Then no two runs are the same; otherwise everything takes no time.
+    `charged`: the process's clock advances by the processor time that the process uses, and messages wait meanwhile, as
+    on a real machine; each run is different then. Otherwise the process's work takes no time.
     """
 
     def __init__(self, timeline: Timeline, *, charged: bool) -> None:

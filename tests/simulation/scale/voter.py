@@ -190,7 +190,7 @@ def _settle(
 
 class _Log:
     """The log and its database in one: the parts of `RaftStorage` and `LogDatabase` that `RaftDriver` uses. No process
-    of this world dies, so it doesn't tell what is synced.
+    of this world dies, so the log doesn't distinguish synced writes from others.
     """
 
     stalled = False

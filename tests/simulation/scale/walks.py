@@ -22,7 +22,7 @@ _INNER: Final = ("<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>", "slices")
 class Visits:
     """The visits since the last reset."""
 
-    rows: int = 0  # by their ids, and while going over the table
+    rows: int = 0  # visits of single rows, and of rows in walks over the table
     walks: Counter[str] = field(default_factory=Counter)  # by caller: how often it began to go over the whole table
     # by caller: processor time from the first row to the last
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))

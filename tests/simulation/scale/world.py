@@ -1,7 +1,7 @@
 """The world of scale: the real controller of a thousand fake nodes, by a virtual clock.
 
-Three voters run the real code. The cost of the active one's loop is measured; all else keeps it as busy as
-a real cluster would.
+Three voters run the real code. The cost of the active controller's loop is measured; everything else keeps the
+controller as busy as a real cluster would.
 """
 
 import gc
@@ -43,7 +43,7 @@ _NO_LIMIT: Final = 10_000_000
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The size of the world. `learners`: every node has the log, as in a daemon's cluster; else only the voters do.
+    """The size of the world. `learners`: every node has the log, as in a real cluster; else only the voters have it.
     `charged`: the voters' processor time passes in the world, too.
     """
 
@@ -169,11 +169,11 @@ class ScaleWorld:
         return [node for number, node in enumerate(self.nodes.values(), 1) if ZONES[number % len(ZONES)] == zone]
 
     def is_up(self, node: str) -> bool:
-        """True if the nodes know this one as up."""
+        """True if the table has this node as up."""
         return node in self._up
 
     def is_absent(self, node: str) -> bool:
-        """True if they know this one as gone."""
+        """True if the table has this node as gone."""
         return node in self._absent
 
     def _node_changed(self, row: Node) -> None:
@@ -215,7 +215,7 @@ class ScaleWorld:
         return len(conf.voters) + len(conf.learners)
 
     def wanted_members(self) -> int:
-        """The number of nodes that should have it."""
+        """The number of nodes that should have the log."""
         return len(self.nodes) if self.size.learners else VOTERS
 
     def applied_index(self) -> int:
@@ -234,7 +234,7 @@ class ScaleWorld:
         self.timeline.after(self.timeline.delay(), active.arrive, active.serve, *arguments)
 
     def ask(self, method: str, request: Any) -> list[Any]:
-        """A person sends a request to the active controller. The list gets its answer."""
+        """A person sends a request to the active controller. The returned list gets the answer."""
         active, answers = self.leader(), list[Any]()
         data = request.SerializeToString()
         active.arrive(active.serve, active.admin_requests, method, data, type(request), answers.append)

@@ -14,7 +14,11 @@ TIMEOUT_S = 180  # the first test of a run starts Spark, in ten seconds on an id
 HERE = Path(__file__).parent
 
 # Small and quick to start: tests of speed, or with much data, are benchmarks.
-CONF = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
+CONF = {
+    "spark.driver.memory": "1g",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.python.daemon.module": "tests.pipeline.worker_daemon",
+}
 # For every JVM that a test starts: a start of Spark takes 12 s of processor time instead of 19.
 JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 

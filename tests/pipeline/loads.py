@@ -138,7 +138,7 @@ def _below(children: dict[int, list[int]], pid: int) -> Iterator[int]:
 
 def _is_daemon(pid: int) -> bool:
     try:
-        return b"pyspark.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"daemon\0pyspark." in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
 

@@ -60,8 +60,8 @@ class ShardBalance:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The moves that a change would make. Nothing is changed before `Admin.apply`, which refuses a plan whose digest
-    doesn't fit, or whose partitions have changed since it was made.
+    """The moves that a change would make. Only `Admin.apply` changes anything. It refuses a plan whose digest doesn't
+    fit, or whose partitions have changed since the plan was made.
 
     A plan of a load report may have splits: make them first, with `Admin.split`, then apply the plan `without_splits`.
     """

@@ -59,8 +59,8 @@ def checked_payload(payload: Any) -> bytes:
 
 
 def made(what: str, make: Callable[[], _Made]) -> _Made:
-    """The message that `make` makes of a caller's arguments: protobuf refuses a field of the wrong type, or out of its
-    range.
+    """The message that `make` makes of a caller's arguments: protobuf refuses a value that has the wrong type or is out
+    of range.
     """
     try:
         return make()

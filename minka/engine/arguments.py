@@ -20,7 +20,7 @@ def invalid(message: str) -> MinkaError:
 
 
 def checked_timeout(seconds: Any) -> float:
-    """A time in seconds. Only numbers can be compared, and the limit is that of messages to nodes."""
+    """A time in seconds: a number, up to the limit that messages to nodes have."""
     if not isinstance(seconds, int | float) or not 0 < seconds <= MAX_SECONDS:
         raise invalid(f"{clipped(repr(seconds))} isn't a positive time in seconds, up to {MAX_SECONDS:,}")
     return seconds

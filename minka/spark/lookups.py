@@ -38,9 +38,9 @@ def lookup(
     none, the column is null with `how` "left"; with "inner" the row is left out.
 
     `key` is a column of text or bytes that is the key itself, or several that are encoded as `minka.rows.encode_key`
-    does. Rows are first brought together by the partition of their key, so that each task asks one node, in batches,
-    and gets the newest values. `endpoints` are by default those in MINKA_ENDPOINTS. `timeout`, in seconds, holds for
-    each batch. Raises MinkaError: INVALID_ARGUMENT for key columns that aren't there, or a `value` column that is;
+    does. Rows are first grouped by the partition of their key, so that each task asks one node, in batches. It gets the
+    newest values. `endpoints` are by default those in MINKA_ENDPOINTS. `timeout`, in seconds, holds for each batch.
+    Raises MinkaError: INVALID_ARGUMENT for key columns that aren't there, or a `value` column that is;
     UNKNOWN_KEYSPACE.
     """
     if value in frame.columns:

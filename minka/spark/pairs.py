@@ -19,11 +19,10 @@ UNREADABLE: Final = "_unreadable"  # the text of a CSV or JSON line that can't b
 
 @dataclass(frozen=True, slots=True)
 class PairColumns:
-    """The columns of a data frame that are the key, and those that are the value: by default all others.
-
-    With the form `auto`, a single column of text or bytes is the key or the value itself. Everything else, and with
-    `columns` such a column as well, is encoded by `minka.rows`: a key in a form that keeps its order, a value as a JSON
-    object.
+    """The columns of a data frame that are the key, and those that are the value (by default all others). With the form
+    `auto`, a single column of text or bytes is the key or the value itself, and all other columns are encoded by
+    `minka.rows`: a key in a form that keeps its order, a value as a JSON object. With the form `columns`, a single
+    column is encoded, too.
     """
 
     key: tuple[str, ...]
@@ -57,7 +56,7 @@ class PairColumns:
         _, fields = self.fields_of(frame)
         if not fields:
             return F.lit(b"")
-        # All other columns are a JSON object, even a single one, so that it has its name.
+        # All other columns become a JSON object, even a single column, so that its name is kept.
         is_itself = bool(self.value) and _is_itself(fields, self.value_form)
         return _itself(fields[0]) if is_itself else value_column(fields)
 
@@ -69,7 +68,7 @@ def chosen(name: str, value: str, choices: Sequence[str]) -> None:
 
 
 def column_of(frame: DataFrame, name: str) -> Column:
-    """The column of this name, which may have a dot; else the field of a column that is a structure."""
+    """The column of this name, which may contain a dot; if there is none, the field of a structure."""
     return F.col(_quoted(name) if name in frame.columns else name)
 
 

@@ -90,13 +90,13 @@ class LocalCluster:
             cluster.kill("athens")
             cluster.restart("athens", env={"SETTING": "value"})
 
-    Without `directory` everything is in a temporary one, which is removed at the end, also when this process is
-    killed; the nodes never outlive it. With `directory` the cluster is that of an earlier run, if there was one.
-    `config` is merged into every node's configuration ({"membership": {"clearance_ms": 500}}), `env` into every
-    node's environment. Linux shares processors out among sessions first, and each node has one of its own; with
-    `shares_session` they have this process's, so that priorities hold among the threads of all.
-    Methods raise MinkaError(PLAYGROUND_FAILED) and name the log; those that wait until nodes are ready wait at most
-    20 s.
+    Without `directory` everything is in a temporary directory, which is removed at the end, also when this process is
+    killed; the nodes never outlive this process. With the `directory` of an earlier run, the cluster of that run goes
+    on. `config` is merged into every node's configuration ({"membership": {"clearance_ms": 500}}), `env` into every
+    node's environment. Linux shares processors out among sessions first, and each node has its own session; with
+    `shares_session` the nodes are in this process's session, so that priorities hold among the threads of all nodes.
+    Methods raise MinkaError(PLAYGROUND_FAILED) and name the log; those that wait until nodes are ready wait at most 20
+    s.
     """
 
     directory: Path  # a folder for each node, by its name
@@ -169,7 +169,7 @@ class LocalCluster:
         env: Mapping[str, str] | None = None,
         ready: bool = True,
     ) -> LocalNode:
-        """Start one more node, which joins through the others; without a name it gets one. With `ready` this waits
+        """Start one more node, which joins through the others; without `name` it gets a name. With `ready` this waits
         until the node is ready.
         """
         name = name or next((free for free in NAMES if free not in self.nodes), "")
@@ -203,7 +203,7 @@ class LocalCluster:
         self._running(name).send_signal(number)
 
     def pause(self, name: str) -> None:
-        """Let a node stand still, as a machine that hangs (SIGSTOP)."""
+        """Let a node stand still (SIGSTOP), like a machine that hangs."""
         self.signal(name, signal.SIGSTOP)
 
     def resume(self, name: str) -> None:
@@ -211,7 +211,7 @@ class LocalCluster:
         self.signal(name, signal.SIGCONT)
 
     def restart(self, name: str, *, env: Mapping[str, str] | None = None, ready: bool = True) -> None:
-        """Start a node again, with its data; one that runs is terminated first. `env` replaces the node's own."""
+        """Start a node again, with its data; a node that runs is terminated first. `env` replaces the node's own."""
         node = self.node(name)
         if node.running:
             self.terminate(name)
@@ -256,7 +256,7 @@ class LocalCluster:
         return node
 
     def _load(self) -> bool:
-        """Take the nodes of an earlier run in this directory; return whether there was one."""
+        """Take the nodes of an earlier run in this directory; return True if there was one."""
         path = self.directory / PARTS_FILE
         if not path.exists():
             return False
@@ -319,8 +319,8 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def free_addresses(count: int) -> list[str]:
-    """Loopback host:port pairs that nobody listens on now, in `PORTS`; not one of the last that this process got, since
-    a node that is stopped may start again.
+    """Loopback host:port pairs, in `PORTS`, on which nobody listens now. Those that this process got last are left out,
+    since a node that is stopped may start again.
     """
     found: list[str] = []
     for port in random.SystemRandom().sample(PORTS, len(PORTS)):

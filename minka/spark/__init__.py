@@ -24,8 +24,8 @@ Jobs are functions, which return a report and work in parallel on the whole keys
 
 `.schema("key STRING, value STRING")` reads text, and `.schema("key BINARY")` keys alone. The only mode of writing is
 "append" (of streams also "update"): it sets the values of the keys that are written, and repeats batches that failed.
-Other modes raise INVALID_ARGUMENT. A schema of changes may also have `_change STRING` ("put" or "delete"), `_partition
-INT` and `_offset LONG`.
+Other modes raise INVALID_ARGUMENT. A schema of changes may also have `_change STRING` ("put" or "delete"),
+`_partition INT` and `_offset LONG`.
 
 | option | default | |
 |---|---|---|

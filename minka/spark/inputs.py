@@ -17,7 +17,7 @@ FileFormat = Literal["parquet", "csv", "json"]
 FORMATS: Final = get_args(FileFormat)
 
 # Spark reads a field as null if it is empty or equals nullValue. By default nullValue is "", so a quoted "" would be
-# null, too. So it is set to these two code points, which aren't characters.
+# null, too. So nullValue is set to these two code points, which aren't characters.
 _NULL: Final = "\ufffe\uffff"
 _REPLACED: Final = "\ufffd"  # Java's replacement for bytes that aren't UTF-8
 _CSV: Final = {

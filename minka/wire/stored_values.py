@@ -20,8 +20,8 @@ _FLAG_AT: Final = HEAD_BYTES - 1
 
 
 def version_at(place: int, number: int = 0) -> int:
-    """The version of an operation's value, by the index of the log entry and the operation's number in it (<
-    MAX_OPERATIONS).
+    """The version of an operation's value. `place` is that of its log entry, and `number` is the operation's number in
+    the entry, below MAX_OPERATIONS.
     """
     return place << _INDEX_BITS | number
 

@@ -1,6 +1,6 @@
-"""Minka's client library: `Client`, and `AsyncClient` for asyncio; what they return and raise; `Tls`.
+"""Minka's client library: `Client`, `AsyncClient` for asyncio, the types that these return and raise, and `Tls`.
 
-Every error is a `MinkaError` with a `Code`; its class says if a repetition is safe:
+Every error is a `MinkaError` with a `Code`; the error's class says if the call can safely be repeated:
 
     try:
         flights.put("UA1545", b"EWR to IAH")
@@ -85,7 +85,7 @@ _MODULES = {
 if not TYPE_CHECKING:  # a type checker is to see which names there are
 
     def __getattr__(name: str) -> Any:
-        # Loaded when first used: minkad and minkactl import the package for its errors and messages alone.
+        # These are loaded when first used: minkad and minkactl import the package for its errors and messages alone.
         if name not in __all__:
             raise AttributeError(f"module 'minka' has no attribute {name!r}")
         if name in _PACKAGES:

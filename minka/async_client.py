@@ -115,7 +115,7 @@ class _Operations:
         value). The partition's leader checks it together with the write. With `ttl` (seconds, or a timedelta) the key
         expires that long after the write, by the leader's clock; without `ttl` it never expires, even if it did before.
 
-        Returns `Written`, which is true if the write was done, when there is a condition or a `ttl`. A condition that
+        With a condition or a `ttl`, this returns `Written`, which is true if the write was done. A condition that
         doesn't hold raises nothing (CONDITION_FAILED is an error of `minkactl`). A plain put returns None although it
         was done: don't write `if client.put(key, value)`. Raises TOO_LARGE if the key, the value and `if_value` have
         more than 32 MiB together.
@@ -143,7 +143,7 @@ class _Operations:
         return None if found is None else VersionedValue.of(found)
 
     async def get_stale(self, key: Key, *, timeout: float | None = None) -> StaleValue:
-        """The value of a key as any in-sync replica has it, and how old that may be. It is answered also while the
+        """The value of a key as any in-sync replica has it, and how old that may be. This works also while the
         partition has no leader.
         """
         key = _bytes(key)
@@ -182,8 +182,7 @@ class _Operations:
 
     async def increment(self, key: Key, by: int = 1, *, timeout: float | None = None) -> int:
         """Add to the decimal number that is the key's value, and return the sum; a key without a value counts as 0. The
-        key's expiry stays as it is. Raises NOT_A_NUMBER if the value isn't a number of 64 bits, with sign, or the sum
-        wouldn't be one.
+        key's expiry stays as it is. Raises NOT_A_NUMBER if the value or the sum isn't a signed number of 64 bits.
 
         Each call counts exactly once if it returns, and once or not at all if its outcome is unknown.
         """
@@ -191,18 +190,18 @@ class _Operations:
         return (await self._operate(operation, (), timeout)).number
 
     async def expire(self, key: Key, ttl: float | timedelta, *, timeout: float | None = None) -> bool:
-        """Let a key expire `ttl` (seconds, or a timedelta) from now, by the leader's clock. Returns whether the key has
+        """Let a key expire `ttl` (seconds, or a timedelta) from now, by the leader's clock. Returns True if the key has
         a value.
         """
         return (await self._operate(operate.expire(_bytes(key), ttl), (), timeout)).done
 
     async def persist(self, key: Key, *, timeout: float | None = None) -> bool:
-        """Let a key that would expire stay. Returns whether there is such a key."""
+        """Let a key that would expire stay. Returns True if there is such a key."""
         return (await self._operate(operate.persist(_bytes(key)), (), timeout)).done
 
     async def ttl(self, key: Key, *, timeout: float | None = None) -> float | None:
         """The seconds that the key's value still lives, by this machine's clock: infinite if it never expires; None if
-        the key has none.
+        the key has no value.
         """
         found = await self.get_versioned(key, timeout=timeout)
         return None if found is None else found.seconds_left()
@@ -259,11 +258,11 @@ class _Operations:
         timeout: float | None = None,
     ) -> AsyncGenerator[tuple[bytes, bytes], None]:
         """The pairs with start <= key < end in the order of their keys, at most `limit` of them. With `reverse` they
-        come in descending order; `start` is the lower bound then, too. An empty bound means no bound. Raises
+        come in descending order; `start` is still the lower bound. An empty bound means no bound. Raises
         NOT_BY_RANGES for a keyspace by hash.
 
-        It asks only the partitions that have such keys, page by page, and reads some pages ahead. Each page is read at
-        the leader at one moment after the call began, and each key comes at most once, even if partitions are split or
+        A scan asks only the partitions that have such keys, page by page, and reads some pages ahead. A leader reads
+        each page at one moment after the call began, and each key comes at most once, even if partitions are split or
         moved meanwhile; the scan as a whole isn't a snapshot. `timeout`, in seconds, holds for each page. A caller that
         stops early should close the scan (`contextlib.aclosing`), so that nothing more is read ahead.
         """
@@ -278,7 +277,7 @@ class _Operations:
         reverse: bool = False,
         timeout: float | None = None,
     ) -> AsyncGenerator[list[tuple[bytes, bytes]], None]:
-        """The same pairs as from `scan`, in the lists in which they arrive; none of these is empty."""
+        """The same pairs as from `scan`, in lists as they arrive; no list is empty."""
         if limit is not None and (type(limit) is not int or limit < 1):
             raise MinkaError(Code.INVALID_ARGUMENT, f"a limit of {clipped(repr(limit))}")
         timeout = self._chosen_timeout(timeout)
@@ -383,7 +382,7 @@ class AsyncClient(_Operations):
     - TOO_LARGE, INVALID_ARGUMENT, UNKNOWN_KEYSPACE: nothing was done.
     - Any other code is the node's last answer. If a repetition was safe, it was tried until the deadline.
 
-    There is no way to watch a key: a reader asks again, or follows all changes of a keyspace with `minka.spark`.
+    A key can't be watched: read it again, or follow all changes of a keyspace with `minka.spark`.
     """
 
     def __init__(
@@ -481,8 +480,8 @@ def _checked_keyspace(name: Any) -> str:
 
 
 def _add_in_pieces(call: Call, bucket: PairBucket[Any], extra: int) -> None:
-    """Add a large batch in pieces, so that each fills a frame and several are under way. Each key weighs `extra`
-    besides itself and its value.
+    """Add a large batch in pieces, so that each piece fills a frame and several are under way. Each key counts `extra`
+    bytes besides its own and its value's.
     """
     keys, values = bucket.keys, bucket.values
     start, size = 0, 0

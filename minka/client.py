@@ -99,7 +99,7 @@ class _Operations:
         value). The partition's leader checks it together with the write. With `ttl` (seconds, or a timedelta) the key
         expires that long after the write, by the leader's clock; without `ttl` it never expires, even if it did before.
 
-        Returns `Written`, which is true if the write was done, when there is a condition or a `ttl`. A condition that
+        With a condition or a `ttl`, this returns `Written`, which is true if the write was done. A condition that
         doesn't hold raises nothing (CONDITION_FAILED is an error of `minkactl`). A plain put returns None although it
         was done: don't write `if client.put(key, value)`. Raises TOO_LARGE if the key, the value and `if_value` have
         more than 32 MiB together.
@@ -117,7 +117,7 @@ class _Operations:
         return self._loop.run(self._handle.get_versioned(key, timeout=timeout))
 
     def get_stale(self, key: Key, *, timeout: float | None = None) -> StaleValue:
-        """The value of a key as any in-sync replica has it, and how old that may be. It is answered also while the
+        """The value of a key as any in-sync replica has it, and how old that may be. This works also while the
         partition has no leader.
         """
         return self._loop.run(self._handle.get_stale(key, timeout=timeout))
@@ -150,26 +150,25 @@ class _Operations:
 
     def increment(self, key: Key, by: int = 1, *, timeout: float | None = None) -> int:
         """Add to the decimal number that is the key's value, and return the sum; a key without a value counts as 0. The
-        key's expiry stays as it is. Raises NOT_A_NUMBER if the value isn't a number of 64 bits, with sign, or the sum
-        wouldn't be one.
+        key's expiry stays as it is. Raises NOT_A_NUMBER if the value or the sum isn't a signed number of 64 bits.
 
         Each call counts exactly once if it returns, and once or not at all if its outcome is unknown.
         """
         return self._loop.run(self._handle.increment(key, by, timeout=timeout))
 
     def expire(self, key: Key, ttl: float | timedelta, *, timeout: float | None = None) -> bool:
-        """Let a key expire `ttl` (seconds, or a timedelta) from now, by the leader's clock. Returns whether the key has
+        """Let a key expire `ttl` (seconds, or a timedelta) from now, by the leader's clock. Returns True if the key has
         a value.
         """
         return self._loop.run(self._handle.expire(key, ttl, timeout=timeout))
 
     def persist(self, key: Key, *, timeout: float | None = None) -> bool:
-        """Let a key that would expire stay. Returns whether there is such a key."""
+        """Let a key that would expire stay. Returns True if there is such a key."""
         return self._loop.run(self._handle.persist(key, timeout=timeout))
 
     def ttl(self, key: Key, *, timeout: float | None = None) -> float | None:
         """The seconds that the key's value still lives, by this machine's clock: infinite if it never expires; None if
-        the key has none.
+        the key has no value.
         """
         return self._loop.run(self._handle.ttl(key, timeout=timeout))
 
@@ -214,11 +213,11 @@ class _Operations:
         timeout: float | None = None,
     ) -> Generator[tuple[bytes, bytes], None, None]:
         """The pairs with start <= key < end in the order of their keys, at most `limit` of them. With `reverse` they
-        come in descending order; `start` is the lower bound then, too. An empty bound means no bound. Raises
+        come in descending order; `start` is still the lower bound. An empty bound means no bound. Raises
         NOT_BY_RANGES for a keyspace by hash.
 
-        It asks only the partitions that have such keys, page by page, and reads some pages ahead. Each page is read at
-        the leader at one moment after the call began, and each key comes at most once, even if partitions are split or
+        A scan asks only the partitions that have such keys, page by page, and reads some pages ahead. A leader reads
+        each page at one moment after the call began, and each key comes at most once, even if partitions are split or
         moved meanwhile; the scan as a whole isn't a snapshot. `timeout`, in seconds, holds for each page. A caller that
         stops early should close the scan (`contextlib.closing`), so that nothing more is read ahead.
         """
@@ -235,7 +234,7 @@ class _Operations:
         reverse: bool = False,
         timeout: float | None = None,
     ) -> Generator[list[tuple[bytes, bytes]], None, None]:
-        """The same pairs as from `scan`, in the lists in which they arrive; none of these is empty."""
+        """The same pairs as from `scan`, in lists as they arrive; no list is empty."""
         pages = self._handle.scan_pages(start, end, limit=limit, reverse=reverse, timeout=timeout)
         try:
             while page := self._loop.run(_next_page(pages)):
@@ -264,8 +263,8 @@ class Keyspace(_Operations):
 class Client(_Operations):
     """A client of one cluster, for any number of threads. `minka.AsyncClient` describes the arguments and the errors.
 
-    All clients of a process work on one thread, which the first of them starts. A process that was forked from one
-    with a client can neither make nor use one, since gRPC does not survive a fork.
+    All clients of a process work on one thread, which the first client starts. In a process that was forked from a
+    process with a client, no client can be made or used, since gRPC does not survive a fork.
     """
 
     def __init__(

@@ -7,16 +7,17 @@ from minka.contexts import resolve
 def connect(keyspace: str | None = None, *, context: str = "", timeout: float = 5.0) -> Client:
     """A client of the cluster that this machine is set up for.
 
-    The cluster is that of `context`, which `minkactl context set` has named; without `context` that of the
+    The cluster is that of `context`, a name given by `minkactl context set`; without `context` that of the
     environment's MINKA_ENDPOINTS (host:port, separated by commas) and MINKA_TLS_CA, _CERT and _KEY, else of the current
-    context, else a playground of this user, else 127.0.0.1:7400. `keyspace` is the one that the client's own put, get,
-    … work on, and `timeout`, in seconds, holds for every call that doesn't state its own.
+    context, else a playground of this user, else 127.0.0.1:7400. `keyspace` is the one on which the client's own put,
+    get, … work, and `timeout`, in seconds, holds for every call that doesn't state its own.
 
         with minka.connect("flights") as flights:
             flights.put("UA1545", b"EWR to IAH")
 
-    Raises MinkaError: UNKNOWN_CONTEXT, INVALID_CONFIG for a mistake in the file of contexts, INVALID_ARGUMENT for one
-    in the environment. Whether the cluster answers shows with the first call.
+    Raises MinkaError: UNKNOWN_CONTEXT, INVALID_CONFIG for a mistake in the file of contexts, INVALID_ARGUMENT for a
+    mistake in the environment. Nothing is sent before the first call, so only that call fails if the cluster doesn't
+    answer.
     """
     found = resolve(context=context)
     return Client(found.addresses, keyspace=keyspace, timeout=timeout, tls=found.tls)

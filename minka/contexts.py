@@ -9,7 +9,7 @@ The configuration file is `$XDG_CONFIG_HOME/minka/config.yaml` (default `~/.conf
         endpoints: [10.0.0.1:7400, 10.0.0.2:7400]
         tls: {ca: /home/me/prod/ca.pem, cert: /home/me/prod/me.pem, key: /home/me/prod/me.key}
 
-A context names its files for TLS, if it has TLS; a playground has none. For other endpoints MINKA_TLS_CA,
+A context with TLS names its TLS files; a playground has no TLS. For other endpoints MINKA_TLS_CA,
 MINKA_TLS_CERT and MINKA_TLS_KEY name the files.
 """
 
@@ -61,7 +61,7 @@ def config_path() -> str:
 def split_endpoints(text: str, source: str) -> tuple[str, ...]:
     """The addresses host:port in a text, where commas or blanks separate them.
 
-    Raises MinkaError(INVALID_ARGUMENT) naming `source` when one isn't host:port, or when there is none.
+    Raises MinkaError(INVALID_ARGUMENT), which names `source`, for an address that isn't host:port, or if there is none.
     """
     addresses = tuple(text.replace(",", " ").split())
     for address in addresses:
@@ -149,7 +149,9 @@ def save(config: Config) -> None:
 
 
 def given_or_resolved(endpoints: Sequence[str] | None, tls: Tls | None) -> tuple[Sequence[str], Tls | None]:
-    """The endpoints and TLS that a caller gave; without endpoints those of `resolve`. Raises as `resolve` does."""
+    """The endpoints and TLS that a caller gave; without endpoints, the result of `resolve`. Raises as `resolve`
+    does.
+    """
     if endpoints is not None:
         return endpoints, tls
     found = resolve()
@@ -159,7 +161,7 @@ def given_or_resolved(endpoints: Sequence[str] | None, tls: Tls | None) -> tuple
 def resolve(option: str = "", context: str = "", environ: Mapping[str, str] = os.environ) -> Endpoints:
     """The endpoints to use, by the order in this file's first line.
 
-    `option` is the value of --endpoints and `context` that of --context, "" where not given.
+    `option` is the value of --endpoints and `context` the value of --context; "" if not given.
     Raises MinkaError: INVALID_ARGUMENT, INVALID_CONFIG, UNKNOWN_CONTEXT.
     """
     if option:
@@ -189,7 +191,7 @@ def find(config: Config, name: str) -> Context:
 
 
 def invalid(message: str, code: str = "INVALID_ARGUMENT") -> Exception:
-    """The MinkaError to raise; the registry is imported only when there is something to report."""
+    """The MinkaError to raise; the registry of codes is imported only if there is an error."""
     from minka.errors import Code, MinkaError
 
     return MinkaError(Code[code], message)

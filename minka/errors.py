@@ -483,8 +483,9 @@ class Code(Enum):
 
 
 class MinkaError(Exception):
-    """Any refusal or failure that Minka reports. `str(error)` is "CODE: message"; the remedy, which tracebacks show, is
-    `error.code.info.remedy`. `MinkaError(code, message)` makes an instance of the subclass that fits the code.
+    """Any refusal or failure that Minka reports. `str(error)` is "CODE: message"; the remedy is in
+    `error.code.info.remedy`, and in tracebacks. `MinkaError(code, message)` makes an instance of the subclass that fits
+    the code.
 
     `details` may have `node`, `address`, `leader_address`, `keyspace`, `operation`, `pallet`, `duty`, `shard`,
     `version`, or others; any may be missing. A refusal of a single key or of a scan has `node` and `address`, "" if no
@@ -498,7 +499,8 @@ class MinkaError(Exception):
     def __new__(cls, code: Code, *_: object, **__: object) -> Self:
         """An instance of the class that `kind_of` returns, if no other class was asked for."""
         kind: type[Any] = kind_of(code) if cls is MinkaError else cls
-        # The class after MinkaError in the order of `kind` makes it: OSError insists on making a TimeoutError itself.
+        # The class after MinkaError in the method resolution order makes the object: OSError insists on making a
+        # TimeoutError itself.
         return super(MinkaError, kind).__new__(kind)  # type: ignore[no-any-return]  # kinds are subclasses
 
     def __init__(

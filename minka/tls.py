@@ -26,9 +26,9 @@ class Pem:
 class Tls:
     """Paths to PEM files for TLS in which both sides show a certificate.
 
-    `ca` holds the certificates of the authorities that must have issued the other side's. `cert` is this side's
-    certificate, followed by those between it and the authority, if any, and `key` its private key, unencrypted. Only
-    its owner may be able to read the key; if root owns it, a group may, too.
+    `ca` holds the certificates of the authorities, one of which must have issued the other side's certificate. `cert`
+    is this side's certificate, followed by any intermediate certificates, and `key` its private key, unencrypted. Only
+    the key file's owner may be able to read it; if root owns the file, a group may, too.
     """
 
     ca: "str | Path"
@@ -44,7 +44,7 @@ class Tls:
         return pem
 
     def content(self) -> Pem:
-        """The files' content, with any dates. Raises MinkaError(INVALID_CONFIG), as `read` does."""
+        """The files' content; the certificate may have expired. Raises MinkaError(INVALID_CONFIG), as `read` does."""
         pem, mistakes = self._examine()
         if mistakes:
             # Imported here: minkactl reads its contexts without the imports of errors.
@@ -55,7 +55,7 @@ class Tls:
         return pem
 
     def _check_dates(self, pem: Pem) -> None:
-        """Only of the first certificate: the other side may not need the ones after it."""
+        """Check the dates of the first certificate only: the other side may not need the later ones."""
         from minka.engine.certificates import validities
         from minka.errors import Code, MinkaError
 
@@ -65,7 +65,9 @@ class Tls:
             raise MinkaError(Code.CERTIFICATE_EXPIRED, f"tls.cert: {self.cert}: {when} only")
 
     def server_context(self, pem: Pem) -> "ssl.SSLContext":
-        """For the side that is connected to. `pem`: from `read`. Raises MinkaError(INVALID_CONFIG)."""
+        """The context for the side that accepts connections. `pem` is from `read`. Raises
+        MinkaError(INVALID_CONFIG).
+        """
         import ssl
 
         context = self._loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), pem)
@@ -73,8 +75,8 @@ class Tls:
         return context
 
     def client_context(self, pem: Pem) -> "ssl.SSLContext":
-        """For the side that connects: the other side's certificate must be for the host that is dialled. Raises
-        MinkaError(INVALID_CONFIG).
+        """The context for the side that connects. The other side's certificate must be for the host that is dialled.
+        Raises MinkaError(INVALID_CONFIG).
         """
         import ssl
 
@@ -145,11 +147,11 @@ def _content(path: "str | Path") -> tuple[bytes, os.stat_result]:
 
 
 def _others_who_read(key: os.stat_result) -> str:
-    """The readers besides its owner that the private key must not have, by PostgreSQL's rule, for people; "" if there
-    are none.
+    """The users besides its owner who can read the private key, but must not by PostgreSQL's rule, as text for people;
+    "" if there are none.
 
-    A key that root owns may be readable by a group: this shares the system's store of keys, and secrets of Kubernetes,
-    with a service (PostgreSQL, "Secure TCP/IP Connections with SSL").
+    A group may read a key that root owns: so a service can use the system's store of keys, or secrets of Kubernetes
+    (PostgreSQL, "Secure TCP/IP Connections with SSL").
     """
     if key.st_mode & (stat.S_IRWXO):
         return "everybody"

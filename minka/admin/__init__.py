@@ -1,5 +1,5 @@
 """Administering a cluster: `Admin` creates keyspaces, makes and applies plans, follows operations and looks after
-nodes, as `minkactl` does. The other names are what it takes and returns.
+nodes, as `minkactl` does. The other names are the types that it takes and returns.
 
     with Admin() as admin:
         plan = admin.plan_reassign(keyspaces=["flights"])
@@ -56,7 +56,7 @@ __all__ = [
     "ShardOnNode",
 ]
 
-# Loaded when first used: minkad and minkactl import the package for a part of it alone.
+# These are loaded when first used: minkad and minkactl import the package for a part of it alone.
 _MODULES = {
     "Admin": "minka.admin.admin_client",
     **dict.fromkeys(("Code", "MinkaError"), "minka.errors"),

@@ -27,10 +27,10 @@ class Admin:
     """The administration of one cluster, for one thread at a time.
 
     `endpoints` are addresses host:port of some of its nodes; without them the cluster is the one that `minka.connect`
-    would find. A method finishes within `timeout` seconds, and raises only `MinkaError`: what it names; UNREACHABLE,
-    NO_CONTROLLER or DEADLINE_EXCEEDED if no node could answer; OUTCOME_UNKNOWN for a change whose answer was lost. A
-    change that takes longer is an `Operation`, which the cluster carries on with alone; `wait` waits for its end.
-    `requested_by` is recorded with each change: user@host if it isn't given.
+    would find. A method finishes within `timeout` seconds, and raises only `MinkaError`: with the codes that its
+    description names; UNREACHABLE, NO_CONTROLLER or DEADLINE_EXCEEDED if no node could answer; OUTCOME_UNKNOWN for a
+    change whose answer was lost. A change that takes longer is an `Operation`, which the cluster carries on with alone;
+    `wait` waits for its end. `requested_by` is recorded with each change; the default is user@host.
 
     Keyspaces can't be deleted. There is no class for asyncio: use `asyncio.to_thread`.
     """
@@ -60,7 +60,7 @@ class Admin:
     # Nodes
 
     def nodes(self) -> list[Node]:
-        """All nodes, by the active controller's table if it answers, else by another node's."""
+        """All nodes, by the table of the active controller if it answers, else by the table of another node."""
         status = self.control.summary()
         counts = {one.node_id: one for one in status.summary.nodes}
         heard = {one.node_id: one.heartbeat_age_ms for one in status.nodes if one.HasField("heartbeat_age_ms")}
@@ -89,10 +89,10 @@ class Admin:
         rate_limit: int = 0,
         queue: bool = False,
     ) -> Operation:
-        """Make a node safe to stop: it hands over all that it leads, and with `decommission` also all its data. This
-        starts at once, and holds until `undrain`; `plan_reassign(drain=…)` only plans moves away from a node, once.
-        `rate_limit`, in bytes a second (0: no limit), is the most that each node ships for it. With `queue` it waits
-        for operations that touch the same.
+        """Make a node safe to stop: it hands over all that it leads, and with `decommission` also all its data. A drain
+        starts at once, and stays in force until `undrain`; `plan_reassign(drain=…)` only plans moves away from a node,
+        once. `rate_limit`, in bytes a second (0: no limit), is the most that each node ships for the drain. With
+        `queue` the drain waits for operations that touch the same partitions or duties.
 
         Raises UNKNOWN_NODE, OPERATION_RUNNING, NO_SOURCE, and NOT_ENOUGH_NODES if the others can't take its data.
         """
@@ -149,9 +149,9 @@ class Admin:
         than `max_ops` keys read and written a second (at least 100), is split automatically. A name has 1 to 63 of a-z,
         0-9, _ and -, beginning with a letter.
 
-        Without `replicas` there are 3 in a cluster of three nodes or more, else 1; without `min_insync` it is a
-        majority of them from three on, else 1. Raises KEYSPACE_EXISTS, NOT_ENOUGH_NODES,
-        TOO_MANY_REPLICAS, INVALID_ARGUMENT, EMPTY_SPLIT_POINT, DUPLICATE_SPLIT_POINT, UNSORTED_SPLIT_POINTS.
+        The default of `replicas` is 3 in a cluster of three nodes or more, else 1. The default of `min_insync` is a
+        majority of three replicas or more, else 1. Raises KEYSPACE_EXISTS, NOT_ENOUGH_NODES, TOO_MANY_REPLICAS,
+        INVALID_ARGUMENT, EMPTY_SPLIT_POINT, DUPLICATE_SPLIT_POINT, UNSORTED_SPLIT_POINTS.
         """
         if (partitions is None) == (split_points is None):
             raise invalid("a keyspace has either partitions, by hash, or split_points, by ranges")
@@ -197,8 +197,8 @@ class Admin:
                 )
 
     def split(self, keyspace: str, keys: Sequence[bytes], *, reason: str = "", queue: bool = False) -> Operation | None:
-        """Let new partitions of a keyspace by ranges begin at these keys; None if one begins at each already. Raises
-        UNKNOWN_KEYSPACE, NOT_BY_RANGES, OPERATION_RUNNING.
+        """Let new partitions of a keyspace by ranges begin at these keys. Returns None if a partition begins at each of
+        them already. Raises UNKNOWN_KEYSPACE, NOT_BY_RANGES, OPERATION_RUNNING.
         """
         started = self.control.split(keyspace, keys, self._requester, reason, queue=queue)
         return operation_of(started) if started is not None else None
@@ -210,8 +210,8 @@ class Admin:
         return operation_of(self.control.merge(keyspace, keys, self._requester, reason, queue=queue))
 
     def split_keys(self, partition: int, parts: int) -> list[bytes]:
-        """Keys that divide a partition by ranges, given by its id, into `parts` of about the same bytes, for
-        `split`: its leader proposes them. Raises UNKNOWN_PARTITION, PARTITION_OFFLINE, NO_SPLIT_KEY.
+        """Keys, for `split`, that divide a partition by ranges, given by its id, into `parts` parts of about the same
+        bytes. The partition's leader proposes them. Raises UNKNOWN_PARTITION, PARTITION_OFFLINE, NO_SPLIT_KEY.
         """
         checked_whole(partition, "partition", range(1 << 32))
         listed = self.control.partitions(admin_pb2.PartitionFilter(ids=[partition])).whole()
@@ -239,12 +239,12 @@ class Admin:
     ) -> Plan:
         """The plan that spreads replicas evenly over the nodes `to` (none: all LIVE ones). Nothing is changed.
 
-        `keyspaces` are those that are planned (none: all), `weights` shares of nodes beside the others'. `drain` are
-        nodes that are to have nothing after this plan, which later plans and keyspaces may give them again; to take a
-        node out for good, use the method `drain`. `partitions` gives the replicas that partitions, by id, are to have,
-        the preferred leader first: then nothing else is planned. `rate_limit`, in bytes a second (0: no limit), is the
-        most that each node ships. What running operations move is left alone; with `queue` the plan begins where they
-        end.
+        `keyspaces` are those that are planned (none: all). `weights` are the shares of nodes in relation to each other.
+        Nodes in `drain` have nothing after this plan, but later plans and keyspaces may use them again; to take a node
+        out for good, use the method `drain`. `partitions` gives the replicas that partitions, by id, are to have, the
+        preferred leader first: then nothing else is planned. `rate_limit`, in bytes a second (0: no limit), is the most
+        that each node ships. Partitions that running operations move are left alone; with `queue` the plan begins where
+        those operations end.
 
         Raises UNKNOWN_NODE, UNKNOWN_KEYSPACE, UNKNOWN_PARTITION, NOT_ENOUGH_NODES, NO_SOURCE.
         """
@@ -264,9 +264,9 @@ class Admin:
     def apply(self, plan: Plan, *, reason: str = "", rate_limit: int | None = None) -> Operation:
         """Start exactly this plan. `reason` and `rate_limit`, if given, take the place of the plan's own.
 
-        Raises STALE_PLAN if its partitions or duties have changed since it was made, DAMAGED_PLAN if it was edited,
-        OPERATION_RUNNING if another operation moves the same now, and INVALID_ARGUMENT if it has no moves: look at
-        `plan.moves` first.
+        Raises STALE_PLAN if the plan's partitions or duties have changed since it was made, DAMAGED_PLAN if the plan
+        was edited, OPERATION_RUNNING if another operation moves one of them now, and INVALID_ARGUMENT if the plan has
+        no moves: look at `plan.moves` first.
         """
         return operation_of(self.control.apply_plan(message_of(plan), self._requester, reason, rate_limit))
 
@@ -283,8 +283,8 @@ class Admin:
         return Election(started, read_all(Blocker, answer.skipped))
 
     def elect_unclean(self, partition: int, node: str, *, partition_epoch: int, reason: str = "") -> None:
-        """Let this node lead a partition, given by its id, although its copy may lack acknowledged writes: they are
-        lost. `partition_epoch` is that of the `Partition` that was looked at.
+        """Let this node lead a partition, given by its id, although the node's copy may lack acknowledged writes, which
+        are then lost. `partition_epoch` is the epoch of the `Partition` on which you based the decision.
 
         Raises UNKNOWN_PARTITION, LEADER_EXISTS, STALE_EPOCH if the partition has changed since, and INELIGIBLE_REPLICA
         if the node isn't LIVE or has no whole copy.
@@ -308,12 +308,13 @@ class Admin:
         return list(read_all(Migration, found.migrations))
 
     def blockers(self, operation: Operation | int) -> list[Blocker]:
-        """What holds an operation up now, as the active controller sees it. Raises UNKNOWN_OPERATION."""
+        """The obstacles that hold an operation up now, as the active controller sees them. Raises UNKNOWN_OPERATION."""
         return list(read_all(Blocker, self.control.operations([_id_of(operation)], with_migrations=True).blockers))
 
     def wait(self, operation: Operation | int, timeout: float = 3600.0) -> Operation:
-        """Wait until an operation has ended, at most `timeout` seconds, and return it, also if it has FAILED: compare
-        its `state` with `OperationState.SUCCEEDED`. Raises UNKNOWN_OPERATION, and DEADLINE_EXCEEDED if it goes on.
+        """Wait, at most `timeout` seconds, until an operation has ended, and return it, also if it has FAILED: compare
+        its `state` with `OperationState.SUCCEEDED`. Raises UNKNOWN_OPERATION, and DEADLINE_EXCEEDED if the operation
+        hasn't ended in time.
         """
         deadline = time.monotonic() + checked_timeout(timeout)
         while True:
@@ -334,8 +335,8 @@ class Admin:
         return operation_of(self.control.resume_operation(_id_of(operation)))
 
     def cancel(self, operation: Operation | int, *, reason: str = "") -> Operation:
-        """Cancel an operation: moves that can go back do so, and the others are completed. Raises UNKNOWN_OPERATION,
-        OPERATION_ENDED, and CANCEL_REFUSED if too few replicas would be left.
+        """Cancel an operation: moves that can be undone are undone, and the others are completed. Raises
+        UNKNOWN_OPERATION, OPERATION_ENDED, and CANCEL_REFUSED if too few replicas would be left.
         """
         return operation_of(self.control.cancel_operation(_id_of(operation), self._requester, reason))
 

@@ -37,7 +37,7 @@ _DECIDED: Final = (Code.UNKNOWN_PARTITION, Code.DISK_LOW)
 
 
 class Control:
-    """The control calls of a cluster, which are made to its endpoints in turn.
+    """The control calls of a cluster. Its endpoints are asked in turn.
 
     `endpoints` are addresses host:port of some of the nodes. Every method finishes within `timeout` seconds, redirects
     and repetitions included, and raises only `MinkaError`: the node's refusal; UNREACHABLE, NO_CONTROLLER or
@@ -65,9 +65,8 @@ class Control:
         self._channels.close()
 
     def status(self) -> admin_pb2.GetStatusResponse:
-        """The active controller's view of the cluster if it can be reached, else that of the first node that answers.
-
-        In the answer, `from_controller` says which of these it is, and `served_by` names the node.
+        """The active controller's view of the cluster if the controller can be reached, else the view of the first node
+        that answers. In the answer, `from_controller` says if the controller gave it, and `served_by` names the node.
         """
         known = self._known_table
         request = admin_pb2.GetStatusRequest(known_version=known.version, known_cluster=known.cluster.id)
@@ -84,18 +83,20 @@ class Control:
         return answer
 
     def summary(self) -> admin_pb2.GetStatusResponse:
-        """The same view with sums instead of the partitions; its size doesn't grow with them."""
+        """The view of `status` with sums instead of partitions; its size doesn't grow with the number of partitions."""
         request = admin_pb2.GetStatusRequest(summary=True)
         return self._view(lambda address, timeout: self._status(address, request, timeout), lambda response: response)
 
     def summary_at(self, address: str, silent: Sequence[str] = ()) -> admin_pb2.GetStatusResponse:
-        """The same as only the node at this address sees it. `silent`: see TableSummary.only_on_silent."""
+        """The summary as the node at this address sees it; no other node is asked. `silent`: see
+        TableSummary.only_on_silent.
+        """
         request = admin_pb2.GetStatusRequest(summary=True, silent=silent)
         return self._status(address, request, self.timeout)
 
     def partitions(self, wanted: admin_pb2.PartitionFilter | None = None, limit: int = 0) -> Partitions:
-        """The partitions that fit (None: all), by the same view; `limit` of them at most (0: all), while the others
-        are counted. They come while they are read.
+        """The partitions that fit (None: all), by the view of `status`. At most `limit` of them are listed (0: all),
+        and the others only counted. They arrive while the caller reads them.
         """
         request, opened = made(admin_pb2.ListPartitionsRequest, filter=wanted, limit=limit), list[Partitions]()
 
@@ -119,7 +120,9 @@ class Control:
     def _view(
         self, ask: Callable[[str, float], _View], status_of: Callable[[_View], admin_pb2.GetStatusResponse]
     ) -> _View:
-        """The first answer by the active controller, else the first of all. `ask` is given an address and seconds."""
+        """The first answer by the active controller, else the first answer of any node. `ask` takes an address and
+        seconds.
+        """
         deadline = time.monotonic() + self.timeout
         first = None
         tried: dict[str, MinkaError] = {}
@@ -251,8 +254,9 @@ class Control:
     def apply_plan(
         self, plan: admin_pb2.Plan, requested_by: str, reason: str = "", rate_limit: int | None = None
     ) -> cluster_pb2.Operation:
-        """Start exactly this plan, as an operation. Raises STALE_PLAN if things that it moves have changed since it was
-        made, DAMAGED_PLAN if it was edited, and OPERATION_RUNNING if another operation moves the same now.
+        """Start exactly this plan, as an operation. Raises STALE_PLAN if things that the plan moves have changed since
+        it was made, DAMAGED_PLAN if the plan was edited, and OPERATION_RUNNING if another operation moves one of these
+        things now.
 
         `reason` and `rate_limit` (the most bytes a second that each node ships; 0: no limit) replace the plan's own if
         they are given.
@@ -287,7 +291,8 @@ class Control:
     def elect_unclean(
         self, partition_id: int, partition_epoch: int, node: str, *, requested_by: str, reason: str = ""
     ) -> None:
-        """Let this node lead the partition, if its epoch is still this one. Its copy may lack acknowledged writes.
+        """Let this node lead the partition, if the partition still has this epoch. The node's copy may lack
+        acknowledged writes.
 
         Raises LEADER_EXISTS, STALE_EPOCH, and INELIGIBLE_REPLICA if the node isn't LIVE or has no whole copy.
         """
@@ -313,7 +318,8 @@ class Control:
     ) -> cluster_pb2.Operation:
         """Make a node safe to stop, as an operation; with `decommission` all its replicas are moved away, too.
         `rate_limit` is the most bytes a second that each node ships for it (0: no limit). If other operations touch the
-        same, it raises OPERATION_RUNNING; with `queue` it waits for them instead.
+        same partitions or duties, this raises OPERATION_RUNNING; with `queue` the drain waits for those operations
+        instead.
         """
         request = made(
             admin_pb2.DrainNodeRequest,
@@ -364,7 +370,7 @@ class Control:
         return self._call(lambda channel: AdminStub(channel).ResumeOperation, request, repeatable=True).operation
 
     def cancel_operation(self, operation_id: int, requested_by: str, reason: str = "") -> cluster_pb2.Operation:
-        """Cancel an operation: its migrations that can go back do so, and the others are completed. Raises
+        """Cancel an operation: migrations that can be undone are undone, and the others are completed. Raises
         UNKNOWN_OPERATION, OPERATION_ENDED, and CANCEL_REFUSED if too few replicas would be left.
         """
         request = made(
@@ -385,8 +391,8 @@ class Control:
     def split(
         self, keyspace: str, keys: Sequence[bytes], requested_by: str, reason: str = "", *, queue: bool = False
     ) -> cluster_pb2.Operation | None:
-        """Let new partitions begin at these keys, as an operation. Returns None if one begins at each of them already.
-        Raises UNKNOWN_KEYSPACE, NOT_BY_RANGES, OPERATION_RUNNING.
+        """Let new partitions begin at these keys, as an operation. Returns None if a partition begins at each of them
+        already. Raises UNKNOWN_KEYSPACE, NOT_BY_RANGES, OPERATION_RUNNING.
         """
         request = made(
             admin_pb2.SplitRequest, keyspace=keyspace, keys=keys, requested_by=requested_by, reason=reason, queue=queue
@@ -440,22 +446,22 @@ class Control:
         return self._call(lambda channel: LoadsStub(channel).AbortLoad, request, repeatable=True).load
 
     def loads(self, load_ids: Sequence[str] = (), *, with_parts: bool = False) -> load_api_pb2.GetLoadsResponse:
-        """Loads by id, or all that are remembered, and for committed ones the reasons why they wait; with `with_parts`
-        also the parts of those that are being taken in. Raises UNKNOWN_LOAD.
+        """Loads by id, or all that the cluster remembers. Committed loads come with the reasons why they wait; with
+        `with_parts`, loads that are being taken in come with their parts. Raises UNKNOWN_LOAD.
         """
         request = made(load_api_pb2.GetLoadsRequest, load_ids=load_ids, with_parts=with_parts)
         return self._call(lambda channel: LoadsStub(channel).GetLoads, request, repeatable=True)
 
     def transfer_leadership(self, node: str) -> None:
-        """Ask the voter `node` to lead the coordinator. The status shows when it does; a transfer can fail without an
+        """Ask the voter `node` to lead the coordinator. The status shows if it leads; a transfer can fail without an
         error.
         """
         request = made(admin_pb2.TransferLeadershipRequest, node=node)
         self._call(lambda channel: AdminStub(channel).TransferLeadership, request, repeatable=True)
 
     def change_voters(self, promote: Sequence[str], demote: Sequence[str]) -> None:
-        """Ask for learners to become voters and for voters to become learners, in one change. The status shows when
-        that is done.
+        """Ask for learners to become voters and for voters to become learners, in one change. The status shows if the
+        change is done.
 
         If the request is lost, repeat it: a change that is done already changes nothing.
         """
@@ -470,8 +476,8 @@ class Control:
     def operations(
         self, ids: Sequence[int] = (), *, limit: int = 0, with_migrations: bool = False, migrations_limit: int = 0
     ) -> admin_pb2.GetOperationsResponse:
-        """Operations by id, or the newest `limit` (0: 20), with `with_migrations` also their migrations: of each
-        operation at most `migrations_limit` (0: all), those under way first. Only the active controller knows progress
+        """Operations by id, or the newest `limit` (0: 20). With `with_migrations` each comes with at most
+        `migrations_limit` of its migrations (0: all), those under way first. Only the active controller knows progress
         and blockers.
         """
         if with_migrations and not self._controller:
@@ -491,7 +497,7 @@ class Control:
 
     def count_keys(self, address: str, partition_ids: Sequence[int] = ()) -> list[admin_pb2.PartitionCount]:
         """Count the keys that the node at this address has on its disks, by reading them, for these partitions (none
-        given: every partition that lies there).
+        given: all partitions on that node).
         """
         request = made(admin_pb2.CountKeysRequest, partition_ids=partition_ids)
         address = checked_endpoints([address])[0]
@@ -514,8 +520,8 @@ class Control:
     def _call(
         self, rpc: "_Rpc[_Request, _Response]", request: _Request, *, repeatable: bool, timeout: float | None = None
     ) -> _Response:
-        """Ask one node after the other until one takes the request. There is another round only if some node refused
-        it for the moment.
+        """Ask one node after the other until one takes the request. Another round follows only if a node refused the
+        request for the moment.
         """
         deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
         pause = _FIRST_PAUSE_S
@@ -538,7 +544,7 @@ class Control:
             pause = min(2 * pause, _MAX_PAUSE_S)
 
     def _follow(self, address: str, error: MinkaError, queue: deque[str]) -> None:
-        """Put the node that a refusal names as the active controller first."""
+        """If a refusal names the active controller, ask that node first from now on."""
         if address == self._controller:
             self._controller = ""
         if leader := error.details.get("leader_address", ""):
@@ -584,7 +590,7 @@ def _each_once(queue: deque[str], tried: dict[str, MinkaError]) -> Iterator[str]
 
 
 def _share(deadline: float, attempts: int) -> float:
-    """Seconds that this attempt may take, so that `attempts` of them get their turn before the deadline."""
+    """The seconds that this attempt may take, so that `attempts` attempts fit in before the deadline."""
     return max((deadline - time.monotonic()) / attempts, _MIN_SHARE_S)
 
 

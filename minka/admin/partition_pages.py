@@ -12,8 +12,8 @@ from minka.v1 import admin_pb2
 
 
 class Partitions:
-    """Partitions that a node lists, to be read once. `status` has no partitions; when all are read, `matching` says how
-    many there are, and `whole` is for those who want them together.
+    """Partitions that a node lists, to be read once. `status` has no partitions; once all partitions are read,
+    `matching` is their number. `whole` returns all of them at once.
     """
 
     def __init__(
@@ -23,7 +23,9 @@ class Partitions:
         first_s: float,
         timeout: float,
     ) -> None:
-        """The first answer may take `first_s` seconds, each other one `timeout`; the reader takes the time it takes."""
+        """The first answer may take `first_s` seconds, each other one `timeout`; the reader's own time isn't
+        limited.
+        """
         self.status = admin_pb2.GetStatusResponse()
         self.matching: Sequence[admin_pb2.MatchingCount] = ()
         self._address: Final = address
@@ -32,7 +34,7 @@ class Partitions:
         self._timeout: Final = timeout
 
     def begun(self) -> Self:
-        """This, once the node has answered. Raises MinkaError, as everything here does."""
+        """This object, once the node has answered. Raises MinkaError, as all methods here do."""
         first = self._next(self._first_s)
         if first is not None:
             self.status = first.status

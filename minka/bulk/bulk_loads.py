@@ -68,7 +68,9 @@ _FINAL: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class LoadTarget:
-    """A partition as it was when the table was fetched. `nodes` are (id, address) of those that are to have a file."""
+    """A partition as it was when the table was fetched. `nodes` has the id and address of each node that needs a
+    file.
+    """
 
     partition_id: int
     slot: int
@@ -87,7 +89,7 @@ class LoadTarget:
         return LoadFile(partition_id=self.partition_id, name=name, slot=self.slot, start_key=start, end_key=end)
 
     def is_of(self, file: LoadFile) -> bool:
-        """True if the file was cut for the partition as it is here."""
+        """True if the file was cut for this partition, with these bounds."""
         cut_for = (file.partition_id, file.slot, file.start_key, file.end_key)
         return cut_for == (self.partition_id, self.slot, *self.range)
 
@@ -138,8 +140,8 @@ class LoadClient:
         )
 
     def touch(self, load_id: str) -> Load:
-        """Tell that somebody still works on the load; one that nobody has touched for `loads.abandoned_after_s` seconds
-        is aborted. Raises UNKNOWN_LOAD.
+        """Tell the cluster that somebody still works on the load. A load that nobody has touched for
+        `loads.abandoned_after_s` seconds is aborted. Raises UNKNOWN_LOAD.
         """
         return self._patiently(lambda: self.control.touch_load(load_id))
 
@@ -154,7 +156,9 @@ class LoadClient:
         return [*self._patiently(self.control.loads).loads]
 
     def describe(self, load_id: str) -> GetLoadsResponse:
-        """One load, its parts while they are being taken in, and the reasons why they wait. Raises UNKNOWN_LOAD."""
+        """One load, with its parts while the nodes take them in, and the reasons why these wait. Raises
+        UNKNOWN_LOAD.
+        """
         return self._patiently(lambda: self.control.loads([load_id], with_parts=True))
 
     def wait(self, load_id: str, on_progress: Callable[[GetLoadsResponse], None] = lambda _: None) -> Load:
@@ -190,7 +194,8 @@ class LoadClient:
 
     def staged(self, load: Load, targets: Iterable[LoadTarget]) -> dict[int, LoadFile]:
         """Files of the load that are in the spools already, by the id of the partition for which each was cut. A file
-        counts if the partition is as it was then, and enough nodes have the file; a node that doesn't answer has none.
+        counts if the partition hasn't changed since, and enough nodes have the file; a node that doesn't answer counts
+        as one without the file.
         """
         targets = list(targets)
         nodes = dict(node for target in targets for node in target.nodes)
@@ -207,12 +212,12 @@ class LoadClient:
 
     def check(self, keyspace: str, bytes_: int, version: str = "") -> None:
         """Check that a load of files of `bytes_` bytes can succeed now: each node that has replicas of the keyspace
-        answers and has room for its share, and enough replicas are in sync. One error names all that is missing:
-        DISK_FULL, NOT_ENOUGH_REPLICAS, UNREACHABLE, or INVALID_ARGUMENT for a node of another version than `version`
-        ("": any). Raises UNKNOWN_KEYSPACE.
+        answers and has room for its share, and enough replicas are in sync. A single error names everything that is
+        missing: DISK_FULL, NOT_ENOUGH_REPLICAS, UNREACHABLE, or INVALID_ARGUMENT for a node of another version than
+        `version` ("": any). Raises UNKNOWN_KEYSPACE.
 
-        It waits for a node that restarts for half a minute at most. A node that has failed gets its files later from
-        the others, if enough replicas are in sync without it.
+        This waits at most half a minute for a node that restarts. A node that has failed gets its files later from
+        other nodes, if enough replicas are in sync without it.
         """
         deadline = time.monotonic() + min(self._timeout, _PASSING_SECONDS)
         while True:
@@ -261,10 +266,10 @@ class LoadClient:
         """Upload a file to the nodes that have replicas of the partition, and return the row that names it in the
         commit. `name` must differ for each attempt, and has letters, digits, _, dot and dash.
 
-        At least `min_insync` of the nodes have the file then; those that are away get it later from the others. A node
-        that restarts is waited for, and so is one that answers but is slow: other files may come before this one, and
-        the load may have a limit. Raises DISK_FULL at once, and NOT_ENOUGH_SPOOLS if too few nodes have answered for
-        the timeout.
+        When this returns, at least `min_insync` of the nodes have the file; nodes that are away get it later from the
+        others. This waits for a node that restarts, and for one that answers but is slow: other files may come before
+        this one, and the load may have a rate limit. Raises DISK_FULL at once, and NOT_ENOUGH_SPOOLS if too few nodes
+        have answered within the timeout.
         """
         file = target.file(name)
         file.bytes, file.rows, file.checksum = written.bytes, written.digest.rows, written.checksum
@@ -307,8 +312,8 @@ class LoadClient:
             raise MinkaError(Code.NOT_ENOUGH_SPOOLS, text)
 
     def _upload_to(self, address: str, header: UploadHeader, path: Path, deadline: float, enough: Event) -> None:
-        """Upload the file to one node, again and again until the timeout, unless enough others have it by then. The
-        time in which the node takes the file in doesn't count if the transfer breaks off.
+        """Upload the file to one node. Failed transfers are repeated until the timeout, unless enough other nodes have
+        the file. If a transfer breaks off, the timeout begins again at the node's last answer.
         """
         attempt, heard = 0, _Heard(time.monotonic())
         while True:
@@ -327,8 +332,8 @@ class LoadClient:
                 raise failure
 
     def _send(self, address: str, header: UploadHeader, path: Path, heard: "_Heard") -> None:
-        """Send the file to a node. It may take hours, so the node is asked meanwhile; `heard` has the time of its last
-        answer. Raises UNREACHABLE if it is silent for long, and its refusals.
+        """Send the file to a node. That may take hours, so meanwhile the node is asked if it is there; `heard` has the
+        time of its last answer. Raises UNREACHABLE if the node is silent for long, and the node's refusals.
         """
         method: Any = self._channels.to(address).stream_unary(UPLOAD_METHOD)
         call, begun = method.future(_messages(header, path)), time.monotonic()
@@ -352,8 +357,8 @@ class LoadClient:
 
     def commit(self, load: Load, files: Iterable[LoadFile]) -> Load:
         """Commit the load: these files are taken in, all or none. If partitions were split or merged since the files
-        were cut, the nodes make new files of them; if replicas were moved, the files are brought to the new nodes. The
-        load that is returned is COMMITTED or DONE, also if it had been committed before, even with other files.
+        were cut, the nodes make new files of these; if replicas were moved, the files are brought to the new nodes.
+        Returns the load, which is COMMITTED or DONE, also if it had been committed before, even with other files.
 
         Raises LOAD_ENDED, UNKNOWN_LOAD, NOT_ENOUGH_SPOOLS, DISK_FULL, UNKNOWN_FILE.
         """
@@ -397,7 +402,7 @@ class LoadClient:
         return fitting
 
     def _cut(self, load: Load, sources: list[LoadFile], targets: list[LoadTarget]) -> list[LoadFile]:
-        """Cut the files at the first node that can: it has all the sources, or gets them from others."""
+        """Cut the files at the first node that can. It has all the sources, or gets them from other nodes."""
         nodes = dict(node for target in targets for node in target.nodes)
         attempt = uuid.uuid4().hex[:8]
         wanted = [target.file(f"cut-{target.partition_id}-{attempt}") for target in targets]
@@ -458,7 +463,9 @@ class LoadClient:
     # What everything needs
 
     def _table(self) -> PartitionTable:
-        """The active controller's table, which is at least as new as the one by which a commit is decided."""
+        """The active controller's table, which is at least as new as the table by which the controller decides on a
+        commit.
+        """
 
         def ask() -> PartitionTable:
             status = self.control.status()
@@ -521,7 +528,7 @@ def _shares(rows: Sequence[Partition], bytes_: int) -> dict[str, int]:
 def _groups(
     files: Iterable[LoadFile], targets: Iterable[LoadTarget]
 ) -> Iterator[tuple[list[LoadFile], list[LoadTarget]]]:
-    """Groups of files and of the partitions, as they are now, whose ranges they overlap; each group is as small as
+    """Groups of files and of the present partitions whose ranges these files overlap; each group is as small as
     possible.
     """
     left, ordered = sorted(files, key=lambda file: file.start_key), sorted(targets, key=lambda target: target.range)

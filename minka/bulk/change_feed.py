@@ -84,8 +84,8 @@ class ChangeClient(Nodes):
         raise MinkaError(Code.CHANGES_GONE, text)
 
     def _ask(self, request: ReadChangesRequest) -> Iterator[ChangeBatch]:
-        """The answers of one replica, until it fails. The leader is asked first, then others, whose logs may go back
-        further.
+        """The answers of one replica, until it fails. The leader is asked first, then other replicas, whose logs may go
+        back further.
         """
         until, tries = time.monotonic() + self._timeout, 0
         gone: set[str] = set()

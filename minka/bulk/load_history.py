@@ -24,7 +24,7 @@ class NodeInterval:
 
     `free_bytes` of `total_bytes` were free at the end on the file system of its data_dir; `capacity_bytes` is the most
     that it should hold by its configuration, 0 if unset; `cpu_ms` is processor time of its process. `partitions` has
-    those that answered clients or changed in size, and now and then all that have data.
+    the partitions that answered clients or changed in size, and now and then all that have data.
     """
 
     node: str
@@ -80,8 +80,8 @@ class HistoryClient:
     def read_all(
         self, from_ms: int = 0, to_ms: int = 0, *, on_missing: Callable[[str, MinkaError], None]
     ) -> Iterator[NodeInterval]:
-        """The intervals of all nodes, node by node. `on_missing` is called with each node of which intervals are
-        missing, and the reason. Raises the errors of `nodes`.
+        """The intervals of all nodes, node by node. If intervals of a node are missing, `on_missing` is called with the
+        node and the reason. Raises the errors of `nodes`.
         """
         for node in self.nodes():
             try:
@@ -100,7 +100,7 @@ class HistoryClient:
 
 
 def intervals_of(node: str, blocks: Iterable[HistoryBlock]) -> Iterator[NodeInterval]:
-    """The intervals, each made of all of its blocks. Raises the errors of `unpack`."""
+    """The intervals; each is put together from all its blocks. Raises the errors of `unpack`."""
     found: NodeInterval | None = None
     for block in blocks:
         rows = unpack(block.packed, block.rows, block.layout)

@@ -1,9 +1,9 @@
 """The digest of a set of rows: equal for equal sets, in any order, in any program.
 
 It has four numbers: the number of rows, the bytes of their keys and values, and the XOR and the sum modulo 2^64 of each
-row's XXH64(value, seed=XXH64(key, seed=42)), which is what Spark's xxhash64(key, value) computes. XOR alone would not
-see that a row is there three times instead of once. Spark leaves null out of a hash, so a row whose value is null has
-the hash of its key, which differs from that of a row whose value is empty.
+row's XXH64(value, seed=XXH64(key, seed=42)), which is what Spark's xxhash64(key, value) computes. XOR alone would be
+the same for a row that is there three times as for one that is there once. Spark leaves null out of a hash, so a row
+whose value is null has the hash of its key, which differs from that of a row whose value is empty.
 """
 
 from collections.abc import Iterable, Sequence

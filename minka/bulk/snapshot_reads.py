@@ -1,7 +1,7 @@
 """Reads whole partitions, each as it was at one offset of its log, from the nodes that host them. Synchronous.
 
-A snapshot is taken by the partition's leader, and every replica keeps the same one: when the node from which it is read
-dies, the reader goes on at another after the last key that it has.
+The partition's leader takes a snapshot, and every replica keeps the same one. If the node that is being read dies, the
+reader goes on at another node, after the last key that it has.
 """
 
 import time
@@ -46,8 +46,8 @@ class SnapshotClient(Nodes):
     def open(
         self, keyspace: Keyspace, partition_id: int, wanted: KeyRange, part_bytes: int = 0
     ) -> Iterator[PartitionSnapshot]:
-        """Open snapshots that together have these keys of this partition, which may have been split. There is one,
-        unless the partition was split since the table was fetched.
+        """Open snapshots that together have these keys of this partition: one snapshot, or several if the partition was
+        split since the table was fetched.
 
         With `part_bytes`, a snapshot also has the keys at which parts of about `part_bytes` bytes begin. Raises
         UNKNOWN_PARTITION, the refusals of a leader, and PARTITION_OFFLINE or UNREACHABLE if none answers in time.
@@ -71,8 +71,8 @@ class SnapshotClient(Nodes):
         of_buckets: int = 0,
     ) -> Iterator[RowBatch]:
         """The rows in the range, in batches, in the order of their keys; with `keys_only` without their values. With
-        `buckets`, these are the rows of these buckets, of the `of_buckets` that `digest` counts, with the hashes of
-        pairs in place of values. Raises SNAPSHOT_GONE, or the refusals of the nodes, if no node still has the snapshot.
+        `buckets`, only rows of these buckets come (of the `of_buckets` that `digest` counts), with hashes of pairs in
+        place of values. Raises SNAPSHOT_GONE, or the refusals of the nodes, if no node still has the snapshot.
         """
         start, tries, nodes = wanted.start, 0, list(snapshot.nodes)
         while snapshot.snapshot_id:
@@ -101,7 +101,7 @@ class SnapshotClient(Nodes):
 
     def digest(self, snapshot: PartitionSnapshot, node: str, wanted: KeyRange, buckets: int = 1) -> SnapshotDigest:
         """The digest of the rows in the range as the replica on this node has them, in `buckets` by the hashes of their
-        keys. Raises SNAPSHOT_GONE, also if the replica doesn't reach the snapshot in ten seconds, and the node's
+        keys. Raises SNAPSHOT_GONE (also if the replica doesn't reach the snapshot in ten seconds) and the node's
         refusals.
         """
         if not snapshot.snapshot_id:

@@ -1,7 +1,5 @@
-"""Files of sorted rows in RocksDB's SST format, which nodes take in as they are: values are in their stored form.
-
-Writing a file takes neither a node nor a daemon: its format is defined here, and nodes use the same format for their
-files.
+"""Files of sorted rows in RocksDB's SST format, with values in their stored form; nodes take these files in unchanged.
+Writing a file needs no running node: the format is defined here, and nodes use it for their own files.
 """
 
 import os
@@ -41,7 +39,7 @@ def compression() -> DBCompressionType:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A file that was written: its size in bytes, their CRC-32, and the digest of its rows."""
+    """A file that was written: its size in bytes, its CRC-32, and the digest of its rows."""
 
     path: Path
     bytes: int
@@ -90,7 +88,7 @@ class SstWriter:
         self.digest.add_many(keys, values)
 
     def finish(self) -> Written | None:
-        """Complete and sync the file. Without a row there is none, and this returns None. Raises STORAGE_FAILED."""
+        """Complete and sync the file. Without rows there is no file, and this returns None. Raises STORAGE_FAILED."""
         if self._writer is None:
             return None
         writer, self._writer = self._writer, None

@@ -1,4 +1,4 @@
-"""Finds the clocks that are off, alike for nodes and minkactl."""
+"""Finds clocks that are off. Nodes and minkactl both use this."""
 
 from collections.abc import Collection
 from typing import Final
@@ -8,9 +8,9 @@ _FEWEST: Final = 3  # of two clocks that differ, nobody can say which one is rig
 
 
 def of_most(clocks_ms: Collection[int], nodes_up: int) -> int | None:
-    """The time by the clocks of most nodes, in milliseconds; None if fewer than three are known, or most of the nodes
-    that are up don't agree: unknown clocks may be the right ones. `clocks_ms`: the time of each node's clock, or by how
-    much each is ahead of one common clock.
+    """The time by the clocks of most nodes, in milliseconds. None if fewer than three clocks are known, or if the
+    clocks that agree aren't those of most nodes that are up: the unknown clocks may be right. `clocks_ms` has each
+    clock's time, or its lead over a common clock.
     """
     if len(clocks_ms) < _FEWEST:
         return None

@@ -24,7 +24,7 @@ def md5(key: bytes) -> int:
 
 def crc16(key: bytes) -> int:
     """The hash slot of Redis Cluster: CRC16 (XMODEM) modulo 16,384. If the key has a part in braces that isn't empty,
-    only the first one counts, so keys with the same one are together.
+    only the first such part counts, so keys with the same part are together.
     """
     start = key.find(b"{") + 1
     if start:
@@ -42,9 +42,9 @@ HASH_FUNCTIONS: dict[HashFunction.ValueType, Callable[[bytes], int]] = {
 
 
 def digest_of(hash_: HashFunction.ValueType, partition_count: int) -> Callable[[bytes], int]:
-    """A function of a key, whose result modulo the number of partitions is the key's slot. Murmur3 is returned itself,
-    without a call in between, since a batch hashes every key. A partition has neighbouring slots of Redis: see
-    `redis_slots`.
+    """A function of a key whose result modulo the number of partitions is the key's slot. For Murmur3 this is the
+    library's own function, without a wrapper, since a batch hashes every key. A partition has neighbouring slots of
+    Redis: see `redis_slots`.
     """
     if hash_ == HashFunction.HASH_FUNCTION_MURMUR3:
         return mmh3.mmh3_32_uintdigest

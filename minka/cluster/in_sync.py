@@ -27,7 +27,7 @@ class Replicated(Protocol):
 
 
 def eligible_replicas(row: Partition) -> Sequence[str]:
-    """The replicas outside of the isr that have everything that is committed, so that they may lead if nobody in it
+    """The replicas outside of the isr that have everything that is committed. They may lead if no replica in the isr
     can. The field holds only for its own row: a controller of an older version copies it unread into later rows.
     """
     return row.eligible if row.eligible and row.eligible_at == row.partition_epoch else ()
@@ -39,7 +39,7 @@ def has_everything(row: Partition) -> list[str]:
 
 
 def is_sole(node: str, whole: Collection[str]) -> bool:
-    """True if no other node has everything that is committed; `whole` are those that have."""
+    """True if no other node has everything that is committed; `whole` are the nodes that have it."""
     return {node}.issuperset(whole)
 
 
@@ -49,9 +49,8 @@ def kept_replicas(row: Partition) -> list[str]:
 
 
 def missing_in_sync(row: Replicated) -> int:
-    """The number of its replicas that are not in sync; above 0, the partition is under-replicated.
-
-    While replicas are being added, it needs no more than it had before (as Kafka counts under-replicated partitions).
+    """The number of replicas that the partition lacks in its isr; above 0, it is under-replicated. While replicas are
+    being added, the partition needs only as many as it had before (as Kafka counts under-replicated partitions).
     """
     needed = min(len(row.target_replicas or row.replicas), len(row.replicas) - len(row.adding_replicas))
     return max(needed - len(row.isr), 0)

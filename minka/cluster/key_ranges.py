@@ -20,19 +20,19 @@ class KeyRange(NamedTuple):
     end: bytes = b""
 
     def contains(self, key: bytes) -> bool:
-        """True if the key is in it."""
+        """True if the key is in this range."""
         return self.start <= key and (not self.end or key < self.end)
 
     def overlaps(self, other: "KeyRange") -> bool:
-        """True if some key may be in both."""
+        """True if some key may be in both ranges."""
         return (not self.end or other.start < self.end) and (not other.end or self.start < other.end)
 
     def covers(self, other: "KeyRange") -> bool:
-        """True if all of the other is in it."""
+        """True if this range has all of the other one."""
         return self.start <= other.start and (not self.end or b"" != other.end <= self.end)
 
     def clip(self, other: "KeyRange") -> "KeyRange":
-        """The range of the keys that are in both; the two must overlap."""
+        """The range of the keys that are in both ranges, which must overlap."""
         ends = [end for end in (self.end, other.end) if end]
         return KeyRange(max(self.start, other.start), min(ends, default=b""))
 
@@ -50,7 +50,7 @@ def is_by_ranges(keyspace: Keyspace) -> bool:
 
 
 def ranges_at(points: Sequence[bytes]) -> list[KeyRange]:
-    """The ranges that ascending split points give; without points it is one over all keys.
+    """The ranges that ascending split points give; without points, one range over all keys.
 
     Raises EMPTY_SPLIT_POINT, DUPLICATE_SPLIT_POINT, UNSORTED_SPLIT_POINTS, TOO_LARGE.
     """

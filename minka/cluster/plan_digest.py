@@ -1,4 +1,4 @@
-"""The digest of a plan, by which it is applied exactly as it was made."""
+"""The digest of a plan. It makes sure that the plan is applied exactly as it was made."""
 
 import hashlib
 
@@ -6,7 +6,7 @@ from minka.v1.admin_pb2 import Plan
 
 
 def without_splits(plan: Plan) -> Plan:
-    """The plan with its moves only, and with their own digest."""
+    """The plan with its moves only, and with the digest that then fits."""
     moves = Plan()
     moves.CopyFrom(plan)
     del moves.splits[:]
@@ -15,7 +15,7 @@ def without_splits(plan: Plan) -> Plan:
 
 
 def plan_digest(plan: Plan) -> str:
-    """SHA-256, in hexadecimal, over everything in the plan but the digest itself."""
+    """SHA-256, in hexadecimal, over everything in the plan except the digest."""
     content = Plan()
     content.CopyFrom(plan)
     content.digest = ""

@@ -1,4 +1,4 @@
-"""The client's copy of the partition table: key → slot or range → partition → node. Pure: its owner tells it the
+"""The client's copy of the partition table: key → slot or range → partition → node. Pure: its owner passes in the
 changes.
 """
 
@@ -25,7 +25,9 @@ _ALIVE: Final = frozenset({NodeState.NODE_STATE_LIVE, NodeState.NODE_STATE_DRAIN
 
 @lru_cache(maxsize=10_000)
 def _shared(nodes: tuple[str, ...]) -> tuple[str, ...]:
-    """The same tuple for the same nodes: many partitions have them, and each new row has its own texts."""
+    """One shared tuple for the same nodes. Many partitions have the same nodes, and each new row brings its own
+    strings.
+    """
     return tuple(map(intern, nodes))
 
 
@@ -85,11 +87,11 @@ class KeyspaceRoutes(ABC):
 
     @abstractmethod
     def route(self, place: int, keys: Sequence[bytes]) -> Route | None:
-        """The route of keys that belong together, and once had this place; None while it isn't known."""
+        """The route of keys that belong together, and once had this place; None while the route isn't known."""
 
     @abstractmethod
     def update(self, row: cluster_pb2.Partition) -> bool:
-        """Take a row of the keyspace if it is newer; return whether it was."""
+        """Take a row of the keyspace if it is newer; return True if it was."""
 
 
 class HashRoutes(KeyspaceRoutes):
@@ -134,7 +136,7 @@ class HashRoutes(KeyspaceRoutes):
         return self.routes[place] if self.routes else None
 
     def update(self, row: cluster_pb2.Partition) -> bool:
-        """Take a row if its partition_epoch is higher than that of the known one; return whether it was. Raises
+        """Take a row if its partition_epoch is higher than the known row's; return True if it was. Raises
         INTERNAL for a slot that the keyspace doesn't have.
         """
         if row.slot >= self.count:
@@ -148,12 +150,12 @@ class HashRoutes(KeyspaceRoutes):
 
 
 class RangeRoutes(KeyspaceRoutes):
-    """A keyspace by ranges. A place is the number of known starts up to a key; it is below zero if the last of these
-    ranges is known to end before the key.
+    """A keyspace by ranges. A place is the number of known starts up to a key. It is negative if the last of the ranges
+    that begin there is known to end before the key.
 
     Rows come one by one, so the ranges may overlap or have gaps. A key belongs to the last range that starts at it or
     before it, since a split leaves the parent's start and gives the child a new one. A range that was merged into
-    another one is dropped when that one's row comes.
+    another one is dropped when the other one's row comes.
     """
 
     def __init__(self, keyspace: cluster_pb2.Keyspace) -> None:
@@ -203,9 +205,9 @@ class RangeRoutes(KeyspaceRoutes):
         return [KeyRange(*bounds) for bounds in pairwise((wanted.start, *starts, wanted.end))]
 
     def update(self, row: cluster_pb2.Partition) -> bool:
-        """Take a row if it is newer; return whether it was. Of two rows of one partition, the one with the higher
-        partition_epoch stays. If two partitions have one key, the one with the greater generation stays: a split and a
-        merge both give a key's partition a greater generation than it had.
+        """Take a row if it is newer; return True if it was. Of two rows of one partition, the one with the higher
+        partition_epoch stays. Of two partitions that have a key in common, the one with the greater generation stays:
+        after a split or a merge, the partition of a key has a greater generation than the key's partition had before.
         """
         route = Route.of(row)
         known = self._routes.get(row.start_key)
@@ -227,8 +229,8 @@ class RangeRoutes(KeyspaceRoutes):
         return owner is not None and owner.range.contains(route.range.start) and owner.generation >= route.generation
 
     def _drop_merged(self, route: Route) -> None:
-        """Drop the ranges that begin in this one and are not newer: they are part of it now. The last row of a range
-        that was merged has the generation of the range into which it was merged.
+        """Drop the older ranges, or equally old ones, that begin in this range: they were merged into it. The last row
+        of a merged range has the generation of the range into which it was merged.
         """
         first = bisect_right(self._starts, route.range.start)
         last = bisect_left(self._starts, route.range.end) if route.range.end else len(self._starts)
@@ -267,8 +269,8 @@ class RoutingTable:
         self._alive: set[str] = set()  # nodes that the controller hears
 
     def add(self, table: cluster_pb2.PartitionTable) -> bool:
-        """Take missing rows out of a whole table; return True if any route changed. They may be older than the known
-        rows: then the changes since their version are asked for.
+        """Take missing rows out of a whole table; return True if any route changed. The new rows may be older than the
+        known rows; then the client asks for the changes since the version of the new ones.
         """
         if not table.version:
             return False  # of a node that has just begun
@@ -278,7 +280,7 @@ class RoutingTable:
         return changed
 
     def take(self, answer: admin_pb2.GetTableResponse) -> bool:
-        """Take a whole table, the changes since this one, or neither; return True if any route changed."""
+        """Take an answer: a whole table, the changes since this table, or nothing. Return True if any route changed."""
         if answer.HasField("table"):
             return self.replace(answer.table)
         return answer.HasField("changes") and self.change(answer.changes)

@@ -1,8 +1,8 @@
 """Duties: pieces of your own work that a Minka cluster hands out to your own processes, and keeps balanced.
 
 A process that hosts duties has a `Delegate`, and runs it with `run_shard` or, in asyncio, with `Shard`. `Client`, or
-`AsyncClient` in asyncio, creates, changes and finds duties; `minka.duties.changes` makes changes that are done as one.
-The other names are the types that these take, return and raise.
+`AsyncClient` in asyncio, creates, changes and finds duties; `minka.duties.changes` makes changes that are done
+together. The other names are the types that these functions and classes take, return and raise.
 """
 
 import importlib
@@ -84,7 +84,7 @@ __all__ = [
     "run_shard",
 ]
 
-# Loaded when first used: minkad and minkactl import the package for a part of it alone.
+# These are loaded when first used: minkad and minkactl import the package for a part of it alone.
 _MODULES = {
     "AsyncClient": "minka.duties.async_duty_client",
     "Client": "minka.duties.duty_client",

@@ -79,7 +79,7 @@ def get_duties(names: Sequence[DutyName], with_payloads: bool) -> Call:
 def list_duties(
     pallet: str, shard: str, unplaced: bool, quarantined: bool, with_payloads: bool, after: int, limit: int
 ) -> Call:
-    """The call for a page of at most `limit` duties, which begins after the one with the number `after`."""
+    """The call for a page of at most `limit` duties, beginning after the duty with the number `after`."""
     pallet = pallet and checked_pallet(pallet)
     shard = shard and checked_shard(shard)
     request = made(
@@ -96,7 +96,7 @@ def list_duties(
 
 
 def explain_duty(pallet: str, duty: str) -> Call:
-    """The call for why a duty is where it is."""
+    """The call for the reasons why a duty is where it is."""
     return Call("ExplainDuty", api.ExplainDutyRequest(name=_duty_name((pallet, duty))))
 
 

@@ -1,4 +1,4 @@
-"""The events that happen to a shard, and the instructions that follow: both are those of `minka.duties._machine`."""
+"""The events that happen to a shard, and the instructions that follow, for `minka.duties._machine`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,9 @@ MAX_CALL_DUTIES: Final = 1_000  # the most duties that a delegate is given at on
 
 
 class Method(Enum):
-    """A delegate's methods. If several are due for a pallet, the one that is first here is called first."""
+    """A delegate's methods. If several are due for a pallet, they are called in the order in which they are listed
+    here.
+    """
 
     DETACH = "detach"
     UPDATE = "update"
@@ -23,7 +25,7 @@ class Method(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MachineSettings:
-    """The times for which a shard waits, in seconds, and the number of its tries."""
+    """A shard's waiting times, in seconds, and its number of tries."""
 
     call_timeout: float = 30.0  # the time limit of one call to the delegate
     retry_first: float = 0.1  # the pause after the first failure of a duty; each further one is twice as long
@@ -41,7 +43,7 @@ class MachineSettings:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """A session has begun; nothing has been said on it yet."""
+    """A session has begun; nothing has been sent on it yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +79,12 @@ class CallOverdue:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """The process is about to stop: its duties go elsewhere one after the other, each released here first."""
+    """The process is about to stop: its duties go to other shards one after the other; each is released here first."""
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """The process stops now: everything is released here, whether or not anybody hears of it."""
+    """The process stops now: everything is released here, even if the cluster doesn't hear of it."""
 
     error: tuple[str, str] | None = None  # a code and a text if the end was not asked for
 
@@ -125,7 +127,7 @@ class Disconnect:
 
 @dataclass(frozen=True, slots=True)
 class CallDelegate:
-    """Call the method with the duties, for at most `timeout` seconds. CallEnded always answers it, perhaps after a
+    """Call the method with the duties, for at most `timeout` seconds. A CallEnded always follows, perhaps after a
     CallOverdue.
     """
 

@@ -1,9 +1,8 @@
-"""The duties of a shard and the calls to its delegate: duties that it should have, duties that it has, calls under way.
-Pure.
+"""The duties that a shard should have, the duties that it has, and the calls to its delegate that are under way. Pure.
 
 A duty is first ATTACHING (or PREPARING), is ATTACHED once the delegate's attach has returned, and DETACHING from its
-release until the delegate's detach has returned. From the first of these to the end of the last the delegate may act
-for it: the record is `live`.
+release until the delegate's detach has returned. From the beginning of the first phase to the end of the last one, the
+delegate may act for the duty: the record is `live`.
 """
 
 import heapq
@@ -61,7 +60,7 @@ class Record:
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """The calls for one pallet, of which one runs at a time, besides those that have taken too long."""
+    """The calls for one pallet. One runs at a time, besides those that have taken too long."""
 
     pallet: str
     running: CallDelegate | None = None
@@ -104,7 +103,7 @@ class Hosting:
         return record is not None and record.live and record.duty.epoch == epoch
 
     def wake_at(self) -> float:
-        """The time at which there is something to do, if nothing else happens before."""
+        """The time of the next thing to do, if no event comes before."""
         if self._over and not self.in_hurry:
             return float("-inf")
         retry = self._retries[0][0] if self._retries else float("inf")
@@ -115,7 +114,7 @@ class Hosting:
         return self._calls[call][0].method is Method.REPORT
 
     def forget_reports(self) -> Reports:
-        """Drop the reports that are yet to be sent: the cluster doesn't know this process, so they would be refused."""
+        """Drop the reports that are yet to be sent: the cluster doesn't know this process, so it would refuse them."""
         assert not self.records, "the former process still has duties"
         self._reports = Reports()
         return self._reports
@@ -128,7 +127,7 @@ class Hosting:
             self._lanes.setdefault(pallet, Lane(pallet))
 
     def attach(self, duty: HeldDuty) -> None:
-        """Attach the duty: the shard has been given it."""
+        """Attach the duty: the cluster has given it to the shard."""
         number, record = duty.duty, self.records.get(duty.duty)
         if self._reports.is_spent(number, duty.epoch):
             return
@@ -168,8 +167,8 @@ class Hosting:
             self._hand_update(record)
 
     def detach(self, holding: Holding) -> None:
-        """Release the duty, and report that even if the shard doesn't have it. This ends an earlier assignment of it,
-        too.
+        """Release the duty, and report the release even if the shard doesn't have the duty. This ends earlier
+        assignments of the duty, too.
         """
         record = self.records.get(holding.duty)
         if record is None:
@@ -310,7 +309,7 @@ class Hosting:
         return call
 
     def overdue(self, number: int) -> None:
-        """The call can't be ended: its duties wait until it returns, and the others of the pallet go on."""
+        """The call can't be ended: its duties wait until it returns, and the pallet's other duties go on."""
         call, _ = self._calls[number]
         rest = "no other report is asked for until it returns"
         if call.method is not Method.REPORT:
@@ -435,7 +434,7 @@ class Hosting:
 
 
 def _method_of(record: Record) -> Method:
-    """The method for which the record waits, if it waits for any."""
+    """The method that is to be called next for the record, if any."""
     return {
         Phase.PREPARING: Method.PREPARE,
         Phase.ATTACHING: Method.ATTACH,

@@ -1,5 +1,6 @@
-"""Log messages of the thread of the sessions. Handlers of the log and readers of stderr belong to the program: they may
-block for ever, and that thread keeps the clearance. So other threads write.
+"""Log messages of the thread that runs the sessions. Log handlers and readers of stderr belong to the user's program,
+and may block for ever. The thread of the sessions must not block, since it watches the clearance; so other threads
+write.
 """
 
 import atexit
@@ -29,7 +30,9 @@ class Log:
         atexit.register(self._end, os.getpid())
 
     def say(self, level: int, text: str) -> None:
-        """Have this written; for one thread. The message is dropped, and counted, if too many wait already."""
+        """Have this message written; only one thread may call this. If too many messages wait already, it is dropped
+        and counted.
+        """
         try:
             if self._dropped:
                 self._waiting.put_nowait((logging.WARNING, f"{self._dropped} messages were dropped: the log is stuck"))
@@ -44,7 +47,9 @@ class Log:
                 log.log(message[0], "%s", message[1])
 
     def _end(self, process: int) -> None:
-        """Let waiting messages be written when the interpreter ends; a forked child has no thread for that."""
+        """Let waiting messages be written when the interpreter ends; a forked child has no thread that could write
+        them.
+        """
         if process != os.getpid():
             return
         with contextlib.suppress(queue.Full):
@@ -53,8 +58,8 @@ class Log:
 
 
 def end_process(shard: str, reason: str) -> NoReturn:
-    """Say why on stderr, and end the process at once: other shards may already do its work. A stderr that nobody reads
-    doesn't delay the end.
+    """Write the reason to stderr, and end the process at once: other shards may already do its work. A stderr that
+    nobody reads doesn't delay the end.
     """
     try:
         words = f"minka: shard {shard} ends: {reason}"

@@ -2,9 +2,9 @@
 dask.distributed's worker state machine). It is pure: the shell around it (`minka.duties._session`) and the simulator
 run the same code.
 
-The delegate never gets anything without clearance, two assignments of one duty at once, or an assignment that was given
-back. Everything is released automatically when the clearance gets short, and each release is reported until it is
-recorded.
+The delegate gets nothing without clearance, never two assignments of one duty at once, and never an assignment that was
+given back. Everything is released automatically when the clearance gets short, and each release is reported until the
+cluster has recorded it.
 """
 
 from collections.abc import Callable, Iterable
@@ -48,8 +48,9 @@ _FAREWELL_S: Final = 1.0  # the time for the last report when the process stops 
 
 
 class ShardMachine:
-    """One shard. `new_incarnation` makes the identity of the process, and another one after the cluster took it for
-    dead. With `ends_process` the process is ended if the delegate has not released everything when the clearance ends.
+    """One shard. `new_incarnation` makes an identity for the process: one at the start, and another after the cluster
+    took the process for dead. With `ends_process` the process is ended if the delegate has not released everything when
+    the clearance ends.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class ShardMachine:
 
     @property
     def may_connect(self) -> bool:
-        """True if a session may begin. If the cluster took the process for dead, everything must be released before."""
+        """True if a session may begin. If the cluster took the process for dead, everything must be released first."""
         return not self._fenced
 
     def holds(self, number: int, epoch: int, now: float) -> bool:
@@ -102,7 +103,7 @@ class ShardMachine:
         return now < self.until and self.hosting.holds(number, epoch)
 
     def wake_at(self) -> float:
-        """The time at which to send a Tick, if nothing else happens before."""
+        """The time at which to send a Tick, if no other event comes before."""
         times = [self._beat_at, self.hosting.wake_at()]
         if not self.hosting.records:
             times.append(self._farewell)
@@ -162,7 +163,9 @@ class ShardMachine:
         return self._clearance * MARGIN
 
     def _release_at(self) -> float:
-        """The time from which on everything is released, so that it is given back before the clearance ends."""
+        """The time at which to begin to release everything, so that all of it is given back before the clearance
+        ends.
+        """
         takes = min(RELEASE_S * self.hosting.live, self._clearance * MOST_MARGIN)
         return self.until - max(self._margin(), takes)
 
@@ -172,7 +175,7 @@ class ShardMachine:
     # The session
 
     def _silent_at(self) -> float:
-        """The time at which another node is tried, if none grants anything before."""
+        """The time at which to try another node, if no clearance is granted before."""
         if not self.is_registered:
             return self._heard_at + self._settings.first_answer
         return self._heard_at + max(2 * self._interval, min(self._settings.silence, self._margin()))
@@ -305,7 +308,9 @@ class ShardMachine:
             self._releasing = False  # though a detach may still hang: it holds up no other duty
 
     def _watch_clearance(self, now: float) -> None:
-        """Release everything while there is still time, and end the process if the delegate doesn't do it in time."""
+        """Release everything while there is still time, and end the process if the delegate hasn't released all in
+        time.
+        """
         if not self.hosting.live:
             if self._releasing and now < self._release_at():
                 self._releasing = False
@@ -383,7 +388,7 @@ class ShardMachine:
             self.hosting.release_all(unbegun=True)
 
     def _on_loop_closed(self, event: LoopClosed, now: float) -> None:
-        """End without clearance: only plain functions can release duties, since nothing runs coroutines."""
+        """End without clearance: only plain functions can release duties, since no loop runs coroutines any more."""
         if self._loop_closed:
             return
         self._loop_closed = True

@@ -1,4 +1,6 @@
-"""A shard's reports about its duties. One report is under way at a time, and repeated until it is recorded. Pure."""
+"""A shard's reports about its duties. One report is under way at a time; it is repeated until the cluster has recorded
+it. Pure.
+"""
 
 from collections.abc import Iterator
 
@@ -6,8 +8,8 @@ from minka.v1.shards_pb2 import DelegateTime, FailedDuty, Holding, ShardReport, 
 
 
 class Reports:
-    """Collects the next report, and remembers which assignments are over: an epoch that was given back must never be
-    taken again, even if a late message assigns it again.
+    """Collects the next report, and remembers which assignments are over: a shard must never take an epoch again that
+    it gave back, even if a late message assigns it.
     """
 
     def __init__(self) -> None:
@@ -24,7 +26,7 @@ class Reports:
         return self._under_way is None and not self._has_next()
 
     def is_spent(self, duty: int, epoch: int) -> bool:
-        """True if this assignment was given back, and that isn't recorded yet."""
+        """True if this assignment was given back, and the cluster hasn't recorded that yet."""
         return self._spent.get(duty, 0) >= epoch
 
     def attached(self, duty: int, epoch: int, took: float, now: float) -> None:
@@ -49,7 +51,7 @@ class Reports:
             self._took(duty, took)
 
     def finished(self, duty: int, epoch: int) -> None:
-        """Report that the duty, a lazy one, has ended."""
+        """Report that the lazy duty has ended."""
         self._spend(duty, epoch)
         self._next.finished.append(Holding(duty=duty, epoch=epoch))
 
@@ -63,7 +65,7 @@ class Reports:
         self._weights[duty] = WeighedDuty(holding=Holding(duty=duty, epoch=epoch), weight=weight)
 
     def next(self, now: float) -> ShardReport | None:
-        """The next report to send at `now` (seconds); None if there is none, or the last one isn't recorded yet."""
+        """The next report to send at `now` (seconds); None if there is none, or the last report isn't recorded yet."""
         if self._under_way is not None or not self._has_next():
             return None
         self._sequence += 1

@@ -86,8 +86,8 @@ def _sessions() -> _Shared:
 
 
 class Session:
-    """Carries out the machine's instructions. It is made and used on the thread of `shards_loop`, except for `is_held`
-    and `duties`, which any thread may call.
+    """Carries out the machine's instructions. A session is made and used on the thread of `shards_loop`; only `is_held`
+    and `duties` may be called on any thread.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Session:
         return [held_duty(record.duty, self.is_held) for record in records.values() if record.live]
 
     async def run(self) -> None:
-        """Run until nothing is left to do. Raises MinkaError if the cluster refuses the shard for good."""
+        """Run until the shard has ended. Raises MinkaError if the cluster refuses the shard for good."""
         ticks = asyncio.create_task(self._tick_when_due())
         tasks = {asyncio.create_task(self._connect(), name="shard session"), ticks}
         try:
@@ -158,7 +158,9 @@ class Session:
         self._handled.set()
 
     def _fail(self, fault: Exception) -> None:
-        """Give up after a fault in this library: release everything, and end; if that fails as well, end at once."""
+        """Give up after a fault in this library: release everything, and end; if the release fails as well, end at
+        once.
+        """
         self._say(logging.ERROR, "".join(traceback.format_exception(fault)))
         reason = f"a fault in the library: {type(fault).__name__}: {fault}"
         if not self._has_failed:
@@ -228,7 +230,7 @@ class Session:
             await asyncio.sleep(pause * self._rng.uniform(0.5, 1.0))
 
     async def _session(self, endpoint: str) -> bool:
-        """Hold a session with this node until it ends; return whether the node registered the shard."""
+        """Hold a session with this node until the session ends; return True if the node registered the shard."""
         error = MinkaError(Code.UNREACHABLE, f"{endpoint}: the node ended the session")
         welcome = False
         self._out.clear()

@@ -21,15 +21,15 @@ Weights = Mapping[tuple[int, int], int | None]
 
 @dataclass(frozen=True, slots=True)
 class UserMethod:
-    """A method of the delegate, and whether it runs on the user's event loop."""
+    """A method of the delegate, and a flag: it runs on the user's event loop."""
 
     function: Callable[..., Any]
     on_loop: bool
 
 
 def methods_of(delegate: Delegate) -> dict[Method, UserMethod]:
-    """The methods that the delegate defines. They are looked up before it hosts anything, since the look-up may run the
-    user's code. Raises MinkaError(INVALID_ARGUMENT) if it isn't a delegate.
+    """The methods that the delegate defines. They are looked up before the delegate hosts anything, since the look-up
+    may run the user's code. Raises MinkaError(INVALID_ARGUMENT) if the object isn't a delegate.
     """
     kind = type(delegate).__name__
     if isinstance(delegate, type):
@@ -48,7 +48,7 @@ def methods_of(delegate: Delegate) -> dict[Method, UserMethod]:
 
 
 def _runs_on_loop(own: Mapping[Method, Any], method: Method) -> bool:
-    """True if the method runs on the user's loop. A plain `report` beside an asynchronous `attach` does, too, since
+    """True if the method runs on the user's loop. If `attach` is a coroutine, a plain `report` also runs there, since
     tasks of the loop change the data that it reads.
     """
     decisive = Method.ATTACH if method is Method.REPORT else method
@@ -56,7 +56,7 @@ def _runs_on_loop(own: Mapping[Method, Any], method: Method) -> bool:
 
 
 class Calls:
-    """Begins calls and tells how they ended. It is used on the session's thread, where no user code runs."""
+    """Begins calls, and passes on their results. It is used on the session's thread, where no user code runs."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Calls:
 
 
 class _Running:
-    """One call. It fails with anything that the user's code raises, or that keeps this code from running."""
+    """One call. It fails if the user's code raises anything, or can't be run."""
 
     def __init__(
         self,

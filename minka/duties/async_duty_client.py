@@ -52,28 +52,28 @@ class AsyncClient:
     """A client of one cluster's duties. It connects with its first call, belongs to the event loop of that call, and
     can use any node.
 
-    `endpoints` are addresses host:port of some of the nodes; the one that answered last is asked first. Without them
-    the cluster is the one that `minka.connect` would find. `timeout`, in seconds, holds for every call that doesn't
-    state its own. `tls` is for a cluster with TLS; its files are read at once, and a mistake in them raises
+    `endpoints` are addresses host:port of some of the nodes; the one that answered last is asked first. Without
+    `endpoints` the cluster is the one that `minka.connect` would find. `timeout`, in seconds, holds for every call that
+    doesn't state its own. `tls` is for a cluster with TLS; its files are read at once, and a mistake in them raises
     INVALID_CONFIG.
 
     Names of pallets, shards and duties have 1 to 256 printable characters, and a pallet's name has no slash. Every call
     raises `MinkaError`, whose `code` says why:
 
-    - OUTCOME_UNKNOWN, DEADLINE_EXCEEDED: the answer to a change was lost, so all of it may have been done, or nothing.
-      The client repeats a change only after a refusal that shows that nothing was done.
+    - OUTCOME_UNKNOWN, DEADLINE_EXCEEDED: the answer to a change was lost, so either all of the change was done, or
+      nothing. The client repeats a change only after a refusal that shows that nothing was done.
     - INVALID_ARGUMENT, and the codes that a method names: nothing was done.
-    - UNREACHABLE, NO_CONTROLLER and others that are retriable: nothing was done. The client tried until the deadline,
-      or until it found that there is no node at any of the endpoints.
+    - UNREACHABLE, NO_CONTROLLER and other retriable codes: nothing was done. The client tried until the deadline, or
+      until it found that there is no node at any of the endpoints.
 
-    Methods that change something take `consistency`, which says which nodes have the change durably when the call
+    Methods that change something take `consistency`. It names the nodes that have the change durably when the call
     returns: only the "leader" of the coordinator, a "quorum" of its voters, all "voters", or "all" voters and learners.
     They raise CONSISTENCY_NOT_REACHED if the change is done, but some of those nodes don't have it in time.
 
     With `if_version` the cluster makes a change only if the duty or pallet has this version; otherwise it raises
     VERSION_MISMATCH. None means any version. Versions begin at 1, so 0 raises INVALID_ARGUMENT.
 
-    There is no way to watch duties: a delegate is told about its own, and `list` and `shards` may be asked again.
+    Duties can't be watched: a delegate hears about its own duties; other programs call `list` or `shards` again.
     """
 
     def __init__(self, endpoints: Sequence[str] | None = None, *, timeout: float = 5.0, tls: Tls | None = None) -> None:
@@ -169,8 +169,8 @@ class AsyncClient:
         """Make all of the changes, or none: at most 1,000, of different duties, with payloads of at most 8 MiB
         together. `minka.duties.changes` makes them.
 
-        Returns the duties as the changes have left them, in the order of the changes; for a deleted duty its last row.
-        Their payloads are left out. Raises UNKNOWN_PALLET, UNKNOWN_DUTY, DUTY_EXISTS, VERSION_MISMATCH, INVALID_DUTY,
+        Returns the duties as they are after the changes, in the order of the changes; for a deleted duty its last row.
+        Payloads are left out. Raises UNKNOWN_PALLET, UNKNOWN_DUTY, DUTY_EXISTS, VERSION_MISMATCH, INVALID_DUTY,
         UNKNOWN_SHARD.
         """
         response = await self._do(_calls.change_duties(changes, consistency), timeout)
@@ -194,8 +194,8 @@ class AsyncClient:
         `payload` is handed to the shard: at most 1 MiB; a str stands for its UTF-8 form. `weight`, 0 to
         1,000,000,000,000, is in the unit of the shards' capacities. A synthetic duty is on every shard that takes its
         pallet. A stationary one isn't idempotent: once placed, it is never moved to balance. A lazy one ends when the
-        delegate no longer reports it. Raises DUTY_EXISTS (also if the duty that is there is the same), UNKNOWN_PALLET,
-        and INVALID_DUTY for a synthetic duty that is also lazy or stationary.
+        delegate no longer reports it. Raises DUTY_EXISTS (also if the existing duty is the same), UNKNOWN_PALLET, and
+        INVALID_DUTY for a synthetic duty that is also lazy or stationary.
         """
         made = changes_.create(
             pallet, duty, payload, weight=weight, synthetic=synthetic, stationary=stationary, lazy=lazy
@@ -213,8 +213,8 @@ class AsyncClient:
         consistency: Consistency = "quorum",
         timeout: float | None = None,
     ) -> DutyRow:
-        """Give a duty another payload or weight (None: as it is), and return its row, without the payload. Its shards
-        are told. Raises UNKNOWN_DUTY, VERSION_MISMATCH.
+        """Give a duty another payload or weight (None: as it is), and return its row, without the payload. The shards
+        that have the duty hear of the change. Raises UNKNOWN_DUTY, VERSION_MISMATCH.
         """
         made = changes_.update(pallet, duty, payload, weight=weight, if_version=if_version)
         return (await self.change([made], consistency=consistency, timeout=timeout))[0]
@@ -272,9 +272,9 @@ class AsyncClient:
         timeout: float | None = None,
     ) -> AsyncIterator[DutyStatus]:
         """The duties of a pallet ("": all pallets) on a shard ("": any, or none), in the order in which they were
-        created; with `unplaced` only those that are nowhere, with `quarantined` only those that are kept from shards,
-        since attaching them failed or ended processes. The client asks page by page, each within `timeout` seconds, so
-        the whole isn't a snapshot. Raises UNKNOWN_PALLET, UNKNOWN_SHARD.
+        created; with `unplaced` only duties that no shard has, with `quarantined` only duties that are kept from shards
+        because attaching them failed or ended processes. The client asks page by page, each within `timeout` seconds,
+        so the list as a whole isn't a snapshot. Raises UNKNOWN_PALLET, UNKNOWN_SHARD.
         """
         async for page in self._pages(pallet, shard, unplaced, quarantined, with_payloads, timeout):
             for status in page:
@@ -303,7 +303,7 @@ class AsyncClient:
     ) -> builtins.list[Pallet]:
         """Make all of the changes of pallets, or none: at most 1,000. `minka.duties.changes` makes them.
 
-        Returns the pallets as the changes have left them, in the order of the changes; for a deleted pallet its last
+        Returns the pallets as they are after the changes, in the order of the changes; for a deleted pallet its last
         row. Raises PALLET_EXISTS, PALLET_IN_USE, UNKNOWN_PALLET, VERSION_MISMATCH.
         """
         response = await self._do(_calls.change_pallets(changes, consistency), timeout)
@@ -312,8 +312,8 @@ class AsyncClient:
     async def create_pallet(
         self, pallet: Pallet | str, *, consistency: Consistency = "quorum", timeout: float | None = None
     ) -> Pallet:
-        """Create a pallet, by its name alone or with its settings, and return its row. If there is one with the same
-        settings, that one is returned; one with other settings raises PALLET_EXISTS.
+        """Create a pallet, by its name alone or with its settings, and return its row. A pallet of this name that has
+        the same settings is returned as it is; with other settings it raises PALLET_EXISTS.
         """
         made = [changes_.create_pallet(pallet)]
         return (await self.change_pallets(made, consistency=consistency, timeout=timeout))[0]
@@ -357,7 +357,7 @@ class AsyncClient:
         return [messages.pallet_summary(summary) for summary in response.pallets]
 
     async def shards(self, names: Sequence[str] = (), *, timeout: float | None = None) -> Shards:
-        """These shards (none named: all), with their duties, and the latest moves in the cluster, at most 100. Raises
+        """These shards (none named: all), with their duties, and the latest moves in the cluster (at most 100). Raises
         UNKNOWN_SHARD.
         """
         return messages.shards(await self._do(_calls.get_shards(names), timeout))

@@ -152,7 +152,7 @@ def create_pallet(pallet: Pallet | str) -> PalletChange:
 
 
 def update_pallet(pallet: Pallet, *, if_version: int | None = None) -> PalletChange:
-    """Replace all settings of a pallet by those of this one. Its own `version`, `created` and `changed` are ignored."""
+    """Replace all settings of a pallet by those of this one, whose `version`, `created` and `changed` are ignored."""
     return PalletChange(api.PalletChange(update=pallet_row(pallet), if_version=checked_version(if_version)))
 
 
@@ -162,12 +162,12 @@ def delete_pallet(pallet: str, *, if_version: int | None = None) -> PalletChange
 
 
 def duty_messages(changes: Iterable[DutyChange]) -> list[api.DutyChange]:
-    """The messages that are sent for the changes. Raises MinkaError(INVALID_ARGUMENT) for what isn't one."""
+    """The messages that are sent for the changes. Raises MinkaError(INVALID_ARGUMENT) for anything but a change."""
     return [_checked(change, DutyChange)._message for change in items(changes, "changes of duties")]
 
 
 def pallet_messages(changes: Iterable[PalletChange]) -> list[api.PalletChange]:
-    """The messages that are sent for the changes. Raises MinkaError(INVALID_ARGUMENT) for what isn't one."""
+    """The messages that are sent for the changes. Raises MinkaError(INVALID_ARGUMENT) for anything but a change."""
     return [_checked(change, PalletChange)._message for change in items(changes, "changes of pallets")]
 
 

@@ -23,8 +23,8 @@ def _never(number: int, epoch: int) -> bool:
 class Duty:
     """A named piece of your own work, as a delegate is given it, and as clients return it.
 
-    Duties are equal if they have the same number and epoch: after an update the delegate gets another object, which is
-    equal to the one before. A client returns a duty with the epoch 0, and `is_held()` is False for it.
+    Duties are equal if they have the same number and epoch: after an update the delegate gets a new object, which is
+    equal to the old one. A client returns a duty with the epoch 0, and `is_held()` is False for it.
 
     To test a delegate, make one: `Duty(number=1, epoch=7, pallet="feeds", id="bbc", holds=lambda number, epoch: True)`.
     """
@@ -42,9 +42,10 @@ class Duty:
     holds: Callable[[int, int], bool] = field(default=_never, compare=False, repr=False)  # `is_held` asks it
 
     def is_held(self) -> bool:
-        """True if this process may act for the duty now: it has the duty, and by its own clock it has clearance. The
-        call sends nothing, so call it before each step that nobody else may do at the same time. A process that was
-        paused for too long sees False as soon as it goes on; `epoch` fences the work that it had begun before.
+        """True if this process may act for the duty now: the process has the duty, and by its own clock it has
+        clearance. The call sends nothing, so call it before each step that nobody else may do at the same time. A
+        process that was paused for too long sees False as soon as it goes on. Work that it had begun before is fenced
+        by `epoch`.
         """
         return self.holds(self.number, self.epoch)
 
@@ -58,9 +59,9 @@ class Delegate:
     functions, which run on threads. For each pallet one call is made at a time. All methods but `attach` and `detach`
     are optional.
 
-    If `attach` raises, the shard has none of the duties that it was given, so before it raises, `attach` must end the
-    work that it has begun for them. Each of them is then tried alone, with growing pauses; after five tries the duty
-    goes to another shard.
+    If `attach` raises, the shard has none of the duties of that call, so `attach` must end all work for them before it
+    raises. Each of these duties is then attached alone, with growing pauses; after five tries the duty goes to another
+    shard.
     """
 
     def attach(self, duties: Duties) -> Awaitable[None] | None:
@@ -68,8 +69,8 @@ class Delegate:
         raise NotImplementedError
 
     def detach(self, duties: Duties) -> Awaitable[None] | None:
-        """Release the duties: when this returns, this process does nothing more for them, and another one may. It is
-        called again until it doesn't raise.
+        """Release the duties: when this returns, this process does nothing more for them, and another process may. If
+        this raises, it is called again until it succeeds.
         """
         raise NotImplementedError
 
@@ -80,18 +81,16 @@ class Delegate:
         raise NotImplementedError
 
     def prepare(self, duties: Duties) -> Awaitable[None] | None:
-        """Load what these duties need, and do nothing for them yet: they are still on other shards, and come next.
-
-        Some may never come, without a message, so load into something that forgets automatically, such as a cache. A
-        coroutine is cancelled when a duty has to be attached meanwhile; a plain function holds up that attach.
+        """Load the data that these duties need, and do nothing for them yet: they are still on other shards, and come
+        here next. Some may never come, and no message says so; so load into something that forgets automatically, such
+        as a cache. If one of the duties has to be attached meanwhile, a coroutine is cancelled; a plain function holds
+        up the attach.
         """
         raise NotImplementedError
 
     def report(self) -> Reported | Awaitable[Reported]:
-        """The duties that this process really has, or a mapping from each to the weight that it turned out to have
-        (None: as it was).
-
-        A lazy duty that is left out has ended; without this method lazy duties stay. This is called about once a
-        second, on the event loop if `attach` is a coroutine.
+        """The duties that this process really has, or a mapping from each duty to its measured weight (None:
+        unchanged). A lazy duty that is left out has ended; without this method lazy duties stay. `report` is called
+        about once a second, on the event loop if `attach` is a coroutine.
         """
         raise NotImplementedError

@@ -35,8 +35,8 @@ class Client:
     """A client of one cluster's duties, for any number of threads. `AsyncClient` describes the arguments, the methods
     and the errors.
 
-    All clients of a process work on one thread, which the first of them starts. A process that was forked from one
-    with a client can neither make nor use one, since gRPC does not survive a fork.
+    All clients of a process work on one thread, which the first client starts. In a process that was forked from a
+    process with a client, no client can be made or used, since gRPC does not survive a fork.
     """
 
     def __init__(self, endpoints: Sequence[str] | None = None, *, timeout: float = 5.0, tls: Tls | None = None) -> None:

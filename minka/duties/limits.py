@@ -1,4 +1,4 @@
-"""The limits for duties and for requests about them; they are declared here only."""
+"""The limits for duties and for requests about them, which are declared only here."""
 
 from typing import Final
 

@@ -55,7 +55,7 @@ def duty_row(row: rows.Duty) -> DutyRow:
 
 
 def duty_status(status: api.DutyStatus) -> DutyStatus:
-    """A duty's row, and where it is."""
+    """A duty's row, and its place."""
     return read(
         DutyStatus,
         status.duty,

@@ -10,7 +10,7 @@ def id_problem(name: str) -> str:
 
 
 def pallet_problem(name: str) -> str:
-    """The reason why no pallet can have the name; "" if one can. People type it with a slash and the id of a duty after
-    it.
+    """The reason why no pallet can have the name; "" if one can. People type a pallet's name, a slash, and the id of a
+    duty.
     """
     return "must have no slash" if "/" in name else id_problem(name)

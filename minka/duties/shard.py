@@ -35,15 +35,15 @@ _MAX_VERSION_CHARS: Final = 64
 
 
 class Shard:
-    """Hosts duties from `run` (or the beginning of `async with`) on, until `stop` was called and they are elsewhere.
-
-    `pallets` are those whose duties it takes, each with its capacity, or None if that isn't known. `endpoints` are
-    addresses host:port of some of the nodes; without them the cluster is the one that `minka.connect` would find.
-    `name` identifies the shard (default: HOST-PID): a process that comes back under the same name within `grace`
-    seconds gets its duties again. `version` is that of your application, and `node` is the Minka node on whose machine
-    the process runs, if any. `call_timeout` is the time limit of a call to the delegate, in seconds. `on_stuck` says
-    what to do if the delegate hasn't released everything when the clearance ends: "exit" ends the process at once with
-    status 70, since other shards get its duties; "report" only logs it. `tls` is for a cluster with TLS.
+    """Hosts duties from `run` (or the beginning of `async with`) on, until `stop` was called and other shards have the
+    duties. `pallets` has the pallets whose duties the shard takes, each with its capacity, or None if that isn't known.
+    `endpoints` are addresses host:port of some of the nodes; without `endpoints` the cluster is the one that
+    `minka.connect` would find. `name` identifies the shard (default: HOST-PID): a process that comes back under the
+    same name within `grace` seconds gets its duties again. `version` is that of your application, and `node` is the
+    Minka node on whose machine the process runs, if any. `call_timeout` is the time limit of a call to the delegate, in
+    seconds. `on_stuck` is for a delegate that hasn't released everything when the clearance ends: "exit" ends the
+    process at once with status 70, since other shards get its duties; "report" only writes to the log. `tls` is for a
+    cluster with TLS.
 
     Raises MinkaError: INVALID_ARGUMENT for arguments that aren't valid, INVALID_CONFIG for a mistake in the files of
     TLS.
@@ -97,8 +97,8 @@ class Shard:
         self._cancelled_before = 0  # the number of earlier requests to end it
 
     async def run(self) -> None:
-        """Host duties until `stop` was called and they are elsewhere. A task that is cancelled in here releases
-        everything without waiting for the cluster. The event loop must not be closed before this returns.
+        """Host duties until `stop` was called and other shards have them. If the task is cancelled meanwhile,
+        everything is released without waiting for the cluster. The event loop must not be closed before this returns.
 
         While no node answers, or another process has the shard's name, it tries on for ever, and logs a WARNING to
         `minka.duties`; so it does if nobody has created one of its pallets. Raises MinkaError when the cluster refuses
@@ -130,9 +130,9 @@ class Shard:
             await session.run()
 
     def stop(self, timeout: float = LEAVE_S) -> None:
-        """Begin to stop; any thread may call this. The cluster moves the duties away one after the other, and each is
-        released here first. After `timeout` seconds, or at a second call, the rest is released without waiting for
-        other shards. `run` returns when the delegate has released everything.
+        """Begin to stop; any thread may call this. The cluster moves the duties away one after the other; each is
+        released here first. After `timeout` seconds, or at a second call, the remaining duties are released without
+        waiting for other shards. `run` returns when the delegate has released everything.
         """
         with self._lock:
             again, self._stop_asked = self._stop_asked, True
@@ -148,7 +148,7 @@ class Shard:
 
     def resize(self, pallets: Mapping[str, Capacity | None]) -> None:
         """Take the duties of these pallets from now on, each up to its capacity; any thread may call this. Duties of
-        pallets that are no longer named go elsewhere, and so do duties that a balancer moves because of the new
+        pallets that are no longer named go to other shards, and so do duties that a balancer moves because of the new
         capacities.
 
         Raises MinkaError(INVALID_ARGUMENT) for arguments that aren't valid.
@@ -170,8 +170,8 @@ class Shard:
         return [] if session is None else session.duties()
 
     async def __aenter__(self) -> Self:
-        """Run until the body ends. If the shard ends before with an error, the body is cancelled, and the error is
-        raised where the body ends, as with `asyncio.TaskGroup`.
+        """Run until the body ends. If an error ends the shard before that, the body is cancelled, and the error is
+        raised at the end of the body, as with `asyncio.TaskGroup`.
         """
         body = asyncio.current_task()
         assert body is not None, "only a task can wait"
@@ -211,12 +211,12 @@ def run_shard(
     on_stuck: Literal["exit", "report"] = "exit",
     call_timeout: float = 30.0,
 ) -> None:
-    """Host duties until SIGTERM or SIGINT; then they go elsewhere, and each is released here first. A second signal
-    releases all without waiting for other shards. Coroutines of the delegate run on a loop of this thread. `Shard`
-    describes the arguments.
+    """Host duties until SIGTERM or SIGINT; then they go to other shards, and each is released here first. A second
+    signal releases all of them without waiting for other shards. Coroutines of the delegate run on a loop of this
+    thread. `Shard` describes the arguments.
 
-    Raises MinkaError: the errors of `Shard` and its `run`, and INVALID_ARGUMENT on a thread that isn't the main thread,
-    which gets the signals.
+    Raises MinkaError: the errors of `Shard` and its `run`, and INVALID_ARGUMENT on any thread but the main thread,
+    since only that one gets the signals.
     """
     if threading.current_thread() is not threading.main_thread():
         raise invalid("run_shard waits for signals on the main thread; elsewhere use Shard")

@@ -1,1 +1,3 @@
-"""The way of a client's calls to the nodes: routing, batching, repetition, connections. Not part of the public API."""
+"""Everything between a client's call and the nodes: routing, batching, repetition, connections. Not part of the public
+API.
+"""

@@ -11,7 +11,7 @@ from minka.errors import Code, MinkaError, kind_of
 _MAX_SHOWN: Final = 4
 _MAX_KEY_CHARS: Final = 40
 
-# If a batch failed with several codes, the one that needs most work of the reader comes first.
+# If a batch failed with several codes, the code that needs most work of the reader comes first.
 _GRAVEST: Final = (
     Code.OUTCOME_UNKNOWN,
     Code.DEADLINE_EXCEEDED,
@@ -40,14 +40,14 @@ class Failure:
 class BatchError(MinkaError):
     """Some keys of a batch failed; the others were done. `code` is the gravest of the failures' codes.
 
-    It is also of the class of other errors with this code: `except minka.Unavailable` catches it if all failed keys may
+    A BatchError is also an instance of its code's class: `except minka.Unavailable` catches it if all failed keys may
     work in a moment.
     """
 
     failures: Final[tuple[Failure, ...]]  # one for all keys that failed together
 
     def __new__(cls, failures: Sequence[Failure], key_count: int) -> Self:
-        """An instance of the class that goes with the gravest code."""
+        """An instance of the class for the gravest code."""
         kind: type[Any] = _of_kind(kind_of(_gravest(failures)))
         return super().__new__(kind, _gravest(failures))  # type: ignore[no-any-return]  # a subclass of this one
 
@@ -71,7 +71,9 @@ class BatchError(MinkaError):
 
 
 def _gravest(failures: Sequence[Failure]) -> Code:
-    """The worst code after which a write may have been done, if any; else one that can't be retried, if any."""
+    """The worst code after which a write may have been done, if there is one; else a code that can't be retried, if
+    there is one.
+    """
     codes = [failure.error.code for failure in failures]
     lasting = (code for code in codes if not code.info.retriable)
     return next((code for code in _GRAVEST if code in codes), next(lasting, codes[0]))
@@ -81,7 +83,7 @@ _OF_KIND: Final[dict[type[MinkaError], type[BatchError]]] = {}
 
 
 def _of_kind(kind: type[MinkaError]) -> type[BatchError]:
-    """BatchError as a subclass of the kind, too; made once for each."""
+    """A class that is both a BatchError and of this kind. Only one is made for each kind."""
     if kind not in _OF_KIND:
         _OF_KIND[kind] = type("BatchError", (BatchError, kind), {"__module__": __name__, "__doc__": BatchError.__doc__})
     return _OF_KIND[kind]

@@ -1,5 +1,5 @@
-"""One call of the library's user. It is divided into parts, each of which is sent to the node that leads its partition
-until a node has taken it.
+"""One call of the library's user. It is divided into parts. Each part is sent to the node that leads its partition,
+again and again until a node has taken it.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ class Client(Protocol):
         """Give the part to the stream of the node that it is for."""
 
     def has_newer_route(self, part: Part) -> bool:
-        """True if there is a leader by a newer row than that by which the part was sent."""
+        """True if a newer row than the one by which the part was sent names a leader."""
 
     def refresh_soon(self, avoid: str = "") -> object:
         """Fetch the table in the background, from another node than `avoid` if possible."""
@@ -120,9 +120,8 @@ class Call:
         self.parts.discard(part)
 
     async def outcome(self, key_count: int) -> None:
-        """Wait until every part is answered or given up; raise `MinkaError`, for a batch `BatchError`.
-
-        `key_count` is 0 for a scan.
+        """Wait until every part is answered or given up. Raises `MinkaError`, for a batch `BatchError`. `key_count` is
+        0 for a scan.
         """
         self._client.calls.add(self)
         timer = self._client.loop.call_at(self.deadline, self._expire)
@@ -168,8 +167,8 @@ class Call:
             self._give_up(part, error)
 
     def reroute(self, part: Part) -> None:
-        """Send a read that is under way, or a part that was not sent, to the node that its route names now. The first
-        node's answer is then ignored.
+        """Send a read that is under way, or a part that was not sent, to the node that its route names now. A late
+        answer of the former node is ignored.
         """
         assert self.op not in WRITING or not part.sent, "a write under way may have been done"
         self._replace(part)
@@ -192,13 +191,13 @@ class Call:
         self._client.loop.call_later(delay_s(part.attempts, self._client.rng), self.send_again, part)
 
     def send_again(self, part: Part) -> None:
-        """Send a part that waits; nothing happens to one that was sent meanwhile, or is over."""
+        """Send a part that waits. A part that was sent meanwhile, or is over, is left alone."""
         if part.open and part.waits:
             part.waits = False
             self._client.send(part)
 
     def _read_apart(self, part: Part) -> None:
-        """The values exceed what one answer may carry: read them apart from other parts', then in halves."""
+        """The values are too large for one answer: read them apart from other parts, then in halves."""
         self._replace(part)
         middle = len(part.keys) // 2 if part.alone else 0
         for keys in (part.keys[:middle], part.keys[middle:]):

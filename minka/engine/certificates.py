@@ -1,8 +1,8 @@
 """The dates between which certificates are valid.
 
-The standard library shows them for a peer's certificate or an authority's, but not for one's own, and a library for
-X.509 would be a dependency for two dates. They are at a fixed place (RFC 5280, section 4.1), and OpenSSL has checked
-the files before they are read here.
+The standard library gives these dates for a peer's certificate or an authority's, but not for this side's own, and a
+library for X.509 would be a dependency just for two dates. The dates are at a fixed place (RFC 5280, section 4.1), and
+OpenSSL has checked the files before they are read here.
 """
 
 import binascii
@@ -28,9 +28,8 @@ def validities(pem: bytes) -> list[Validity]:
 
 
 def first_expiry(pem: bytes) -> float:
-    """The time at which the first of the file's certificates expires, in seconds since 1970.
-
-    Infinite if it has none. Raises ValueError for a certificate that can't be read.
+    """The time at which the first of the file's certificates expires, in seconds since 1970. Infinite if the file has
+    none. Raises ValueError for a certificate that can't be read.
     """
     return min((one.ends for one in validities(pem)), default=float("inf"))
 

@@ -39,8 +39,8 @@ _HEDGE_S: Final = 0.1  # after this time without an answer the next node is aske
 _MAX_ASKED: Final = 5  # nodes asked for the table in one refresh, once there is one
 _REFRESH_GAP_S: Final = 0.03  # between two refreshes
 _KEYSPACE_TRIES: Final = 7  # refreshes in about 0.5 s before a keyspace counts as unknown: a node may lag a little
-# After these a client without a table asks again until its call's deadline: a node is there, but slow or without a
-# table yet. All other codes mean that addresses or certificates are wrong.
+# After one of these codes, a client without a table asks again until its call's deadline: a node is there, but is slow
+# or has no table yet. All other codes mean that addresses or certificates are wrong.
 _ASKED_AGAIN: Final = (Code.NO_CONTROLLER, Code.DEADLINE_EXCEEDED)
 _log: Final = logging.getLogger("minka")
 
@@ -118,7 +118,7 @@ class Core:
         self.loop.call_soon(part.call.refused, part, why)
 
     def _lacks_row(self, part: Part) -> bool:
-        """True if the partition's row is yet to come; then the part waits for it."""
+        """True if the partition's row is yet to come; then the part waits for the row."""
         routes = part.call.routes
         if not isinstance(routes, HashRoutes) or not self._wanted.need_slot(routes.name, part.place):
             return False
@@ -139,7 +139,9 @@ class Core:
         return self.rng.choice(others or route.readable)
 
     def has_newer_route(self, part: Part) -> bool:
-        """True if there is a leader by a newer row than that by which the part was sent, or by another partition's."""
+        """True if a leader is named by a newer row than the one by which the part was sent, or by another partition's
+        row.
+        """
         route, old = part.find_route(), part.route
         if route is None or not route.leader or old is None:
             return route is not None and bool(route.leader)
@@ -153,8 +155,8 @@ class Core:
         return route is not None and bool(route.leader) and (part.route is None or route.leader != part.route.leader)
 
     def refresh_soon(self, avoid: str = "") -> asyncio.Task[MinkaError | None]:
-        """Fetch newer rows of the table in the background, from another node than `avoid` if possible; the result is
-        the error, if any.
+        """Fetch newer rows of the table in the background, from another node than `avoid` if possible. Returns the
+        error, if any.
         """
         self._wants_newer = self._wants_newer or not self._fetches_newer
         return self._fetch_soon(avoid)
@@ -165,9 +167,8 @@ class Core:
         return self._refresh
 
     def _on_quiet(self, address: str) -> None:
-        """A node is silent: find out which nodes lead its partitions now. Once others lead, no read waits for it any
-        longer, nor does a write if the controller doesn't hear it, either: a node that lives will still answer its
-        writes.
+        """A node is silent: find out which nodes lead its partitions now. Once other nodes lead them, reads no longer
+        wait for the silent node. Writes still do while the controller hears that node, since it will then answer them.
         """
         if self._state == "closed":
             return
@@ -191,7 +192,7 @@ class Core:
         self._state = "open"
 
     async def _look_for(self, name: str, deadline: float) -> None:
-        """Refresh until the keyspace is there, or has been missing from enough tables to count as unknown."""
+        """Refresh until the keyspace is there, or counts as unknown since enough tables lacked it."""
         missing_from, error = 0, None
         self._wanted.need(name)
         for attempt in itertools.count(1):
@@ -242,7 +243,7 @@ class Core:
         return error
 
     def _plan_refresh(self) -> None:
-        """Refresh the table at once if newer rows are wanted now, and when it is time."""
+        """Refresh the table at once if newer rows are wanted already, and again after the usual interval."""
         if self._wants_newer:
             self._fetch_soon("")
         if self._timer is not None:
@@ -263,7 +264,7 @@ class Core:
         return changed
 
     async def _fetch_missing(self, missing: admin_pb2.GetTableRequest, avoid: str) -> bool:
-        """Fetch these rows; return True if any route changed. A keyspace whose rows are refused is forgotten."""
+        """Fetch the missing rows; return True if any route changed. A keyspace whose rows are refused is forgotten."""
         try:
             table = (await self._fetch_table(missing, avoid)).table
         except MinkaError as error:

@@ -11,8 +11,8 @@ from minka.errors import Code, MinkaError
 from minka.tls import Tls
 from minka.v1 import errors_pb2
 
-# gRPC prepares for forks by default, and its preparations crash one child in ten where grpc.aio is in use. Without them
-# a child lives, and is told not to use its parent's clients. A setting that is there already stays.
+# gRPC prepares for forks by default, and these preparations crash one child in ten where grpc.aio is in use. Without
+# them a child lives, and gets an error if it uses its parent's clients. A setting that is there already stays.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 ERROR_METADATA: Final = "minka-error-bin"
@@ -21,10 +21,10 @@ _MAX_MESSAGE_BYTES: Final = 128 * 1024 * 1024
 
 _aio_process = 0  # the id of the process that first used grpc.aio, this one or an ancestor; 0: none
 
-# How gRPC begins the text of a failure that came before a connection was there, so before anything was sent.
+# gRPC begins the text of a failure with this if there was no connection yet, so nothing was sent.
 _NEVER_SENT: Final = ("failed to connect to all addresses", "errors resolving", "DNS resolution failed")
 
-# How gRPC tells that the answer was HTTP, not gRPC; with the status 404 it says UNIMPLEMENTED.
+# gRPC reports in these words that the answer was HTTP, not gRPC; with the HTTP status 404 its code is UNIMPLEMENTED.
 _NO_GRPC: Final = "Received http2 header with status"
 
 # gRPC's texts if TLS or the port prevents the connection, and their meanings. The first that fits counts.
@@ -70,8 +70,8 @@ def channel_credentials(tls: Tls | None) -> grpc.ChannelCredentials | None:
 
 
 def claim_aio() -> None:
-    """Say that this process uses grpc.aio. Raises INVALID_ARGUMENT when it was forked from one that did: the poller is
-    a thread, which the child lacks, so everything would wait for ever.
+    """Record that this process uses grpc.aio. Raises INVALID_ARGUMENT if it was forked from a process that did:
+    grpc.aio's poller is a thread, which the child lacks, so everything would wait for ever.
     """
     global _aio_process
     process = os.getpid()
@@ -117,8 +117,8 @@ def _checked_endpoint(endpoint: Any) -> str:
 def error_from_call(error: grpc.RpcError, address: str, *, repeatable: bool) -> MinkaError:
     """The `MinkaError` of a failed call, sync or aio.
 
-    A refusal is as the node sent it. A call that broke off after it may have been sent is UNREACHABLE when it is
-    `repeatable`, else OUTCOME_UNKNOWN.
+    A node's refusal comes back as the node sent it. A call that broke off, and may have been sent before, is
+    UNREACHABLE if it is `repeatable`, else OUTCOME_UNKNOWN.
     """
     assert isinstance(error, (grpc.Call, grpc.aio.AioRpcError)), f"not the error of a call: {error!r}"
     for key, value in error.trailing_metadata() or ():

@@ -32,8 +32,8 @@ MAX_FRAMES_UNDER_WAY: Final = 8  # fewer would leave the node idle, more would m
 MAX_QUEUED_BYTES: Final = 64 * 1024 * 1024
 _PART_BYTES: Final = 64  # the bytes that a part costs besides its keys and values
 
-# Parts of one group have the same key: partition, generation, and 0, or a number of its own for a part that wants a
-# frame of its own.
+# Parts of one group have the same key: the partition, its generation, and 0. A part that wants its own frame has its
+# own number in place of 0.
 _Key = tuple[int, int, int]
 
 
@@ -121,7 +121,7 @@ class Lane:
         return any(now > frame.answer_by for frame in self._under_way.values())
 
     def clear(self) -> tuple[list[Part], list[Part]]:
-        """The parts under way and those queued; afterwards there are none."""
+        """Empty the lane; returns the parts under way and those queued."""
         under_way = [part for frame in self._under_way.values() for parts in frame.groups for part in parts]
         queued = [part for parts in self._queue.values() for part in parts]
         self._under_way.clear()
@@ -130,7 +130,7 @@ class Lane:
         return under_way, queued
 
     def _take(self, key: _Key, parts: list[Part]) -> list[Part]:
-        """The first of a group's parts, up to the size of a frame; the rest goes back."""
+        """The first of a group's parts, up to the size of a frame. The other parts go back into the queue."""
         size, taken = 0, 0
         for part in parts:
             if size >= FRAME_BYTES:

@@ -1,9 +1,9 @@
 """The event loops of this process: one for all synchronous clients and one for shards' sessions, each on its own
 thread.
 
-All event loops of a process share one poller in grpc.aio, and the loop that it wakes handles the events of all of them.
-For a closed loop that fails with "Event loop is closed", and later events in the queue are not handled: the other
-clients stall. So each of these loops is made at its first use, and never closed.
+All event loops of a process share one poller in grpc.aio. The loop that the poller wakes handles the events of all
+loops. An event for a closed loop fails with "Event loop is closed", and later events in the queue are not handled: the
+other clients stall. So each loop here is made at its first use, and never closed.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _CLOSE_TIMEOUT_S: Final = 5.0
 _making: Final = threading.Lock()
 _shared: "SharedLoop | None" = None
 
-# No child is forked while another thread holds the lock, since nobody would release it in the child.
+# No fork happens while another thread holds the lock, since in the child nobody would release the lock.
 os.register_at_fork(before=_making.acquire, after_in_parent=_making.release, after_in_child=_making.release)
 
 
@@ -37,9 +37,10 @@ class SharedLoop:
         self.loop: Final = _new_event_loop()
         self.thread: Final = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
         self.thread.start()
-        # This is held for ever: otherwise the last channel to be freed, on any thread, would shut the poller down.
+        # This object is kept for ever: otherwise the last channel to be freed, on any thread, would shut the poller
+        # down.
         asyncio.run_coroutine_threadsafe(_hold_grpc(), self.loop).result()
-        # It is made before the finalizer of any client, so it is called after those when the interpreter ends.
+        # This finalizer is made before those of clients, so when the interpreter ends it is called after them.
         weakref.finalize(self, _end, self.loop, self.thread, os.getpid())
 
 

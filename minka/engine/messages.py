@@ -1,7 +1,6 @@
-"""The messages of protos as the library's own dataclasses, whose fields have the names of the messages' fields.
-
-The types of a dataclass's fields say how each is read: a `datetime` named `since` is the message's `since_ms`, a `Word`
-its enum, a tuple its repeated field, a dataclass the message in it, `… | None` an optional field. The caller gives the
+"""The messages of protos as the library's own dataclasses, whose fields have the names of the messages' fields. The
+type of a dataclass's field says how it is read: a `datetime` named `since` is the message's `since_ms`, a `Word` its
+enum, a tuple its repeated field, a dataclass the message in it, `… | None` an optional field. The caller gives the
 fields that the message doesn't have.
 """
 

@@ -1,4 +1,4 @@
-"""Callers' conditions, counters and lifetimes as operations; and outcomes as callers get them. Pure."""
+"""Makes operations of callers' conditions, counters and lifetimes, and makes the outcomes that callers get. Pure."""
 
 import math
 import time
@@ -11,8 +11,8 @@ from minka.engine.batch_error import shown_key
 from minka.errors import Code, MinkaError
 from minka.wire.key_operations import MAX_VERSION, Add, Expire, If, Lifetime, OnlyIf, Outcome, Refusal, Set, Versioned
 
-# The bytes that an operation costs besides its key and values: a group that fills two frames has fewer than
-# MAX_OPERATIONS.
+# The bytes that an operation counts besides its key and values. With this, even a group that fills two frames has fewer
+# than MAX_OPERATIONS operations.
 OPERATION_BYTES: Final = 256
 
 _INT64: Final = range(-(2**63), 2**63)

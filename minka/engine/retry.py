@@ -9,7 +9,7 @@ from minka.wire.kv_frames import WRITING, Op
 _FIRST_DELAY_S: Final = 0.005
 _MAX_DELAY_S: Final = 0.2
 
-# A refusal with one of these has nothing to do with which node leads the partition.
+# Refusals with these codes don't depend on which node leads the partition.
 _ROUTED_RIGHT: Final = frozenset({Code.OVERLOADED, Code.AGE_UNKNOWN})
 
 

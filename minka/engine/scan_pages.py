@@ -1,8 +1,8 @@
 """A scan: pages of pairs in the order of their keys, from one partition after the other, some of them read ahead.
 
-It goes on by key, never by partition: a page names the range for which it is complete, and the next page begins at the
-end of this range, in the partition that has that key then. So each key comes once, also while partitions are split and
-moved.
+A scan goes on by key, not by partition: a page names the range for which it is complete, and the next page begins at
+the end of this range, in the partition that then has that key. So each key comes once, also while partitions
+are split and moved.
 """
 
 import asyncio
@@ -121,7 +121,7 @@ class _Stretch:
         return call.page
 
     def _go_on_behind(self, page: ScanPage) -> bool:
-        """Take the page's keys off the rest; return True if nothing is left then. Raises INTERNAL."""
+        """Take the page's range off the rest of the stretch; return True if nothing is left. Raises INTERNAL."""
         if self._limit is not None:
             self._limit -= len(page.keys)
         left, has = self._left, KeyRange(page.start, page.end)

@@ -1,4 +1,4 @@
-"""The connection to one node: simultaneous calls travel in common frames, several of which are under way."""
+"""The connection to one node. Simultaneous calls share frames, and several frames are under way at once."""
 
 import asyncio
 import itertools
@@ -15,7 +15,8 @@ from minka.errors import Code, MinkaError
 from minka.wire.data_port import Connection, Hello, Purpose, connect
 from minka.wire.kv_frames import WRITING, Op, decode_response, encode
 
-# After this time without an answer the partition table is fetched, again and again: a silent node is soon replaced.
+# After this time without an answer the client fetches the partition table, again and again: other nodes soon take a
+# silent node's place.
 QUIET_S: Final = 0.25
 ASK_AGAIN_S: Final = 0.05
 OVERDUE_S: Final = 1.0  # a node answers every frame within its timeout; this much later the connection is given up
@@ -171,7 +172,7 @@ class NodeStream:
         self._end(error)
 
     def _end(self, error: MinkaError) -> None:
-        """Refuse the parts under way: they may have been done, unless there was no connection. The queue was never
+        """Refuse the parts under way: they may have been done, unless there was no connection. Queued parts were never
         sent.
         """
         self._connection = None

@@ -42,7 +42,7 @@ class Wanted:
             self._lacks.setdefault(keyspace, _Rows())
 
     def need_slot(self, keyspace: str, slot: int) -> bool:
-        """The client uses this slot; returns whether its row is yet to come."""
+        """The client uses this slot; returns True if its row is yet to come."""
         has = self._has.get(keyspace, _Rows())
         if has.whole or slot in has.slots:
             return False

@@ -1,6 +1,4 @@
-"""Analyses the history of all nodes: how busy everything was over time, which partitions are hot, how even the nodes
-are. Pure.
-"""
+"""Analyses the history of all nodes: the load over time, the hot partitions, the imbalance of the nodes. Pure."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -35,8 +33,9 @@ class ClusterPoint:
 
 @dataclass(frozen=True, slots=True)
 class NodePoint:
-    """A node in one step: operations a second, processors kept busy by its process, and at the end the bytes of its
-    replicas and the bytes that are free; `room` is the bytes that it can still take, by its disk and by its capacity.
+    """A node in one step: operations a second, the number of processors that its process kept busy, and, at the step's
+    end, the bytes of its replicas and the free bytes. `room` is the bytes that the node can still take, by its disk and
+    by its capacity.
     """
 
     node: str
@@ -50,7 +49,9 @@ class NodePoint:
 
 @dataclass(frozen=True, slots=True)
 class Imbalance:
-    """The imbalance of the nodes in one step: the most that a node has, divided by the mean of all. 1 is even."""
+    """The imbalance of the nodes in one step: the largest figure of a node, divided by the mean of all nodes. 1 is
+    even.
+    """
 
     at_ms: int  # Unix milliseconds
     ops: float | None
@@ -73,7 +74,7 @@ class PartitionPoint:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLoad:
-    """A partition over the whole time; `peak` is its busiest step. Sizes are the last that its leader told."""
+    """A partition over the whole time; `peak` is its busiest step. Sizes are those that its leader last reported."""
 
     partition_id: int
     keyspace_id: int
@@ -88,7 +89,7 @@ class PartitionLoad:
 
 @dataclass(frozen=True, slots=True)
 class LoadAnalysis:
-    """Everything by time, the oldest first; `hot` the busiest first."""
+    """All series are in the order of time; `hot` has the busiest partition first."""
 
     from_ms: int
     to_ms: int

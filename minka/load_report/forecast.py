@@ -1,8 +1,7 @@
-"""Forecasts when a node will be full, if its trend stays.
-
-The trend is Theil and Sen's: the median of the slopes between all pairs of points, which outliers hardly move if they
-are less than 29 % of the points (P. K. Sen, Estimates of the regression coefficient based on Kendall's tau, JASA 63,
-1968). The same paper gives the interval in which the true slope lies with a probability of 95 %.
+"""Forecasts the time when a node will be full, if its trend stays. The trend is Theil and Sen's: the median of the
+slopes between all pairs of points. Outliers hardly move it if they are less than 29 % of the points (P. K. Sen,
+Estimates of the regression coefficient based on Kendall's tau, JASA 63, 1968). The same paper gives the interval in
+which the true slope lies with a probability of 95 %.
 """
 
 import math
@@ -88,7 +87,9 @@ def _forecast(node: str, points: Sequence[NodePoint]) -> FullForecast:
 def _end(
     lowest: Sequence[tuple[float, float]], trend: Trend, hours: int
 ) -> tuple[int | None, int | None, int | None, str]:
-    """The time when the room is used up, the earliest and the latest such time, and a sentence about them."""
+    """The time when the room will be used up, the earliest and the latest possible time, and a sentence about these
+    times.
+    """
     last_ms, last = lowest[-1]
     horizon_ms = _FARTHEST * (last_ms - lowest[0][0])
     unseen = f"not in sight within {_length(horizon_ms)}: "
@@ -103,8 +104,8 @@ def _end(
 
 
 def _hourly_minima(points: Sequence[NodePoint]) -> list[tuple[float, float]]:
-    """The least room in each hour, so that a temporary file (of a compaction, of a checkpoint) counts when it takes
-    most room. A long history gives points of several hours each.
+    """The least room in each hour, so that temporary files (of a compaction, of a checkpoint) count at their largest.
+    In a long history, each point stands for several hours.
     """
     hours = (points[-1].at_ms - points[0].at_ms) // HOUR_MS + 1
     length = HOUR_MS * -(-hours // _MAX_POINTS)

@@ -1,5 +1,5 @@
-"""The report as one page: no network, no scripts, for light and dark. Each plot is an inline SVG with a description,
-and has its figures in a table beside it.
+"""The report as one page, without network access or scripts, for light and dark screens. Each plot is an inline SVG
+with a description, and has its figures in a table beside it.
 """
 
 import math
@@ -50,7 +50,7 @@ summary { cursor: pointer; color: var(--dim) }
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a plot: at which time (Unix milliseconds) it has which value; None is a gap."""
+    """One line of a plot: times (Unix milliseconds) and the values at them; None is a gap."""
 
     name: str
     points: Sequence[tuple[int, float | None]]
@@ -66,8 +66,8 @@ def render(
     missing: Sequence[str] = (),
     plan_file: str = "",
 ) -> str:
-    """The page. `name_of`: a partition's name by its id and its keyspace's. `missing`: a sentence for each part of the
-    history that could not be read. `plan_file`: the file that has the proposals as a plan.
+    """The page. `name_of` gives a partition's name by its id and its keyspace's id. `missing` has a sentence for each
+    part of the history that could not be read. `plan_file` is the file that has the proposals as a plan.
     """
     span = f"{_time(analysis.from_ms)} to {_time(analysis.to_ms)} UTC, in steps of {_length(analysis.step_ms)}"
     body = [
@@ -88,7 +88,9 @@ def render(
 
 
 def names_in(table: PartitionTable) -> Callable[[int, int], str]:
-    """A function that names a partition by its id and its keyspace's: flights/7. Those that are gone have numbers."""
+    """A function that gives a partition's name, such as flights/7, by its id and its keyspace's id; for a partition
+    that is gone, numbers.
+    """
     keyspaces = {one.id: one.name for one in table.keyspaces}
     slots = {row.id: str(row.slot) for row in table.partitions}
     return lambda id_, keyspace: (
@@ -203,7 +205,7 @@ def _of(node: str, points: Sequence[object], value: Callable[..., float]) -> Lin
 
 
 def plot(title: str, lines: Sequence[Line], show: Callable[[float], str]) -> str:
-    """A figure: the plot of the greatest lines, their legend, and a table of all lines, of some of the times."""
+    """A figure: the plot of the greatest lines, their legend, and a table of all lines at some of the times."""
     lines = [line for line in lines if any(value is not None for _, value in line.points)]
     if not lines:
         return f"<h3>{escape(title)}</h3><p>There is nothing to show.</p>"
@@ -280,8 +282,8 @@ def _most(lines: Iterable[Line]) -> float:
 
 
 def _scale(most: float, thousand: int) -> tuple[float, int]:
-    """The end of an axis, and the number of its parts, so that the numbers at it are short. `thousand`: from this value
-    on there is another unit.
+    """The end of an axis, and the number of its parts, chosen so that the axis has short numbers. `thousand` is the
+    factor between two units.
     """
     if most <= 0:
         return 1.0, 5

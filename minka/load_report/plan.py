@@ -1,4 +1,6 @@
-"""Makes a plan for `minkactl apply` of proposals: the controller plans the moves, and leaders say where to split."""
+"""Makes a plan of proposals, for `minkactl apply`: the controller plans the moves, and leaders propose the keys of
+splits.
+"""
 
 from minka.admin.control import Control
 from minka.cluster.plan_digest import plan_digest

@@ -1,7 +1,7 @@
 """Proposals about the load: partitions to split, and replicas to move away from nodes that do too much or fill up.
 
-Pure, by the last quarter of the history and the table as it is. Each proposal has its reason with its figures. A
-partition gets one at most, and none if an operation changes it already.
+Pure: the basis is the last quarter of the history, and the table as it is. Each proposal comes with a reason and
+    figures. A partition gets at most one proposal, and none if an operation is changing it already.
 """
 
 import math
@@ -70,7 +70,7 @@ def propose(
     forecasts: Iterable[FullForecast],
     table: PartitionTable,
 ) -> Proposals:
-    """Propose splits and moves. `intervals` are those of which `analysis` was made."""
+    """Propose splits and moves. `analysis` was made of these `intervals`."""
     found = Proposals()
     if not intervals:
         return found
@@ -125,8 +125,8 @@ class _View:
         return self.loads[id_].bytes if id_ in self.loads else 0
 
     def may_take(self, id_: int, source: str) -> Iterator[str]:
-        """The nodes that could have this replica instead of `source`: with room, and in no zone where another one is
-        unless `source` is in it too.
+        """The nodes that could have this replica instead of `source`: they have room, and aren't in the zone of another
+        replica, unless `source` is in that zone, too.
         """
         others = [node for node in self.replicas[id_] if node != source]
         zones = {self.zones[node] for node in others if self.zones.get(node)} - {self.zones.get(source)}
@@ -158,7 +158,7 @@ def _recent_ops(intervals: Sequence[NodeInterval], since_ms: int) -> dict[tuple[
 
 
 def _look_at(view: _View, id_: int, row: Partition, found: Proposals) -> None:
-    """Propose to split a partition that is too busy or too large: to move it whole can't even out the nodes."""
+    """Propose to split a partition that is so busy or so large that moving it as a whole can't even out the nodes."""
     ops, mean = view.ops[id_], fmean(view.node_ops.values()) if view.node_ops else 0.0
     parts, reasons = 1, []
     if len(view.live) > 1 and ops >= _LEAST_OPS and ops >= _UNEVEN * mean > 0:
@@ -217,7 +217,7 @@ def _even_out(view: _View, taken: set[int]) -> list[ProposedMove]:
 
 
 def _led_by(view: _View, node: str, but: set[int]) -> list[int]:
-    """Partitions that the node leads, by right, and that have operations there."""
+    """Partitions that the node leads as their preferred leader, and that have operations there."""
     return [
         id_
         for id_, row in view.settled.items()

@@ -1,7 +1,8 @@
 """Keys of several columns, whose bytes are in the order of the columns' values.
 
 The encoding is that of FoundationDB's tuples (design/tuple.md in apple/foundationdb): each column is a type code and
-its bytes, and no column's bytes are the beginning of another's. These types of Spark's, which it lacks, are integers:
+its bytes, and no column's bytes are the beginning of another's. These types of Spark, which FoundationDB lacks, become
+integers:
 
 - date: days from 1970-01-01;
 - timestamp: microseconds from 1970-01-01T00:00:00Z; timestamp_ntz: the same by its own clock;
@@ -67,7 +68,8 @@ def encode_key(columns: Sequence[KeyPart]) -> bytes:
 
     An int has at most 255 bytes. All NaNs are equal, and come after all numbers; -0.0 is before 0.0. A date or datetime
     becomes an int; a datetime without a time zone is counted by its own clock.
-    Raises INVALID_ARGUMENT with the column, counted from 1: there is none, or it is of another type or out of range.
+    Raises INVALID_ARGUMENT if there are no columns, or, with the column's number (from 1), for a value of another type
+    or out of range.
     """
     key = _joined(columns)
     if not key:
@@ -89,8 +91,8 @@ def prefix_range(columns: Sequence[KeyPart]) -> KeyRange:
 def decode_key(key: bytes) -> tuple[KeyPart, ...]:
     """The columns of a key: None, bytes, str, int, Single, float, bool, UUID, tuple.
 
-    Raises MinkaError(INVALID_ARGUMENT) with the byte, counted from 0, at which it differs from all keys that
-    `encode_key` writes.
+    Raises MinkaError(INVALID_ARGUMENT) with the place of the first byte, counted from 0, that no key of `encode_key`
+    would have there.
     """
     if not key:
         raise MinkaError(Code.INVALID_ARGUMENT, "the key is empty, so it has no columns")

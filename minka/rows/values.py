@@ -1,6 +1,7 @@
 """Values of columns: one JSON object (RFC 8259) in UTF-8, the same bytes as Spark's `to_json` writes.
 
-There is no whitespace, and the columns are in the order given, those that are null too. What JSON has no type for:
+There is no whitespace. The columns are in the order given, and null columns are included. Values for which JSON has no
+type:
 
 - bytes: base64 (RFC 4648, with padding);
 - date: "2013-01-31"; timestamp: "2013-01-31T05:17:00.000000Z", in UTC; timestamp_ntz, a datetime without a time zone:
@@ -45,11 +46,9 @@ def encode_value(row: Mapping[str, Any]) -> bytes:
 
 
 def decode_value(value: bytes, *, exact: bool = False) -> dict[str, Any]:
-    """The columns of a value, as JSON has them: dates, timestamps, bytes and NaN are the text that they are written as.
-
-    Numbers with a point or an exponent are floats, which can't hold decimals of more than 15 digits; with `exact` they
-    are Decimals instead.
-    Raises INVALID_ARGUMENT when it isn't a JSON object in UTF-8.
+    """The columns of a value, as JSON has them: dates, timestamps, bytes and NaN come back as text. Numbers with a
+    point or an exponent are floats, which can't hold decimals of more than 15 digits; with `exact` they are Decimals
+    instead. Raises INVALID_ARGUMENT when it isn't a JSON object in UTF-8.
     """
     try:
         return (_EXACT_DECODER if exact else _DECODER).decode(value)

@@ -23,9 +23,9 @@ Jobs are functions, which return a report and work in parallel on the whole keys
     print(verify(spark, frame, ["athens:7400"], "flights", options.columns).is_same)
 
 `.schema("key STRING, value STRING")` reads text, and `.schema("key BINARY")` keys alone. The only mode of writing is
-"append" (of streams also "update"): it sets the values of the keys that are written, and repeats batches that failed;
-others raise INVALID_ARGUMENT. A schema of changes may also have `_change STRING` ("put" or "delete"), `_partition INT`
-and `_offset LONG`.
+"append" (of streams also "update"): it sets the values of the keys that are written, and repeats batches that failed.
+Other modes raise INVALID_ARGUMENT. A schema of changes may also have `_change STRING` ("put" or "delete"),
+`_partition INT` and `_offset LONG`.
 
 | option | default | |
 |---|---|---|

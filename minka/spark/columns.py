@@ -40,10 +40,9 @@ _LEAST: Final = -(1 << 63)
 def key_column(columns: Sequence[T.StructField]) -> Column:
     """The key of these columns of a data frame, as binary.
 
-    Text, binary, integers, booleans, dates and timestamps are encoded by Spark itself; floats, decimals and
-    timestamp_ntz make the key go through Python, as Arrow arrays, at about half the speed.
-    Raises MinkaError(INVALID_ARGUMENT) if a column is of another type, or there is none. Text that isn't UTF-8 fails
-    the query.
+    Spark itself encodes text, binary, integers, booleans, dates and timestamps. A key with floats, decimals or
+    timestamp_ntz goes through Python, as Arrow arrays, at about half the speed. Raises MinkaError(INVALID_ARGUMENT) if
+    a column is of another type, or there is none. Text that isn't UTF-8 fails the query.
     """
     if not columns:
         raise MinkaError(Code.INVALID_ARGUMENT, "a key has at least one column: without one it would be empty")
@@ -132,7 +131,9 @@ def _string(code: int, column: Column) -> Column:
 
 
 def _integer(value: Column) -> Column:
-    """Kept short: with a branch for each length, the code for many columns would be too long to compile."""
+    """This expression is short on purpose: with a branch for each length, the code for many columns would be too long
+    to compile.
+    """
     data = F.unhex(F.hex(value))  # without zero bytes in front
     size = F.length(data)
     positive = F.concat(F.substring(_literal(*range(ZERO + 1, ZERO + 9)), size, F.lit(1)), data)

@@ -1,4 +1,4 @@
-"""Spark's own process (the driver's JVM), which is started on the right Java and prints into a file."""
+"""Starts Spark's own process (the driver's JVM) on the right Java, with its output in a file."""
 
 import os
 import tempfile
@@ -30,8 +30,8 @@ def log_file() -> Path | None:
 def start(
     master: str, app_name: str, settings: Mapping[str, str], environment: Mapping[str, str | None]
 ) -> SparkSession:
-    """Start a session in a process of Spark that ends with this one. It and its tasks get this process's environment
-    with `environment` added; a variable that is None there is left out.
+    """Start a session in a process of Spark that ends with this one. That process and its tasks get this process's
+    environment with `environment` added; a variable that is None there is left out.
 
     Raises MinkaError: JAVA_MISSING, SPARK_FAILED.
     """
@@ -68,7 +68,7 @@ def _end_process() -> None:
 
 @contextmanager
 def _set(environment: Mapping[str, str | None]) -> Iterator[None]:
-    """Set these environment variables for a while; None means that one is not set."""
+    """Set these environment variables for a while; None means that the variable is not set."""
     before = {name: os.environ.get(name) for name in environment}
     _put(environment)
     try:

@@ -61,11 +61,11 @@ def export(
     """Write a keyspace's rows as files into the folder `destination`. Each partition is as it was at one offset.
 
     Without a `schema` (DDL) rows have the columns key and value, as bytes in Parquet and else as text. With
-    `key_columns` these columns of the schema are read from keys of columns, and the others from values of columns; the
-    data source's option for the same is `keyColumns`. With `since`, which is the `versions` of an earlier export's
-    report, the changes after that are written instead, with the columns _change ("put" or "delete"), _partition and
-    _offset, in order within each partition; a change may be in two exports. `timeout` is the most seconds that a
-    partition may be without a leader that answers.
+    `key_columns`, keys are decoded into these columns of the schema, and values into the others; the data source has
+    the option `keyColumns` for this. With `since`, the `versions` in an earlier export's report, the changes after that
+    export are written instead of rows, with the columns _change ("put" or "delete"), _partition and _offset, in order
+    within each partition; a change may be in two exports. `timeout` is the most seconds that a partition may be without
+    a leader that answers.
 
     Raises MinkaError: INVALID_ARGUMENT (also for another format, and if the folder exists, unless `overwrite`),
     UNKNOWN_KEYSPACE, CHANGES_GONE, SPARK_FAILED.
@@ -74,7 +74,8 @@ def export(
     items(key_columns, "names of columns")
     with running("export", spark, ["look", "read and write"], on_progress) as job:
         with job.stage("look"), ChangeClient(endpoints, tls=tls, timeout=timeout) as client:
-            # This comes before anything is read: later writes may be in this export, and are in the next.
+            # The positions are taken before anything is read: later writes may be in this export, and are in the next
+            # one.
             positions = client.positions(client.keyspace(keyspace))
             versions = {str(one.partition_id): one.end_offset for one in positions.values()}
         source = MinkaDataSource(_options(endpoints, keyspace, key_columns, since, tls, timeout))

@@ -1,4 +1,4 @@
-"""Makes a MinkaError of Spark's errors: one line that says what is wrong, and where Spark's log is."""
+"""Makes a MinkaError of an error of Spark's: one line with the cause and the place of Spark's log."""
 
 import re
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from pyspark.logger import PySparkLogger
 from minka.errors import Code, MinkaError
 from minka.spark.driver import log_file
 
-# The last line of a traceback of a task, or of a planner's Python, which ended with a MinkaError.
+# The last line of a traceback, of a task or of a planner's Python, that ended with a MinkaError.
 _OURS = re.compile(r"^\s*minka\.errors\.\w+: ([A-Z_]+): (.+)$", re.MULTILINE)
 
 
@@ -19,8 +19,8 @@ _OURS = re.compile(r"^\s*minka\.errors\.\w+: ([A-Z_]+): (.+)$", re.MULTILINE)
 def spark_failures() -> Iterator[None]:
     """Raises MinkaError for an error that Spark raises inside.
 
-    It is the MinkaError that ended a task, if one did; INVALID_ARGUMENT if Spark could not make sense of the request,
-    such as a path or a column that doesn't exist; else SPARK_FAILED.
+    If a MinkaError ended a task, that error is raised; INVALID_ARGUMENT if Spark refused the request, for example for a
+    path or a column that doesn't exist; else SPARK_FAILED.
     """
     try:
         with _quiet():
@@ -31,7 +31,7 @@ def spark_failures() -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep PySpark from writing lines of JSON to stderr about errors that it raises as well."""
+    """Keep PySpark from writing errors that it raises to stderr, too, as lines of JSON."""
     loggers = [PySparkLogger.getLogger(f"{kind}QueryContextLogger") for kind in ("DataFrame", "SQL")]
     before = [logger.disabled for logger in loggers]
     for logger in loggers:

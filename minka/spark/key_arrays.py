@@ -31,7 +31,7 @@ def key_array(columns: Sequence[pa.Array]) -> pa.BinaryArray:
 
     The types are null, bool, int8 to int64, float, double, string, binary, date32, timestamp, decimal128, and
     binary(16), which is a UUID. Raises MinkaError(INVALID_ARGUMENT) if there is no column, or for a column of another
-    type or with text that isn't UTF-8, with its number (from 1).
+    type or with text that isn't UTF-8; it names the column's number (from 1).
     """
     if not columns:
         raise MinkaError(Code.INVALID_ARGUMENT, "a key has at least one column: without one it would be empty")
@@ -247,7 +247,7 @@ class _Keys:
     def __init__(self, keys: pa.Array) -> None:
         offsets = _offsets_of(keys).astype(np.int64)
         whole = _data_of(keys)
-        # What is read past the end of a damaged key is not used: its row is in `bad`.
+        # Bytes that are read past the end of a damaged key are not used: the key's row is in `bad`.
         self.data: Final = np.concatenate([whole, np.zeros(_PADDING, np.uint8)])
         self.ends: Final = offsets[1:] - offsets[0]
         self.at = offsets[:-1] - offsets[0]
@@ -287,7 +287,8 @@ class _Keys:
 def decode_keys(keys: pa.Array, types: Sequence[pa.DataType]) -> list[pa.Array]:
     """The columns of keys, of the types that `key_array` takes; each may have nulls.
 
-    Raises MinkaError(INVALID_ARGUMENT) for the first row whose key isn't of these columns, with the mistake.
+    Raises MinkaError(INVALID_ARGUMENT), which describes the mistake, for the first row whose key isn't of these
+    columns.
     """
     keys = keys.cast(pa.binary())
     if keys.null_count:

@@ -1,4 +1,4 @@
-"""Decides which columns of a schema are a row's key and which its value, and converts between columns and bytes."""
+"""Decides which columns of a schema make up a row's key and which its value, and converts between columns and bytes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,6 +1,5 @@
-"""Reports on the history of the cluster's load: hot partitions, imbalance, when nodes will be full, what would help.
-
-Spark reads the history from the nodes, keeps it as Parquet if that is asked for, and sums it; minka.load_report draws
+"""Reports on the history of the cluster's load: hot partitions, imbalance, forecasts of full nodes, proposals. Spark
+reads the history from the nodes, keeps it as Parquet if the caller wants that, and sums it up; minka.load_report draws
 the conclusions.
 """
 
@@ -34,9 +33,9 @@ DAY: Final = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HotPartition:
-    """A partition over the whole time. `ops` and `peak_ops` are operations a second: on average, and in its busiest
-    step, which was at `peak_node`. `of_cluster` is its share of the cluster's operations, and `peak_of_node` its share
-    of that node's in that step.
+    """A partition over the whole time. `ops` and `peak_ops` are operations a second: on average, and in the busiest
+    step, which was at `peak_node`. `of_cluster` is the partition's share of the cluster's operations, and
+    `peak_of_node` its share of the operations of `peak_node` in the busiest step.
     """
 
     partition: str
@@ -54,8 +53,8 @@ class HotPartition:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterLoadReport(Report):
     """The result of `load_report`. `rows` is the number of rows of the history, one for each partition, node and
-    interval; `bytes` are those of clients' requests and answers in that time. Times are Unix milliseconds; `to_ms` is 0
-    if nothing was found.
+    interval; `bytes` are the bytes of clients' requests and answers in the time of the report. Times are Unix
+    milliseconds; `to_ms` is 0 if nothing was found.
     """
 
     job: ClassVar[str] = "load-report"
@@ -94,11 +93,11 @@ def load_report(
     timeout: float = 120.0,
     on_progress: OnProgress | None = None,
 ) -> ClusterLoadReport:
-    """Report on the load in the time `since` before `until` (default: now). `html` is a file for the page, `parquet` a
-    folder that doesn't exist yet for the rows of the history, and `plan_file` the file to which the caller is going to
-    write the plan; the page names it. Reading six hours of a node's history may take `timeout` seconds. Nothing in the
-    cluster is changed. A node that doesn't answer is missing in the report; without a controller that answers there is
-    no plan.
+    """Report on the load in the time `since` before `until` (default: now). `html` is a file for the page, and
+    `parquet` a folder, which must not exist yet, for the rows of the history. `plan_file` is the file to which the
+    caller is going to write the plan; the page names this file. Reading six hours of a node's history may take
+    `timeout` seconds. Nothing in the cluster is changed. A node that doesn't answer is missing in the report; without a
+    controller that answers there is no plan.
 
     Raises MinkaError: INVALID_ARGUMENT, UNREACHABLE if no node answers, SPARK_FAILED.
     """
@@ -151,7 +150,7 @@ def _span(since: timedelta, until: datetime | None) -> tuple[int, int]:
 
 
 def _gathered(job: Job, rows: DataFrame, parquet: str | Path) -> tuple["_Read", list[NodeInterval], LoadAnalysis]:
-    """Read the history, keep it as Parquet if that is asked for, and sum it up."""
+    """Read the history, keep it as Parquet if the caller wants that, and sum it up."""
     read = _read(job, rows)
     if parquet:
         with job.stage("write Parquet"):
@@ -199,8 +198,8 @@ def _read(job: Job, rows: DataFrame) -> _Read:
 
 
 def _without_torn_end(intervals: list[NodeInterval]) -> list[NodeInterval]:
-    """The intervals without a last step that some nodes have not reported yet. Nodes report at different times, and in
-    such a step the others would seem to do nothing.
+    """The intervals, without the last step if some nodes have not reported it yet. Nodes report at different times, and
+    in such a step those nodes would seem to do nothing.
     """
     steps = sorted({one.start_ms for one in intervals})
     if len(steps) < 2:

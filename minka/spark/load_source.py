@@ -1,4 +1,6 @@
-"""Facts about a load's source before its rows are read: its size, and a fingerprint to tell it from others."""
+"""Facts about a load's source before its rows are read: its size, and a fingerprint that tells it from other
+sources.
+"""
 
 import hashlib
 import json
@@ -24,8 +26,8 @@ _SIDE_COLUMNS: Final = frozenset({"problem", UNREADABLE, "key_base64", "value_ba
 
 
 def bytes_of(source: DataFrame) -> int:
-    """The bytes of the files from which the source is read; 0 if not known. They are known only for files that are read
-    as they are: Spark takes a join for the product of both sides, and a filter for as large as its input.
+    """The bytes of the files from which the source is read; 0 if not known. They are known only if all rows of the
+    files are read unchanged: Spark estimates a join as the product of both sides, and a filter as its whole input.
     """
     from pyspark.sql.utils import is_remote
 
@@ -39,16 +41,16 @@ def bytes_of(source: DataFrame) -> int:
 
 
 def fingerprint(source: DataFrame, options: Mapping[str, Any], path: str = "") -> dict[str, str]:
-    """The marks that tell two loads apart: digests of the options, and of the source: its schema, and the names, sizes
-    and times of the files at `path`, or without a path only the names of the files that the data frame reads, if it
-    reads files.
+    """The marks that tell two loads apart: a digest of the options, and a digest of the source. The latter is over the
+    schema and the names, sizes and times of the files at `path`. Without a path only the names of the files that the
+    data frame reads count, if it reads files.
     """
     files = _files(source.sparkSession, path) if path else sorted(source.inputFiles())
     return {"options": _digest([options]), "source": _digest([source.schema.jsonValue(), *files])}
 
 
 def noted(document: Mapping[str, Any], marks: Mapping[str, str]) -> str:
-    """The text for the load's row: a document, with the fingerprint."""
+    """The text for the load's row: the document with the fingerprint added."""
     return json.dumps({**document, _FINGERPRINT: marks}, separators=(",", ":"))
 
 
@@ -72,7 +74,7 @@ def refuse_another(found: Load, marks: Mapping[str, str]) -> None:
 
 
 def refuse_foreign(spark: SparkSession, folder: str) -> None:
-    """Raises INVALID_ARGUMENT if the folder, which is to be replaced by one of bad rows, has anything else in it."""
+    """Raises INVALID_ARGUMENT if the folder, which the bad rows are to replace, has any other files in it."""
     reader = spark.read.option("recursiveFileLookup", "true")
     try:
         paths = [row.path for row in reader.format("binaryFile").load(folder).select("path").collect()]

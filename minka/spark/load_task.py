@@ -1,5 +1,5 @@
-"""The tasks of a load: each takes all rows of one partition, in the order of their keys, and makes a file in the spools
-of its nodes, or batches of puts.
+"""The tasks of a load. Each takes all rows of one partition, in the order of their keys, and puts them in a file in the
+spools of the partition's nodes, or into the keyspace in batches.
 """
 
 import os
@@ -37,7 +37,7 @@ _Batch = tuple[list[bytes], list[bytes]]
 @dataclass(frozen=True, slots=True)
 class LoadTask:
     """The work of a task, the same for all partitions; it can be pickled. Rows come as (place, key, value), sorted by
-    key. Of rows with one key the first counts; with `refuses_repeated` they are refused.
+    key. Of several rows with the same key the first counts; with `refuses_repeated` such rows are refused.
     """
 
     endpoints: tuple[str, ...]
@@ -50,7 +50,7 @@ class LoadTask:
     refuses_repeated: bool
 
     def ingest(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write the file and upload it; the row that comes back names the file for the commit."""
+        """Write the file and upload it. Returns a row that names the file for the commit."""
         spare_the_collector()
         load = Load.FromString(self.load)
         self._check_goes_on(load)
@@ -77,7 +77,9 @@ class LoadTask:
         yield rows.result(file)
 
     def put(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Put the rows. Those that are there with the same value may be of an earlier attempt, and count as put."""
+        """Put the rows. Rows that the keyspace has with the same value may be of an earlier attempt, and count as
+        put.
+        """
         spare_the_collector()
         rows = _Rows(self, batches, compares=True)
         if rows.place is None:
@@ -98,7 +100,9 @@ class LoadTask:
             raise MinkaError(Code.LOAD_ENDED, f"load {load.id} is over: {now.outcome}")
 
     def _give_up(self, client: LoadClient, load: Load, error: MinkaError) -> None:
-        """Abort the load at once for an error that no repetition helps against, before Spark has used up its tries."""
+        """Abort the load at once for an error that would come again, without waiting until Spark has used up its
+        tries.
+        """
         if error.code in (Code.DUPLICATE_KEY, Code.KEY_EXISTS, Code.DISK_FULL):
             client.abort(load.id, requested_by="the load itself", reason=str(error)[:500])
 
@@ -107,8 +111,8 @@ class LoadTask:
 
 
 class _Rows:
-    """The rows to write, in batches, without the rows that are left out; both are counted. If it `compares`, rows that
-    the keyspace has with the same values count as written.
+    """The rows to write, in batches, without the rows that are left out. Rows of both kinds are counted. If it
+    `compares`, rows that the keyspace has with the same values count as written.
     """
 
     def __init__(self, task: LoadTask, batches: Iterator[pa.RecordBatch], *, compares: bool = False) -> None:
@@ -190,15 +194,15 @@ class _Rows:
 
 
 class _Existing:
-    """The rows that a partition has. They are read along with the source's, both in the order of keys."""
+    """The rows that a partition has. They are read in step with the source's rows, both in the order of keys."""
 
     def __init__(self, task: LoadTask, target: LoadTarget, *, with_values: bool) -> None:
         self._batches = self._read(task, target, with_values)
         self._ahead = next(self._batches, {})
 
     def among(self, keys: list[bytes]) -> dict[bytes, bytes]:
-        """The given keys that the partition has, with their values, or with empty values if these aren't read. Each
-        call's keys must be greater than the last call's.
+        """The given keys that the partition has, with their values, or with empty values if values aren't read. The
+        keys of each call must be greater than those of the call before.
         """
         found: dict[bytes, bytes] = {}
         wanted = set(keys)

@@ -1,10 +1,10 @@
 """Fills a keyspace from a data frame or files: by ingesting files of sorted rows, or by putting the rows.
 
-An ingest computes each row's partition in Spark, sorts, and writes one file for each partition, which is uploaded to
-the spool of every replica (`minka.bulk`). Nothing is visible until the commit names one file for each partition; from
-then on the nodes take all of them in, even if this process has died. A load that broke off before that goes on with the
-same id where it was: files that are in the spools already aren't made again. A run with other options or another source
-than the run that began the load is refused, so all files are of the same rows.
+In an ingest, Spark computes each row's partition, sorts the rows, and writes one file for each partition. Each file is
+uploaded to the spool of every replica (`minka.bulk`). Nothing is visible until the commit names one file for each
+partition; from then on the nodes take all files in, even if this process has died. If a load breaks off before the
+commit, a new run with the same id continues it: files that are in the spools already aren't made again. A run with
+other options or another source than the first run is refused, so all files are of the same rows.
 """
 
 import json
@@ -50,8 +50,8 @@ _REASON: Final = re.compile(r"\b([A-Z]+_[A-Z_]+): (.+)")  # the reason of an abo
 class LoadOptions:
     """The treatment of rows by a load: `LoadOptions(columns=PairColumns(("day", "number")))`.
 
-    The mode "ingest" sends sorted files to the nodes, and nothing is visible before all of it is there; "put" puts the
-    rows in batches, which are visible one by one. With "put" a row that the keyspace has with the same value isn't a
+    The mode "ingest" sends sorted files to the nodes, and all rows become visible together at the end; "put" puts the
+    rows in batches, which become visible one by one. With "put" a row that the keyspace has with the same value isn't a
     conflict: an earlier attempt may have put it.
     """
 
@@ -103,7 +103,7 @@ class FileLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadReport(Report):
-    """The result of a load. `rows` and `bytes` are those that it has written."""
+    """The result of a load. `rows` and `bytes` are those that the load has written."""
 
     job: ClassVar[str] = "load"
 
@@ -130,9 +130,9 @@ def load(
     timeout: float = 300.0,
     on_progress: OnProgress | None = None,
 ) -> LoadReport:
-    """Load the data frame into a keyspace. With the id of an earlier load of the same rows this goes on with that one,
-    or reports that it was done. Each step waits at most `timeout` seconds for a node that restarts, or for an election.
-    `job_text` is a note that is kept with the load; as JSON, with a fingerprint, it may have 8 KiB.
+    """Load the data frame into a keyspace. With the id of an earlier load of the same rows this continues that load, or
+    reports that it was done. Each step waits at most `timeout` seconds for a node that restarts, or for an election.
+    `job_text` is a note that is kept with the load; as JSON, together with a fingerprint, it may have 8 KiB.
 
     A run with other options than the one that began the load, another schema, or other names of the files that the data
     frame reads is refused. Other differences of the rows can't be noticed.
@@ -163,8 +163,8 @@ def load_files(
     timeout: float = 300.0,
     on_progress: OnProgress | None = None,
 ) -> LoadReport:
-    """Load files in a way that `resume` can go on with. A run of the same id with other options, or with files of other
-    names, sizes or times, is refused. Raises the errors of `load` and `read_files`.
+    """Load files. If the load breaks off, `resume` can continue it. A run of the same id with other options, or with
+    files of other names, sizes or times, is refused. Raises the errors of `load` and `read_files`.
     """
     if what.file_format is not None:
         chosen("file_format", what.file_format, FORMATS)
@@ -190,8 +190,8 @@ def resume(
     timeout: float = 300.0,
     on_progress: OnProgress | None = None,
 ) -> LoadReport:
-    """Go on with a load of files that broke off. Its files must not have changed. Raises UNKNOWN_LOAD, INVALID_ARGUMENT
-    if the load was not one of files, and the errors of `load_files`.
+    """Continue a load of files that broke off. The files must not have changed. Raises UNKNOWN_LOAD, INVALID_ARGUMENT
+    if the load wasn't begun by `load_files`, and the errors of `load_files`.
     """
     with LoadClient(endpoints, tls=tls, timeout=timeout) as client:
         (known,) = client.describe(load_id).loads
@@ -218,7 +218,9 @@ def _loaded(
     timeout: float,
     on_progress: OnProgress | None,
 ) -> LoadReport:
-    """Load the source, which is read from the files at `path` if that isn't "". The document is kept in the row."""
+    """Load the source, which is read from the files at `path` if `path` isn't "". The document is kept in the load's
+    row.
+    """
     options.check()
     with LoadClient(endpoints, tls=tls, timeout=timeout) as client:
         run = _Run(spark, client, tuple(endpoints), tls, timeout, options, keyspace)
@@ -254,7 +256,7 @@ class _Run:
     def ingest(
         self, job: Job, source: DataFrame, load_id: str, requested_by: str, document: dict[str, Any], path: str
     ) -> LoadReport:
-        """Take every step that the load still lacks."""
+        """Do all steps of the load that are yet to be done."""
         client = self._client
         with job.stage("check"):
             pairs = self._checked(source)
@@ -302,8 +304,8 @@ class _Run:
         return found
 
     def _begin(self, load_id: str, requested_by: str, job_text: str, bytes_: int) -> tuple[Load, bool]:
-        """The load, and True if this run has begun it. All checks come before that, since each begun load counts
-        towards the cluster's limit of loads at once. Raises LOAD_ENDED for a load that was aborted.
+        """The load, and True if this run has begun it. All checks come before a load is begun, since each begun load
+        counts towards the cluster's limit of simultaneous loads. Raises LOAD_ENDED for a load that was aborted.
         """
         client = self._client
         known = self._known(load_id) if load_id else None
@@ -325,10 +327,9 @@ class _Run:
         return found
 
     def _end_of(self, found: Load, error: MinkaError, is_new: bool) -> Load:
-        """The load if another run of the same id has committed it, so this run's files are no longer wanted.
-
-        Else raises the error. Before that it aborts a load that this run has begun, if it would be refused again, and
-        the spools have no files with which another run could go on.
+        """The load if another run of the same id has committed it, so this run's files are no longer wanted. Else
+        raises the error. If this run has begun the load, the load is aborted first, provided that it would be refused
+        again, and the spools have no files with which another run could go on.
         """
         with suppress(MinkaError):
             (now,) = self._client.describe(found.id).loads
@@ -375,8 +376,8 @@ class _Run:
         wanted: Sequence[int],
         there: int = 0,
     ) -> list[Row]:
-        """Run the tasks and return their results. `there` is the number of rows in files for the partitions that aren't
-        `wanted`. Raises the error of the first task that failed for good, and BAD_ROWS.
+        """Run the tasks and return their results. `there` is the number of rows in existing files, for the partitions
+        that aren't `wanted`. Raises the error of the first task that failed for good, and BAD_ROWS.
         """
         options, counted = self._options, Observation()
         if not wanted:
@@ -392,7 +393,7 @@ class _Run:
         placed = good.withColumn("place", place_column(F.col("key"), keyspace, partitions))
         if len(wanted) < len(partitions):
             placed = placed.where(F.col("place").isin(list(wanted)))
-        # Among rows that are equal by `last_by` the value decides, so every attempt, and `verify`, takes the same.
+        # Among rows that are equal by `last_by` the value decides, so every attempt, and `verify`, takes the same row.
         order = [F.col("key"), *([F.col("_by").desc(), F.col("value")] if options.last_by else [])]
         sorted_ = placed.repartitionById(len(partitions), "place").sortWithinPartitions(*order)
         run = task.put if options.mode == "put" else task.ingest
@@ -400,7 +401,7 @@ class _Run:
             rows = sorted_.select("place", "key", "value").mapInArrow(run, TASK_SCHEMA).collect()
         except Exception as error:
             raise self._refusal(task, error) from error
-        # If no row comes out, Spark's plan may have left out the observation.
+        # If the result has no rows, Spark's plan may have left out the observation.
         counts = counted.get if rows else _counted(found)
         self._bad = counts["bad"]
         self._check_counts(found, counts["rows"] - self._bad, rows, there, is_all=len(wanted) == len(partitions))
@@ -409,7 +410,9 @@ class _Run:
         return rows
 
     def _refusal(self, task: LoadTask, error: Exception) -> Exception:
-        """The error for which the first row was refused. It ends the load; other tasks only say that it has ended."""
+        """The error for which the first row was refused. This error ended the load; other tasks only report that the
+        load has ended.
+        """
         found = str(error)
         if _BAD in found:
             why = found.partition(_BAD)[2].splitlines()[0]
@@ -440,7 +443,7 @@ class _Run:
             raise MinkaError(Code.INTERNAL, text)
 
     def _count_bad(self, task: LoadTask, found: DataFrame) -> None:
-        """Write bad rows to their folder, if that is asked for. Raises BAD_ROWS if they are too many."""
+        """Write bad rows to their folder, if one is given. Raises BAD_ROWS if there are too many."""
         options = self._options
         if not options.max_bad:
             return
@@ -462,7 +465,7 @@ class _Run:
 
     @contextmanager
     def _kept_alive(self, load_id: str) -> Iterator[None]:
-        """Say that the load goes on while tasks run, and stop them if it is aborted."""
+        """Tell the cluster that the load goes on while tasks run, and stop the tasks if the load is aborted."""
         over = Event()
         tag = f"minka-{load_id}"
         add, cancel, remove = tagging(self._spark)

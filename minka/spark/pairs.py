@@ -64,7 +64,7 @@ class PairColumns:
         _, fields = self.fields_of(frame)
         if not fields:
             return F.lit(b"")
-        # All other columns are a JSON object, even a single one, so that it has its name.
+        # All other columns become a JSON object, even a single column, so that its name is kept.
         is_itself = bool(self.value) and _is_itself(fields, self.value_form)
         return _itself(fields[0]) if is_itself else value_column(fields)
 
@@ -76,7 +76,7 @@ def chosen(name: str, value: str, choices: Sequence[str]) -> None:
 
 
 def column_of(frame: DataFrame, name: str) -> Column:
-    """The column of this name, which may have a dot; else the field of a column that is a structure."""
+    """The column of this name, which may contain a dot; if there is none, the field of a structure."""
     return F.col(_quoted(name) if name in frame.columns else name)
 
 

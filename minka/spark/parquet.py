@@ -1,7 +1,6 @@
-"""Parquet files that tasks write themselves, with Arrow. Rows come in columns and stay in columns; Spark's writer
-would pass each row to another process, which takes the row apart.
-
-This works for a session and a folder on this machine; Spark's writer knows all other file systems.
+"""Parquet files that tasks write themselves, with Arrow. Data comes in columns and stays in columns; Spark's writer
+would pass each row to another process, which takes the row apart. This works for a session and a folder on this
+machine; for all other file systems there is Spark's writer.
 """
 
 import shutil

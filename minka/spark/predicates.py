@@ -1,4 +1,4 @@
-"""Derives from a query's filters the keys that it can want: a range, or single keys. Pure."""
+"""Derives the keys that a query can want from its filters: a range, or single keys. Pure."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -75,7 +75,7 @@ def _text(value: Any) -> bytes:
 
 
 def _of_columns(columns: Sequence[_Column]) -> WantedKeys:
-    """The keys for columns of which the first ones must equal a value, and the next one has bounds or values."""
+    """The keys for several columns: the first columns must equal a value, and the next column has bounds or values."""
     prefix: list[KeyPart] = []
     for column in columns:
         if not column.equal:

@@ -1,7 +1,7 @@
-"""The progress of a job: named stages with tasks, rows, bytes, rate and time to go, for the caller that asked for it.
+"""The progress of a job, for a caller that wants it: named stages with tasks, rows, bytes, rate and time to go.
 
 Spark counts a stage's tasks, and the rows that they have read (`minka.spark.tasks`). In a session whose driver is in
-this process the rows are counted also while a task runs; with Spark Connect only tasks are known. A job sets its own
+this process, rows are counted also while a task runs; with Spark Connect only tasks are counted. A job sets its own
 counts, such as the rows that nodes have taken in, on its `Stage`; these replace Spark's.
 """
 
@@ -142,7 +142,7 @@ class Job:
 
     @contextmanager
     def stage(self, name: str, *, rows_total: int | None = None, bytes_total: int | None = None) -> Iterator[Stage]:
-        """Run one of the stages with which the job was made. Spark's work for this thread counts as the stage's."""
+        """Run one of the stages with which the job was made. Spark's work for this thread counts towards the stage."""
         stage = Stage(name, rows_total, bytes_total)
         with tasks_of(self._spark, f"minka {self.name}: {name}") as counted:
             self._tell(stage.progress(self, Counted()))
@@ -158,7 +158,7 @@ class Job:
 
     @contextmanager
     def _telling(self, look: Callable[[], Progress]) -> Iterator[None]:
-        """Tell the progress again and again from a thread; at the end raise the error of `on_progress`, if any."""
+        """Call `on_progress` again and again from a thread; at the end raise its error, if any."""
         if self._on_progress is None:
             yield
             return

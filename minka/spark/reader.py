@@ -28,7 +28,9 @@ _KEYS_AT_ONCE: Final = 1000
 
 @dataclass(eq=False)
 class PartitionPart(InputPartition):
-    """The keys of a partition in a range. They are read from this snapshot; if it is b"", the task opens one."""
+    """The keys of a partition in a range. They are read from this snapshot; if `snapshot` is b"", the task opens a new
+    one.
+    """
 
     partition_id: int
     wanted: KeyRange
@@ -47,7 +49,7 @@ class NoRows(InputPartition):
 
 
 class SnapshotReader(DataSourceReader):
-    """Reads all of a keyspace. It is made where the query is planned, and again in each task."""
+    """Reads all of a keyspace. One reader is made where the query is planned, and one in each task."""
 
     def __init__(self, options: SourceOptions, layout: Layout) -> None:
         self._options = options

@@ -11,7 +11,7 @@ from minka.errors import Code, MinkaError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageReport:
-    """The time that one of the job's stages took, in seconds, and the counts of it; None means not known."""
+    """The time that one stage of the job took, in seconds, and the stage's counts; None means not known."""
 
     name: str
     seconds: float

@@ -1,4 +1,4 @@
-"""The Spark session that jobs run in: one on this machine by default, any master's, or one of Spark Connect."""
+"""The Spark session in which jobs run: by default on this machine, else at any master or with Spark Connect."""
 
 import os
 import socket
@@ -31,7 +31,7 @@ _ANYWHERE: Final = {
 _OWN_DRIVER: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # A deep expression, such as the search for a key's range, is compiled to one large method.
+    # Spark compiles a deep expression, such as the search for a key's range, to one large method.
     "spark.driver.extraJavaOptions": "-XX:-DontCompileHugeMethods",
     "spark.executor.extraJavaOptions": "-XX:-DontCompileHugeMethods",
 }
@@ -52,16 +52,17 @@ def session(
 ) -> SparkSession:
     """The session that is active in this process, if there is one; else a new one.
 
-    `master` is a master's URL (default: `local[*]`, this machine's processors), and `remote` that of a Spark Connect
-    server, sc://host:port. `conf` is Spark's configuration, which takes precedence over the settings made here. Start
-    the session before you open a client of Minka: Spark is forked off this process, which is risky once gRPC has
+    `master` is the URL of a master (default: `local[*]`, this machine's processors), and `remote` the URL of a Spark
+    Connect server, sc://host:port. `conf` is Spark's configuration, which takes precedence over the settings made here.
+    Start the session before you open a client of Minka: Spark is forked off this process, which is risky once gRPC has
     threads.
 
     On this machine Spark runs on this machine's Java (17 or newer) or on that of `minka[spark]`, and its tasks on this
-    Python; it logs to `log_file()`. Elsewhere minka must be installed where the tasks run, and this function checks it.
+    Python; it logs to `log_file()`. On other machines minka must be installed where the tasks run; this function checks
+    that.
 
     Raises MinkaError: INVALID_ARGUMENT; JAVA_MISSING; SPARK_FAILED if Spark doesn't start or can't be reached, or if
-    its tasks have no minka or another version of it.
+    its tasks have another version of minka, or none.
     """
     if master and remote:
         raise MinkaError(Code.INVALID_ARGUMENT, "a session has a master or is a remote one, not both")
@@ -74,7 +75,8 @@ def session(
     master = master or "local[*]"
     settings = _ANYWHERE | _OWN_DRIVER | conf
     if master.partition("[")[0] == "local":
-        # The environment may name Spark and Python for a cluster, but tasks here need those that run this process.
+        # The environment may name a Spark and a Python for a cluster, but tasks here need the ones that run this
+        # process.
         environment = {"PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(Path(pyspark.__file__).parent)}
         return driver.start(_with_retries(master), app_name, _LOCAL | _memory() | settings, environment)
     spark = driver.start(master, app_name, settings, {})

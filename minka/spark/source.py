@@ -46,8 +46,8 @@ class MinkaDataSource(DataSource):
         if self._options.changes_since is not None:
             return ChangeReader(self._options, layout)
         layout.check_no_changes()
-        # Push-down is off in a session by default, and then PySpark (4.1 to 4.3) fails a query whose reader has it.
-        # Only this setting says if push-down is on.
+        # Push-down is off in a session by default, and then PySpark (4.1 to 4.3) fails a query whose reader supports
+        # it. Only this setting tells if push-down is on.
         can_push = sys._getframe(1).f_locals.get("enable_pushdown", True)
         return (FilteringReader if can_push else SnapshotReader)(self._options, layout)
 

@@ -101,8 +101,8 @@ _Sample = list[tuple[bytes, float]]
 
 
 def _sample(weighed: DataFrame, total: float, samples: int) -> _Sample:
-    """Keys in order, each with the number of samples that it stands for. A row's share of the samples is the
-    probability that it is there; from a share of 1 on it always is.
+    """Keys in order, each with the number of samples for which it stands. A row's share of the samples is the
+    probability that the row is in the sample; with a share of 1 or more it always is.
     """
     share = F.col("weight") * (samples / total)
     found = weighed.where(F.col("chance") < share).select("key", F.greatest(share, F.lit(1.0)))
@@ -113,8 +113,8 @@ def _sample(weighed: DataFrame, total: float, samples: int) -> _Sample:
 
 
 def _points(sample: _Sample, ranges: int) -> list[bytes]:
-    """The keys at which ranges begin, each as short as it can be. A key that weighs more than a range gets its own
-    range, and the keys between such keys are divided by weight.
+    """The keys at which ranges begin, each as short as possible. A key that weighs more than a range gets a range of
+    its own; the keys between such keys are divided by weight.
     """
     runs = _runs(sample, ranges)
     weights = [sum(stands_for for _, stands_for in run) for run in runs]
@@ -140,8 +140,8 @@ def _runs(sample: _Sample, ranges: int) -> list[_Sample]:
 
 
 def _apportioned(runs: Sequence[_Sample], weights: Sequence[float], ranges: int) -> list[int]:
-    """The number of ranges into which each run is divided: at least one, and each further one goes to the run whose
-    ranges weigh most.
+    """The number of ranges into which each run is divided. Each run gets one range; each further range goes to the run
+    whose ranges weigh most.
     """
     parts = [1] * len(runs)
     for _ in range(ranges - len(runs)):

@@ -1,7 +1,7 @@
 """Follows a keyspace for a streaming query: its puts and deletes, in order in each partition.
 
-An offset of the stream has an offset for each partition. A partition that was split off later is read after its parent,
-by the same task, so that the changes of a key keep their order.
+An offset of the stream holds one offset for each partition. A partition that was split off later is read after its
+parent, by the same task, so that the changes of each key stay in order.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,14 +31,16 @@ class Segment(NamedTuple):
 
 @dataclass(eq=False)
 class Lineage(InputPartition):
-    """The partitions that one task reads, in this order: each later one was split off from an earlier one."""
+    """The partitions that one task reads, in this order: each was split off from an earlier one in the list, except the
+    first.
+    """
 
     segments: tuple[Segment, ...]
 
 
 class ChangeStreamReader(DataSourceStreamReader):
-    """Reads changes. It is made for a query, and again in each task. An offset of the stream is {"offsets": {partition:
-    offset}, "begins": the same for partitions that were split off since the offset before}.
+    """Reads changes. One reader is made for a query, and one in each task. An offset of the stream is {"offsets":
+    {partition: offset}, "begins": the same for partitions that were split off since the offset before}.
     """
 
     def __init__(self, options: SourceOptions, layout: Layout) -> None:
@@ -67,7 +69,7 @@ class ChangeStreamReader(DataSourceStreamReader):
             begins: dict[int, int] = {}
             for id_ in sorted(rows.keys() - known.keys()):
                 self._find_begin(client, rows, id_, known, begins)
-            # A leader that has just been elected may not be as far as the former one yet.
+            # A leader that has just been elected may still be behind the former leader.
             offsets = {str(id_): max(ends[id_], known.get(id_, 0), begins.get(id_, 0)) for id_ in rows}
             return {"offsets": offsets, "begins": {str(id_): offset for id_, offset in begins.items()}}
 

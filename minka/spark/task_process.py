@@ -6,7 +6,7 @@ import gc
 
 @functools.cache
 def spare_the_collector() -> None:
-    """Leave all objects that exist at the first task out of later garbage collections. PySpark collects after each
-    task, through all modules that were imported, which takes 30 ms: longer than a task for a small partition.
+    """Leave all objects that exist at the first task out of later garbage collections. PySpark runs a collection after
+    each task. With the objects of all imported modules that takes 30 ms, longer than a task for a small partition.
     """
     gc.freeze()

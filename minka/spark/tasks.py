@@ -1,6 +1,5 @@
-"""The tasks that Spark runs for one stage of a job, and the rows that they have read, as Spark counts them meanwhile.
-
-Spark's own count of bytes is left out: it counts compressed files, and not Parquet's reads by vectored I/O.
+"""The tasks that Spark runs for one stage of a job, and the rows that these have read, by Spark's running counts.
+Spark's count of bytes isn't used: it counts the bytes of compressed files, and misses Parquet's reads by vectored I/O.
 """
 
 import uuid
@@ -22,8 +21,8 @@ CANCEL_TIMEOUT_S: Final = 5.0
 class Counted:
     """Spark's counts; None means not known.
 
-    `rows` are those that one of Spark's own stages has read, from files or a shuffle: of the running stages (of all, if
-    none runs), the one that has read most.
+    `rows` is the number of rows that one of Spark's own stages has read, from files or a shuffle. This is the stage
+    that has read most, of the running ones, or of all if none runs.
     """
 
     tasks_done: int | None = None
@@ -33,8 +32,8 @@ class Counted:
 
 @contextmanager
 def tasks_of(spark: SparkSession, description: str) -> Iterator[Callable[[], Counted]]:
-    """Follow this thread's Spark jobs inside. Gives a function that returns the counts of their tasks, which any thread
-    may call.
+    """Follow the Spark jobs that this thread starts inside. Gives a function, which any thread may call, that returns
+    the counts of their tasks.
 
     `description` is the name of the tasks on Spark's own pages.
     """
@@ -101,7 +100,9 @@ class _LocalTasks:
 
 
 class _RemoteTasks:
-    """The tasks of a session of Spark Connect, whose server tells about them with its answers, but not about rows."""
+    """The tasks of a session of Spark Connect. The server's answers have the progress of tasks, but not the number of
+    rows.
+    """
 
     def __init__(self) -> None:
         self._operations: dict[str | None, Counted] = {}

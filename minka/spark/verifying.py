@@ -1,8 +1,8 @@
 """Checks that a keyspace has exactly the rows of a source, on every replica, and narrows differences down to keys.
 
-The same digest (`minka.bulk`) is computed in Spark over the source's rows of each partition, and at the nodes over a
-snapshot of each replica. If they differ, digests of buckets of keys, by the keys' hashes, show which buckets differ,
-and the keys in these are compared.
+Spark computes a digest (`minka.bulk`) over the source's rows of each partition, and the nodes compute the same digest
+over a snapshot of each replica. If the digests differ, digests of buckets of keys, by the keys' hashes, show which
+buckets differ, and the keys in these buckets are compared.
 """
 
 from collections import defaultdict
@@ -44,8 +44,8 @@ Kind = Literal["missing", "different", "extra"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A key that the keyspace lacks ("missing"), that has another value there ("different"), or that the source lacks
-    ("extra").
+    """A key that the keyspace lacks ("missing"), that has another value in the keyspace ("different"), or that the
+    source lacks ("extra").
     """
 
     key: str  # text, or 0x and hex
@@ -67,7 +67,7 @@ class ReplicaDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadReplica:
-    """A replica that was not read, since its node is away, or it isn't in sync."""
+    """A replica that was not read, since its node is away or the replica isn't in sync."""
 
     partition: int
     node: str
@@ -110,7 +110,7 @@ def verify(
 ) -> VerifyReport:
     """Compare a keyspace with the data frame from which it was loaded; `last_by` is as for the load. Rows that can't be
     in a keyspace are left out. With `repair`, rows that are missing or different are put; keys that the source doesn't
-    have stay. A repair that broke off goes on when it is run again. Clients' writes meanwhile show up as differences.
+    have stay. If a repair breaks off, run it again. Writes by clients during the comparison show up as differences.
     `timeout` is the most seconds that a partition may be without a leader that answers.
 
     Raises MinkaError: INVALID_ARGUMENT, UNKNOWN_KEYSPACE, SPARK_FAILED, and
@@ -226,8 +226,8 @@ class _Run:
         return good.select(place.alias("place"), "key", "value")
 
     def _read(self, place: int) -> list[Replicas]:
-        """The replicas of a partition, or of those into which it was split meanwhile. The snapshots stay open if they
-        have to be compared.
+        """The replicas of a partition, or of the partitions into which it was split meanwhile. Snapshots that have to
+        be compared stay open.
         """
         row = self._partitions[place]
         range_ = KeyRange(row.start_key, row.end_key)
@@ -275,7 +275,7 @@ class _Run:
     def _compare_with_source(self, placed: DataFrame, places: list[int], replicas: dict[int, list[Replicas]]) -> None:
         """Count the keys that differ in these partitions, by kind, and list the first of them."""
         buckets = self._different_buckets(placed, places, replicas)
-        # A partition needs a task even if the source has no row for it, so each gets a row without a key.
+        # A partition needs a task even if the source has no row for it, so each partition gets a row without a key.
         session = placed.sparkSession
         markers = session.createDataFrame([(place,) for place in places], "place int")
         wanted = F.col("place").isin(places) & _in_buckets(buckets)
@@ -347,7 +347,7 @@ class _Compare:
     repair: bool
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The keys that differ. For a repair, their rows are written before they are given back."""
+        """The keys that differ. For a repair, the rows are written before their keys are given back."""
         spare_the_collector()
         first = next(batches, None)
         if first is None:

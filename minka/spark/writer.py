@@ -33,9 +33,8 @@ class Written(WriterCommitMessage):
 
 
 class _Writing:
-    """Sets the values of the keys; with a delete column, removes the keys for which it is true.
-
-    There is no transaction: rows of a failed task stay, and its repetition writes the same again.
+    """Sets the values of the keys; with a delete column, removes the keys of rows where that column is true. There is
+    no transaction: rows of a failed task stay, and the repeated task writes the same rows again.
     """
 
     def __init__(self, options: SourceOptions, layout: Layout) -> None:

@@ -1,7 +1,7 @@
 """Tests of your own program against a real cluster: `LocalCluster`, and `minka.testing.fixtures` for pytest.
 
-The cluster's nodes are processes of `minkad` on loopback addresses, so the whole distribution has to be installed, not
-`minka-client` alone.
+The cluster's nodes are processes of `minkad` on loopback addresses, so the whole distribution `minka` has to be
+installed, not only `minka-client`.
 """
 
 from minka.testing.local_cluster import LocalCluster, LocalNode

@@ -48,15 +48,17 @@ _numbers: Final = count(1)
 
 @pytest.fixture(scope="session")
 def minka_nodes() -> Iterator[LocalCluster]:
-    """The cluster of the session, of three nodes, as the tests before have left it. Most tests want `minka_cluster`."""
+    """The cluster of the session, of three nodes, in the state in which earlier tests have left it. Most tests want
+    `minka_cluster`.
+    """
     with LocalCluster(_NODES) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def minka_cluster(minka_nodes: LocalCluster) -> LocalCluster:
-    """The cluster of the session (athens, byzantium, cyrene). A test may kill, pause and restart nodes: before the next
-    test all of them run again, and are ready.
+    """The cluster of the session (athens, byzantium, cyrene). A test may kill, pause and restart nodes; before the next
+    test, all nodes run again and are ready.
     """
     for node in minka_nodes.nodes.values():
         if node.running:
@@ -66,7 +68,9 @@ def minka_cluster(minka_nodes: LocalCluster) -> LocalCluster:
 
 @pytest.fixture
 def minka_admin(minka_cluster: LocalCluster) -> Iterator[Admin]:
-    """Administers the cluster. A keyspace that a test makes stays for the session, so no other may have its name."""
+    """Administers the cluster. A keyspace that a test makes stays for the whole session, so each test needs other
+    names.
+    """
     with Admin(minka_cluster.endpoints) as admin:
         yield admin
 

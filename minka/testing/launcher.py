@@ -1,5 +1,5 @@
-"""Starts nodes from another process. From its second start on that process has imported minkad, and forks: a node is
-there in a tenth of the time. Nodes end when this process does, even if it is killed.
+"""Starts nodes from another process, the launcher. From its second start on the launcher has imported minkad and forks,
+so a node starts in a tenth of the time. Nodes end when this process ends, even if it is killed.
 """
 
 import ctypes
@@ -23,7 +23,8 @@ from minka.errors import Code, MinkaError
 _LAUNCHERS: Final = 3  # so that nodes hash strings by different seeds, as real ones do
 # Variables that count when a process begins, or when minkad is imported.
 _EARLY: Final = ("LD_", "PYTHON", "MALLOC_", "MINKA_FAILPOINTS_FILE")
-# Nodes don't get these variables: they are for the process that starts the cluster, from its own service manager.
+# Nodes don't get these variables: they come from the service manager of the process that starts the cluster, and are
+# for that process alone.
 _NOT_INHERITED: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID")
 _PR_SET_PDEATHSIG: Final = 1
 _CLONE_NEWNET: Final = 0x40000000
@@ -31,7 +32,7 @@ _CLONE_NEWNET: Final = 0x40000000
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A node that is to be started. Linux shares processors out among sessions first."""
+    """A node that is to be started. Sessions matter since Linux shares processors out among sessions first."""
 
     config: Path
     log: Path
@@ -65,7 +66,7 @@ class NodeProcess:
         return status
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal, if it runs; after SIGSTOP, wait until all its threads have stopped."""
+        """Send a signal if the process runs; after SIGSTOP, wait until all its threads have stopped."""
         with self._lock:
             if self.returncode is None:
                 os.kill(self.pid, number)
@@ -84,7 +85,7 @@ class NodeProcess:
 
 
 class Launcher:
-    """Such a process, as the process that runs the cluster sees it."""
+    """A launcher, as the process that runs the cluster sees it."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
@@ -154,7 +155,7 @@ def _early(env: dict[str, str]) -> dict[str, str]:
 
 
 def serve(descriptor: int) -> None:
-    """Answer the requests that come, until there is nobody to send any. A node returns from here, too, at its end."""
+    """Answer requests until their sender is gone. A forked node leaves this with SystemExit when it ends."""
     connection, starts = Connection(descriptor), 0
     while True:
         try:

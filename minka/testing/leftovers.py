@@ -4,13 +4,13 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-# The helper's stdin ends when this process does, by whatever signal. Processes that the same signal ends may still be
-# writing then, so the helper tries again.
+# The helper's stdin ends when this process ends, whatever signal ends it. Other processes that the same signal ends may
+# still be writing then, so the helper tries again.
 _KEEPER = """trap '' HUP INT TERM; cat > /dev/null; for wait in 0.2 1 3; do rm -rf -- "$@" && exit; sleep $wait; done"""
 
 
 class Leftovers:
-    """Removes paths at `remove()`, and by a helper process when this process is killed before."""
+    """Removes paths at `remove()`; if this process is killed before, a helper process removes them."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._keeper = subprocess.Popen(

@@ -178,7 +178,7 @@ class LocalCluster:
         env: Mapping[str, str] | None = None,
         ready: bool = True,
     ) -> LocalNode:
-        """Start one more node, which joins through the others; without a name it gets one. With `ready` this waits
+        """Start one more node, which joins through the others; without `name` it gets a name. With `ready` this waits
         until the node is ready.
         """
         name = name or next((free for free in NAMES if free not in self.nodes), "")
@@ -213,7 +213,7 @@ class LocalCluster:
         self._running(name).send_signal(number)
 
     def pause(self, name: str) -> None:
-        """Let a node stand still, as a machine that hangs (SIGSTOP)."""
+        """Let a node stand still (SIGSTOP), like a machine that hangs."""
         self.signal(name, signal.SIGSTOP)
 
     def resume(self, name: str) -> None:
@@ -221,7 +221,7 @@ class LocalCluster:
         self.signal(name, signal.SIGCONT)
 
     def restart(self, name: str, *, env: Mapping[str, str] | None = None, ready: bool = True) -> None:
-        """Start a node again, with its data; one that runs is terminated first. `env` replaces the node's own."""
+        """Start a node again, with its data; a node that runs is terminated first. `env` replaces the node's own."""
         node = self.node(name)
         if node.running:
             self.terminate(name)
@@ -270,7 +270,7 @@ class LocalCluster:
         return node
 
     def _load(self) -> bool:
-        """Take the nodes of an earlier run in this directory; return whether there was one."""
+        """Take the nodes of an earlier run in this directory; return True if there was one."""
         path = self.directory / PARTS_FILE
         if not path.exists():
             return False
@@ -339,8 +339,8 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def free_addresses(count: int) -> list[str]:
-    """Loopback host:port pairs that nobody listens on now, in `PORTS`; not one of the last that this process got, since
-    a node that is stopped may start again.
+    """Loopback host:port pairs, in `PORTS`, on which nobody listens now. Those that this process got last are left out,
+    since a node that is stopped may start again.
     """
     found: list[str] = []
     for port in random.SystemRandom().sample(PORTS, len(PORTS)):

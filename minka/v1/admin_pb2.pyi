@@ -22,7 +22,9 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class GetTableRequest(_message.Message):
-    """A caller that has a table says its version, and gets only the changes since then if the node remembers them."""
+    """A caller that has a table sends the table's version. If the node remembers the changes since then, it sends only
+    these.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -194,7 +196,7 @@ Global___CoordinatorStatus: _TypeAlias = CoordinatorStatus  # noqa: Y015
 
 @_typing.final
 class SeatMove(_message.Message):
-    """A learner is to become a voter in place of another, since the voter's zone has two voters more than the learner's."""
+    """A learner is to take a voter's seat, since the voter's zone has two voters more than the learner's zone."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -222,7 +224,7 @@ Global___SeatMove: _TypeAlias = SeatMove  # noqa: Y015
 
 @_typing.final
 class NodeStatus(_message.Message):
-    """What the active controller knows about a node beyond the table; it is not replicated."""
+    """The active controller's knowledge about a node beyond the table. It is not replicated."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -480,7 +482,7 @@ class DamagedLeader(_message.Message):
     node_id: _builtins.str
     reason: _builtins.str
     is_alone: _builtins.bool
-    """no other replica is in sync, so nobody can take over"""
+    """no other replica is in sync, so no other node can take over"""
     @_builtins.property
     def others(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """nodes with undamaged copies"""
@@ -541,7 +543,7 @@ Global___UnservedOnNode: _TypeAlias = UnservedOnNode  # noqa: Y015
 
 @_typing.final
 class ZoneCounts(_message.Message):
-    """The partitions, now served, that the loss of a zone would hurt."""
+    """The partitions that are served now, and that the loss of a zone would hurt."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -587,7 +589,7 @@ class NodeCounts(_message.Message):
     replicas: _builtins.int
     """assigned ones"""
     staying: _builtins.int
-    """those that it isn't to delete"""
+    """replicas that it keeps: those that it isn't to delete"""
     leads: _builtins.int
     leads_online: _builtins.int
     """the ONLINE ones of `leads`"""
@@ -596,7 +598,7 @@ class NodeCounts(_message.Message):
     leads_if_elected: _builtins.int
     """partitions that it leads once preferred leaders have been elected"""
     movable: _builtins.int
-    """replicas of keyspaces that don't have one on each LIVE node anyway"""
+    """replicas of keyspaces that don't need one on each LIVE node"""
     sole: _builtins.int
     """its replicas beside which no other is in sync or eligible"""
     needed_replicas: _builtins.int
@@ -1544,7 +1546,7 @@ Global___OperationSummary: _TypeAlias = OperationSummary  # noqa: Y015
 
 @_typing.final
 class Blocker(_message.Message):
-    """What keeps a step from going on, and what a person can do about it."""
+    """The reason why a step doesn't go on, and what a person can do about that."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1628,7 +1630,7 @@ Global___ElectLeadersRequest: _TypeAlias = ElectLeadersRequest  # noqa: Y015
 
 @_typing.final
 class UncleanElection(_message.Message):
-    """A person lets this replica lead, and accepts that acknowledged writes that it lacks are lost."""
+    """A person lets this replica lead, and accepts the loss of acknowledged writes that this replica lacks."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2312,7 +2314,7 @@ class PartitionCount(_message.Message):
     bytes: _builtins.int
     """of keys and values"""
     leader: _builtins.bool
-    """this node leads it, and has applied what it began with"""
+    """this node leads it, and has applied all entries with which it began to lead"""
     generation: _builtins.int
     """that of the row whose range was counted"""
     def __init__(
@@ -2376,7 +2378,7 @@ Global___DescribeNodeRequest: _TypeAlias = DescribeNodeRequest  # noqa: Y015
 
 @_typing.final
 class CopyDescription(_message.Message):
-    """What a node has of a partition."""
+    """A node's copy of a partition."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2442,7 +2444,7 @@ Global___VoterContact: _TypeAlias = VoterContact  # noqa: Y015
 
 @_typing.final
 class NodeCheck(_message.Message):
-    """One of the things that must hold for a node to be ready, as /readyz lists them."""
+    """One of the conditions for a node to be ready, as /readyz lists them."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

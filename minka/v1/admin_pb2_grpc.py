@@ -101,8 +101,8 @@ class Metadata:
 
 
 class AdminStub:
-    """Every node answers reads from what it knows. Only the active controller makes changes: other nodes refuse them with
-    NOT_CONTROLLER and its address.
+    """Every node answers reads with what it knows. Only the active controller makes changes: other nodes refuse them with
+    NOT_CONTROLLER and the controller's address.
     """
 
     def __init__(self, channel):
@@ -219,8 +219,8 @@ class AdminStub:
 
 
 class AdminServicer:
-    """Every node answers reads from what it knows. Only the active controller makes changes: other nodes refuse them with
-    NOT_CONTROLLER and its address.
+    """Every node answers reads with what it knows. Only the active controller makes changes: other nodes refuse them with
+    NOT_CONTROLLER and the controller's address.
     """
 
     def GetStatus(self, request, context):
@@ -230,7 +230,7 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListPartitions(self, request, context):
-        """The partitions that match a filter, some at a time, all as they are when the call begins.
+        """The partitions that match a filter, sent in several messages, and all as they were when the call began.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -302,7 +302,7 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetDrainStatus(self, request, context):
-        """What would happen if the node stopped now.
+        """The effects of stopping the node now.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -321,7 +321,8 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CancelOperation(self, request, context):
-        """Migrations that can still be undone are; CANCEL_REFUSED if too few replicas would be left in sync and alive.
+        """Undo migrations that can still be undone, and complete the others. CANCEL_REFUSED if too few replicas would be left
+        in sync and alive.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -341,21 +342,22 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetSplitBlockers(self, request, context):
-        """What keeps a partition from being split now.
+        """The obstacles to splitting a partition now.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Merge(self, request, context):
-        """Merge the partitions of a keyspace by ranges that begin at these keys into those before them, as an operation.
+        """Merge partitions of a keyspace by ranges, namely those that begin at these keys, into those before them, as an
+        operation.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DescribeNode(self, request, context):
-        """What this node knows about itself, with or without an active controller.
+        """This node's knowledge about itself, with or without an active controller.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -478,8 +480,8 @@ def add_AdminServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Admin:
-    """Every node answers reads from what it knows. Only the active controller makes changes: other nodes refuse them with
-    NOT_CONTROLLER and its address.
+    """Every node answers reads with what it knows. Only the active controller makes changes: other nodes refuse them with
+    NOT_CONTROLLER and the controller's address.
     """
 
     @staticmethod

@@ -55,8 +55,8 @@ class MetadataServicer(metaclass=_abc_1.ABCMeta):
 def add_MetadataServicer_to_server(servicer: MetadataServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class AdminStub:
-    """Every node answers reads from what it knows. Only the active controller makes changes: other nodes refuse them with
-    NOT_CONTROLLER and its address.
+    """Every node answers reads with what it knows. Only the active controller makes changes: other nodes refuse them with
+    NOT_CONTROLLER and the controller's address.
     """
 
     @_typing.overload
@@ -65,7 +65,7 @@ class AdminStub:
     def __new__(cls, channel: _aio.Channel) -> AdminAsyncStub: ...
     GetStatus: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetStatusRequest, _admin_pb2.GetStatusResponse]
     ListPartitions: _grpc.UnaryStreamMultiCallable[_admin_pb2.ListPartitionsRequest, _admin_pb2.ListPartitionsResponse]
-    """The partitions that match a filter, some at a time, all as they are when the call begins."""
+    """The partitions that match a filter, sent in several messages, and all as they were when the call began."""
     CreateKeyspace: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CreateKeyspaceRequest, _admin_pb2.CreateKeyspaceResponse]
     PlanReassign: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PlanReassignRequest, _admin_pb2.Plan]
     ApplyPlan: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ApplyPlanRequest, _admin_pb2.ApplyPlanResponse]
@@ -82,31 +82,35 @@ class AdminStub:
     """Make a node safe to stop, as an operation; with `decommission` nothing stays there."""
     UndrainNode: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UndrainNodeRequest, _admin_pb2.UndrainNodeResponse]
     GetDrainStatus: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetDrainStatusRequest, _admin_pb2.GetDrainStatusResponse]
-    """What would happen if the node stopped now."""
+    """The effects of stopping the node now."""
     PauseOperation: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PauseOperationRequest, _admin_pb2.OperationResponse]
     ResumeOperation: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ResumeOperationRequest, _admin_pb2.OperationResponse]
     CancelOperation: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CancelOperationRequest, _admin_pb2.OperationResponse]
-    """Migrations that can still be undone are; CANCEL_REFUSED if too few replicas would be left in sync and alive."""
+    """Undo migrations that can still be undone, and complete the others. CANCEL_REFUSED if too few replicas would be left
+    in sync and alive.
+    """
     LimitOperation: _grpc.UnaryUnaryMultiCallable[_admin_pb2.LimitOperationRequest, _admin_pb2.OperationResponse]
     Split: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SplitRequest, _admin_pb2.SplitResponse]
     """Split partitions of a keyspace by ranges at these keys, as an operation."""
     GetSplitBlockers: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetSplitBlockersRequest, _admin_pb2.GetSplitBlockersResponse]
-    """What keeps a partition from being split now."""
+    """The obstacles to splitting a partition now."""
     Merge: _grpc.UnaryUnaryMultiCallable[_admin_pb2.MergeRequest, _admin_pb2.MergeResponse]
-    """Merge the partitions of a keyspace by ranges that begin at these keys into those before them, as an operation."""
+    """Merge partitions of a keyspace by ranges, namely those that begin at these keys, into those before them, as an
+    operation.
+    """
     DescribeNode: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeNodeRequest, _admin_pb2.DescribeNodeResponse]
-    """What this node knows about itself, with or without an active controller."""
+    """This node's knowledge about itself, with or without an active controller."""
 
 @_typing.type_check_only
 class AdminAsyncStub(AdminStub):
-    """Every node answers reads from what it knows. Only the active controller makes changes: other nodes refuse them with
-    NOT_CONTROLLER and its address.
+    """Every node answers reads with what it knows. Only the active controller makes changes: other nodes refuse them with
+    NOT_CONTROLLER and the controller's address.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetStatus: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetStatusRequest, _admin_pb2.GetStatusResponse]  # type: ignore[assignment]
     ListPartitions: _aio.UnaryStreamMultiCallable[_admin_pb2.ListPartitionsRequest, _admin_pb2.ListPartitionsResponse]  # type: ignore[assignment]
-    """The partitions that match a filter, some at a time, all as they are when the call begins."""
+    """The partitions that match a filter, sent in several messages, and all as they were when the call began."""
     CreateKeyspace: _aio.UnaryUnaryMultiCallable[_admin_pb2.CreateKeyspaceRequest, _admin_pb2.CreateKeyspaceResponse]  # type: ignore[assignment]
     PlanReassign: _aio.UnaryUnaryMultiCallable[_admin_pb2.PlanReassignRequest, _admin_pb2.Plan]  # type: ignore[assignment]
     ApplyPlan: _aio.UnaryUnaryMultiCallable[_admin_pb2.ApplyPlanRequest, _admin_pb2.ApplyPlanResponse]  # type: ignore[assignment]
@@ -123,24 +127,28 @@ class AdminAsyncStub(AdminStub):
     """Make a node safe to stop, as an operation; with `decommission` nothing stays there."""
     UndrainNode: _aio.UnaryUnaryMultiCallable[_admin_pb2.UndrainNodeRequest, _admin_pb2.UndrainNodeResponse]  # type: ignore[assignment]
     GetDrainStatus: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetDrainStatusRequest, _admin_pb2.GetDrainStatusResponse]  # type: ignore[assignment]
-    """What would happen if the node stopped now."""
+    """The effects of stopping the node now."""
     PauseOperation: _aio.UnaryUnaryMultiCallable[_admin_pb2.PauseOperationRequest, _admin_pb2.OperationResponse]  # type: ignore[assignment]
     ResumeOperation: _aio.UnaryUnaryMultiCallable[_admin_pb2.ResumeOperationRequest, _admin_pb2.OperationResponse]  # type: ignore[assignment]
     CancelOperation: _aio.UnaryUnaryMultiCallable[_admin_pb2.CancelOperationRequest, _admin_pb2.OperationResponse]  # type: ignore[assignment]
-    """Migrations that can still be undone are; CANCEL_REFUSED if too few replicas would be left in sync and alive."""
+    """Undo migrations that can still be undone, and complete the others. CANCEL_REFUSED if too few replicas would be left
+    in sync and alive.
+    """
     LimitOperation: _aio.UnaryUnaryMultiCallable[_admin_pb2.LimitOperationRequest, _admin_pb2.OperationResponse]  # type: ignore[assignment]
     Split: _aio.UnaryUnaryMultiCallable[_admin_pb2.SplitRequest, _admin_pb2.SplitResponse]  # type: ignore[assignment]
     """Split partitions of a keyspace by ranges at these keys, as an operation."""
     GetSplitBlockers: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetSplitBlockersRequest, _admin_pb2.GetSplitBlockersResponse]  # type: ignore[assignment]
-    """What keeps a partition from being split now."""
+    """The obstacles to splitting a partition now."""
     Merge: _aio.UnaryUnaryMultiCallable[_admin_pb2.MergeRequest, _admin_pb2.MergeResponse]  # type: ignore[assignment]
-    """Merge the partitions of a keyspace by ranges that begin at these keys into those before them, as an operation."""
+    """Merge partitions of a keyspace by ranges, namely those that begin at these keys, into those before them, as an
+    operation.
+    """
     DescribeNode: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeNodeRequest, _admin_pb2.DescribeNodeResponse]  # type: ignore[assignment]
-    """What this node knows about itself, with or without an active controller."""
+    """This node's knowledge about itself, with or without an active controller."""
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
-    """Every node answers reads from what it knows. Only the active controller makes changes: other nodes refuse them with
-    NOT_CONTROLLER and its address.
+    """Every node answers reads with what it knows. Only the active controller makes changes: other nodes refuse them with
+    NOT_CONTROLLER and the controller's address.
     """
 
     @_abc_1.abstractmethod
@@ -156,7 +164,7 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ListPartitionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_admin_pb2.ListPartitionsResponse], _abc.AsyncIterator[_admin_pb2.ListPartitionsResponse]]:
-        """The partitions that match a filter, some at a time, all as they are when the call begins."""
+        """The partitions that match a filter, sent in several messages, and all as they were when the call began."""
 
     @_abc_1.abstractmethod
     def CreateKeyspace(
@@ -239,7 +247,7 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.GetDrainStatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.GetDrainStatusResponse, _abc.Awaitable[_admin_pb2.GetDrainStatusResponse]]:
-        """What would happen if the node stopped now."""
+        """The effects of stopping the node now."""
 
     @_abc_1.abstractmethod
     def PauseOperation(
@@ -261,7 +269,9 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.CancelOperationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.OperationResponse, _abc.Awaitable[_admin_pb2.OperationResponse]]:
-        """Migrations that can still be undone are; CANCEL_REFUSED if too few replicas would be left in sync and alive."""
+        """Undo migrations that can still be undone, and complete the others. CANCEL_REFUSED if too few replicas would be left
+        in sync and alive.
+        """
 
     @_abc_1.abstractmethod
     def LimitOperation(
@@ -284,7 +294,7 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.GetSplitBlockersRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.GetSplitBlockersResponse, _abc.Awaitable[_admin_pb2.GetSplitBlockersResponse]]:
-        """What keeps a partition from being split now."""
+        """The obstacles to splitting a partition now."""
 
     @_abc_1.abstractmethod
     def Merge(
@@ -292,7 +302,9 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.MergeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.MergeResponse, _abc.Awaitable[_admin_pb2.MergeResponse]]:
-        """Merge the partitions of a keyspace by ranges that begin at these keys into those before them, as an operation."""
+        """Merge partitions of a keyspace by ranges, namely those that begin at these keys, into those before them, as an
+        operation.
+        """
 
     @_abc_1.abstractmethod
     def DescribeNode(
@@ -300,7 +312,7 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.DescribeNodeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.DescribeNodeResponse, _abc.Awaitable[_admin_pb2.DescribeNodeResponse]]:
-        """What this node knows about itself, with or without an active controller."""
+        """This node's knowledge about itself, with or without an active controller."""
 
 def add_AdminServicer_to_server(servicer: AdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

@@ -40,7 +40,7 @@ Global___PositionsRequest: _TypeAlias = PositionsRequest  # noqa: Y015
 
 @_typing.final
 class ChangePosition(_message.Message):
-    """The changes that a replica has: visible and kept."""
+    """The changes that a replica can serve: they are visible, and still kept."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

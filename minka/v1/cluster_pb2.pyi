@@ -435,8 +435,8 @@ class Partition(_message.Message):
     split_to: _builtins.int
     """the partition that was last made from its upper half; 0: none"""
     splitting: _builtins.bool
-    """Set in both rows of a split until the nodes have made the upper half. Until then both rows have the same replicas,
-    leader, leader_epoch and isr.
+    """Set in both rows of a split until the nodes have made the upper half. Until then the replicas, leader, leader_epoch
+    and isr of both rows are the same.
     """
     merge_from: _builtins.int
     """This partition is to take in the range of the next one, `merge_from`. The next one's row has `merge_into`."""
@@ -470,8 +470,9 @@ class Partition(_message.Message):
 
     @_builtins.property
     def eligible(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Replicas outside of the isr that have every committed entry: they left it when fewer than min_insync stayed, and
-        nothing has been committed without them since. One of them leads if none of the isr can (KIP-966).
+        """Replicas outside of the isr that have every committed entry: when they left the isr, fewer than min_insync replicas
+        stayed in it, and nothing has been committed without them since. One of them leads if no replica in the isr can
+        (KIP-966).
         """
 
     def __init__(
@@ -513,7 +514,7 @@ Global___Partition: _TypeAlias = Partition  # noqa: Y015
 
 @_typing.final
 class Operation(_message.Message):
-    """One admin change. Its steps are the migrations with its id, and those of its kind."""
+    """One admin change. Its steps are the migrations with its id, and the steps that its kind has besides."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -762,8 +763,8 @@ Global___MergeOperation: _TypeAlias = MergeOperation  # noqa: Y015
 
 @_typing.final
 class Migration(_message.Message):
-    """The move of one partition or duty within an operation: one replica goes from `source` to `target`, or as the lists
-    say.
+    """The move of one partition or duty within an operation. One replica goes from `source` to `target`, or several change
+    as the lists of replicas say.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

@@ -337,7 +337,7 @@ Global___DamagedReplica: _TypeAlias = DamagedReplica  # noqa: Y015
 
 @_typing.final
 class HeartbeatRequest(_message.Message):
-    """The changes since the last heartbeat on this stream; if there are many, some of them."""
+    """The changes since the last heartbeat on this stream, or some of them if there are many."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -940,7 +940,9 @@ class UpdateReplicasRequest(_message.Message):
 
     @_builtins.property
     def known_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Rows that the node may have already, by partition id and partition_epoch; it acts on them as if they were sent."""
+        """Rows that the node may have already, by partition id and partition_epoch. The node acts on them as if they had been
+        sent.
+        """
 
     @_builtins.property
     def known_epochs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
@@ -985,7 +987,7 @@ Global___FailedReplica: _TypeAlias = FailedReplica  # noqa: Y015
 
 @_typing.final
 class UpdateReplicasResponse(_message.Message):
-    """The result for each row: each partition is in one of these sets. The controller sends failed ones again."""
+    """The result for each row: each partition is in exactly one of these sets. The controller sends the failed ones again."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -108,7 +108,7 @@ class CoordinatorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AlterIsr(self, request, context):
-        """The leader of partitions changes their in-sync sets, each by a compare-and-set of its own.
+        """The leader of several partitions changes their in-sync sets, each by its own compare-and-set.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -122,28 +122,30 @@ class CoordinatorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def FinishSplit(self, request, context):
-        """The leader of a split's new partition: all its in-sync replicas are made.
+        """The leader of a split's new partition reports that all its in-sync replicas are made.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FinishMerge(self, request, context):
-        """The leader of two partitions to be merged: the first has all data of the second, and writes to the second wait.
+        """The leader of two partitions to be merged reports that the first has all data of the second, and writes to the
+        second wait.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ControlledShutdown(self, request, context):
-        """A node wants to stop: other nodes take its leaderships while it still serves. It calls again until it has none.
+        """A node wants to stop: other nodes take its leaderships while it still serves. It calls again until it has no
+        leaderships.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Leave(self, request, context):
-        """A node stops gracefully and gives its clearance up, so its partitions needn't wait for the failure detector.
+        """A node stops gracefully and gives up its clearance, so its partitions needn't wait for the failure detector.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -475,7 +477,8 @@ class ReplicaControlServicer:
     """
 
     def UpdateReplicas(self, request, context):
-        """Host, lead, follow or stop, as the rows say. Idempotent; refused for an older controller term.
+        """Host, lead, follow or stop, as the rows say. The call is idempotent, and refused if its controller term is an older
+        one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -530,8 +533,8 @@ class ReplicaControl:
 
 
 class RaftStub:
-    """Consensus between the voters and learners. Messages go to data ports, on one connection from each node to each other:
-    its first frame is the sender's gRPC address, each later one a RaftMessageBatch.
+    """Consensus between the voters and learners. Messages go to data ports, on one connection from each node to each other
+    node. The first frame of a connection is the sender's gRPC address; each later frame is a RaftMessageBatch.
     """
 
     def __init__(self, channel):
@@ -553,8 +556,8 @@ class RaftStub:
 
 
 class RaftServicer:
-    """Consensus between the voters and learners. Messages go to data ports, on one connection from each node to each other:
-    its first frame is the sender's gRPC address, each later one a RaftMessageBatch.
+    """Consensus between the voters and learners. Messages go to data ports, on one connection from each node to each other
+    node. The first frame of a connection is the sender's gRPC address; each later frame is a RaftMessageBatch.
     """
 
     def Locate(self, request, context):
@@ -592,8 +595,8 @@ def add_RaftServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Raft:
-    """Consensus between the voters and learners. Messages go to data ports, on one connection from each node to each other:
-    its first frame is the sender's gRPC address, each later one a RaftMessageBatch.
+    """Consensus between the voters and learners. Messages go to data ports, on one connection from each node to each other
+    node. The first frame of a connection is the sender's gRPC address; each later frame is a RaftMessageBatch.
     """
 
     @staticmethod

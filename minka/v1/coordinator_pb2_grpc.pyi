@@ -40,17 +40,21 @@ class CoordinatorStub:
     HandOver: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.HandOverRequest, _coordinator_pb2.HandOverResponse]
     """The leader has closed its write gate and the target has all writes: record the target as leader."""
     AlterIsr: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.AlterIsrRequest, _coordinator_pb2.AlterIsrResponse]
-    """The leader of partitions changes their in-sync sets, each by a compare-and-set of its own."""
+    """The leader of several partitions changes their in-sync sets, each by its own compare-and-set."""
     ProposeSplit: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ProposeSplitRequest, _coordinator_pb2.ProposeSplitResponse]
     """The leader of a partition finds it too large or too busy."""
     FinishSplit: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.FinishSplitRequest, _coordinator_pb2.FinishSplitResponse]
-    """The leader of a split's new partition: all its in-sync replicas are made."""
+    """The leader of a split's new partition reports that all its in-sync replicas are made."""
     FinishMerge: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.FinishMergeRequest, _coordinator_pb2.FinishMergeResponse]
-    """The leader of two partitions to be merged: the first has all data of the second, and writes to the second wait."""
+    """The leader of two partitions to be merged reports that the first has all data of the second, and writes to the
+    second wait.
+    """
     ControlledShutdown: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ControlledShutdownRequest, _coordinator_pb2.ControlledShutdownResponse]
-    """A node wants to stop: other nodes take its leaderships while it still serves. It calls again until it has none."""
+    """A node wants to stop: other nodes take its leaderships while it still serves. It calls again until it has no
+    leaderships.
+    """
     Leave: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.LeaveRequest, _coordinator_pb2.LeaveResponse]
-    """A node stops gracefully and gives its clearance up, so its partitions needn't wait for the failure detector."""
+    """A node stops gracefully and gives up its clearance, so its partitions needn't wait for the failure detector."""
 
 @_typing.type_check_only
 class CoordinatorAsyncStub(CoordinatorStub):
@@ -64,17 +68,21 @@ class CoordinatorAsyncStub(CoordinatorStub):
     HandOver: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.HandOverRequest, _coordinator_pb2.HandOverResponse]  # type: ignore[assignment]
     """The leader has closed its write gate and the target has all writes: record the target as leader."""
     AlterIsr: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.AlterIsrRequest, _coordinator_pb2.AlterIsrResponse]  # type: ignore[assignment]
-    """The leader of partitions changes their in-sync sets, each by a compare-and-set of its own."""
+    """The leader of several partitions changes their in-sync sets, each by its own compare-and-set."""
     ProposeSplit: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ProposeSplitRequest, _coordinator_pb2.ProposeSplitResponse]  # type: ignore[assignment]
     """The leader of a partition finds it too large or too busy."""
     FinishSplit: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.FinishSplitRequest, _coordinator_pb2.FinishSplitResponse]  # type: ignore[assignment]
-    """The leader of a split's new partition: all its in-sync replicas are made."""
+    """The leader of a split's new partition reports that all its in-sync replicas are made."""
     FinishMerge: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.FinishMergeRequest, _coordinator_pb2.FinishMergeResponse]  # type: ignore[assignment]
-    """The leader of two partitions to be merged: the first has all data of the second, and writes to the second wait."""
+    """The leader of two partitions to be merged reports that the first has all data of the second, and writes to the
+    second wait.
+    """
     ControlledShutdown: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ControlledShutdownRequest, _coordinator_pb2.ControlledShutdownResponse]  # type: ignore[assignment]
-    """A node wants to stop: other nodes take its leaderships while it still serves. It calls again until it has none."""
+    """A node wants to stop: other nodes take its leaderships while it still serves. It calls again until it has no
+    leaderships.
+    """
     Leave: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.LeaveRequest, _coordinator_pb2.LeaveResponse]  # type: ignore[assignment]
-    """A node stops gracefully and gives its clearance up, so its partitions needn't wait for the failure detector."""
+    """A node stops gracefully and gives up its clearance, so its partitions needn't wait for the failure detector."""
 
 class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
     """Served by every node; the active controller answers, other nodes refuse with NOT_CONTROLLER."""
@@ -109,7 +117,7 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.AlterIsrRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.AlterIsrResponse, _abc.Awaitable[_coordinator_pb2.AlterIsrResponse]]:
-        """The leader of partitions changes their in-sync sets, each by a compare-and-set of its own."""
+        """The leader of several partitions changes their in-sync sets, each by its own compare-and-set."""
 
     @_abc_1.abstractmethod
     def ProposeSplit(
@@ -125,7 +133,7 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.FinishSplitRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.FinishSplitResponse, _abc.Awaitable[_coordinator_pb2.FinishSplitResponse]]:
-        """The leader of a split's new partition: all its in-sync replicas are made."""
+        """The leader of a split's new partition reports that all its in-sync replicas are made."""
 
     @_abc_1.abstractmethod
     def FinishMerge(
@@ -133,7 +141,9 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.FinishMergeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.FinishMergeResponse, _abc.Awaitable[_coordinator_pb2.FinishMergeResponse]]:
-        """The leader of two partitions to be merged: the first has all data of the second, and writes to the second wait."""
+        """The leader of two partitions to be merged reports that the first has all data of the second, and writes to the
+        second wait.
+        """
 
     @_abc_1.abstractmethod
     def ControlledShutdown(
@@ -141,7 +151,9 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.ControlledShutdownRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.ControlledShutdownResponse, _abc.Awaitable[_coordinator_pb2.ControlledShutdownResponse]]:
-        """A node wants to stop: other nodes take its leaderships while it still serves. It calls again until it has none."""
+        """A node wants to stop: other nodes take its leaderships while it still serves. It calls again until it has no
+        leaderships.
+        """
 
     @_abc_1.abstractmethod
     def Leave(
@@ -149,7 +161,7 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.LeaveRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.LeaveResponse, _abc.Awaitable[_coordinator_pb2.LeaveResponse]]:
-        """A node stops gracefully and gives its clearance up, so its partitions needn't wait for the failure detector."""
+        """A node stops gracefully and gives up its clearance, so its partitions needn't wait for the failure detector."""
 
 def add_CoordinatorServicer_to_server(servicer: CoordinatorServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
@@ -161,7 +173,9 @@ class ReplicaControlStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ReplicaControlAsyncStub: ...
     UpdateReplicas: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.UpdateReplicasRequest, _coordinator_pb2.UpdateReplicasResponse]
-    """Host, lead, follow or stop, as the rows say. Idempotent; refused for an older controller term."""
+    """Host, lead, follow or stop, as the rows say. The call is idempotent, and refused if its controller term is an older
+    one.
+    """
 
 @_typing.type_check_only
 class ReplicaControlAsyncStub(ReplicaControlStub):
@@ -169,7 +183,9 @@ class ReplicaControlAsyncStub(ReplicaControlStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     UpdateReplicas: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.UpdateReplicasRequest, _coordinator_pb2.UpdateReplicasResponse]  # type: ignore[assignment]
-    """Host, lead, follow or stop, as the rows say. Idempotent; refused for an older controller term."""
+    """Host, lead, follow or stop, as the rows say. The call is idempotent, and refused if its controller term is an older
+    one.
+    """
 
 class ReplicaControlServicer(metaclass=_abc_1.ABCMeta):
     """Served by every node for the active controller."""
@@ -180,13 +196,15 @@ class ReplicaControlServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.UpdateReplicasRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.UpdateReplicasResponse, _abc.Awaitable[_coordinator_pb2.UpdateReplicasResponse]]:
-        """Host, lead, follow or stop, as the rows say. Idempotent; refused for an older controller term."""
+        """Host, lead, follow or stop, as the rows say. The call is idempotent, and refused if its controller term is an older
+        one.
+        """
 
 def add_ReplicaControlServicer_to_server(servicer: ReplicaControlServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class RaftStub:
-    """Consensus between the voters and learners. Messages go to data ports, on one connection from each node to each other:
-    its first frame is the sender's gRPC address, each later one a RaftMessageBatch.
+    """Consensus between the voters and learners. Messages go to data ports, on one connection from each node to each other
+    node. The first frame of a connection is the sender's gRPC address; each later frame is a RaftMessageBatch.
     """
 
     @_typing.overload
@@ -199,8 +217,8 @@ class RaftStub:
 
 @_typing.type_check_only
 class RaftAsyncStub(RaftStub):
-    """Consensus between the voters and learners. Messages go to data ports, on one connection from each node to each other:
-    its first frame is the sender's gRPC address, each later one a RaftMessageBatch.
+    """Consensus between the voters and learners. Messages go to data ports, on one connection from each node to each other
+    node. The first frame of a connection is the sender's gRPC address; each later frame is a RaftMessageBatch.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -209,8 +227,8 @@ class RaftAsyncStub(RaftStub):
     """A message with a snapshot, in pieces, on a separate stream, so that other messages don't wait for it."""
 
 class RaftServicer(metaclass=_abc_1.ABCMeta):
-    """Consensus between the voters and learners. Messages go to data ports, on one connection from each node to each other:
-    its first frame is the sender's gRPC address, each later one a RaftMessageBatch.
+    """Consensus between the voters and learners. Messages go to data ports, on one connection from each node to each other
+    node. The first frame of a connection is the sender's gRPC address; each later frame is a RaftMessageBatch.
     """
 
     @_abc_1.abstractmethod

@@ -116,7 +116,7 @@ class _OnFailureEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OnFailure.V
     """no shard gets it before a person pins or releases it"""
 
 class OnFailure(_OnFailure, metaclass=_OnFailureEnumTypeWrapper):
-    """What happens to a stationary duty whose shard has failed."""
+    """The fate of a stationary duty whose shard has failed."""
 
 ON_FAILURE_UNSPECIFIED: OnFailure.ValueType  # 0
 """REATTACH"""

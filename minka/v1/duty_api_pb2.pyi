@@ -213,7 +213,7 @@ Global___PalletSummary: _TypeAlias = PalletSummary  # noqa: Y015
 
 @_typing.final
 class HandOverTimes(_message.Message):
-    """For how long duties in planned moves were attached to no shard, without the time that delegates took."""
+    """The times for which duties in planned moves were attached to no shard, less the time that delegates took."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

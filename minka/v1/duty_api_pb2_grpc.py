@@ -27,7 +27,7 @@ if _version_not_supported:
 
 
 class DutiesStub:
-    """Served by every node, which stores payloads and passes the rest on to the active controller.
+    """Served by every node. The node stores the payloads, and passes the rest of a request on to the active controller.
     """
 
     def __init__(self, channel):
@@ -79,7 +79,7 @@ class DutiesStub:
 
 
 class DutiesServicer:
-    """Served by every node, which stores payloads and passes the rest on to the active controller.
+    """Served by every node. The node stores the payloads, and passes the rest of a request on to the active controller.
     """
 
     def ChangePallets(self, request, context):
@@ -185,7 +185,7 @@ def add_DutiesServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Duties:
-    """Served by every node, which stores payloads and passes the rest on to the active controller.
+    """Served by every node. The node stores the payloads, and passes the rest of a request on to the active controller.
     """
 
     @staticmethod

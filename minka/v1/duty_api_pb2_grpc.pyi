@@ -28,7 +28,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class DutiesStub:
-    """Served by every node, which stores payloads and passes the rest on to the active controller."""
+    """Served by every node. The node stores the payloads, and passes the rest of a request on to the active controller."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -48,7 +48,7 @@ class DutiesStub:
 
 @_typing.type_check_only
 class DutiesAsyncStub(DutiesStub):
-    """Served by every node, which stores payloads and passes the rest on to the active controller."""
+    """Served by every node. The node stores the payloads, and passes the rest of a request on to the active controller."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ChangePallets: _aio.UnaryUnaryMultiCallable[_duty_api_pb2.ChangePalletsRequest, _duty_api_pb2.ChangePalletsResponse]  # type: ignore[assignment]
@@ -64,7 +64,7 @@ class DutiesAsyncStub(DutiesStub):
     ComparePallet: _aio.UnaryUnaryMultiCallable[_duty_api_pb2.ComparePalletRequest, _duty_api_pb2.ComparePalletResponse]  # type: ignore[assignment]
 
 class DutiesServicer(metaclass=_abc_1.ABCMeta):
-    """Served by every node, which stores payloads and passes the rest on to the active controller."""
+    """Served by every node. The node stores the payloads, and passes the rest of a request on to the active controller."""
 
     @_abc_1.abstractmethod
     def ChangePallets(

@@ -41,7 +41,7 @@ Global___ReadHistoryRequest: _TypeAlias = ReadHistoryRequest  # noqa: Y015
 
 @_typing.final
 class HistoryBlock(_message.Message):
-    """An interval at a node, or one part of it if it has many rows. Each part repeats the node's figures."""
+    """An interval at a node, or one part of an interval that has many rows. Each part repeats the node's figures."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

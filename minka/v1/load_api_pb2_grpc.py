@@ -74,7 +74,7 @@ class LoadsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def TouchLoad(self, request, context):
-        """Say that the job still works on the load; otherwise the load is aborted after a while.
+        """Report that the job still works on the load; without such calls the load is aborted after a while.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -88,7 +88,7 @@ class LoadsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AbortLoad(self, request, context):
-        """Refused with LOAD_ENDED once it is committed.
+        """Refused with LOAD_ENDED once the load is committed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -298,7 +298,7 @@ class LoadControlServicer:
     """
 
     def FinishLoadParts(self, request, context):
-        """The leader of partitions has taken in parts of loads, or waits for something.
+        """The leader of partitions reports the parts of loads that it has taken in, and those that wait.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -402,7 +402,7 @@ class SpoolServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CutFiles(self, request, context):
-        """Make new files, for other ranges, of the rows of files that are here.
+        """Make new files, for other ranges, out of the rows of files that are here.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

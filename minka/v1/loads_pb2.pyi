@@ -126,8 +126,8 @@ Global___Load: _TypeAlias = Load  # noqa: Y015
 
 @_typing.final
 class LoadDigest(_message.Message):
-    """Identifies the rows of a file in any order. Spark computes the same with xxhash64 (seed 42) of key and value. Sums
-    are modulo 2**64; the count is in LoadFile.rows.
+    """Identifies the rows of a file in any order. Spark computes the same digest with xxhash64 (seed 42) of key and value.
+    Sums are modulo 2**64; the number of rows is in LoadFile.rows.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

@@ -47,7 +47,7 @@ class ShardsServicer:
     """
 
     def Session(self, request_iterator, context):
-        """One session for each shard, with any node. A shard that loses its session opens one with another node.
+        """Each shard has one session, with any node. A shard that loses its session opens another with a different node.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -144,14 +144,15 @@ class ShardCoordinatorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ShardHeartbeats(self, request, context):
-        """The heartbeats of all shards that have a session with the node; each answer renews their clearances.
+        """The heartbeats of all shards that have a session with the calling node; each answer renews these shards'
+        clearances.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportShards(self, request, context):
-        """The reports of all shards of the node since the last call.
+        """The reports, since the last call, of all shards that have a session with the calling node.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

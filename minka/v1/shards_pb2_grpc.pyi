@@ -34,7 +34,7 @@ class ShardsStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ShardsAsyncStub: ...
     Session: _grpc.StreamStreamMultiCallable[_shards_pb2.ShardMessage, _shards_pb2.ShardInstruction]
-    """One session for each shard, with any node. A shard that loses its session opens one with another node."""
+    """Each shard has one session, with any node. A shard that loses its session opens another with a different node."""
 
 @_typing.type_check_only
 class ShardsAsyncStub(ShardsStub):
@@ -42,7 +42,7 @@ class ShardsAsyncStub(ShardsStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Session: _aio.StreamStreamMultiCallable[_shards_pb2.ShardMessage, _shards_pb2.ShardInstruction]  # type: ignore[assignment]
-    """One session for each shard, with any node. A shard that loses its session opens one with another node."""
+    """Each shard has one session, with any node. A shard that loses its session opens another with a different node."""
 
 class ShardsServicer(metaclass=_abc_1.ABCMeta):
     """Served by every node."""
@@ -53,7 +53,7 @@ class ShardsServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_shards_pb2.ShardMessage],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_shards_pb2.ShardInstruction], _abc.AsyncIterator[_shards_pb2.ShardInstruction]]:
-        """One session for each shard, with any node. A shard that loses its session opens one with another node."""
+        """Each shard has one session, with any node. A shard that loses its session opens another with a different node."""
 
 def add_ShardsServicer_to_server(servicer: ShardsServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
@@ -66,9 +66,11 @@ class ShardCoordinatorStub:
     def __new__(cls, channel: _aio.Channel) -> ShardCoordinatorAsyncStub: ...
     RegisterShard: _grpc.UnaryUnaryMultiCallable[_shards_pb2.RegisterShardRequest, _shards_pb2.RegisterShardResponse]
     ShardHeartbeats: _grpc.UnaryUnaryMultiCallable[_shards_pb2.ShardHeartbeatsRequest, _shards_pb2.ShardHeartbeatsResponse]
-    """The heartbeats of all shards that have a session with the node; each answer renews their clearances."""
+    """The heartbeats of all shards that have a session with the calling node; each answer renews these shards'
+    clearances.
+    """
     ReportShards: _grpc.UnaryUnaryMultiCallable[_shards_pb2.ReportShardsRequest, _shards_pb2.ReportShardsResponse]
-    """The reports of all shards of the node since the last call."""
+    """The reports, since the last call, of all shards that have a session with the calling node."""
     LeaveShard: _grpc.UnaryUnaryMultiCallable[_shards_pb2.LeaveShardRequest, _shards_pb2.LeaveShardResponse]
 
 @_typing.type_check_only
@@ -78,9 +80,11 @@ class ShardCoordinatorAsyncStub(ShardCoordinatorStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     RegisterShard: _aio.UnaryUnaryMultiCallable[_shards_pb2.RegisterShardRequest, _shards_pb2.RegisterShardResponse]  # type: ignore[assignment]
     ShardHeartbeats: _aio.UnaryUnaryMultiCallable[_shards_pb2.ShardHeartbeatsRequest, _shards_pb2.ShardHeartbeatsResponse]  # type: ignore[assignment]
-    """The heartbeats of all shards that have a session with the node; each answer renews their clearances."""
+    """The heartbeats of all shards that have a session with the calling node; each answer renews these shards'
+    clearances.
+    """
     ReportShards: _aio.UnaryUnaryMultiCallable[_shards_pb2.ReportShardsRequest, _shards_pb2.ReportShardsResponse]  # type: ignore[assignment]
-    """The reports of all shards of the node since the last call."""
+    """The reports, since the last call, of all shards that have a session with the calling node."""
     LeaveShard: _aio.UnaryUnaryMultiCallable[_shards_pb2.LeaveShardRequest, _shards_pb2.LeaveShardResponse]  # type: ignore[assignment]
 
 class ShardCoordinatorServicer(metaclass=_abc_1.ABCMeta):
@@ -99,7 +103,9 @@ class ShardCoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _shards_pb2.ShardHeartbeatsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_shards_pb2.ShardHeartbeatsResponse, _abc.Awaitable[_shards_pb2.ShardHeartbeatsResponse]]:
-        """The heartbeats of all shards that have a session with the node; each answer renews their clearances."""
+        """The heartbeats of all shards that have a session with the calling node; each answer renews these shards'
+        clearances.
+        """
 
     @_abc_1.abstractmethod
     def ReportShards(
@@ -107,7 +113,7 @@ class ShardCoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _shards_pb2.ReportShardsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_shards_pb2.ReportShardsResponse, _abc.Awaitable[_shards_pb2.ReportShardsResponse]]:
-        """The reports of all shards of the node since the last call."""
+        """The reports, since the last call, of all shards that have a session with the calling node."""
 
     @_abc_1.abstractmethod
     def LeaveShard(

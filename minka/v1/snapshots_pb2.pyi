@@ -74,7 +74,9 @@ class PartitionSnapshot(_message.Message):
 
     @_builtins.property
     def late_nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The other replicas: a replica that comes to the snapshot late keeps it too, until it is released there."""
+        """The other nodes with replicas. A replica that reaches the snapshot's offset late keeps the snapshot, too, until it
+        is released there.
+        """
 
     def __init__(
         self,
@@ -114,7 +116,7 @@ class ReadSnapshotRequest(_message.Message):
     buckets: _builtins.int
     @_builtins.property
     def wanted_buckets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """If not empty: only keys in these buckets, and instead of each value the 8 bytes of its pair's hash."""
+        """If not empty, the answer has only keys in these buckets, and instead of each value the 8 bytes of the pair's hash."""
 
     def __init__(
         self,
@@ -205,8 +207,8 @@ Global___DigestSnapshotRequest: _TypeAlias = DigestSnapshotRequest  # noqa: Y015
 
 @_typing.final
 class BucketDigest(_message.Message):
-    """The digest of a set of pairs: over h = xxhash64(value, seed xxhash64(key, seed 42)), by xxhash64(key, seed 42) modulo
-    the number of buckets.
+    """The digest of the pairs in one bucket. A pair's bucket is xxhash64(key, seed 42) modulo the number of buckets; `xor`
+    and `sum` are over the pairs' hashes xxhash64(value, seed xxhash64(key, seed 42)).
     """
 
     DESCRIPTOR: _descriptor.Descriptor

@@ -41,8 +41,8 @@ class Purpose(StrEnum):
 
 
 class Hello(msgspec.Struct, array_like=True, gc=False):
-    """The first frame: who connects, and for which purpose. Clients may leave out the cluster, and have no node. A node
-    that sends its log to another one names it: the address may be another node's now.
+    """The first frame: the side that connects, and its purpose. Clients may leave out the cluster, and have no node. A
+    node that sends its log to another node names the receiver: its address may belong to a third node by now.
     """
 
     purpose: str
@@ -82,7 +82,7 @@ class Splitter:
         self._missing = 0  # bytes of that frame
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """The frames that are complete now, one after the other. Raises INVALID_ARGUMENT for another protocol,
+        """The frames that are complete now, one after the other. Raises INVALID_ARGUMENT for another protocol, and
         TOO_LARGE.
         """
         if self._missing > len(data):
@@ -125,7 +125,7 @@ class Receiver(Protocol):
     """The user of a connection."""
 
     def received(self, content: bytes) -> None:
-        """A frame of data has come. An error that this raises ends the connection, and the other side is told."""
+        """A frame of data has come. An error that this raises ends the connection, and is sent to the other side."""
 
     def ended(self) -> None:
         """The other side sends no more data."""
@@ -214,7 +214,7 @@ class Connection(asyncio.Protocol):
             self._flush()
 
     def send_at_once(self, content: bytes) -> None:
-        """Send a frame for which somebody waits, and which few others follow in this turn of the loop."""
+        """Send a frame without delay: somebody waits for it, and few other frames follow in this turn of the loop."""
         if not self.is_over:
             self._add(content, Kind.DATA)
             self._flush()

@@ -1,7 +1,7 @@
-"""The history of a node's load as it lies on disk and travels: a row for each partition and interval, in columns.
-
-A block of rows is packed as fixed-size structs, transposed byte by byte and compressed (as Blosc shuffles), since the
-same byte of many rows is mostly the same. A node passes blocks on as they are, and the reader unpacks them.
+"""The format of a node's history of load, on disk and in messages: a row for each partition and interval, in columns. A
+block of rows is packed as fixed-size structs, transposed byte by byte and compressed (like Blosc's shuffle): at the
+same place in the struct, most rows have the same byte. A node passes blocks on as they are, and the reader unpacks
+them.
 """
 
 import struct
@@ -16,8 +16,8 @@ from minka.errors import Code, MinkaError
 FORMAT: Final = 1  # the layout of the rows in a block; another one gets another number
 MAX_ROWS: Final = 1000  # in a block
 
-# Requests by the time that they took. Bucket 0 is below 16 µs, each octave above has two, and the last one is from 8.4
-# s on.
+# Buckets of requests by the time that they took. Bucket 0 is below 16 µs, each octave above has two buckets, and the
+# last bucket begins at 8.4 s.
 BUCKETS: Final = 40
 _FIRST_S: Final = 16e-6
 _BOUNDS_S: Final = tuple(_FIRST_S * 2 ** (number / 2) for number in range(BUCKETS - 1))
@@ -36,8 +36,8 @@ class PartitionInterval:
     clients has operations: the leader, and others that answer stale reads.
 
     An operation is a key; a page of a scan counts as one and a tenth of its rows. Bytes are those of requests' and
-    answers' bodies. `reads_took` and `writes_took` count requests (a request's keys of one partition are one) by the
-    time from their arrival at the node to their answer: see `quantile_ms`.
+    answers' bodies. `reads_took` and `writes_took` count requests by the time from their arrival at the node to their
+    answer (see `quantile_ms`); the keys of one request that are in one partition count as one.
     """
 
     partition_id: int

@@ -1,8 +1,8 @@
 """Operations on single keys whose effect depends on the present value: conditional writes, counters, expiry.
 
-The leader of a partition decides them in the order of its log, one after the other, on the state as it will be once all
-its entries are applied; only plain writes go into the log. So nobody reads a value and writes it back, and two
-increments at once are two increments.
+The leader of a partition decides them one after the other, in the order of its log, by the state that all entries of
+the log give once they are applied; only plain writes go into the log. So no client has to read a value and write it
+back, and two simultaneous increments count as two.
 """
 
 from enum import IntEnum
@@ -39,9 +39,7 @@ class Lifetime(IntEnum):
 
 
 class OnlyIf(IntEnum):
-    """The condition of an `Expire`, besides that the key is there; a key without expiry counts as one that expires
-    last.
-    """
+    """The condition of an `Expire`, besides the key's existence. A key without expiry counts as the latest of all."""
 
     ALWAYS = 0
     UNLIMITED = 1  # it doesn't expire so far
@@ -52,8 +50,8 @@ class OnlyIf(IntEnum):
 
 
 class Set(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unknown_fields=True, tag=0):
-    """Put a value, or delete the key (None). `Outcome.done` is true if the condition held; `Outcome.value` is the
-    former value if `wants_value`, in both cases.
+    """Put a value, or delete the key (None). `Outcome.done` is true if the condition held. With `wants_value`,
+    `Outcome.value` is the former value in either case.
     """
 
     key: bytes
@@ -81,15 +79,15 @@ class AddFloat(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_un
 
 
 class Append(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unknown_fields=True, tag=3):
-    """Append to a value; an absent one is empty. `Outcome.number` is the length after that."""
+    """Append to a value; an absent one is empty. `Outcome.number` is the length afterwards."""
 
     key: bytes
     value: bytes
 
 
 class SetRange(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unknown_fields=True, tag=4):
-    """Overwrite a part of a value, which is filled up with zero bytes to `offset`. `Outcome.number` is the length after
-    that. An empty part changes nothing.
+    """Overwrite a part of a value, from `offset` on. A shorter value is first filled up with zero bytes to `offset`.
+    `Outcome.number` is the length afterwards. An empty part changes nothing.
     """
 
     key: bytes
@@ -98,8 +96,8 @@ class SetRange(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_un
 
 
 class Expire(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unknown_fields=True, tag=5):
-    """Change when a key expires. `Outcome.done` is true if that changed; a time that has passed deletes the key.
-    `Outcome.value` is the value if `wants_value`, in both cases.
+    """Change when a key expires. `Outcome.done` is true if the expiry changed; a time in the past deletes the key. With
+    `wants_value`, `Outcome.value` is the value in either case.
     """
 
     key: bytes

@@ -1,8 +1,8 @@
 """Frames of the data stream: raw bytes on the bidirectional gRPC call `/minka.v1.Kv/Batch`.
 
-A message of any size costs the same, so a frame carries operations for many partitions of one node. Frames are
-MessagePack arrays. The body of a write goes into the partition's log and to its followers as it came. A long answer is
-sent in pieces, so that gRPC buffers only little for a client that doesn't read.
+Each message has a cost that doesn't depend on its size, so a frame carries operations for many partitions of one node.
+Frames are MessagePack arrays. The body of a write goes into the partition's log and to its followers as it came. A long
+answer is sent in pieces, so that gRPC buffers only little for a client that doesn't read.
 """
 
 from collections.abc import Iterator
@@ -52,8 +52,9 @@ class Group(msgspec.Struct, array_like=True, gc=False):
 
 
 class Request(msgspec.Struct, array_like=True, gc=False):
-    """One frame from the client; `timeout_ms` is the rest of the callers' time when it is sent. The results have
-    `max_bytes` together at most; one beyond that is refused with TOO_LARGE, and nothing of it is done.
+    """One frame from the client. `timeout_ms` is the time that the callers have left when the frame is sent. All
+    results together have at most `max_bytes`; a group whose result would exceed that is refused with TOO_LARGE, and
+    nothing of it is done.
     """
 
     id: int
@@ -63,9 +64,10 @@ class Request(msgspec.Struct, array_like=True, gc=False):
 
 
 class GroupResult(msgspec.Struct, array_like=True, gc=False):
-    """`error` is a serialized `minka.v1.Error` or None; `body` the `ReadResult` of a READ, the `StaleResult` of a
-    READ_STALE, the `ScanPage` of a SCAN, the outcomes of an OPERATE, in order, or for a READ_VERSIONED a list with a
-    `minka.wire.key_operations.Versioned` or None for each key, encoded; else None.
+    """`error` is a serialized `minka.v1.Error` or None. `body` is encoded: the `ReadResult` of a READ, the
+    `StaleResult` of a READ_STALE, the `ScanPage` of a SCAN, the outcomes of an OPERATE, in order, or for a
+    READ_VERSIONED a list with a `minka.wire.key_operations.Versioned` or None for each key. For other groups it is
+    None.
     """
 
     error: bytes | None
@@ -87,8 +89,8 @@ class WriteBody(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields
 
 
 class StoredWrite(WriteBody, array_like=True, gc=False):
-    """A write that a leader made, in the log alone: the values are in their stored form, see `stored_values`. Later
-    writes of the partition get versions above `floor`.
+    """A write that a leader made. It occurs only in the log. The values are in their stored form, see `stored_values`.
+    Later writes of the partition get versions above `floor`.
     """
 
     floor: int = 0
@@ -119,9 +121,9 @@ class ScanBody(msgspec.Struct, array_like=True, gc=False):
 
 
 class ScanPage(msgspec.Struct, array_like=True, gc=False):
-    """Pairs by position, in the order of the scan: all that there are with start <= key < end. This range is the first
-    part, in the order of the scan, of the requested one; it ends where the partition ends, or before. Without values if
-    only the keys were asked for.
+    """Pairs by position, in the order of the scan: all pairs with start <= key < end. This range is the first part, in
+    the order of the scan, of the requested range; it ends at the partition's end, or before. There are no values if
+    only the keys were requested.
     """
 
     keys: list[bytes]
@@ -155,7 +157,7 @@ def pieces(frame: bytes) -> Iterator[bytes]:
 
 
 def weight(size: int) -> int:
-    """The memory that a frame of `size` bytes takes until it is sent; a piece of it is copied twice."""
+    """The memory that a frame of `size` bytes takes until it is sent; each piece of it is copied twice."""
     return size + 2 * min(size, PIECE_BYTES)
 
 

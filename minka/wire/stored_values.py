@@ -1,8 +1,7 @@
-"""The form in which a value is stored: its version and, if it expires, its time of expiry come before it.
-
-The head is 8 bytes, big-endian: the version, shifted by one bit, whose place says whether 8 more bytes follow, which
-are the expiry in Unix milliseconds. Files of loads have the version 0, since the file may be written long before it is
-taken in: see `LOADED`.
+"""The form in which a value is stored: before the value come its version and, if it expires, its time of expiry. The
+head is 8 bytes, big-endian: the version, shifted left by one bit. The lowest bit is 1 if 8 more bytes follow: the
+expiry in Unix milliseconds. In files of loads the version is 0, since a file may be written long before it is taken in:
+see `LOADED`.
 """
 
 from collections.abc import Sequence
@@ -21,7 +20,9 @@ _FLAG_AT: Final = HEAD_BYTES - 1
 
 
 def version_at(place: int, number: int = 0) -> int:
-    """The version of an operation's value: by the place of its entry, and its number there (< MAX_OPERATIONS)."""
+    """The version of an operation's value. `place` is that of its log entry, and `number` is the operation's number in
+    the entry, below MAX_OPERATIONS.
+    """
     return place << _INDEX_BITS | number
 
 
@@ -48,7 +49,7 @@ def expiry_of(stored: bytes) -> int:
 
 
 def has_expired(stored: bytes, now_ms: int) -> bool:
-    """True if it is over at this time, in Unix milliseconds."""
+    """True if the value has expired at this time, in Unix milliseconds."""
     return bool(stored[_FLAG_AT] & 1) and expiry_of(stored) <= now_ms
 
 
@@ -58,10 +59,12 @@ def version_of(stored: bytes) -> int:
 
 
 def with_version(stored: bytes, loaded_version: int) -> bytes:
-    """The same with its version in the head, so that the version holds also where other loads were taken in."""
+    """The same value with its version in the head, so that the version holds also in a partition that took in other
+    loads.
+    """
     return head(loaded_version) + stored[HEAD_BYTES:] if stored.startswith(LOADED) else stored
 
 
 def versioned(stored: bytes, loaded_version: int) -> Versioned:
-    """All that is stored. `loaded_version`: the version of loaded rows in this partition."""
+    """The value with its version and expiry. `loaded_version` is the version of loaded rows in this partition."""
     return Versioned(value_of(stored), version_of(stored) or loaded_version, expiry_of(stored))

@@ -455,7 +455,7 @@ class Code(Enum):
     NO_PLAYGROUND = CodeInfo("No playground is running.", "Start one with: minkactl playground.", False, "NOT_FOUND")
     PLAYGROUND_FAILED = CodeInfo(
         "The local cluster could not do that.",
-        "Do what the message says; see the node's log, if it names one. minkactl playground list shows playgrounds.",
+        "Do what the message says; look into the log, if it names one. minkactl playground list shows playgrounds.",
     )
 
     PACKAGE_MISSING = CodeInfo(

@@ -104,6 +104,7 @@ class Launcher:
 
     def start(self, node: Start) -> NodeProcess:
         """Start a node."""
+        node.log.touch()
         may_fork = _early(node.env) == _early(self._env)
         return NodeProcess(self.ask("start", node, may_fork), self)
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
 
 _UNKNOWN: Final = (Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED)
+_NOT_DONE: Final = "nothing was done"  # a node promises it of requests whose time was over before it began them
 _PAUSE: Final = 0.03  # seconds, the mean
 _SKEWS_MS: Final = (0, 0, 100, 1500)  # how far apart wall clocks may be
 _SLACK: Final = 0.003  # since they show whole milliseconds
@@ -139,7 +140,8 @@ class OperationClients:
         try:
             answer = await self._clients.ask(process, *request_of(events, row))
         except MinkaError as error:
-            outcome = Outcome.UNKNOWN if error.code in _UNKNOWN else Outcome.REFUSED
+            is_unknown = error.code in _UNKNOWN and _NOT_DONE not in error.message
+            outcome = Outcome.UNKNOWN if is_unknown else Outcome.REFUSED
             answered = [replace(event, outcome=outcome, note=f"{where}: {error}") for event in events]
         else:
             answered = [replace(event, note=where) for event in with_answers(events, answer)]

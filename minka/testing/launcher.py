@@ -155,7 +155,7 @@ def _early(env: dict[str, str]) -> dict[str, str]:
 
 
 def serve(descriptor: int) -> None:
-    """Answer the requests that come, until there is nobody to send any. A node returns from here, too, at its end."""
+    """Answer requests until nobody is left to send any. A forked node leaves from here by SystemExit at its end."""
     connection, starts = Connection(descriptor), 0
     while True:
         try:

@@ -14,6 +14,7 @@ from minka.cluster.name_rules import keyspace_problem
 from minka.cluster.table_changes import with_changes
 from minka.engine.arguments import checked_text, checked_timeout, invalid
 from minka.engine.grpc_calls import checked_endpoints, clipped, error_from_call, unreachable
+from minka.engine.last_send import last_send
 from minka.engine.requests import made
 from minka.engine.sync_channels import Channels
 from minka.errors import Code, MinkaError
@@ -523,8 +524,8 @@ class Control:
         """Ask one node after the other until one takes the request. Another round follows only if a node refused the
         request for the moment.
         """
-        deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
-        pause = _FIRST_PAUSE_S
+        seconds = self.timeout if timeout is None else timeout
+        deadline, pause = time.monotonic() + seconds, _FIRST_PAUSE_S
         while True:
             tried: dict[str, MinkaError] = {}
             queue = self._queue()
@@ -538,7 +539,7 @@ class Control:
                     tried[address] = error
                     self._follow(address, error, queue)
             somebody_is_there = any(error.code is not Code.UNREACHABLE for error in tried.values())
-            if not somebody_is_there or time.monotonic() + pause >= deadline:
+            if not somebody_is_there or time.monotonic() + pause > last_send(deadline, seconds):
                 raise unreachable(tried)
             time.sleep(pause)
             pause = min(2 * pause, _MAX_PAUSE_S)

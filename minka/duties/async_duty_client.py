@@ -37,6 +37,7 @@ from minka.engine.grpc_calls import (
     error_from_call,
     unreachable,
 )
+from minka.engine.last_send import last_send
 from minka.errors import Code, MinkaError
 from minka.tls import Tls
 from minka.v1.duty_api_pb2_grpc import DutiesStub
@@ -121,7 +122,7 @@ class AsyncClient:
                         raise
                     tried[address] = error
             somebody_is_there = any(error.code is not Code.UNREACHABLE for error in tried.values())
-            if not somebody_is_there or loop.time() + pause >= deadline:
+            if not somebody_is_there or loop.time() + pause > last_send(deadline, seconds):
                 raise unreachable(tried)
             await asyncio.sleep(pause)
             pause = min(2 * pause, _MAX_PAUSE_S)

@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 from minka.cluster.routing_table import KeyspaceRoutes, RangeRoutes, Route, RoutingTable
 from minka.engine.batch_error import BatchError, Failure, error_of_one
 from minka.engine.grpc_calls import clipped
+from minka.engine.last_send import last_send
 from minka.engine.retry import asks_for_table, delay_s, is_repeatable
 from minka.errors import Code, MinkaError
 from minka.wire.kv_frames import WRITING, Op, ScanBody, ScanPage
@@ -191,8 +192,8 @@ class Call:
         self._client.loop.call_later(delay_s(part.attempts, self._client.rng), self.send_again, part)
 
     def send_again(self, part: Part) -> None:
-        """Send a part that waits. A part that was sent meanwhile, or is over, is left alone."""
-        if part.open and part.waits:
+        """Send a part that waits. A part that was sent meanwhile, is over, or has too little time, is left alone."""
+        if part.open and part.waits and self._client.loop.time() <= last_send(self.deadline, self._timeout):
             part.waits = False
             self._client.send(part)
 

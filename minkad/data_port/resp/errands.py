@@ -8,6 +8,7 @@ from typing import Final, Protocol
 
 from minka.cluster.key_ranges import ALL_KEYS
 from minka.cluster.routing_table import Route
+from minka.engine.last_send import last_send
 from minka.engine.retry import delay_s, is_repeatable
 from minka.errors import Code, MinkaError
 from minka.v1 import errors_pb2
@@ -214,7 +215,7 @@ class Errand:
                 self.failed([refusals.for_cluster(route, error, key) for key in self.keys()])
                 return
         repeats = is_repeatable(error, Op.WRITE if self._op is Op.OPERATE else self._op)
-        if repeats and loop.time() + delay < self._deadline:
+        if repeats and loop.time() + delay < last_send(self._deadline, TIMEOUT_MS / 1000):
             self._refused = error
             loop.call_later(delay, self._again)
             return

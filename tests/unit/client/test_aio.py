@@ -178,6 +178,20 @@ async def test_an_offline_partition_is_waited_for(data_cluster: Make) -> None:
         await writing
 
 
+async def test_a_refused_write_is_not_repeated_too_late_for_an_answer(data_cluster: Make) -> None:
+    """Without its answer its outcome would be unknown, though every node that answered did nothing."""
+    async with data_cluster("athens") as cluster, client_of(cluster) as client:
+        await client.get("key")
+        athens = cluster.nodes["athens"]
+        athens.refuse = lambda _: MinkaError(Code.NOT_ENOUGH_REPLICAS, "one of two")
+        first = len(athens.frames)
+        refusals = await asyncio.gather(
+            *(client.put(f"key-{i}", b"v", timeout=1) for i in range(40)), return_exceptions=True
+        )
+        assert {refusal.code for refusal in refusals if isinstance(refusal, MinkaError)} == {Code.NOT_ENOUGH_REPLICAS}
+        assert min(frame.timeout_ms for frame in athens.frames[first:]) > 50
+
+
 async def test_a_batch_says_which_keys_failed_where_and_why(data_cluster: Make) -> None:
     async with data_cluster("athens", "byzantium") as cluster, client_of(cluster) as client:
         cluster.nodes["byzantium"].refuse = lambda group: (

@@ -7,6 +7,7 @@ import pytest
 
 from minka.engine.batch_error import BatchError, Failure, error_of_one
 from minka.engine.grpc_calls import error_from_call, unreachable
+from minka.engine.last_send import last_send
 from minka.engine.retry import asks_for_table, delay_s, is_repeatable
 from minka.errors import Code, MinkaError
 from minka.wire.kv_frames import Op
@@ -49,6 +50,11 @@ def test_delays_grow_to_a_cap_with_jitter() -> None:
         delays = [delay_s(attempt, rng) for _ in range(200)]
         assert full / 2 <= min(delays) < 0.6 * full
         assert 0.9 * full < max(delays) <= full
+
+
+def test_the_last_repeat_leaves_time_for_its_answer() -> None:
+    assert last_send(100.0, 1.0) == pytest.approx(99.9)
+    assert last_send(100.0, 60.0) == pytest.approx(99.8)
 
 
 def test_a_busy_node_does_not_cause_a_fetch_of_the_table() -> None:

@@ -35,6 +35,9 @@ def _environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Let Spark's logs, and a JAVA_HOME that is made, go to a cache of the tests instead of the user's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_SUBMIT_OPTS", JVM_OPTIONS)
+        # Libraries that Python workers import start no threads then, which a fork would lose.
+        patch.setenv("ARROW_DEFAULT_MEMORY_POOL", "system")
+        patch.setenv("OPENBLAS_NUM_THREADS", "1")
         patch.setenv("SPARK_LAUNCHER_OPTS", JVM_OPTIONS)
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield

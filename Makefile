@@ -67,7 +67,7 @@ protos-check: install ## Fail if the generated code isn't what protos/ says
 lint: install protos-check ## Check style, types, layers and generated code
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
-	$(VENV)/bin/mypy $(CHECKED)
+	$(VENV)/bin/mypy --num-workers=auto $(CHECKED)
 	$(VENV)/bin/lint-imports --no-logo
 
 format: install ## Format the code and fix what can be fixed by itself

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 from dataclasses import dataclass
-from functools import cache
 from importlib import import_module
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -22,12 +21,14 @@ from minka.errors import Code, MinkaError
 
 _LAUNCHERS: Final = 3  # so that nodes hash strings by different seeds, as real ones do
 # Variables that count when a process begins, or when minkad is imported.
-_EARLY: Final = ("LD_", "PYTHON", "MALLOC_", "MINKA_FAILPOINTS_FILE")
+_EARLY: Final = ("LD_", "PYTHON", "MALLOC_")
+_FAILPOINTS: Final = "MINKA_FAILPOINTS_FILE"  # whether it is there counts at the import, its value doesn't
 # Nodes don't get these variables: they come from the service manager of the process that starts the cluster, and are
 # for that process alone.
 _NOT_INHERITED: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID")
 _PR_SET_PDEATHSIG: Final = 1
 _CLONE_NEWNET: Final = 0x40000000
+_launchers: "Final[dict[tuple[int, int, bool], Launcher]]" = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +88,12 @@ class NodeProcess:
 class Launcher:
     """A launcher, as the process that runs the cluster sees it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, failpoints: bool) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
-            self._env: Final = {k: v for k, v in os.environ.items() if k != "MINKA_FAILPOINTS_FILE"}
+            self._env: Final = {k: v for k, v in os.environ.items() if k != _FAILPOINTS}
+            if failpoints:
+                self._env[_FAILPOINTS] = os.devnull
             process = subprocess.Popen(
                 [sys.executable, "-c", f"from {__name__} import serve; serve({theirs.fileno()})"],
                 stdin=subprocess.DEVNULL,
@@ -108,6 +111,11 @@ class Launcher:
         may_fork = _early(node.env) == _early(self._env)
         return NodeProcess(self.ask("start", node, may_fork), self)
 
+    @property
+    def has_ended(self) -> bool:
+        """True if the process answers no more."""
+        return self._connection.closed
+
     def ask(self, *request: Any) -> Any:
         """The answer to a request to the process."""
         with self._lock:
@@ -115,7 +123,12 @@ class Launcher:
                 self._connection.send(request)
                 return self._connection.recv()
             except (EOFError, OSError) as error:
+                self._connection.close()
                 raise MinkaError(Code.PLAYGROUND_FAILED, "the process that starts the nodes has ended") from error
+            except BaseException:
+                # Without this the next request would take the answer to this one for its own.
+                self._connection.close()
+                raise
 
 
 def _end(connection: Connection, process: "subprocess.Popen[bytes]") -> None:
@@ -123,14 +136,12 @@ def _end(connection: Connection, process: "subprocess.Popen[bytes]") -> None:
     process.wait()
 
 
-def launcher(index: int) -> Launcher:
-    """The launcher for the cluster's node of this index. It is kept for all clusters of this process."""
-    return _launcher(index % _LAUNCHERS, os.getpid())
-
-
-@cache
-def _launcher(index: int, pid: int) -> Launcher:  # the arguments are the key
-    return Launcher()
+def launcher(index: int, env: dict[str, str]) -> Launcher:
+    """The launcher for a cluster's node of this index and environment. The clusters of this process share it."""
+    key = (os.getpid(), index % _LAUNCHERS, _FAILPOINTS in env)
+    if key not in _launchers or _launchers[key].has_ended:
+        _launchers[key] = Launcher(failpoints=_FAILPOINTS in env)
+    return _launchers[key]
 
 
 def inherited() -> dict[str, str]:

@@ -311,7 +311,7 @@ class LocalCluster:
         node.config_path.write_text(yaml.safe_dump(self.configuration(node), sort_keys=False), "utf-8")
         env = inherited() | self.env | node.env
         start = Start(node.config_path.absolute(), node.log.absolute(), env, not self._shares_session, node.network)
-        node.process = launcher(list(self.nodes).index(node.name)).start(start)
+        node.process = launcher(list(self.nodes).index(node.name), env).start(start)
 
     def _running(self, name: str) -> NodeProcess:
         node = self.node(name)

@@ -1,7 +1,7 @@
 """Named places where a test can make the process fail.
 
 Without MINKA_FAILPOINTS_FILE in the environment at import time, a failpoint is nothing: the decorator returns the
-function itself. With it, the file is read before and after each call of the function; its lines are
+function itself. With it, the file that the variable names is read before and after each call of the function. A line is
 
     migration.checkpoint.before=kill          the process ends as by kill -9
     migration.checkpoint.after=error          MinkaError(INTERNAL)
@@ -25,7 +25,8 @@ from minka.errors import Code, MinkaError
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-_FILE: Final = os.environ.get("MINKA_FAILPOINTS_FILE")
+_FILE: Final = "MINKA_FAILPOINTS_FILE"
+_ARE_WANTED: Final = _FILE in os.environ
 _POLL_S: Final = 0.005
 _names: set[str] = set()
 
@@ -38,36 +39,36 @@ def names() -> list[str]:
 def failpoint(name: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Make the function, sync or async, a place named `name`."""
     _names.add(name)
-    if _FILE is None:
-        return lambda function: function
-    return lambda function: _wrapped(name, function, Path(_FILE))
+    if _ARE_WANTED:
+        return lambda function: _wrapped(name, function)
+    return lambda function: function
 
 
-def _wrapped(name: str, function: Callable[_P, _R], file: Path) -> Callable[_P, _R]:
+def _wrapped(name: str, function: Callable[_P, _R]) -> Callable[_P, _R]:
     if inspect.iscoroutinefunction(function):
 
         @wraps(function)
         async def awaiting(*args: _P.args, **kwargs: _P.kwargs) -> Any:
-            await _pause(_reach(file, f"{name}.before"))
+            await _pause(_reach(f"{name}.before"))
             result = await function(*args, **kwargs)
-            await _pause(_reach(file, f"{name}.after"))
+            await _pause(_reach(f"{name}.after"))
             return result
 
         return cast("Callable[_P, _R]", awaiting)
 
     @wraps(function)
     def calling(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        _block(_reach(file, f"{name}.before"))
+        _block(_reach(f"{name}.before"))
         result = function(*args, **kwargs)
-        _block(_reach(file, f"{name}.after"))
+        _block(_reach(f"{name}.after"))
         return result
 
     return calling
 
 
-def _reach(file: Path, place: str) -> Path | None:
+def _reach(place: str) -> Path | None:
     """Do what the file says about the place. Returns the file to wait for, if it says to wait."""
-    action = _action(file, place)
+    action = _action(Path(os.environ[_FILE]), place)
     if action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     if action == "error":

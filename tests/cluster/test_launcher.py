@@ -2,30 +2,30 @@
 
 import os
 import signal
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 
-from minka.errors import Code, MinkaError
-from minka.testing import local_cluster
-from minka.testing.launcher import Launcher
+from minka.admin.control import Control
+from minka.errors import MinkaError
+from minka.testing import launcher
 from minka.testing.local_cluster import LocalCluster
-from tests.cluster.cluster import QUICK
+from minka.v1.cluster_pb2 import HashFunction
+from tests.cluster.cluster import QUICK, eventually
 
 
 def command_of(cluster: LocalCluster) -> str:
     return Path(f"/proc/{cluster.node('athens').pid}/cmdline").read_text()
 
 
-@pytest.fixture
-def launcher(monkeypatch: pytest.MonkeyPatch) -> Launcher:
-    """A new one, which has started nothing yet."""
-    made = Launcher()
-    monkeypatch.setattr(local_cluster, "launcher", lambda index: made)
-    return made
+@pytest.fixture(autouse=True)
+def _new_launchers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launchers that have started nothing yet."""
+    monkeypatch.setattr(launcher, "_launchers", {})
 
 
-def test_a_forked_node_is_like_any_other(launcher: Launcher) -> None:
+def test_a_forked_node_is_like_any_other() -> None:
     with LocalCluster(["athens"], config=QUICK) as cluster:
         node = cluster.node("athens")
         assert "\0minkad\0" in command_of(cluster)
@@ -42,18 +42,47 @@ def test_a_forked_node_is_like_any_other(launcher: Launcher) -> None:
             cluster.restart("athens")
 
 
-def test_variables_that_count_when_minkad_is_imported_make_a_new_process(launcher: Launcher, tmp_path: Path) -> None:
+def test_variables_that_count_when_minkad_is_imported_make_a_new_process() -> None:
     with LocalCluster(["athens"], config=QUICK) as cluster:
-        cluster.restart("athens", env={"MINKA_FAILPOINTS_FILE": str(tmp_path / "none")})
+        cluster.restart("athens", env={"MALLOC_ARENA_MAX": "2"})
         assert "\0minkad\0" in command_of(cluster)
 
 
-def test_nodes_end_with_the_launcher(launcher: Launcher) -> None:
+def test_nodes_with_failpoints_are_forked_as_well(tmp_path: Path) -> None:
+    with LocalCluster(["athens"], config=QUICK) as cluster:
+        file = tmp_path / "failpoints"
+        for _ in range(2):
+            cluster.restart("athens", env={"MINKA_FAILPOINTS_FILE": str(file)})
+        assert "serve(" in command_of(cluster)
+        file.write_text("replica.lead.before=kill")
+        with Control(cluster.endpoints) as control:
+            control.create_keyspace("k", 1, HashFunction.HASH_FUNCTION_MURMUR3, 1)
+        eventually("the node is killed at its failpoint", lambda: not cluster.node("athens").running)
+        assert cluster.node("athens").ended() == "was ended by SIGKILL"
+
+
+def test_nodes_end_with_the_launcher() -> None:
     with LocalCluster(["athens"], config=QUICK) as cluster:
         node = cluster.node("athens")
         assert node.process is not None
         os.kill(int(Path(f"/proc/{node.pid}/stat").read_text().split()[3]), signal.SIGKILL)  # its parent
         assert node.process.wait(10) == -signal.SIGKILL
-        with pytest.raises(MinkaError) as failed:
-            cluster.restart("athens")
-        assert failed.value.code is Code.PLAYGROUND_FAILED
+        cluster.restart("athens")
+        assert node.running
+
+
+def test_a_request_that_is_interrupted_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the next request would take its answer: the exit status of one node for the pid of another."""
+    with LocalCluster(["athens"], config=QUICK) as cluster:
+        process = cluster.node("athens").process
+        assert process is not None
+
+        def interrupted(_: Connection) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Connection, "recv", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                process.send_signal(signal.SIGSTOP)
+        assert process.wait(10) == -signal.SIGKILL, "nodes end with their launcher"
+        cluster.restart("athens")

@@ -22,8 +22,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class GetTableRequest(_message.Message):
-    """A caller that has a table sends the table's version. If the node remembers the changes since then, it sends only
-    these.
+    """A caller that has a table sends the table's version. If the node remembers the changes since that version, it
+    sends only these.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -66,7 +66,7 @@ class WantedRows(_message.Message):
     SLOTS_FIELD_NUMBER: _builtins.int
     keyspace: _builtins.str
     whole_up_to: _builtins.int
-    """by hash, with more partitions than this: only `slots` are wanted; 0: always all"""
+    """a keyspace by hash with more partitions than this: only `slots`; 0: always all"""
     @_builtins.property
     def slots(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
@@ -92,7 +92,7 @@ class GetTableResponse(_message.Message):
     CHANGES_FIELD_NUMBER: _builtins.int
     ZLIB_FIELD_NUMBER: _builtins.int
     zlib: _builtins.bytes
-    """instead of both, if large and the caller accepts zlib: this response, compressed"""
+    """instead of both, if they are large and the caller accepts zlib: this message, compressed"""
     @_builtins.property
     def table(self) -> _cluster_pb2.PartitionTable:
         """absent when the version is still known_version, or when there are changes"""
@@ -206,7 +206,7 @@ class SeatMove(_message.Message):
     promote: _builtins.str
     demote: _builtins.str
     live_for_ms: _builtins.int
-    """the learner has to be LIVE this long first"""
+    """the move waits until the learner has been LIVE this long"""
     def __init__(
         self,
         *,
@@ -241,13 +241,13 @@ class NodeStatus(_message.Message):
     """absent until this active controller has had a heartbeat of the node"""
     applied_index: _builtins.int
     data_port_problem: _builtins.str
-    """"" while its data port answers the nodes that watch it, else their reason"""
+    """why its data port doesn't answer the nodes that watch it; "" while it does"""
     data_port_problem_ms: _builtins.int
-    """for how long there has been one"""
+    """for how long it hasn't answered"""
     behind_ms: _builtins.int
     """for how long its copy of the table hasn't changed although there is more to apply"""
     clock_ahead_ms: _builtins.int
-    """ahead of a clock that nobody sets, one for all nodes; absent until measured"""
+    """its Unix time minus HeartbeatResponse.clock_ms; absent until measured"""
     @_builtins.property
     def disk(self) -> _coordinator_pb2.DiskSpace:
         """absent until the node has reported it"""
@@ -441,7 +441,7 @@ class Unserved(_message.Message):
 
     @_builtins.property
     def unconfirmed_by(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """those leaders"""
+        """the leaders of these"""
 
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___UnservedOnNode]:
@@ -520,11 +520,11 @@ class UnservedOnNode(_message.Message):
     WITHOUT_COPY_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     damaged: _builtins.int
-    """partitions that it leads"""
+    """partitions of Unserved.damaged that it leads"""
     damaged_online: _builtins.int
     """the ONLINE ones of `damaged`"""
     without_copy: _builtins.int
-    """the ones of its sole replicas (NodeCounts) that count as without_copy"""
+    """partitions of Unserved.without_copy of which it has the sole replica (NodeCounts)"""
     def __init__(
         self,
         *,
@@ -543,7 +543,7 @@ Global___UnservedOnNode: _TypeAlias = UnservedOnNode  # noqa: Y015
 
 @_typing.final
 class ZoneCounts(_message.Message):
-    """The partitions that are served now, and that the loss of a zone would hurt."""
+    """The numbers of partitions that are served now, and that the loss of a zone would hurt."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -600,13 +600,13 @@ class NodeCounts(_message.Message):
     movable: _builtins.int
     """replicas of keyspaces that don't need one on each LIVE node"""
     sole: _builtins.int
-    """its replicas beside which no other is in sync or eligible"""
+    """its replicas of partitions that have no other replica in sync or eligible"""
     needed_replicas: _builtins.int
-    """the most replicas that a keyspace of its replicas has"""
+    """the greatest Keyspace.replicas of the keyspaces of its replicas"""
     offline_in_sync: _builtins.int
     """its in-sync replicas of OFFLINE partitions"""
     keeps_from_writes: _builtins.int
-    """its replicas not in sync, of partitions under min-insync"""
+    """its replicas that aren't in sync, of partitions under min_insync"""
     bytes: _builtins.int
     """of its replicas, as their leaders last reported"""
     def __init__(
@@ -749,7 +749,7 @@ class PartitionFilter(_message.Message):
     WITH_REMOVING_FIELD_NUMBER: _builtins.int
     keyspace: _builtins.str
     node: _builtins.str
-    """that has a replica"""
+    """only partitions that have a replica on it"""
     state: _cluster_pb2.PartitionState.ValueType
     under_replicated: _builtins.bool
     under_min_insync: _builtins.bool
@@ -816,21 +816,21 @@ class ListPartitionsResponse(_message.Message):
     MATCHING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def status(self) -> Global___GetStatusResponse:
-        """in the first one; its table has no partitions"""
+        """only in the first message; its table has no partitions"""
 
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Partition]: ...
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[_coordinator_pb2.ReplicaStats]:
-        """theirs, as their leaders last reported"""
+        """of these partitions, as their leaders last reported"""
 
     @_builtins.property
     def damaged(self) -> _containers.RepeatedCompositeFieldContainer[_coordinator_pb2.DamagedReplica]:
-        """theirs, as their nodes last reported"""
+        """of these partitions, as their nodes last reported"""
 
     @_builtins.property
     def matching(self) -> _containers.RepeatedCompositeFieldContainer[Global___MatchingCount]:
-        """in the last one"""
+        """only in the last message"""
 
     def __init__(
         self,
@@ -1006,9 +1006,9 @@ class PlanReassignRequest(_message.Message):
     RATE_LIMIT_FIELD_NUMBER: _builtins.int
     QUEUE_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
-    """becomes the plan's"""
+    """the plan gets this reason"""
     rate_limit: _builtins.int
-    """becomes the plan's"""
+    """the plan gets this limit"""
     queue: _builtins.bool
     """the plan is to begin after all operations that have not ended"""
     @_builtins.property
@@ -1021,7 +1021,7 @@ class PlanReassignRequest(_message.Message):
 
     @_builtins.property
     def drain(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """nodes that are to have nothing"""
+        """nodes that are to have no replicas"""
 
     @_builtins.property
     def weights(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
@@ -1113,7 +1113,7 @@ class Move(_message.Message):
 
     @_builtins.property
     def target_replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """after; source and target are named if one replica moves"""
+        """after; if only one replica moves, source and target are its nodes"""
 
     def __init__(
         self,
@@ -1237,15 +1237,15 @@ class Plan(_message.Message):
     table_version: _builtins.int
     created_ms: _builtins.int
     minimum_moves: _builtins.int
-    """the fewest with which nodes have these numbers of replicas; new orders don't count"""
+    """the fewest that give nodes these numbers of replicas; reordering doesn't count"""
     digest: _builtins.str
     """SHA-256 over everything else"""
     reason: _builtins.str
-    """the operation's"""
+    """of the operation that carries the plan out"""
     rate_limit: _builtins.int
-    """the operation's: bytes a second for each node; 0: no limit"""
+    """of that operation: bytes a second for each node; 0: no limit"""
     queued: _builtins.bool
-    """made for the state that running and queued operations will leave; begins after them"""
+    """for the state that running and queued operations will leave: it begins after them"""
     pallet: _builtins.str
     """the pallet whose duties it moves"""
     @_builtins.property
@@ -1342,9 +1342,9 @@ class ApplyPlanRequest(_message.Message):
     RATE_LIMIT_FIELD_NUMBER: _builtins.int
     requested_by: _builtins.str
     reason: _builtins.str
-    """"": the plan's"""
+    """"": the plan's reason"""
     rate_limit: _builtins.int
-    """bytes a second for each node, 0: no limit; absent: the plan's"""
+    """bytes a second for each node, 0: no limit; absent: the plan's limit"""
     @_builtins.property
     def plan(self) -> Global___Plan: ...
     def __init__(
@@ -1397,7 +1397,7 @@ class GetOperationsRequest(_message.Message):
     """0: 20"""
     with_migrations: _builtins.bool
     migrations_limit: _builtins.int
-    """of each operation, those under way first, then those that wait; 0: all, as planned"""
+    """for each operation: first those under way, then waiting ones; 0: all, in plan order"""
     @_builtins.property
     def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """empty: the newest first, `limit` of them"""
@@ -1457,19 +1457,19 @@ class GetOperationsResponse(_message.Message):
     def migrations(self) -> _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Migration]: ...
     @_builtins.property
     def progress(self) -> _containers.RepeatedCompositeFieldContainer[_coordinator_pb2.MigrationProgress]:
-        """that of the running ones, as the sources last reported"""
+        """of running migrations, as the sources last reported"""
 
     @_builtins.property
     def blockers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Blocker]:
-        """those of the running ones, as the active controller sees them"""
+        """of running operations, as the active controller sees them"""
 
     @_builtins.property
     def duty_names(self) -> _containers.ScalarMap[_builtins.int, _builtins.str]:
-        """by number: "feeds/bbc", of the migrations' duties that still exist"""
+        """names ("feeds/bbc") of the migrations' duties that still exist, by number"""
 
     @_builtins.property
     def summaries(self) -> _containers.RepeatedCompositeFieldContainer[Global___OperationSummary]:
-        """with_migrations: all of an operation's migrations, whatever the limit"""
+        """if with_migrations; of all migrations, not only those in this message"""
 
     def __init__(
         self,
@@ -1608,7 +1608,7 @@ class ElectLeadersRequest(_message.Message):
 
     @_builtins.property
     def unclean(self) -> Global___UncleanElection:
-        """If set, only requested_by and reason count besides."""
+        """If set, all other fields except requested_by and reason are ignored."""
 
     def __init__(
         self,
@@ -1639,7 +1639,7 @@ class UncleanElection(_message.Message):
     NODE_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
     partition_epoch: _builtins.int
-    """precondition: that of the row that the person saw"""
+    """precondition: the epoch of the row that the person saw"""
     node: _builtins.str
     def __init__(
         self,
@@ -1815,7 +1815,7 @@ class GetDrainStatusResponse(_message.Message):
     blocker_count: _builtins.int
     @_builtins.property
     def blockers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Blocker]:
-        """the first few things that would be hurt"""
+        """the first few things that stopping the node would hurt"""
 
     @_builtins.property
     def shards(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardsOnNode]:
@@ -2314,9 +2314,9 @@ class PartitionCount(_message.Message):
     bytes: _builtins.int
     """of keys and values"""
     leader: _builtins.bool
-    """this node leads it, and has applied all entries with which it began to lead"""
+    """this node leads it, and has applied all entries that its log had when it began to lead"""
     generation: _builtins.int
-    """that of the row whose range was counted"""
+    """of the row whose range was counted"""
     def __init__(
         self,
         *,
@@ -2503,14 +2503,14 @@ class DescribeNodeResponse(_message.Message):
     """ago; absent while it holds, or if there was none since the start"""
     ready: _builtins.bool
     leads: _builtins.int
-    """partitions for which it answers now; 0 without clearance"""
+    """partitions that it leads and serves now; 0 without clearance"""
     stale_reads: _builtins.int
     """partitions of which it would answer stale reads now"""
     @_builtins.property
     def checks(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeCheck]: ...
     @_builtins.property
     def voters(self) -> _containers.RepeatedCompositeFieldContainer[Global___VoterContact]:
-        """the others, as far as this node knows"""
+        """the other voters, as far as this node knows"""
 
     @_builtins.property
     def copies(self) -> _containers.RepeatedCompositeFieldContainer[Global___CopyDescription]:

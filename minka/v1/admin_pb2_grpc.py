@@ -275,21 +275,21 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RemoveNode(self, request, context):
-        """Forget a node that is not LIVE and holds nothing; it can't come back with its old data.
+        """Remove the row of a node that is not LIVE and has no replicas. The node can't come back with its old data.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ElectLeaders(self, request, context):
-        """Let preferred leaders lead, as an operation.
+        """Begin an operation that lets preferred leaders lead.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DrainNode(self, request, context):
-        """Make a node safe to stop, as an operation; with `decommission` nothing stays there.
+        """Begin an operation that makes a node safe to stop; with `decommission` it also moves all replicas away.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -302,7 +302,7 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetDrainStatus(self, request, context):
-        """The effects of stopping the node now.
+        """Return the effects that stopping the node now would have.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -321,8 +321,8 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CancelOperation(self, request, context):
-        """Undo migrations that can still be undone, and complete the others. CANCEL_REFUSED if too few replicas would be left
-        in sync and alive.
+        """Cancel an operation: undo its migrations that can still be undone, and complete the others. CANCEL_REFUSED if too
+        few replicas would be left in sync and alive.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -335,29 +335,29 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Split(self, request, context):
-        """Split partitions of a keyspace by ranges at these keys, as an operation.
+        """Begin an operation that splits partitions of a keyspace by ranges at these keys.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetSplitBlockers(self, request, context):
-        """The obstacles to splitting a partition now.
+        """Return the obstacles to splitting a partition now.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Merge(self, request, context):
-        """Merge partitions of a keyspace by ranges, namely those that begin at these keys, into those before them, as an
-        operation.
+        """Begin an operation that merges partitions of a keyspace by ranges: those that begin at these keys, into the
+        partitions before them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DescribeNode(self, request, context):
-        """This node's knowledge about itself, with or without an active controller.
+        """Return what this node knows about itself. This works without an active controller, too.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -1085,7 +1085,7 @@ class InventoryServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SplitKeys(self, request, context):
-        """Keys that divide a partition that this node leads into parts of about the same bytes.
+        """Return keys that divide a partition, which this node leads, into parts of about the same bytes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -75,31 +75,31 @@ class AdminStub:
     ChangeVoters: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ChangeVotersRequest, _admin_pb2.ChangeVotersResponse]
     """Promote learners to voters and demote voters to learners, in one joint change."""
     RemoveNode: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RemoveNodeRequest, _admin_pb2.RemoveNodeResponse]
-    """Forget a node that is not LIVE and holds nothing; it can't come back with its old data."""
+    """Remove the row of a node that is not LIVE and has no replicas. The node can't come back with its old data."""
     ElectLeaders: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ElectLeadersRequest, _admin_pb2.ElectLeadersResponse]
-    """Let preferred leaders lead, as an operation."""
+    """Begin an operation that lets preferred leaders lead."""
     DrainNode: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DrainNodeRequest, _admin_pb2.DrainNodeResponse]
-    """Make a node safe to stop, as an operation; with `decommission` nothing stays there."""
+    """Begin an operation that makes a node safe to stop; with `decommission` it also moves all replicas away."""
     UndrainNode: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UndrainNodeRequest, _admin_pb2.UndrainNodeResponse]
     GetDrainStatus: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetDrainStatusRequest, _admin_pb2.GetDrainStatusResponse]
-    """The effects of stopping the node now."""
+    """Return the effects that stopping the node now would have."""
     PauseOperation: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PauseOperationRequest, _admin_pb2.OperationResponse]
     ResumeOperation: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ResumeOperationRequest, _admin_pb2.OperationResponse]
     CancelOperation: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CancelOperationRequest, _admin_pb2.OperationResponse]
-    """Undo migrations that can still be undone, and complete the others. CANCEL_REFUSED if too few replicas would be left
-    in sync and alive.
+    """Cancel an operation: undo its migrations that can still be undone, and complete the others. CANCEL_REFUSED if too
+    few replicas would be left in sync and alive.
     """
     LimitOperation: _grpc.UnaryUnaryMultiCallable[_admin_pb2.LimitOperationRequest, _admin_pb2.OperationResponse]
     Split: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SplitRequest, _admin_pb2.SplitResponse]
-    """Split partitions of a keyspace by ranges at these keys, as an operation."""
+    """Begin an operation that splits partitions of a keyspace by ranges at these keys."""
     GetSplitBlockers: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetSplitBlockersRequest, _admin_pb2.GetSplitBlockersResponse]
-    """The obstacles to splitting a partition now."""
+    """Return the obstacles to splitting a partition now."""
     Merge: _grpc.UnaryUnaryMultiCallable[_admin_pb2.MergeRequest, _admin_pb2.MergeResponse]
-    """Merge partitions of a keyspace by ranges, namely those that begin at these keys, into those before them, as an
-    operation.
+    """Begin an operation that merges partitions of a keyspace by ranges: those that begin at these keys, into the
+    partitions before them.
     """
     DescribeNode: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeNodeRequest, _admin_pb2.DescribeNodeResponse]
-    """This node's knowledge about itself, with or without an active controller."""
+    """Return what this node knows about itself. This works without an active controller, too."""
 
 @_typing.type_check_only
 class AdminAsyncStub(AdminStub):
@@ -120,31 +120,31 @@ class AdminAsyncStub(AdminStub):
     ChangeVoters: _aio.UnaryUnaryMultiCallable[_admin_pb2.ChangeVotersRequest, _admin_pb2.ChangeVotersResponse]  # type: ignore[assignment]
     """Promote learners to voters and demote voters to learners, in one joint change."""
     RemoveNode: _aio.UnaryUnaryMultiCallable[_admin_pb2.RemoveNodeRequest, _admin_pb2.RemoveNodeResponse]  # type: ignore[assignment]
-    """Forget a node that is not LIVE and holds nothing; it can't come back with its old data."""
+    """Remove the row of a node that is not LIVE and has no replicas. The node can't come back with its old data."""
     ElectLeaders: _aio.UnaryUnaryMultiCallable[_admin_pb2.ElectLeadersRequest, _admin_pb2.ElectLeadersResponse]  # type: ignore[assignment]
-    """Let preferred leaders lead, as an operation."""
+    """Begin an operation that lets preferred leaders lead."""
     DrainNode: _aio.UnaryUnaryMultiCallable[_admin_pb2.DrainNodeRequest, _admin_pb2.DrainNodeResponse]  # type: ignore[assignment]
-    """Make a node safe to stop, as an operation; with `decommission` nothing stays there."""
+    """Begin an operation that makes a node safe to stop; with `decommission` it also moves all replicas away."""
     UndrainNode: _aio.UnaryUnaryMultiCallable[_admin_pb2.UndrainNodeRequest, _admin_pb2.UndrainNodeResponse]  # type: ignore[assignment]
     GetDrainStatus: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetDrainStatusRequest, _admin_pb2.GetDrainStatusResponse]  # type: ignore[assignment]
-    """The effects of stopping the node now."""
+    """Return the effects that stopping the node now would have."""
     PauseOperation: _aio.UnaryUnaryMultiCallable[_admin_pb2.PauseOperationRequest, _admin_pb2.OperationResponse]  # type: ignore[assignment]
     ResumeOperation: _aio.UnaryUnaryMultiCallable[_admin_pb2.ResumeOperationRequest, _admin_pb2.OperationResponse]  # type: ignore[assignment]
     CancelOperation: _aio.UnaryUnaryMultiCallable[_admin_pb2.CancelOperationRequest, _admin_pb2.OperationResponse]  # type: ignore[assignment]
-    """Undo migrations that can still be undone, and complete the others. CANCEL_REFUSED if too few replicas would be left
-    in sync and alive.
+    """Cancel an operation: undo its migrations that can still be undone, and complete the others. CANCEL_REFUSED if too
+    few replicas would be left in sync and alive.
     """
     LimitOperation: _aio.UnaryUnaryMultiCallable[_admin_pb2.LimitOperationRequest, _admin_pb2.OperationResponse]  # type: ignore[assignment]
     Split: _aio.UnaryUnaryMultiCallable[_admin_pb2.SplitRequest, _admin_pb2.SplitResponse]  # type: ignore[assignment]
-    """Split partitions of a keyspace by ranges at these keys, as an operation."""
+    """Begin an operation that splits partitions of a keyspace by ranges at these keys."""
     GetSplitBlockers: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetSplitBlockersRequest, _admin_pb2.GetSplitBlockersResponse]  # type: ignore[assignment]
-    """The obstacles to splitting a partition now."""
+    """Return the obstacles to splitting a partition now."""
     Merge: _aio.UnaryUnaryMultiCallable[_admin_pb2.MergeRequest, _admin_pb2.MergeResponse]  # type: ignore[assignment]
-    """Merge partitions of a keyspace by ranges, namely those that begin at these keys, into those before them, as an
-    operation.
+    """Begin an operation that merges partitions of a keyspace by ranges: those that begin at these keys, into the
+    partitions before them.
     """
     DescribeNode: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeNodeRequest, _admin_pb2.DescribeNodeResponse]  # type: ignore[assignment]
-    """This node's knowledge about itself, with or without an active controller."""
+    """Return what this node knows about itself. This works without an active controller, too."""
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
     """Every node answers reads with what it knows. Only the active controller makes changes: other nodes refuse them with
@@ -216,7 +216,7 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.RemoveNodeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.RemoveNodeResponse, _abc.Awaitable[_admin_pb2.RemoveNodeResponse]]:
-        """Forget a node that is not LIVE and holds nothing; it can't come back with its old data."""
+        """Remove the row of a node that is not LIVE and has no replicas. The node can't come back with its old data."""
 
     @_abc_1.abstractmethod
     def ElectLeaders(
@@ -224,7 +224,7 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ElectLeadersRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ElectLeadersResponse, _abc.Awaitable[_admin_pb2.ElectLeadersResponse]]:
-        """Let preferred leaders lead, as an operation."""
+        """Begin an operation that lets preferred leaders lead."""
 
     @_abc_1.abstractmethod
     def DrainNode(
@@ -232,7 +232,7 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.DrainNodeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.DrainNodeResponse, _abc.Awaitable[_admin_pb2.DrainNodeResponse]]:
-        """Make a node safe to stop, as an operation; with `decommission` nothing stays there."""
+        """Begin an operation that makes a node safe to stop; with `decommission` it also moves all replicas away."""
 
     @_abc_1.abstractmethod
     def UndrainNode(
@@ -247,7 +247,7 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.GetDrainStatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.GetDrainStatusResponse, _abc.Awaitable[_admin_pb2.GetDrainStatusResponse]]:
-        """The effects of stopping the node now."""
+        """Return the effects that stopping the node now would have."""
 
     @_abc_1.abstractmethod
     def PauseOperation(
@@ -269,8 +269,8 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.CancelOperationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.OperationResponse, _abc.Awaitable[_admin_pb2.OperationResponse]]:
-        """Undo migrations that can still be undone, and complete the others. CANCEL_REFUSED if too few replicas would be left
-        in sync and alive.
+        """Cancel an operation: undo its migrations that can still be undone, and complete the others. CANCEL_REFUSED if too
+        few replicas would be left in sync and alive.
         """
 
     @_abc_1.abstractmethod
@@ -286,7 +286,7 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.SplitRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.SplitResponse, _abc.Awaitable[_admin_pb2.SplitResponse]]:
-        """Split partitions of a keyspace by ranges at these keys, as an operation."""
+        """Begin an operation that splits partitions of a keyspace by ranges at these keys."""
 
     @_abc_1.abstractmethod
     def GetSplitBlockers(
@@ -294,7 +294,7 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.GetSplitBlockersRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.GetSplitBlockersResponse, _abc.Awaitable[_admin_pb2.GetSplitBlockersResponse]]:
-        """The obstacles to splitting a partition now."""
+        """Return the obstacles to splitting a partition now."""
 
     @_abc_1.abstractmethod
     def Merge(
@@ -302,8 +302,8 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.MergeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.MergeResponse, _abc.Awaitable[_admin_pb2.MergeResponse]]:
-        """Merge partitions of a keyspace by ranges, namely those that begin at these keys, into those before them, as an
-        operation.
+        """Begin an operation that merges partitions of a keyspace by ranges: those that begin at these keys, into the
+        partitions before them.
         """
 
     @_abc_1.abstractmethod
@@ -312,7 +312,7 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.DescribeNodeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.DescribeNodeResponse, _abc.Awaitable[_admin_pb2.DescribeNodeResponse]]:
-        """This node's knowledge about itself, with or without an active controller."""
+        """Return what this node knows about itself. This works without an active controller, too."""
 
 def add_AdminServicer_to_server(servicer: AdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
@@ -325,7 +325,7 @@ class InventoryStub:
     def __new__(cls, channel: _aio.Channel) -> InventoryAsyncStub: ...
     CountKeys: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CountKeysRequest, _admin_pb2.CountKeysResponse]
     SplitKeys: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SplitKeysRequest, _admin_pb2.SplitKeysResponse]
-    """Keys that divide a partition that this node leads into parts of about the same bytes."""
+    """Return keys that divide a partition, which this node leads, into parts of about the same bytes."""
 
 @_typing.type_check_only
 class InventoryAsyncStub(InventoryStub):
@@ -334,7 +334,7 @@ class InventoryAsyncStub(InventoryStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     CountKeys: _aio.UnaryUnaryMultiCallable[_admin_pb2.CountKeysRequest, _admin_pb2.CountKeysResponse]  # type: ignore[assignment]
     SplitKeys: _aio.UnaryUnaryMultiCallable[_admin_pb2.SplitKeysRequest, _admin_pb2.SplitKeysResponse]  # type: ignore[assignment]
-    """Keys that divide a partition that this node leads into parts of about the same bytes."""
+    """Return keys that divide a partition, which this node leads, into parts of about the same bytes."""
 
 class InventoryServicer(metaclass=_abc_1.ABCMeta):
     """The keys that one node has on its own disks, counted by reading them."""
@@ -352,6 +352,6 @@ class InventoryServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.SplitKeysRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.SplitKeysResponse, _abc.Awaitable[_admin_pb2.SplitKeysResponse]]:
-        """Keys that divide a partition that this node leads into parts of about the same bytes."""
+        """Return keys that divide a partition, which this node leads, into parts of about the same bytes."""
 
 def add_InventoryServicer_to_server(servicer: InventoryServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

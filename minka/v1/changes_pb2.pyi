@@ -53,7 +53,7 @@ class ChangePosition(_message.Message):
     """changes after it are kept"""
     end_offset: _builtins.int
     is_leader: _builtins.bool
-    """and has clearance: no acknowledged write is after the end"""
+    """and has clearance: no acknowledged write comes after end_offset"""
     def __init__(
         self,
         *,
@@ -77,7 +77,7 @@ class PositionsResponse(_message.Message):
     POSITIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def positions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChangePosition]:
-        """those of the partitions that are here"""
+        """of the requested partitions that are on this node"""
 
     def __init__(
         self,

@@ -107,7 +107,7 @@ class _PartitioningEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Partitio
     """by the range of keys in which it lies"""
 
 class Partitioning(_Partitioning, metaclass=_PartitioningEnumTypeWrapper):
-    """How a key finds its partition."""
+    """The way in which the partition of a key is found."""
 
 PARTITIONING_UNSPECIFIED: Partitioning.ValueType  # 0
 """HASH"""
@@ -125,7 +125,7 @@ class _PartitionStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Partit
     DESCRIPTOR: _descriptor.EnumDescriptor
     PARTITION_STATE_UNSPECIFIED: _PartitionState.ValueType  # 0
     PARTITION_STATE_ASSIGNED: _PartitionState.ValueType  # 1
-    """has replicas; its leader has not acknowledged it yet"""
+    """has replicas; its leader has not acknowledged the row yet"""
     PARTITION_STATE_ONLINE: _PartitionState.ValueType  # 2
     PARTITION_STATE_OFFLINE: _PartitionState.ValueType  # 3
     """its leader is gone and no replica can take its place"""
@@ -136,7 +136,7 @@ class PartitionState(_PartitionState, metaclass=_PartitionStateEnumTypeWrapper):
 
 PARTITION_STATE_UNSPECIFIED: PartitionState.ValueType  # 0
 PARTITION_STATE_ASSIGNED: PartitionState.ValueType  # 1
-"""has replicas; its leader has not acknowledged it yet"""
+"""has replicas; its leader has not acknowledged the row yet"""
 PARTITION_STATE_ONLINE: PartitionState.ValueType  # 2
 PARTITION_STATE_OFFLINE: PartitionState.ValueType  # 3
 """its leader is gone and no replica can take its place"""
@@ -286,7 +286,7 @@ class Node(_message.Message):
     weight: _builtins.int
     """its share of replicas relative to other nodes; 0 means 1"""
     starts: _builtins.int
-    """how often the data directory was started: an older copy of it has fewer"""
+    """how often a process began with the data directory; an older copy has a smaller number"""
     data_address: _builtins.str
     """host:port of the data port: keys and values, replication"""
     emptied: _builtins.bool
@@ -348,7 +348,7 @@ class Keyspace(_message.Message):
     durability: Global___Durability.ValueType
     """unspecified: SYNC"""
     unclean_election: _builtins.bool
-    """a replica that isn't in sync may lead if no other is alive: loses writes"""
+    """a replica that isn't in sync may lead if no other is alive: this loses writes"""
     partitioning: Global___Partitioning.ValueType
     max_bytes: _builtins.int
     """RANGES: a partition with more is split in the middle; 0: never automatically"""
@@ -541,14 +541,14 @@ class Operation(_message.Message):
     requested_by: _builtins.str
     """the person or program, as the caller said"""
     automatic: _builtins.bool
-    """the active controller began it, nobody asked"""
+    """the active controller began it; nobody asked for it"""
     reason: _builtins.str
     created_ms: _builtins.int
     finished_ms: _builtins.int
     outcome: _builtins.str
     migration_count: _builtins.int
     paused: _builtins.bool
-    """no migration of it is started"""
+    """none of its migrations begins until it is resumed"""
     cancelled: _builtins.bool
     """it is to end; migrations that can't be undone are completed"""
     rate_limit: _builtins.int
@@ -646,7 +646,7 @@ Global___RebalanceOperation: _TypeAlias = RebalanceOperation  # noqa: Y015
 
 @_typing.final
 class ElectLeadersOperation(_message.Message):
-    """Preferred leaders lead."""
+    """Preferred leaders become leaders."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -670,7 +670,7 @@ Global___ElectLeadersOperation: _TypeAlias = ElectLeadersOperation  # noqa: Y015
 
 @_typing.final
 class DrainOperation(_message.Message):
-    """A node is to lead nothing."""
+    """A node is to lead no partitions."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -679,7 +679,7 @@ class DrainOperation(_message.Message):
     PLAN_DIGEST_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     decommission: _builtins.bool
-    """and to have no replicas"""
+    """the node is to have no replicas either"""
     plan_digest: _builtins.str
     """of the plan of the moves"""
     def __init__(
@@ -713,7 +713,7 @@ class SplitOperation(_message.Message):
 
     @_builtins.property
     def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """made already"""
+        """partitions that are made already"""
 
     def __init__(
         self,
@@ -856,7 +856,7 @@ class PartitionTable(_message.Message):
     version: _builtins.int
     """counts the changes of the rows below"""
     next_partition_id: _builtins.int
-    """a smaller id without a row here was a partition that is gone"""
+    """a smaller id that has no row here is that of a former partition"""
     @_builtins.property
     def cluster(self) -> Global___Cluster: ...
     @_builtins.property

@@ -137,7 +137,7 @@ class RegisterRequest(_message.Message):
     """No leader's heartbeat has yet shown that the node's Raft log is complete: the data directory may be an older copy."""
     @_builtins.property
     def node(self) -> _cluster_pb2.Node:
-        """raft_id, state and since are the controller's to set"""
+        """the controller sets raft_id, state and state_since_ms"""
 
     def __init__(
         self,
@@ -248,7 +248,7 @@ class MigrationProgress(_message.Message):
     remedy: _builtins.str
     """what a person can do about it; "" if waiting may be enough"""
     tries: _builtins.int
-    """copies begun; if more than one, `restarted_by` says why"""
+    """the number of copies begun; if more than one, `restarted_by` says why"""
     restarted_by: _builtins.str
     kept_log_bytes: _builtins.int
     """the log that the source keeps for the target"""
@@ -317,7 +317,7 @@ class DamagedReplica(_message.Message):
     NODE_ID_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
     reason: _builtins.str
-    """a code from the registry, and which file"""
+    """a code from the registry, and the file's name"""
     node_id: _builtins.str
     """the node that has the copy; "" in its own heartbeats"""
     def __init__(
@@ -364,9 +364,9 @@ class HeartbeatRequest(_message.Message):
     from_start: _builtins.bool
     """the node's earlier reports of migrations and damage are void"""
     without_clearance: _builtins.bool
-    """it has none yet; late answers to earlier heartbeats may still bring one"""
+    """it has none; late answers to earlier heartbeats may still grant it"""
     answered_sequence: _builtins.int
-    """of the last heartbeat, on any stream, whose answer has come"""
+    """of the last heartbeat, on any stream, whose answer the node has got"""
     clock_ahead_ms: _builtins.int
     """how far the Unix time of its machine is ahead of clock_ms"""
     @_builtins.property
@@ -587,7 +587,7 @@ class IsrChange(_message.Message):
 
     @_builtins.property
     def eligible(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """outside of `isr`, with every committed entry; the leader waits for them"""
+        """replicas outside of `isr`, without which the leader commits no entry"""
 
     def __init__(
         self,
@@ -613,7 +613,7 @@ class AlterIsrRequest(_message.Message):
     NODE_ID_FIELD_NUMBER: _builtins.int
     CHANGES_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
-    """the leader of all of them"""
+    """the node that leads all of these partitions"""
     @_builtins.property
     def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___IsrChange]: ...
     def __init__(
@@ -666,7 +666,7 @@ class AlterIsrResponse(_message.Message):
     RESULTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___IsrResult]:
-        """one for each change, in their order"""
+        """one for each change, in the order of the changes"""
 
     def __init__(
         self,
@@ -933,7 +933,7 @@ class UpdateReplicasRequest(_message.Message):
     KNOWN_EPOCHS_FIELD_NUMBER: _builtins.int
     controller_term: _builtins.int
     incarnation: _builtins.str
-    """the process for which the rows are; any other refuses them with NOT_REGISTERED"""
+    """the process for which the rows are; any other process refuses them: NOT_REGISTERED"""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Partition]:
         """rows; the node finds its own role in them"""
@@ -987,7 +987,7 @@ Global___FailedReplica: _TypeAlias = FailedReplica  # noqa: Y015
 
 @_typing.final
 class UpdateReplicasResponse(_message.Message):
-    """The result for each row: each partition is in exactly one of these sets. The controller sends the failed ones again."""
+    """Each partition of the request is in exactly one of these sets. The controller sends the rows of `failed` again."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

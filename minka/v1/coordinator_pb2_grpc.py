@@ -477,8 +477,8 @@ class ReplicaControlServicer:
     """
 
     def UpdateReplicas(self, request, context):
-        """Host, lead, follow or stop, as the rows say. The call is idempotent, and refused if its controller term is an older
-        one.
+        """Make the node host, lead, follow or delete its replicas, as the rows say. The call is idempotent. The node refuses
+        it if it has had a call with a greater controller term.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -567,7 +567,7 @@ class RaftServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SendSnapshot(self, request_iterator, context):
-        """A message with a snapshot, in pieces, on a separate stream, so that other messages don't wait for it.
+        """Send a message with a snapshot in pieces, on a separate stream, so that other messages don't wait for it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -173,8 +173,8 @@ class ReplicaControlStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ReplicaControlAsyncStub: ...
     UpdateReplicas: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.UpdateReplicasRequest, _coordinator_pb2.UpdateReplicasResponse]
-    """Host, lead, follow or stop, as the rows say. The call is idempotent, and refused if its controller term is an older
-    one.
+    """Make the node host, lead, follow or delete its replicas, as the rows say. The call is idempotent. The node refuses
+    it if it has had a call with a greater controller term.
     """
 
 @_typing.type_check_only
@@ -183,8 +183,8 @@ class ReplicaControlAsyncStub(ReplicaControlStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     UpdateReplicas: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.UpdateReplicasRequest, _coordinator_pb2.UpdateReplicasResponse]  # type: ignore[assignment]
-    """Host, lead, follow or stop, as the rows say. The call is idempotent, and refused if its controller term is an older
-    one.
+    """Make the node host, lead, follow or delete its replicas, as the rows say. The call is idempotent. The node refuses
+    it if it has had a call with a greater controller term.
     """
 
 class ReplicaControlServicer(metaclass=_abc_1.ABCMeta):
@@ -196,8 +196,8 @@ class ReplicaControlServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.UpdateReplicasRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.UpdateReplicasResponse, _abc.Awaitable[_coordinator_pb2.UpdateReplicasResponse]]:
-        """Host, lead, follow or stop, as the rows say. The call is idempotent, and refused if its controller term is an older
-        one.
+        """Make the node host, lead, follow or delete its replicas, as the rows say. The call is idempotent. The node refuses
+        it if it has had a call with a greater controller term.
         """
 
 def add_ReplicaControlServicer_to_server(servicer: ReplicaControlServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
@@ -213,7 +213,7 @@ class RaftStub:
     def __new__(cls, channel: _aio.Channel) -> RaftAsyncStub: ...
     Locate: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.LocateRequest, _coordinator_pb2.LocateResponse]
     SendSnapshot: _grpc.StreamUnaryMultiCallable[_coordinator_pb2.SnapshotChunk, _coordinator_pb2.RaftSendResponse]
-    """A message with a snapshot, in pieces, on a separate stream, so that other messages don't wait for it."""
+    """Send a message with a snapshot in pieces, on a separate stream, so that other messages don't wait for it."""
 
 @_typing.type_check_only
 class RaftAsyncStub(RaftStub):
@@ -224,7 +224,7 @@ class RaftAsyncStub(RaftStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Locate: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.LocateRequest, _coordinator_pb2.LocateResponse]  # type: ignore[assignment]
     SendSnapshot: _aio.StreamUnaryMultiCallable[_coordinator_pb2.SnapshotChunk, _coordinator_pb2.RaftSendResponse]  # type: ignore[assignment]
-    """A message with a snapshot, in pieces, on a separate stream, so that other messages don't wait for it."""
+    """Send a message with a snapshot in pieces, on a separate stream, so that other messages don't wait for it."""
 
 class RaftServicer(metaclass=_abc_1.ABCMeta):
     """Consensus between the voters and learners. Messages go to data ports, on one connection from each node to each other
@@ -244,6 +244,6 @@ class RaftServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_coordinator_pb2.SnapshotChunk],
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.RaftSendResponse, _abc.Awaitable[_coordinator_pb2.RaftSendResponse]]:
-        """A message with a snapshot, in pieces, on a separate stream, so that other messages don't wait for it."""
+        """Send a message with a snapshot in pieces, on a separate stream, so that other messages don't wait for it."""
 
 def add_RaftServicer_to_server(servicer: RaftServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

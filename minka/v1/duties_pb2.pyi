@@ -162,7 +162,7 @@ class _AssignmentState:
 class _AssignmentStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AssignmentState.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     ASSIGNMENT_STATE_UNSPECIFIED: _AssignmentState.ValueType  # 0
-    """none: the shard doesn't have it"""
+    """no assignment: the shard doesn't have the duty"""
     ASSIGNMENT_STATE_ASSIGNED: _AssignmentState.ValueType  # 1
     """the shard may have it from now on"""
     ASSIGNMENT_STATE_ATTACHED: _AssignmentState.ValueType  # 2
@@ -177,7 +177,7 @@ class _AssignmentStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Assig
 class AssignmentState(_AssignmentState, metaclass=_AssignmentStateEnumTypeWrapper): ...
 
 ASSIGNMENT_STATE_UNSPECIFIED: AssignmentState.ValueType  # 0
-"""none: the shard doesn't have it"""
+"""no assignment: the shard doesn't have the duty"""
 ASSIGNMENT_STATE_ASSIGNED: AssignmentState.ValueType  # 1
 """the shard may have it from now on"""
 ASSIGNMENT_STATE_ATTACHED: AssignmentState.ValueType  # 2
@@ -351,13 +351,13 @@ class DutySuspicion(_message.Message):
     SINCE_MS_FIELD_NUMBER: _builtins.int
     RETRY_MS_FIELD_NUMBER: _builtins.int
     failures: _builtins.int
-    """the number of shards since the duty was last attached"""
+    """the number of shards that have failed since the duty was last attached"""
     shard: _builtins.str
     """the last of these shards"""
     since_ms: _builtins.int
     """when the last one failed"""
     retry_ms: _builtins.int
-    """no shard gets the duty before"""
+    """no shard gets the duty before this time"""
     def __init__(
         self,
         *,
@@ -510,7 +510,7 @@ class Shard(_message.Message):
     incarnation: _builtins.str
     """identity of the process, made at each start, and again after the cluster took it for dead"""
     node: _builtins.str
-    """the node on whose machine it runs; "" not known"""
+    """the node on whose machine it runs; "": unknown"""
     version: _builtins.str
     """the version of the user's application"""
     state: Global___ShardState.ValueType
@@ -523,7 +523,7 @@ class Shard(_message.Message):
     registered_ms: _builtins.int
     """when this process registered"""
     penalty: _builtins.int
-    """at penalty_ms, in thousandths of a point; it halves every 30 s"""
+    """its value at penalty_ms, in thousandths of a point; it halves every 30 s"""
     penalty_ms: _builtins.int
     version_since_ms: _builtins.int
     """when a shard with this version first registered"""
@@ -649,7 +649,7 @@ class DutiesChanged(_message.Message):
 
     @_builtins.property
     def removed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """these have no assignments"""
+        """the numbers of removed duties; they have no assignments"""
 
     def __init__(
         self,

@@ -522,13 +522,13 @@ class GetDutiesRequest(_message.Message):
     WITH_PAYLOADS_FIELD_NUMBER: _builtins.int
     QUARANTINED_FIELD_NUMBER: _builtins.int
     pallet: _builtins.str
-    """without names: of this pallet"""
+    """without names: only duties of this pallet"""
     shard: _builtins.str
-    """and of this shard"""
+    """without names: only duties that this shard has"""
     unplaced: _builtins.bool
     """only duties that no shard has"""
     after: _builtins.int
-    """duties with greater numbers"""
+    """only duties with greater numbers"""
     limit: _builtins.int
     """0: 1000"""
     with_payloads: _builtins.bool
@@ -536,7 +536,7 @@ class GetDutiesRequest(_message.Message):
     """only duties kept from shards, since attaching them failed or ended processes"""
     @_builtins.property
     def names(self) -> _containers.RepeatedCompositeFieldContainer[Global___DutyName]:
-        """exactly these: refused if one doesn't exist"""
+        """exactly these duties; refused if one doesn't exist"""
 
     def __init__(
         self,
@@ -871,7 +871,7 @@ class BalancerComparison(_message.Message):
     LOADS_FIELD_NUMBER: _builtins.int
     kind: _duties_pb2.BalancerKind.ValueType
     is_present: _builtins.bool
-    """the pallet's own"""
+    """the pallet has this balancer now"""
     moves: _builtins.int
     minimum_moves: _builtins.int
     weight_skew: _builtins.float
@@ -882,7 +882,7 @@ class BalancerComparison(_message.Message):
     unplaced: _builtins.int
     @_builtins.property
     def loads(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardLoad]:
-        """as they would be"""
+        """of the shards, if the pallet had this balancer"""
 
     def __init__(
         self,

@@ -268,7 +268,7 @@ class FinishLoadPartsRequest(_message.Message):
     def finished(self) -> _containers.RepeatedCompositeFieldContainer[Global___FinishedPart]: ...
     @_builtins.property
     def waiting(self) -> _containers.RepeatedCompositeFieldContainer[Global___WaitingPart]:
-        """all of this node's"""
+        """all parts that wait at this node"""
 
     def __init__(
         self,

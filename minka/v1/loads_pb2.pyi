@@ -226,7 +226,7 @@ class LoadPart(_message.Message):
     rows: _builtins.int
     checksum: _builtins.int
     done: _builtins.bool
-    """its leader has taken it in; so has, or will, each later leader"""
+    """its leader has taken it in; each later leader has taken it in, too, or will"""
     @_builtins.property
     def digest(self) -> Global___LoadDigest: ...
     def __init__(
@@ -279,7 +279,7 @@ class LoadPartsDone(_message.Message):
     PARTITION_IDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def load(self) -> Global___Load:
-        """as it is then"""
+        """the load's row after that"""
 
     @_builtins.property
     def partition_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...

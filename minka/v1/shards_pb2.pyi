@@ -64,7 +64,7 @@ class ShardHello(_message.Message):
     KNOWN_INDEX_FIELD_NUMBER: _builtins.int
     HOLDINGS_FIELD_NUMBER: _builtins.int
     known_index: _builtins.int
-    """of the newest instruction: a node that has applied less can't serve the shard yet"""
+    """of its newest instruction: a node that has applied less can't serve the shard yet"""
     @_builtins.property
     def shard(self) -> _duties_pb2.Shard:
         """name, incarnation, node, version, pallets, grace_ms"""
@@ -198,7 +198,7 @@ class DelegateTime(_message.Message):
     duty: _builtins.int
     took_ms: _builtins.int
     waited_ms: _builtins.int
-    """attached duties: from being attached to this report"""
+    """attached duties: the time from the attachment to this report"""
     def __init__(
         self,
         *,
@@ -356,7 +356,7 @@ class ShardWelcome(_message.Message):
 
     @_builtins.property
     def unknown_pallets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """those that the shard's hello names, and that nobody has created yet"""
+        """pallets of the shard's hello that nobody has created yet"""
 
     def __init__(
         self,
@@ -591,7 +591,7 @@ class RegisterShardResponse(_message.Message):
 
     INDEX_FIELD_NUMBER: _builtins.int
     index: _builtins.int
-    """a node that has applied this knows the shard"""
+    """a node that has applied the log up to here knows the shard"""
     def __init__(
         self,
         *,
@@ -729,7 +729,7 @@ class ReportShardsResponse(_message.Message):
     INDEX_FIELD_NUMBER: _builtins.int
     FENCED_FIELD_NUMBER: _builtins.int
     index: _builtins.int
-    """a node that has applied this knows the reports"""
+    """a node that has applied the log up to here knows the reports"""
     @_builtins.property
     def fenced(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """shards that must register again: none of their reports was recorded"""

@@ -90,9 +90,7 @@ def put_all(endpoints: Sequence[str], count: int, value: Callable[[], bytes] = l
                 try:
                     client.put_many(pairs)
                     break
-                except (
-                    MinkaError
-                ):  # on a busy machine a node may lose its clearance; to write again is harmless
+                except MinkaError:  # on a busy machine a node may lose its clearance; to write again is harmless
                     if attempt == _LOAD_ATTEMPTS - 1:
                         raise
                     time.sleep(1)

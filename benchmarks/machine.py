@@ -37,7 +37,7 @@ def machine() -> str:
 
 
 def usable_processors() -> float:
-    """Measure how many times the work of one process as many processes as processors do in the same time.
+    """Measure the speed-up of one process on each processor, compared with a single process.
 
     The result is less than the number of processors while other work runs. On a virtual machine, it is also less while
     the host gives the processors to other machines; the load average doesn't show this.

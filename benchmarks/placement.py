@@ -35,7 +35,7 @@ P = TypeVar("P")
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Duties with weights from 1 to 1,000, on shards of three sizes. The duties fill two thirds of the shards."""
+    """Duties with weights from 1 to 1,000, on shards of three sizes. They fill two thirds of the shards' capacity."""
 
     duties: list[PlacedDuty]
     shards: list[ShardRoom]

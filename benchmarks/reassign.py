@@ -1,5 +1,5 @@
-"""Adds a fourth node to three, and moves a quarter of the keys to it. Measures the speed, compared with `redis-cli
---cluster rebalance` of the same keys, and the pauses of writes during the move.
+"""Adds a fourth node to three, and moves a quarter of the keys to it. Measures the speed, compared with
+`redis-cli --cluster rebalance` of the same keys, and the pauses of writes during the move.
 """
 
 import time

@@ -49,8 +49,8 @@ class Availability:
     # The times since which machines have been well
 
     def _well_since(self, machine: Machine) -> float:
-        """The time since which the machine's process has run without a stop, and its disk and its data port have
-        answered; infinite if one of these isn't so now.
+        """The time since which the machine's process has run without a pause, with a disk and a data port that answer;
+        infinite if the process doesn't run now, or its disk or its data port doesn't answer.
         """
         process, now = machine.process, self._world.now
         if process is None or not process.alive or not process.built or process.stopping:

@@ -32,9 +32,7 @@ class Image:
 
 @dataclass(slots=True)
 class DataDisk:
-    """The folders of partitions. They outlive a process, until `SimReplicaStore.remove_leftovers` removes the
-    unused.
-    """
+    """The folders of partitions. They outlive a process."""
 
     folders: dict[int, Image] = field(default_factory=dict)
 

@@ -113,7 +113,7 @@ class Talk:
 
 
 def answer(line: Any) -> None:
-    """Write a line to the starting process, which reads it with `Talk.hear`."""
+    """Write a line to the process that started this one; it reads the line with `Talk.hear`."""
     # An unbuffered sys.stdout (PYTHONUNBUFFERED) loses the end of a long line.
     with open(1, "wb", closefd=False) as out:
         out.write(json.dumps(line).encode() + b"\n")

@@ -8,11 +8,7 @@ from typing import Final
 
 import pytest
 
-_PACKAGES: Final = {
-    "openssl": "openssl",
-    "redis-cli": "redis-tools",
-    "systemd-analyze": "systemd",
-}  # in Debian
+_PACKAGES: Final = {"openssl": "openssl", "redis-cli": "redis-tools", "systemd-analyze": "systemd"}  # in Debian
 
 
 def program(name: str) -> str:

@@ -210,7 +210,7 @@ class DataOracle:
 
     def claims_loss(self, process: "Process", partition_id: int, committed: int) -> None:
         """Check the logs of a follower that says that its leader lacks entries up to `committed`, and will therefore
-        replace its copy: the two logs must differ before `committed`.
+        replace its copy: the two logs may not be equal up to `committed`.
         """
         follower = process.manager.replicas[partition_id]
         other = self._world.machine(follower.row.leader).process

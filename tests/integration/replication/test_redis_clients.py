@@ -385,7 +385,7 @@ async def test_reading_the_keys_of_a_slot_has_a_time_limit(tmp_path: Path, monke
         assert said[2] == b"+PONG"
 
 
-async def test_requests_are_to_be_repeated_while_nobody_leads(tmp_path: Path) -> None:
+async def test_requests_are_answered_with_tryagain_while_nobody_leads(tmp_path: Path) -> None:
     keyspace = Keyspace(id=1, name="default", partition_count=1, hash=HashFunction.HASH_FUNCTION_CRC16)
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")

@@ -318,7 +318,7 @@ async def test_a_replica_that_may_have_joined_one_half_counts_for_both(
         await athens.put(1, ROWS)
         asked = c.requests
         await until(lambda: c.requests > asked)
-        c.before_finish_split = [MinkaError(Code.NO_CONTROLLER, "not now")] * 10_000  # the split lasts
+        c.before_finish_split = [MinkaError(Code.NO_CONTROLLER, "not now")] * 10_000  # no split ends
         attached = athens.manager.splitting.attach
         monkeypatch.setattr(athens.manager.splitting, "attach", attach)
         await begin(c)

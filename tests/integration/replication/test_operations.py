@@ -187,9 +187,7 @@ async def test_versions_are_right_while_copied_rows_of_a_merge_are_not_applied(t
         with held_syncs(athens, lambda: True) as held:
             c.merge(1, 2)
             telling = asyncio.create_task(c.tell_all(1, 2))
-            await until(
-                lambda: athens.replica().log.end == before + 3
-            )  # the merge's first entry, and two pages of rows
+            await until(lambda: athens.replica().log.end == before + 3)  # the merge's first entry, and two pages
             plain = asyncio.create_task(athens.put(1, {b"0100": b"plain"}))
             await asyncio.sleep(0)
             changing = await begun(athens, Set(b"0200", b"changed"))

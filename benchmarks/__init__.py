@@ -1,1 +1,1 @@
-"""Benchmarks of Minka beside its peers etcd and Redis, started on the same machine and disk."""
+"""Benchmarks that compare Minka with etcd and Redis on the same machine and disk."""

@@ -1,4 +1,4 @@
-"""All benchmarks, one after the other."""
+"""Runs all benchmarks, one after the other."""
 
 import sys
 from typing import Final
@@ -45,9 +45,10 @@ ALL: Final = (
 
 
 def main() -> None:
-    """Run every benchmark, even after one has failed; then the exit status is 1."""
+    """Run all benchmarks, even after one has failed. The exit status is 1 if one has failed."""
     options = parse(
-        "What Minka does in a second, beside etcd and Redis. One alone: python -m benchmarks.kv", sys.argv[1:]
+        "Compare Minka's throughput with that of etcd and Redis. To run one benchmark: python -m benchmarks.kv",
+        sys.argv[1:],
     )
     failed = []
     for name, run in ALL:

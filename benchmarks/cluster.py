@@ -1,4 +1,4 @@
-"""Fills a cluster of Minka, and runs client processes that keep it busy."""
+"""Fills a cluster of Minka with keys, and runs client processes that send requests to it."""
 
 import json
 import sys
@@ -22,7 +22,7 @@ _ONLINE_TIMEOUT_S: Final = 30.0
 
 
 class Clients:
-    """Client processes, connected when entered."""
+    """Client processes. They are connected when the block begins."""
 
     def __init__(self, works: Sequence[Work]) -> None:
         self._works = works
@@ -47,7 +47,7 @@ class Clients:
         self._group.__exit__(kind, error, tb)
 
     def begin(self) -> None:
-        """Let the clients begin."""
+        """Let the clients begin to send requests."""
         for talk in self._talks:
             talk.say("go")
 
@@ -57,16 +57,14 @@ class Clients:
             talk.say("stop")
 
     def end(self) -> Done:
-        """Wait until all clients are done; returns the sum of their work. Raises RuntimeError if one of their calls
-        failed.
-        """
+        """Wait until all clients are done; returns the sum of their work. Raises RuntimeError if a call failed."""
         outcomes = [Done(**talk.hear()) for talk in self._talks]
         calls = [(number, at, took) for done in outcomes for number, at, took in done.calls]
         return Done(sum(done.keys for done in outcomes), max(done.seconds for done in outcomes), calls=calls)
 
 
 def create_keyspace(endpoints: Sequence[str], partitions: int, replicas: int = 1) -> None:
-    """Create KEYSPACE and wait until all its partitions are ONLINE; without `replicas` each has one."""
+    """Create KEYSPACE with `replicas` replicas for each partition, and wait until all partitions are ONLINE."""
     with Control(endpoints) as control:
         control.create_keyspace(KEYSPACE, partitions, HashFunction.HASH_FUNCTION_MURMUR3, replicas)
         deadline = time.monotonic() + _ONLINE_TIMEOUT_S
@@ -82,7 +80,9 @@ def _is_online(control: Control, partitions: int) -> bool:
 
 
 def put_all(endpoints: Sequence[str], count: int, value: Callable[[], bytes] = lambda: VALUE) -> None:
-    """Write the first `count` keys; `value` returns the value of each. Raises MinkaError if several tries fail."""
+    """Write the first `count` keys; `value` returns the value of the next key. Raises MinkaError if several
+    tries fail.
+    """
     with Client(endpoints, keyspace=KEYSPACE, timeout=30) as client:
         for first in range(0, count, _LOAD_BATCH):
             pairs = {key(number): value() for number in range(first, min(first + _LOAD_BATCH, count))}
@@ -90,7 +90,7 @@ def put_all(endpoints: Sequence[str], count: int, value: Callable[[], bytes] = l
                 try:
                     client.put_many(pairs)
                     break
-                except MinkaError:  # a busy machine may take a node's clearance; writing once more does no harm
+                except MinkaError:  # on a busy machine a node may lose its clearance; to write again is harmless
                     if attempt == _LOAD_ATTEMPTS - 1:
                         raise
                     time.sleep(1)

@@ -1,5 +1,5 @@
-"""100,000 duties on 200 shards: how fast they are created and attached, and how long a duty is on no shard when its
-shard dies, and when it is handed over as planned.
+"""Measures 100,000 duties on 200 shards: the time to create and attach them, and the time for which a duty is on no
+shard during a planned hand-over, or after its shard has died.
 """
 
 import os
@@ -19,7 +19,7 @@ from minkad.config.schema import Shards as Settings
 NODES: Final = 3
 PAYLOAD: Final = 1024  # bytes
 BATCH: Final = 1_000
-PROCESSES: Final = 4  # over which the shards are spread
+PROCESSES: Final = 4  # processes that share the shards
 
 _TIMEOUT_S: Final = 240.0
 _LOOK_S: Final = 0.05
@@ -30,14 +30,14 @@ _AFTER_CLEARANCE_S: Final = 1.0
 
 @dataclass(frozen=True)
 class Size:
-    """The numbers of duties and shards. The victim, the shard that dies, has `victim` duties."""
+    """The numbers of duties and shards. The victim, which is the shard that dies, has `victim` duties."""
 
     duties: int
     shards: int
     victim: int
 
     def capacity(self, *, victim: bool) -> int:
-        """Ten times a shard's share, so that there is room when a shard is gone."""
+        """The capacity of a shard: ten times its share, so that others have room when a shard is gone."""
         return 10 * (self.victim if victim else (self.duties - self.victim) // (self.shards - 1))
 
 
@@ -90,21 +90,21 @@ def _create(report: Report, client: Client, size: Size) -> None:
 
 
 class Hosts:
-    """The processes with shards (the victim is alone in its process), and the calls that their delegates noted."""
+    """The processes with shards, and the calls that their delegates have noted. The victim has its own process."""
 
     def __init__(self, group: Group, endpoints: Sequence[str], size: Size) -> None:
         self.size = size
         self.attached: dict[int, tuple[int, float]] = {}  # by duty: the epoch and the time of the last attach
-        self.gaps: list[float] = []  # seconds from a detach until the same duty was attached elsewhere
+        self.gaps: list[float] = []  # seconds from a detach until the duty was attached to another shard
         self._group = group
         self._endpoints = list(endpoints)
-        self._released: dict[int, float] = {}
-        self._victims: set[int] = set()  # duties
+        self._released: dict[int, float] = {}  # by duty: the time of its detach, if it isn't attached again yet
+        self._victims: set[int] = set()  # the victim's duties
         self._talks: list[Talk] = []
         self._victim: Talk | None = None
 
     def start_all(self) -> None:
-        """Start all shards but the victim."""
+        """Start all shards except the victim."""
         names = [f"shard-{number}" for number in range(self.size.shards - 1)]
         for number in range(PROCESSES):
             self._talks.append(
@@ -122,7 +122,7 @@ class Hosts:
         return talk
 
     def kill_victim(self) -> tuple[float, set[int]]:
-        """Kill the victim; returns the time, and its duties."""
+        """Kill the victim; returns the time of its death, and its duties."""
         assert self._victim is not None, "it was started"
         self.look()
         killed = time.monotonic()
@@ -131,7 +131,7 @@ class Hosts:
         return killed, set(self._victims)
 
     def held(self) -> int:
-        """The number of duties that all shards have, according to their delegates."""
+        """The number of duties on all shards, according to their delegates."""
         return sum(_ask(talk, "held") for talk in self._all())
 
     def victims(self) -> int:
@@ -139,7 +139,7 @@ class Hosts:
         return len(self._victims)
 
     def look(self) -> int:
-        """Take the calls that were noted since the last time; returns their number."""
+        """Read the calls that delegates have noted since the last look; returns the number of calls."""
         calls = [
             (when, method, duty, epoch, talk)
             for talk in self._all()
@@ -176,7 +176,7 @@ def _wait(what: str, done: Callable[[], bool]) -> None:
 
 
 def _settle(hosts: Hosts) -> None:
-    """Wait until every duty is attached and no duty has moved for a while."""
+    """Wait until all duties are attached and no duty has moved for a while."""
     quiet_since = time.monotonic()
 
     def settled() -> bool:
@@ -189,7 +189,7 @@ def _settle(hosts: Hosts) -> None:
 
 
 def _hand_over(report: Report, hosts: Hosts, client: Client, name: str) -> None:
-    """Let a shard join, which gets its share from the others, and measure the hand-overs."""
+    """Start a shard, which gets its share of the duties from the others, and measure the hand-overs."""
     hosts.gaps.clear()
     began = time.monotonic()
     hosts.start_victim(name)
@@ -217,7 +217,7 @@ def _hand_over(report: Report, hosts: Hosts, client: Client, name: str) -> None:
 
 
 def _die(report: Report, hosts: Hosts, at_most: float) -> None:
-    """Kill the victim, and wait until the last of its duties is attached elsewhere."""
+    """Kill the victim, and measure the time until all its duties are attached to other shards."""
     killed, duties = hosts.kill_victim()
 
     def resumed() -> bool:

@@ -1,7 +1,7 @@
-"""A process with many shards, whose delegates do nothing but note when they were called.
+"""A process with many shards. Their delegate only notes when it was called.
 
-Its argument is `Shards` as JSON. The process reads lines. It answers "held" with the number of its duties, and "calls"
-with the calls noted since the last such line.
+The argument is `Shards` as JSON. The process reads lines. It answers "held" with the number of its duties, and "calls"
+with the calls that the delegate has noted since the last "calls".
 """
 
 import asyncio
@@ -26,7 +26,7 @@ class Shards:
 
     endpoints: list[str]
     names: list[str]
-    capacity: int  # each shard's
+    capacity: int  # of each shard
 
     def command(self) -> list[str]:
         """The command that starts the process."""
@@ -34,19 +34,19 @@ class Shards:
 
 
 class Noting(Delegate):
-    """The delegate of all shards of the process, which notes when it was called."""
+    """The delegate of all shards of the process. It notes its calls."""
 
     def __init__(self) -> None:
         self.held = 0
-        self.calls: list[tuple[str, int, int, float]] = []  # method, duty, epoch, when
+        self.calls: list[tuple[str, int, int, float]] = []  # method, duty, epoch, time of the call
 
     async def attach(self, duties: Sequence[Duty]) -> None:
-        """Note it."""
+        """Note the call."""
         self.held += len(duties)
         self._note("attach", duties)
 
     async def detach(self, duties: Sequence[Duty]) -> None:
-        """Note it."""
+        """Note the call."""
         self.held -= len(duties)
         self._note("detach", duties)
 
@@ -55,7 +55,7 @@ class Noting(Delegate):
         self.calls += [(method, duty.number, duty.epoch, now) for duty in duties]
 
     def asked(self, line: str) -> Any:
-        """The answer to a line."""
+        """Return the answer to a line."""
         if line == "held":
             return self.held
         calls, self.calls = self.calls, []
@@ -63,10 +63,10 @@ class Noting(Delegate):
 
 
 async def host(shards: Shards) -> None:
-    """Host duties until the process is told to stop; then wait until the duties are elsewhere."""
+    """Host duties until the process gets SIGTERM, which ends it at once."""
     noting, loop = Noting(), asyncio.get_running_loop()
     pallets = {PALLET: Capacity(shards.capacity)}
-    # on_stuck is "report", since a stuck shard would otherwise end all others of this process.
+    # With on_stuck="report", a stuck shard doesn't end the process, which has other shards, too.
     hosted = [Shard(noting, pallets, shards.endpoints, name=name, on_stuck="report") for name in shards.names]
 
     async def listen() -> None:

@@ -1,8 +1,8 @@
-"""Load for etcd: its gRPC API with as little work in the client as possible.
+"""A client that sends many requests to etcd's gRPC API with as little processor time as possible.
 
-A call through gRPC's Python library costs more than etcd needs to serve it, and on a small machine the client would
-take the processor from the servers. So the frames of HTTP/2 (RFC 9113) and the message prefix of gRPC are written here
-by hand: the headers are compressed once (RFC 7541); every later request begins with the same six bytes.
+A call through gRPC's Python library costs more processor time than etcd needs to serve it, and on a small machine the
+servers would lack this time. So this module writes the frames of HTTP/2 (RFC 9113) and the message prefix of gRPC
+itself. It compresses the headers once (RFC 7541); every later request begins with the same six bytes.
 """
 
 import asyncio
@@ -19,16 +19,16 @@ _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RST, _SETTINGS, _PING, _GOAWAY, _WINDOW = 0, 1, 3, 4, 6, 7, 8
 _END_STREAM, _END_HEADERS, _ACK = 1, 4, 1
 _MAX_WINDOW: Final = 2**31 - 1
-_FRAME_BYTES: Final = 16_384  # the most that a frame may have, in both directions, unless the peer says otherwise
+_FRAME_BYTES: Final = 16_384  # the most that a frame may have, in both directions, by default
 
 
 def field(number: int, data: bytes) -> bytes:
-    """A length-delimited field of a Protocol Buffers message."""
+    """Encode a length-delimited field of a Protocol Buffers message."""
     return varint(number << 3 | 2) + varint(len(data)) + data
 
 
 def varint(value: int) -> bytes:
-    """A number as Protocol Buffers writes it."""
+    """Encode a number like Protocol Buffers."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -37,27 +37,27 @@ def varint(value: int) -> bytes:
 
 
 def put_request(key: bytes, value: bytes) -> bytes:
-    """An etcdserverpb.PutRequest."""
+    """Encode an etcdserverpb.PutRequest."""
     return field(1, key) + field(2, value)
 
 
 def txn_request(puts: list[tuple[bytes, bytes]]) -> bytes:
-    """An etcdserverpb.TxnRequest without comparisons, with these puts on success."""
+    """Encode an etcdserverpb.TxnRequest that makes these puts without a condition."""
     return b"".join(field(2, field(2, put_request(key, value))) for key, value in puts)
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    """One frame of HTTP/2."""
+    """Encode one frame of HTTP/2."""
     return struct.pack(">IBI", len(payload) << 8 | kind, flags, stream) + payload
 
 
 def first_headers(path: str, authority: str) -> bytes:
-    """The header block of a connection's first request; it also enters four fields into the table of the connection."""
+    """Encode the headers of a connection's first request. They also enter four fields into the connection's table."""
 
     def entered(name: bytes, value: str) -> bytes:
         return name + bytes([len(value)]) + value.encode()
 
-    te = b"\x40\x02te"  # a new name; the others are names of the static table
+    te = b"\x40\x02te"  # a new name; the other names are in the static table
     return (
         b"\x83\x86"
         + entered(b"\x44", path)
@@ -67,12 +67,12 @@ def first_headers(path: str, authority: str) -> bytes:
     )
 
 
-LATER_HEADERS: Final = b"\x83\x86\xc1\xc0\xbf\xbe"  # the same as the first, now all from the tables
+LATER_HEADERS: Final = b"\x83\x86\xc1\xc0\xbf\xbe"  # the same headers, all from the tables
 
 
 class Connection(asyncio.Protocol):
-    """Calls of one method on one connection. After each success `answered` is called with the connection and the call's
-    seconds.
+    """Makes calls of one method on one connection. After each successful call, it calls `answered` with the connection
+    and the call's seconds.
     """
 
     def __init__(self, path: str, authority: str, answered: "Callable[[Connection, float], None]") -> None:
@@ -82,24 +82,24 @@ class Connection(asyncio.Protocol):
         self._buffer = b""
         self._next_stream = 1
         self._window = 65_535
-        self._blocked: deque[tuple[bytes, float]] = deque()  # messages that wait for window, and since when
+        self._blocked: deque[tuple[bytes, float]] = deque()  # messages that wait, and the times of their calls
         self._started: dict[int, float] = {}
         self._with_data: set[int] = set()
         self._received = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send the connection's preface and settings."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport isn't a subclass
         settings = struct.pack(">HI", 4, _MAX_WINDOW)  # the window of each stream
         more = struct.pack(">I", _MAX_WINDOW - 65_535)
         self._transport.write(_PREFACE + frame(_SETTINGS, 0, 0, settings) + frame(_WINDOW, 0, 0, more))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail the calls that wait for an answer."""
+        """Set the error of `failed`."""
         self._fail(f"etcd closed the connection: {exc or 'no reason given'}")
 
     def call(self, message: bytes) -> None:
-        """Send one request, now or as soon as etcd takes it."""
+        """Send one request, now or as soon as the window has room for it."""
         assert len(message) + 5 < 65_535, "one request fits into the window of its stream"
         self._blocked.append((message, time.perf_counter()))
         self._send_blocked()
@@ -119,7 +119,7 @@ class Connection(asyncio.Protocol):
             self._transport.write(b"".join(out))
 
     def data_received(self, data: bytes) -> None:
-        """Handle the complete frames, and keep the rest."""
+        """Handle all complete frames; keep the beginning of the next one."""
         buffer = self._buffer + data if self._buffer else data
         position, end = 0, len(buffer)
         while end - position >= 9:
@@ -152,7 +152,7 @@ class Connection(asyncio.Protocol):
             self._fail(f"etcd ended {'a call' if kind == _RST else 'the connection'}: {payload!r}")
 
     def _ended(self, stream: int) -> None:
-        # A gRPC call that failed has only trailers; a message comes only with one that succeeded.
+        # A failed gRPC call has only trailers. Only a successful call has a message.
         if stream not in self._with_data:
             self._fail("etcd refused a call")
             return
@@ -169,21 +169,21 @@ class Connection(asyncio.Protocol):
         self._transport.close()
 
 
-class Load:
-    """Keeps a number of calls under way for some time: each answered call is followed by the next one."""
+class Calls:
+    """Keeps a number of calls under way for some time: after each answer, it makes the next call."""
 
     def __init__(self, path: str, make: Callable[[int], bytes]) -> None:
-        self.latencies: list[float] = []  # seconds, one a call
+        self.latencies: list[float] = []  # the seconds of each call
         self._path = path
-        self._make = make  # the message of the n-th call
+        self._make = make  # returns the message of the n-th call
         self._called = 0
         self._under_way = 0
         self._stop_at = 0.0
         self._idle: asyncio.Future[None]
 
     async def run(self, address: str, concurrency: int, connections: int, seconds: float) -> float:
-        """Run the load; returns the seconds from the first call to the last answer. Raises ConnectionError if etcd
-        refuses a call.
+        """Make calls for `seconds`; returns the seconds from the first call to the last answer. Raises ConnectionError
+        if etcd refuses a call.
         """
         self._idle = asyncio.get_running_loop().create_future()
         made = [await self._connect(address) for _ in range(min(connections, concurrency))]

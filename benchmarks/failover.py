@@ -1,6 +1,6 @@
-"""Measures the time until every partition takes writes again after a node was killed, stopped or cut off, or its disk
-hangs. It is compared with etcd, and with Redis Cluster with the same timeout. Also counts the nodes that were marked
-FAILED although they lived.
+"""Measures the time from a fault until every partition takes writes again. The faults are: a node is killed, stopped or
+cut off, or its disk hangs. The peers are etcd, and Redis Cluster with the same timeout. The benchmark also counts the
+living nodes that were marked FAILED.
 """
 
 import argparse
@@ -35,8 +35,8 @@ from minkad.storage.log_database import STALLED_S
 from tests.cluster.network import CLIENTS, Network, NetworkedCluster
 from tests.cluster.undo import NotPermitted, Undo
 
-DESCRIPTION: Final = "A node dies, is silent, or its disk hangs: how long until every partition takes writes again."
-ROUNDS: Final = 10  # for each fault at each kind of node, in each size of cluster
+DESCRIPTION: Final = "Measure how long partitions take no writes after a node dies or is silent, or its disk hangs."
+ROUNDS: Final = 10  # rounds of each fault, for each kind of node and each size of the cluster
 QUICK_ROUNDS: Final = 2
 SIZES: Final = (3, 5)
 NAMES: Final = ("athens", "byzantium", "cyrene", "delphi", "ephesus")
@@ -46,13 +46,13 @@ CONTROLLER, OTHER = "the active controller", "another node"
 MEDIAN_MS: Final = {CONTROLLER: 1200.0, OTHER: 900.0}
 WORST_MS: Final = {CONTROLLER: 2000.0, OTHER: 1500.0}
 PATIENCE_MS: Final = {HANG: 1000 * STALLED_S}  # a disk that hangs for a shorter time isn't a fault
-# A node that is silent for this time counts as failed. Redis's cluster-node-timeout means the same.
+# A node that is silent for this time counts as failed. Redis's cluster-node-timeout has the same meaning.
 FAILURE_TIMEOUT_MS: Final = Membership().failure_timeout_ms
 
 _WELL_TIMEOUT_S: Final = 60.0
 _GIVE_UP_S: Final = 30.0
 _WARM_UP_S: Final = 1.0
-_GAP_S: Final = 0.01  # between two writes of one partition
+_GAP_S: Final = 0.01  # the time between two writes to the same partition
 
 Address = tuple[str, int]
 
@@ -114,7 +114,7 @@ def _measure_minka(report: Report, size: int, rounds: int) -> None:
 
 @contextmanager
 def _cluster(size: int, report: Report) -> Iterator[tuple[LocalCluster, Network | None]]:
-    """A cluster in network namespaces, if the machine allows them; otherwise nothing can be cut off."""
+    """Run a cluster in network namespaces if the machine allows them; without them, no node can be cut off."""
     with Undo() as undo:
         network: Network | None = None
         cluster: LocalCluster
@@ -123,7 +123,7 @@ def _cluster(size: int, report: Report) -> Iterator[tuple[LocalCluster, Network 
             cluster = NetworkedCluster(NAMES[:size], network)
         except NotPermitted as error:
             network, cluster = None, LocalCluster(NAMES[:size])
-            report.notes.append(f"Nothing is cut off here: {error}")
+            report.notes.append(f"No node was cut off: {error}")
         for name, node in cluster.nodes.items():
             node.env = {"MINKA_FAILPOINTS_FILE": str(_failpoints(cluster, name))}
         with cluster:
@@ -136,7 +136,9 @@ def _failpoints(cluster: LocalCluster, name: str) -> Path:
 
 @dataclass
 class _Lab:
-    """A cluster, and its nodes that were wrongly marked FAILED."""
+    """A cluster, and the numbers of its nodes that were wrongly FAILED and of its partitions that were wrongly
+    OFFLINE.
+    """
 
     cluster: LocalCluster
     control: Control
@@ -147,7 +149,7 @@ class _Lab:
     _keys: dict[int, bytes] = field(default_factory=dict)
 
     def round(self, fault: str, who: str, number: int) -> float:
-        """Cause one fault, and end it. Returns the seconds from the fault until every partition took a write."""
+        """Cause one fault, and end it; returns the seconds from the fault until every partition has taken a write."""
         before, controller = _wait_well(self.control)
         victim = controller if who == CONTROLLER else self._other(before, controller, number)
         for i in range(100 * PARTITIONS):
@@ -156,7 +158,7 @@ class _Lab:
         self._count(before, victim)
         self._end(fault, victim)
         after, _ = _wait_well(self.control)
-        self.failed += _others(before, victim) != _others(after, victim)  # a node that comes back is another process
+        self.failed += _others(before, victim) != _others(after, victim)  # a node that was FAILED has a new incarnation
         return took
 
     @staticmethod
@@ -171,7 +173,7 @@ class _Lab:
             self.cluster.signal(victim, signal.SIGSTOP)
         elif fault == HANG:
             path = _failpoints(self.cluster, victim)
-            path.write_text(f"log.sync.before=pause:{path}\n", "utf-8")  # as long as there is this file
+            path.write_text(f"log.sync.before=pause:{path}\n", "utf-8")  # syncs hang as long as this file exists
         else:
             assert self.network is not None, "nothing is cut off without namespaces"
             self.network.part([victim], [CLIENTS, *(name for name in self.cluster.nodes if name != victim)])
@@ -276,7 +278,9 @@ def _redis(fault: str, rounds: int) -> list[float]:
 
 
 def _until_set(heir: Address, name: bytes) -> float:
-    """Ask the replica that has to become the master until it takes the write; returns the time at which it did."""
+    """Send the write to the replica that has to become the master until it succeeds; returns the time of the
+    success.
+    """
     command = b"*3\r\n$3\r\nSET\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(name), name, len(VALUE), VALUE)
     deadline = time.monotonic() + _GIVE_UP_S
     with socket.create_connection(heir, timeout=_GIVE_UP_S) as connection:
@@ -292,7 +296,7 @@ def _until_set(heir: Address, name: bytes) -> float:
 
 
 def _etcd(size: int, rounds: int) -> list[float]:
-    """Stop etcd's leader in each round; returns the times until another member takes a write."""
+    """Stop etcd's leader in each round; returns the seconds until another member takes a write."""
     took = []
     with EtcdCluster(size) as etcd:
         for _ in range(rounds):
@@ -311,7 +315,7 @@ def _etcd(size: int, rounds: int) -> list[float]:
 
 
 def _put_into_etcd(endpoint: str) -> float:
-    """Put until a write is acknowledged; returns the time at which it was."""
+    """Send puts until one is acknowledged; returns the time of the acknowledgement."""
     command = ["etcdctl", "--endpoints", endpoint, "--command-timeout", "100ms", "put", "key", VALUE.hex()[:64]]
     deadline = time.monotonic() + _GIVE_UP_S
     while time.monotonic() < deadline:

@@ -1,6 +1,6 @@
 """Creates keyspaces of many partitions with three replicas, one after the other in one cluster. Measures the time from
-each request until all partitions are ONLINE, the nodes that were marked FAILED meanwhile, and the longest turn of an
-event loop. There is no peer: Redis has its slots from the start.
+the request until all partitions are ONLINE, the number of nodes that were marked FAILED in this time, and the longest
+turn of an event loop. There is no peer: Redis has its slots from the start.
 """
 
 import re
@@ -15,14 +15,14 @@ from minka.v1.cluster_pb2 import HashFunction, NodeState, PartitionState
 
 NODES: Final = 4
 REPLICAS: Final = 3
-CASES: Final = ((2000, 5.0), (6000, 15.0), (12_000, 30.0))  # partitions in the cluster, and seconds at most
+CASES: Final = ((2000, 5.0), (6000, 15.0), (12_000, 30.0))  # partitions in the cluster, and the goal in seconds
 _JOIN_TIMEOUT_S: Final = 30.0
 _ONLINE_TIMEOUT_S: Final = 90.0
 _STALL: Final = re.compile(r"^minka_loop_work_max_seconds (\S+)", re.MULTILINE)
 
 
 def run(report: Report) -> None:
-    """Measure one cluster in each round, and add its figures to the report."""
+    """Measure a new cluster in each round, and add its figures to the report."""
     for _ in range(report.options.rounds):
         with LocalCluster(NODES) as cluster, Control(cluster.endpoints) as control:
             _wait_for_all(control)
@@ -57,7 +57,7 @@ def _grow(cluster: LocalCluster, control: Control, before: int, total: int) -> S
 
 
 def _longest_stall(http_address: str) -> float:
-    """The most processor time, in seconds, that one turn of the node's event loop has taken since its start."""
+    """The processor time, in seconds, of the longest turn of the node's event loop since its start."""
     with urllib.request.urlopen(f"http://{http_address}/metrics", timeout=10) as answer:
         found = _STALL.search(answer.read().decode())
     assert found is not None, "every node has this metric"
@@ -65,7 +65,7 @@ def _longest_stall(http_address: str) -> float:
 
 
 def _wait_for_all(control: Control) -> None:
-    """Wait until every node is LIVE: otherwise the partitions go to fewer nodes."""
+    """Wait until all nodes are LIVE: partitions created earlier would go to fewer nodes."""
     deadline = time.monotonic() + _JOIN_TIMEOUT_S
     while sum(node.state == NodeState.NODE_STATE_LIVE for node in control.table().nodes) < NODES:
         if time.monotonic() > deadline:
@@ -74,4 +74,4 @@ def _wait_for_all(control: Control) -> None:
 
 
 if __name__ == "__main__":
-    main("keyspace", "How long keyspaces of many partitions take to be ONLINE.", run)
+    main("keyspace", "Measure how long keyspaces of many partitions take to be ONLINE.", run)

@@ -1,4 +1,6 @@
-"""Puts and gets a second of three nodes, beside a Redis cluster of three masters; an answered put is durable."""
+"""Measures puts and gets per second of three nodes, compared with a Redis cluster of three masters. All acknowledged
+puts are durable.
+"""
 
 from dataclasses import dataclass, replace
 from typing import Final
@@ -15,12 +17,14 @@ PARTITIONS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A load: `clients` clients in `processes` processes, each with batches of `batch` keys (0: one key a call)."""
+    """A workload: `clients` clients in `processes` processes, with batches of `batch` keys (0: one key in each
+    call).
+    """
 
     clients: int
     batch: int
     processes: int
-    redis_guess: int  # operations a second; sets their number, since redis-benchmark takes no duration
+    redis_guess: int  # operations per second; sets their number, since redis-benchmark takes no duration
 
     def __str__(self) -> str:
         return f"{self.clients} clients x {self.batch}" if self.batch else f"{self.clients} under way"
@@ -34,7 +38,7 @@ SHAPES: Final = (
     Shape(16, 1000, 2, 400_000),
 )
 LIKE_FOR_LIKE: Final = SHAPES[3]
-# The more keys a batch has, the less each costs Minka. Redis is given the pipeline of the shape above for comparison.
+# In a larger batch, a key costs Minka less. The comparison is with Redis's figure for LIKE_FOR_LIKE.
 LARGE_BATCHES: Final = SHAPES[4]
 
 
@@ -71,10 +75,10 @@ def _batched(report: Report) -> Case:
 
 
 def _measure_redis(report: Report, redis: RedisCluster) -> None:
-    redis.benchmark("set", 16, 100, 5 * KEYS, KEYS, len(VALUE))  # so that nearly all keys are there
+    redis.benchmark("set", 16, 100, 5 * KEYS, KEYS, len(VALUE))  # writes nearly all keys
     for operation, test in (("put", "set"), ("get", "get")):
         for shape in SHAPES:
-            # Gets take less than sets, down to a quarter.
+            # A get takes less time than a set, down to a quarter.
             requests = int(shape.redis_guess * report.options.seconds * (1 if operation == "put" else 3))
             sample = redis.benchmark(test, shape.clients, shape.batch or 1, requests, KEYS, len(VALUE))
             report.add(_case(report, operation, shape), REDIS, sample)
@@ -94,4 +98,4 @@ def _load(report: Report, cluster: LocalCluster, operation: str, shape: Shape) -
 
 
 if __name__ == "__main__":
-    main("kv", "Puts and gets a second of three nodes, beside Redis.", run)
+    main("kv", "Measure puts and gets per second of three nodes, compared with Redis.", run)

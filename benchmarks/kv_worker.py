@@ -1,7 +1,7 @@
-"""One client process of `benchmarks.kv` and `benchmarks.reassign`: keeps some calls of minka.AsyncClient under way.
+"""A client process of several benchmarks: it keeps some calls of minka.AsyncClient under way.
 
-Its argument is a `Work` in JSON. It prints a line when it is connected, and starts with a line on stdin. It ends when
-its time is over, or with a second line, and prints its measurements in JSON.
+The argument is a `Work` in JSON. The process prints a line when it is connected, and starts its calls when it reads a
+line from stdin. It ends after `Work.seconds`, or when it reads a second line, and prints its measurements in JSON.
 """
 
 import asyncio
@@ -23,10 +23,10 @@ VALUE: Final = b"v" * 100
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The work of a process: `operation` is put or get, with `batch` keys a call; 0 means the methods for a single key.
+    """The work of a process: `operation` is put or get, with `batch` keys in a call (0: the methods for a single key).
 
-    Each of the `concurrency` clients waits `gap_s` seconds between its calls. If there are `slots`, the first client
-    writes only to the first of them, and so on; `partitions` is then the keyspace's number of slots.
+    Each of the `concurrency` clients waits `gap_s` seconds between its calls. If there are `slots`, the n-th client
+    writes only to the n-th of these slots; `partitions` is then the keyspace's number of slots.
     """
 
     endpoints: list[str]
@@ -44,8 +44,8 @@ class Work:
 
 @dataclass(slots=True)
 class Done:
-    """The work done: the number of keys written or read, the seconds in all, and the calls. A call has the client's
-    number, its start by the clock that all processes of the machine share (CLOCK_MONOTONIC), and its seconds.
+    """The work done: the number of keys written or read, the total seconds, and the calls. Each call is the client's
+    number, the start by the clock that all processes of the machine share (CLOCK_MONOTONIC), and the seconds.
     """
 
     keys: int = 0
@@ -64,7 +64,7 @@ async def work(what: Work) -> Done:
     keys = [key(number) for number in range(what.key_count)]
     done = Done()
     async with minka.AsyncClient(what.endpoints, keyspace=what.keyspace) as client:
-        await client.get_many(keys[:1000])  # connects to every node
+        await client.get_many(keys[:1000])  # connects to all nodes
         answer("connected")
         sys.stdin.readline()
         asyncio.get_running_loop().add_reader(sys.stdin, _stop, done)
@@ -85,7 +85,7 @@ def _stop(done: Done) -> None:
 async def _calls(
     client: minka.AsyncClient, what: Work, number: int, keys: list[bytes], stop_at: float, done: Done
 ) -> None:
-    """Make one call after the other, until the time is over."""
+    """Make one call after the other until `stop_at`, or until `done.stopped` is true."""
     rng = random.Random(f"{what.seed}/{number}")
     now = time.monotonic()
     while now < stop_at and not done.stopped:
@@ -108,7 +108,7 @@ async def _calls(
 
 
 def main() -> None:
-    """Do the work that the argument describes in JSON."""
+    """Do the work in the argument, and print the measurements."""
     answer(asdict(uvloop.run(work(Work(**json.loads(sys.argv[1]))))))
 
 

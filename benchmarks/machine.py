@@ -1,4 +1,4 @@
-"""The machine on which the figures depend: versions, other load, and the processors that a shared host leaves."""
+"""Describes the machine: its versions, its load, and the processor time that a shared host really gives it."""
 
 import contextlib
 import os
@@ -22,12 +22,12 @@ print(rounds)
 
 
 def load() -> float:
-    """The number of processes that wanted a processor, on average over the last minute."""
+    """The average number of processes that wanted a processor in the last minute."""
     return os.getloadavg()[0]
 
 
 def machine() -> str:
-    """Processors and versions, in one line."""
+    """Describe the processors and versions in one line."""
     cpu = platform.machine()
     with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
@@ -37,17 +37,17 @@ def machine() -> str:
 
 
 def usable_processors() -> float:
-    """The speed-up of one process on each processor over one process alone.
+    """Measure the speed-up of one process on each processor, compared with a single process.
 
-    The speed-up is less than the number of processors while other work runs. On a virtual machine it is also less while
-    the host gives the processors to other machines, which no load average shows.
+    The result is less than the number of processors while other work runs. On a virtual machine, it is also less while
+    the host gives the processors to other machines; the load average doesn't show this.
     """
     alone, together = _spin(1), _spin(os.cpu_count() or 1)
     return sum(together) / max(*alone, *together)
 
 
 def _spin(processes: int) -> list[int]:
-    """The amounts of work that `processes` processes do while all of them run."""
+    """Run `processes` processes at the same time; returns the amount of work that each has done."""
     command = [sys.executable, "-I", "-S", "-c", _SPIN]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(processes)]
     return [int(process.communicate()[0]) for process in running]

@@ -1,4 +1,4 @@
-"""Collects figures and shows them: percentiles, the machine, one table, and one JSON line a figure."""
+"""Collects figures, and shows them in a table and in JSON, one line for each figure."""
 
 import argparse
 import json
@@ -15,7 +15,7 @@ from typing import Any, Final
 from benchmarks.machine import load, machine, usable_processors
 
 MINKA: Final = "minka"
-QUIET_LOAD: Final = 0.7  # over the last minute; above it other work disturbs the figures
+QUIET_LOAD: Final = 0.7  # above this average of the last minute, other work disturbs the figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +32,13 @@ class Options:
 
     @property
     def seconds(self) -> float:
-        """About how many seconds one measurement takes."""
+        """The approximate length of one measurement, in seconds."""
         return 1.0 if self.quick else 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One measurement of one case: a value in the case's unit, latencies in seconds."""
+    """One measurement of a case. The value is in the case's unit; latencies are in seconds."""
 
     value: float
     p50_s: float | None = None
@@ -49,8 +49,8 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """The goal of Minka's figure: at least `ratio` times the peer's figure; or, in the case's unit, below `at_most` or
-    at least `at_least`.
+    """The goal of Minka's figure, one of three: at least `ratio` times the peer's figure; below `at_most`; at least
+    `at_least`. The last two are in the case's unit.
     """
 
     ratio: float | None = None
@@ -58,7 +58,7 @@ class Goal:
     at_least: float | None = None
 
     def met(self, value: float, peer: float | None) -> bool | None:
-        """True if the goal is met; None if the peer has no figure to compare with."""
+        """True if the figure `value` meets the goal; None if the peer has no figure."""
         if self.at_most is not None:
             return value < self.at_most
         if self.at_least is not None:
@@ -74,7 +74,7 @@ class Goal:
 
 @dataclass(slots=True)
 class Case:
-    """One line of the table: what is measured, for Minka and at most one peer."""
+    """One line of the table: a measured quantity, for Minka and at most one peer."""
 
     name: str
     unit: str
@@ -83,13 +83,13 @@ class Case:
     samples: dict[str, list[Sample]] = field(default_factory=dict)
 
     def median(self, system: str) -> Sample | None:
-        """The sample with the median value, the lower one of two in the middle."""
+        """The sample with the median value; of an even number, the lower of the two in the middle."""
         samples = sorted(self.samples.get(system, ()), key=lambda sample: sample.value)
         return samples[(len(samples) - 1) // 2] if samples else None
 
 
 class Report:
-    """Collects samples, and shows them. `absent` says why a peer has no figures."""
+    """Collects samples, and shows them. `absent` has the reason why a peer has no figures."""
 
     def __init__(self, benchmark: str, options: Options) -> None:
         self.benchmark = benchmark
@@ -101,23 +101,25 @@ class Report:
         self._processors = usable_processors()
 
     def case(self, name: str, unit: str, peer: str = "", goal: Goal | None = None) -> Case:
-        """The case of this name and unit. It is made at its first use; the table shows the cases in this order."""
+        """Return the case with this name and unit, which the first call creates. The table has the cases in
+        this order.
+        """
         return self._cases.setdefault((name, unit), Case(name, unit, peer, goal))
 
     def add(self, case: Case, system: str, sample: Sample) -> None:
-        """Add one more measurement of a case."""
+        """Add a measurement of a case."""
         case.samples.setdefault(system, []).append(sample)
         say(f"{self.benchmark}: {case.name}: {system} {shown(sample.value)} {case.unit}{latencies(sample)}")
 
     def finish(self) -> None:
-        """Print the table to stdout, and append the JSON lines to the file if one was asked for."""
+        """Print the table to stdout, and append the JSON lines to the file of --json."""
         print("\n".join(self.lines()), flush=True)
         if self.options.json is not None:
             with self.options.json.open("a", encoding="utf-8") as file:
                 file.writelines(json.dumps(figure) + "\n" for figure in self.figures())
 
     def lines(self) -> Iterator[str]:
-        """The table and the notes, for people."""
+        """Yield the lines of the table, and the notes."""
         yield f"\n{self.benchmark}"
         head = ("case", "unit", MINKA, "p50/p99 ms", "peer", "", "p50/p99 ms", "ratio", "goal", "", "")
         yield from aligned([head, *(self._row(case) for case in self._cases.values())])
@@ -142,7 +144,7 @@ class Report:
         )  # fmt: skip
 
     def figures(self) -> Iterator[dict[str, Any]]:
-        """A mapping for each figure, which is the result of one system in one case."""
+        """Yield a mapping for each figure. A figure is the result of one system in one case."""
         for case in self._cases.values():
             peer = case.median(case.peer)
             for system in case.samples:
@@ -173,17 +175,17 @@ class Report:
 
 
 def main(benchmark: str, description: str, run: Callable[[Report], None]) -> None:
-    """The command of one benchmark."""
+    """Run one benchmark with the options of the command line."""
     options = parse(description, sys.argv[1:])
     measure(benchmark, options, run)
 
 
 def measure(benchmark: str, options: Options, run: Callable[[Report], None]) -> None:
-    """Run one benchmark and show its figures. If it fails, show the figures so far."""
+    """Run one benchmark, and show its figures; if it fails, show the figures so far."""
     report = Report(benchmark, options)
     say(f"{benchmark}: on {machine()}, data in {tempfile.gettempdir()}, load {load():.2f}")
     if load() > QUIET_LOAD:
-        say(f"{benchmark}: the machine is busy; figures will be lower than it can do")
+        say(f"{benchmark}: the machine is busy, so figures will be lower than on a quiet machine")
     try:
         run(report)
     finally:
@@ -191,23 +193,23 @@ def measure(benchmark: str, options: Options, run: Callable[[Report], None]) -> 
 
 
 def parse(description: str, arguments: Sequence[str]) -> Options:
-    """The options that all benchmarks have."""
+    """Parse the options that all benchmarks have."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--quick", action="store_true", help="one short round: shows that it works, not how fast")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="append one JSON line a figure to this file")
+    parser.add_argument("--quick", action="store_true", help="run one short round, to see if the benchmark works")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="append a line of JSON for each figure to this file")
     parsed = parser.parse_args(arguments)
     return Options(parsed.quick, parsed.json)
 
 
 def sample_of(operations: int, seconds: float, latencies_s: Sequence[float], **details: float) -> Sample:
-    """Operations a second, with the percentiles of the times of single calls."""
+    """Make a sample of operations per second, with the percentiles of the calls' latencies."""
     ordered = sorted(latencies_s)
     highest = ordered[-1] if ordered else None
     return Sample(operations / seconds, percentile(ordered, 50), percentile(ordered, 99), highest, details)
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float | None:
-    """The smallest of the ascending values that `percent` % of them don't exceed; None without values."""
+    """The smallest of the ascending values that at least `percent` % of them don't exceed; None without values."""
     if not ordered:
         return None
     return ordered[max(0, -(-len(ordered) * percent // 100).__int__() - 1)]
@@ -219,7 +221,7 @@ def median(values: Sequence[float]) -> float:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Columns of equal width, two blanks between; numbers to the right."""
+    """Align the cells in columns with two blanks between them; numbers are right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = [cell.rjust(w) if cell[:1].isdigit() else cell.ljust(w) for cell, w in zip(row, widths, strict=True)]
@@ -227,21 +229,23 @@ def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def shown(value: float) -> str:
-    """A number with three significant digits, or more if it has more before the point: 1,234 or 56.7 or 0.123."""
+    """Format a number with three significant digits, or more if the integer part has more: 1,234 or 56.7 or 0.123."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}"
 
 
 def brief(sample: Sample | None) -> str:
-    """p50 and p99 in milliseconds."""
+    """Format p50 and p99 in milliseconds; "" if there are none."""
     if sample is None or sample.p50_s is None or sample.p99_s is None:
         return ""
     return f"{shown(sample.p50_s * 1000)}/{shown(sample.p99_s * 1000)}"
 
 
 def compared(own: Sample | None, peer: Sample | None) -> str:
-    """The details of our sample, each as "name ours / the peer's", or as "name ours" if the peer's sample lacks it."""
+    """Format the details of Minka's sample: "name minka's / the peer's", or "name minka's" if the peer lacks the
+    detail.
+    """
     if own is None:
         return ""
     theirs = peer.details if peer else {}
@@ -252,7 +256,7 @@ def compared(own: Sample | None, peer: Sample | None) -> str:
 
 
 def latencies(sample: Sample) -> str:
-    """p50 and p99, if there are any, as the end of a sentence."""
+    """Format p50 and p99 as the end of a sentence; "" if there are none."""
     return f", p50/p99 {brief(sample)} ms" if brief(sample) else ""
 
 

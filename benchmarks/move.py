@@ -1,6 +1,5 @@
-"""Moves a partition of 1 GB to another node. Compares the MB/s with those of `redis-cli --cluster reshard` for one slot
-with such keys, and of a plain copy of the same files over loopback. Also measures the effects on clients during the
-move.
+"""Moves a partition of 1 GB to another node. Compares the MB/s with `redis-cli --cluster reshard` of one slot with such
+keys, and with a plain copy of the same files over loopback. Also measures the effects of a move on clients.
 """
 
 import binascii
@@ -25,7 +24,7 @@ from minka.admin.control import Control
 from minka.testing.leftovers import Leftovers
 from minka.testing.local_cluster import LocalCluster
 
-VALUE_BYTES: Final = 1008  # with the key 1 KiB
+VALUE_BYTES: Final = 1008  # with the key, 1 KiB
 KEYS: Final = 1_000_000
 REDIS_KEYS: Final = 125_000
 QUICK_KEYS: Final = 50_000
@@ -33,8 +32,8 @@ COPY: Final = "plain copy"
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
-    """One line of the table: the figure with which the move is compared."""
+class Comparison:
+    """One line of the table: the peer with which the move is compared."""
 
     peer: str
     name: str
@@ -43,17 +42,17 @@ class Beside:
 
 
 RESHARDS: Final = (
-    Beside(REDIS, "a partition moves, beside reshard", Goal(ratio=15), 10),  # redis-cli's default
-    Beside(REDIS, "… with --cluster-pipeline 1000", None, 1000),
+    Comparison(REDIS, "a partition moves, beside reshard", Goal(ratio=15), 10),  # redis-cli's default
+    Comparison(REDIS, "… with --cluster-pipeline 1000", None, 1000),
 )
-PLAIN: Final = Beside(COPY, "a partition moves, beside a plain copy", Goal(ratio=0.5))
+PLAIN: Final = Comparison(COPY, "a partition moves, beside a plain copy", Goal(ratio=0.5))
 
-_CLIENTS: Final = 4  # clients that put, and the same number that get
-_GAP_S: Final = 0.01  # between two calls of a client
+_CLIENTS: Final = 4  # clients that put, and as many that get
+_GAP_S: Final = 0.01  # the time between two calls of a client
 _WRITTEN_KEYS: Final = 20_000
-_AROUND_S: Final = 5.0  # how long calls are measured before the move, and after it
+_AROUND_S: Final = 5.0  # the time for which calls are measured before the move, and after it
 _LONGEST_S: Final = 300.0
-_SETTLED_S: Final = 2.0  # the files are settled if none comes or goes for this time
+_SETTLED_S: Final = 2.0  # the files are settled if none is created or removed in this time
 _SETTLE_TIMEOUT_S: Final = 120.0
 
 
@@ -81,15 +80,15 @@ def run(report: Report) -> None:
                 _settle(cluster)
                 address, seconds = _move(control)
                 size = _moved(control, address, count)
-                for beside in (*RESHARDS, PLAIN):
-                    _add_speed(report, beside, MINKA, size, seconds)
+                for comparison in (*RESHARDS, PLAIN):
+                    _add_speed(report, comparison, MINKA, size, seconds)
                 _settle(cluster)
                 _copy(report, cluster)
                 _move_with_clients(report, cluster, control, count)
 
 
-def _add_speed(report: Report, beside: Beside, system: str, size: int, seconds: float) -> None:
-    case = report.case(beside.name, "MB/s", beside.peer, beside.goal)
+def _add_speed(report: Report, comparison: Comparison, system: str, size: int, seconds: float) -> None:
+    case = report.case(comparison.name, "MB/s", comparison.peer, comparison.goal)
     report.add(case, system, Sample(size / seconds / 1e6, details={"MB": size // 10**6, "seconds": round(seconds, 3)}))
 
 
@@ -101,23 +100,23 @@ def _move_redis(report: Report, count: int) -> None:
     with RedisCluster() as redis:
         redis.load((_in_slot_0(key(number)), values.randbytes(VALUE_BYTES)) for number in range(count))
         size = count * (len(_in_slot_0(key(0))) + VALUE_BYTES)
-        for number, beside in enumerate(RESHARDS * report.options.rounds):
+        for number, comparison in enumerate(RESHARDS * report.options.rounds):
             source, target = (redis.addresses[(number + i) % len(redis.addresses)] for i in (0, 1))
             started = time.monotonic()
-            _reshard(source, target, beside.pipeline)
+            _reshard(source, target, comparison.pipeline)
             seconds = time.monotonic() - started
             if redis.key_count(target) != count:
                 raise RuntimeError(f"{redis.key_count(target)} of {count} keys came to the other Redis")
-            _add_speed(report, beside, REDIS, size, seconds)
+            _add_speed(report, comparison, REDIS, size, seconds)
 
 
 def _in_slot_0(name: bytes) -> bytes:
-    """A key in slot 0: the CRC of bytes that end with their own CRC is 0, and so is the slot."""
+    """Make a key in slot 0: the CRC of bytes that end with their own CRC is 0, and so is the slot."""
     return name + binascii.crc_hqx(name, 0).to_bytes(2, "big")
 
 
 def _reshard(source: tuple[str, int], target: tuple[str, int], pipeline: int) -> None:
-    """Move one slot: redis-cli takes the lowest, which is 0."""
+    """Move slot 0 from `source` to `target`: redis-cli takes the lowest slot."""
     ids = [
         subprocess.run(["redis-cli", "-p", str(port), "CLUSTER", "MYID"], capture_output=True, check=True, text=True)
         for _, port in (source, target)
@@ -134,7 +133,7 @@ def _reshard(source: tuple[str, int], target: tuple[str, int], pipeline: int) ->
 
 
 def _move(control: Control) -> tuple[str, float]:
-    """Move the partition to the next node; returns its address, and the seconds that the move took."""
+    """Move the partition to the next node; returns this node's address, and the seconds of the move."""
     table = control.table()
     addresses = {node.id: node.address for node in table.nodes}
     (partition,) = table.partitions
@@ -147,7 +146,7 @@ def _move(control: Control) -> tuple[str, float]:
 
 
 def _moved(control: Control, address: str, count: int) -> int:
-    """The bytes of keys and values that the node has now. Raises RuntimeError if it lacks keys."""
+    """The bytes of the keys and values that the node has now. Raises RuntimeError if it lacks keys."""
     (moved,) = control.count_keys(address)
     if not moved.leader or moved.keys != count:
         raise RuntimeError(f"{moved.keys} of {count} keys are at {address}")
@@ -160,7 +159,7 @@ def _files(cluster: LocalCluster) -> list[Path]:
 
 
 def _settle(cluster: LocalCluster) -> None:
-    """Wait until RocksDB has ended its compactions, which should not be measured."""
+    """Wait until RocksDB has ended its compactions, so that they don't disturb the measurement."""
     deadline = time.monotonic() + _SETTLE_TIMEOUT_S
     files, since = _files(cluster), time.monotonic()
     while time.monotonic() - since < _SETTLED_S:
@@ -176,7 +175,7 @@ def _copy(report: Report, cluster: LocalCluster) -> None:
     leftovers = Leftovers([directory])
     try:
         for file in _files(cluster):
-            (directory / file.name).hardlink_to(file)  # so that none goes away meanwhile
+            (directory / file.name).hardlink_to(file)  # keeps the file even if RocksDB removes it
         files = sorted(directory.iterdir())
         size = sum(file.stat().st_size for file in files)
         _add_speed(report, PLAIN, COPY, size, copy(files))
@@ -225,8 +224,8 @@ def _add_latencies(report: Report, what: str, done: Done, began: float, ended: f
 
 
 def _within(done: Done, start: float, end: float) -> Iterator[float]:
-    """The seconds of the calls that were under way between `start` and `end`. A call at a border counts as during the
-    move.
+    """Yield the seconds of the calls between `start` and `end`. A call that was under way at the begin or the end of
+    the move counts as during the move.
     """
     during = start > -inf and end < inf
     for _, at, took in done.calls:
@@ -235,7 +234,7 @@ def _within(done: Done, start: float, end: float) -> Iterator[float]:
 
 
 def _pauses(cluster: LocalCluster) -> Counter[float]:
-    """The number of hand-overs, on all nodes, that held writes for at most these seconds."""
+    """By seconds: the number of hand-overs, on all nodes, that held writes for at most this time."""
     total = Counter[float]()
     for node in cluster.nodes.values():
         total.update(pauses(metrics(node.http_address)))
@@ -248,4 +247,4 @@ def _add_pause(report: Report, before: Counter[float], after: Counter[float]) ->
 
 
 if __name__ == "__main__":
-    main("move", "A partition of 1 GB moves to another node: MB/s, and what clients notice.", run)
+    main("move", "Measure the move of a partition of 1 GB to another node: its speed, and the effects on clients.", run)

@@ -1,4 +1,4 @@
-"""Real clusters of the peers on this machine, from Debian's packages: etcd and Redis."""
+"""Runs clusters of the peers etcd and Redis on this machine, from Debian's packages."""
 
 import binascii
 import csv
@@ -27,20 +27,21 @@ _PACKAGES: Final = {"redis-server": "redis-server", "redis-cli": "redis-tools", 
 _NEEDS: Final = {REDIS: ("redis-server", "redis-cli", "redis-benchmark"), ETCD: ("etcd", "etcdctl")}
 SLOTS: Final = 16_384
 _SYNCS: Final = "etcd_disk_wal_fsync_duration_seconds_count"
-_BUS: Final = 10_000  # the port of Redis's cluster bus is higher by this
+_BUS: Final = 10_000  # the port of Redis's cluster bus is higher than the node's port by this number
 
 
 def missing(peer: str) -> str:
-    """The command that installs the peer, with a reason; "" if it is installed."""
+    """The reason why the peer can't run, with the command that installs it; "" if it is installed."""
     packages = sorted({_PACKAGES[program] for program in (*_NEEDS[peer], "setpriv") if shutil.which(program) is None})
     return f"not installed; on Debian: apt-get install {' '.join(packages)}" if packages else ""
 
 
 class RedisCluster:
-    """Masters, each with `replicas` replicas. Every write is in the append-only file and synced before it is answered.
+    """A Redis cluster: masters, each with `replicas` replicas. A master answers a write when it has synced it in its
+    append-only file; as always in Redis, it doesn't wait for replicas.
 
-    The answer doesn't wait for replicas, as always in Redis. Everything else is Redis's default, except two settings
-    that would only cost it time: no snapshots beside the append-only file, and no rewriting of that file.
+    All other settings are Redis's defaults, except two that would only cost it time: no snapshots in addition to the
+    append-only file, and no rewriting of that file.
     """
 
     def __init__(self, masters: int = 3, replicas: int = 0, node_timeout_ms: int = 15_000) -> None:
@@ -67,7 +68,7 @@ class RedisCluster:
         self._group.__exit__(kind, error, tb)
 
     def add(self) -> tuple[str, int]:
-        """Start one more master, without slots, and wait until all nodes know it."""
+        """Start a master without slots, and wait until all nodes know it."""
         new = self._start_one()
         first = self.addresses[0]
         self._cli("--cluster", "add-node", f"{new[0]}:{new[1]}", f"{first[0]}:{first[1]}")
@@ -102,13 +103,13 @@ class RedisCluster:
         self._group.wait_until("every replica follows", lambda: len(self.replicas()) == count)
 
     def key_of(self, master: tuple[str, int]) -> bytes:
-        """A key that this master owns."""
+        """Find a key that this master owns."""
         owner = self._owners()
         names = (b"key-%d" % number for number in itertools.count())
         return next(name for name in names if owner[binascii.crc_hqx(name, 0) % SLOTS] == master)
 
     def rebalance(self) -> None:
-        """Give the masters without slots their share, with `redis-cli`."""
+        """Give masters without slots their share of the slots, with `redis-cli`."""
         host, port = self.addresses[0]
         self._cli("--cluster", "rebalance", f"{host}:{port}", "--cluster-use-empty-masters")
 
@@ -117,7 +118,9 @@ class RedisCluster:
         return int(self._ask(address, "DBSIZE"))
 
     def load(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
-        """Write pairs: each master gets the pairs of its slots through `redis-cli --pipe`. Raises RuntimeError."""
+        """Write pairs to the masters of their slots, through `redis-cli --pipe`. Raises RuntimeError if a write
+        fails.
+        """
         owner = self._owners()
         with ExitStack() as stack:
             files = {address: stack.enter_context(tempfile.TemporaryFile()) for address in self.addresses}
@@ -209,7 +212,7 @@ class RedisCluster:
 
 
 def redis_sample(output: str) -> Sample:
-    """The figures of one test that `redis-benchmark --csv` printed; skips lines before them. Raises RuntimeError."""
+    """Parse the output of `redis-benchmark --csv` for one test; skip the lines before it. Raises RuntimeError."""
     lines = output.splitlines()
     head = next((i for i, line in enumerate(lines) if line.startswith('"test"')), None)
     rows = list(csv.DictReader(io.StringIO("\n".join(lines[head:])))) if head is not None else []
@@ -221,7 +224,7 @@ def redis_sample(output: str) -> Sample:
 
 
 class EtcdCluster:
-    """Members with etcd's defaults, on loopback."""
+    """An etcd cluster with etcd's default settings, on loopback."""
 
     def __init__(self, members: int = 3) -> None:
         self._members = members
@@ -265,11 +268,11 @@ class EtcdCluster:
         return leader
 
     def revision(self) -> int:
-        """The number of changes that the leader has made: each put and each transaction is one."""
+        """The number of changes that the leader has made. Each put and each transaction is one change."""
         return next(revision for _, leads, revision in self._status() if leads)
 
     def syncs(self) -> float:
-        """The number of syncs of the leader's log, by its own metrics."""
+        """The number of syncs of the leader's log, according to its metrics."""
         with urllib.request.urlopen(f"http://{self.leader()}/metrics", timeout=5) as answer:
             lines = answer.read().decode().splitlines()
         return next(float(line.split()[1]) for line in lines if line.startswith(_SYNCS))
@@ -289,7 +292,9 @@ class EtcdCluster:
 
 
 def etcd_status(output: str) -> list[tuple[str, bool, int]]:
-    """For each member in the output of `etcdctl endpoint status -w json`: endpoint, True if it leads, revision."""
+    """Parse the output of `etcdctl endpoint status -w json`: for each member, its endpoint, True if it leads, its
+    revision.
+    """
     return [
         (
             member["Endpoint"].removeprefix("http://"),

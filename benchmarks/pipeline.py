@@ -1,6 +1,6 @@
-"""Measures the data pipeline on Spark: loads by ingest and by put, exports, split points. The loads are compared with
-the ceiling of this machine (the same sort and files, taken into one local RocksDB), and with the same load from Spark
-into Redis, with pipelines.
+"""Measures the data pipeline on Spark: loads by ingest and by put, exports, and split points. Ingest is compared with
+the ceiling of this machine, which is the same sort and the same files, taken into one local RocksDB. Put is compared
+with a load of the same rows from Spark into Redis, with pipelines.
 """
 
 import os
@@ -68,7 +68,7 @@ def run(report: Report) -> None:
 
 
 def _source(spark: SparkSession, folder: Path, rows: int) -> DataFrame:
-    """Rows with keys of 16 bytes and values of 100 bytes, half of which can be compressed."""
+    """Write and read back rows with keys of 16 bytes and values of 100 bytes. Half of each value can be compressed."""
     path = str(folder / "source.parquet")
     hashed = "sha2(cast(id as string), 256)"
     frame = spark.range(rows).selectExpr(
@@ -130,7 +130,7 @@ def _load(spark: SparkSession, source: DataFrame, cluster: LocalCluster, name: s
 
 
 def _idle_cpu(cluster: LocalCluster) -> float:
-    """The processor time that all daemons use while idle, in seconds a second."""
+    """The processor time that all idle daemons use, in seconds per second."""
     before, seconds = _cpu_of(cluster), _timed(lambda: time.sleep(_IDLE_SECONDS))
     return (_cpu_of(cluster) - before) / seconds
 
@@ -147,14 +147,14 @@ def _cpu_of(cluster: LocalCluster) -> float:
 
 def _cpu(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rsplit(")", 1)[1].split()
-    return sum(map(int, fields[11:15])) / 100  # its own, and of children that it has waited for
+    return sum(map(int, fields[11:15])) / 100  # of the process, and of ended children
 
 
 # The ceiling
 
 
 def _ceiling(spark: SparkSession, source: DataFrame, folder: Path) -> None:
-    """Measure the sort and the files of an ingest, without a cluster."""
+    """Do the work of an ingest without a cluster: sort the rows, write the files, and ingest them into one RocksDB."""
     folder.mkdir()
     pairs = pairs_of(source, _PAIR)
     place = F.pmod(F.xxhash64("key"), F.lit(_PARTITIONS)).cast("int").alias("place")
@@ -211,7 +211,7 @@ def _answers(port: int) -> bool:
 
 
 def _set_all(port: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Send SET for every row, a thousand in a pipeline."""
+    """Send SET for every row, in pipelines of a thousand."""
     count = 0
     with socket.create_connection((LOOPBACK, port)) as connection:
         for batch in batches:
@@ -228,13 +228,13 @@ def _set_all(port: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Record
     yield pa.RecordBatch.from_pydict({"rows": [count]})
 
 
-# Clients meanwhile
+# Clients during an ingest
 
 
 def _foreground(report: Report, spark: SparkSession, source: DataFrame, cluster: LocalCluster) -> None:
-    """Measure the waits of a client that puts every 10 ms, first alone, then while rows are ingested into another
-    keyspace. For one ingest Spark has a processor of its own, as if on another machine; for the other it shares all
-    processors.
+    """Measure the latencies of a client that puts every 10 ms: first without other work, then during two ingests into
+    other keyspaces. During the first ingest, Spark has a separate processor, as if on another machine; during the
+    second one, it shares all processors.
     """
     _create(cluster, "foreground")
     for number in range(report.options.rounds):
@@ -251,8 +251,8 @@ def _foreground(report: Report, spark: SparkSession, source: DataFrame, cluster:
 
 @contextmanager
 def _apart(spark: SparkSession, cluster: LocalCluster) -> Iterator[None]:
-    """Within the block, Spark has the last processor. The daemons and this process, with the clients that it starts,
-    have the others.
+    """Within the block, let Spark run on the last processor; and the daemons, this process and its clients on the
+    others.
     """
     everywhere = os.sched_getaffinity(0)
     last = {max(everywhere)}
@@ -269,7 +269,7 @@ def _apart(spark: SparkSession, cluster: LocalCluster) -> Iterator[None]:
 def _run_on(processors: set[int], pid: int, but: int = 0) -> None:
     """Let the threads of a process and of its descendants, except `but`, run only on these processors."""
     for task in Path(f"/proc/{pid}/task").iterdir():
-        with suppress(OSError):  # it has just ended
+        with suppress(OSError):  # the thread has just ended
             os.sched_setaffinity(int(task.name), processors)
             for child in map(int, (task / "children").read_text("utf-8").split()):
                 if child != but:

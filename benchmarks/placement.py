@@ -1,6 +1,6 @@
 """Measures the planners, without daemons. For balancers of duties: the evenness of the result, the number of moves
-above the minimum, and the time. For partitions: the time of a large plan. The balancers are compared with a hash ring
-(the package uhashring), which needs no plan and is less even.
+compared with the minimum, and the time. For partitions: the time of a large plan. The peer of the balancers is a hash
+ring (the package uhashring), which needs no plan and is less even.
 """
 
 import importlib
@@ -23,11 +23,11 @@ from minkad.core.state import State
 RING: Final = "uhashring"
 SHARDS: Final = 100
 _GOAL_DUTIES: Final = 100_000
-_GOAL: Final = Goal(at_most=2)  # seconds, of _GOAL_DUTIES on SHARDS
-_PLAN_GOAL: Final = Goal(at_most=2)  # seconds, of 100,000 partitions on 1,000 nodes
-_SMALL_PLAN_GOAL: Final = Goal(at_most=1)  # seconds, of 20,000 partitions on four nodes
+_GOAL: Final = Goal(at_most=2)  # seconds for _GOAL_DUTIES duties on SHARDS shards
+_PLAN_GOAL: Final = Goal(at_most=2)  # seconds for 100,000 partitions on 1,000 nodes
+_SMALL_PLAN_GOAL: Final = Goal(at_most=1)  # seconds for 20,000 partitions on four nodes
 _SETTINGS: Final = BalancerSettings()
-_JOINS: Final = "aa"  # sorts before all others, so that SPILL_OVER fills it
+_JOINS: Final = "aa"  # the first name in order, so SPILL_OVER fills this shard
 _LEAVES: Final = "s000"
 
 P = TypeVar("P")
@@ -35,14 +35,14 @@ P = TypeVar("P")
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Duties whose weights differ by powers of ten, on shards of three sizes, which are two thirds full."""
+    """Duties with weights from 1 to 1,000, on shards of three sizes. They fill two thirds of the shards' capacity."""
 
     duties: list[PlacedDuty]
     shards: list[ShardRoom]
 
     @classmethod
     def of(cls, count: int, seed: int) -> "World":
-        """A world with `count` duties, none of which is placed yet."""
+        """Make a world with `count` unplaced duties."""
         rng = Random(seed)
         weights = [min(1000, max(1, int(rng.lognormvariate(3, 1)))) for _ in range(count)]
         duties = [PlacedDuty(n, f"feeds/{n}", weight, n) for n, weight in enumerate(weights)]
@@ -53,7 +53,7 @@ class World:
 
 
 def run(report: Report) -> None:
-    """Measure all cases; the largest case is measured once."""
+    """Measure all cases, the largest one only once."""
     counts = [1000, 10_000] if report.options.quick else [1000, 10_000, 100_000, 1_000_000]
     ring = _ring()
     if ring is None:
@@ -63,7 +63,7 @@ def run(report: Report) -> None:
             world = World.of(count, seed)
             for name in BALANCERS:
                 _minka(report, world, name)
-                if ring is not None and name != "spill_over":  # a ring does not fill one shard after the other
+                if ring is not None and name != "spill_over":  # a ring can't fill one shard after the other
                     _beside(report, world, name, ring)
     for table in _QUICK_TABLES if report.options.quick else _TABLES:
         _partitions(report, table)
@@ -81,7 +81,7 @@ def _add(report: Report, system: str, world: World, name: str, what: str, took_s
 
 
 def _changes(world: World) -> list[tuple[str, list[ShardRoom]]]:
-    """The changes that happen once all duties are placed, each with the shards after it."""
+    """The changes of the shards that are measured when all duties are placed: each with the shards after it."""
     return [
         ("a shard joins", [ShardRoom(_JOINS, world.shards[1].capacity), *world.shards]),
         ("a shard leaves", [shard for shard in world.shards if shard.name != _LEAVES]),
@@ -89,8 +89,9 @@ def _changes(world: World) -> list[tuple[str, list[ShardRoom]]]:
 
 
 def _uneven(name: str, loads: dict[str, tuple[int, int]], shards: Sequence[ShardRoom]) -> float:
-    """The maximum divided by the mean of the figure that the balancer evens out; `loads` has numbers and weights. For
-    spill over: the number of shards in use, divided by the number of first shards that could have all duties.
+    """The unevenness of the shards: the maximum divided by the mean, of the figure that the balancer evens out. `loads`
+    has the number and the weight of each shard's duties. For spill over: the number of used shards, divided by the
+    smallest number of shards, from the first one on, that could have all duties.
     """
     if name == "spill_over":
         left, fewest = sum(weight for _, weight in loads.values()), 0
@@ -123,7 +124,7 @@ def _minka(report: Report, world: World, name: str) -> None:
 
 
 def _timed(plan: Callable[[], P]) -> tuple[P, float]:
-    """The plan, and the processor time that it took; other work of the machine doesn't count."""
+    """Return the plan, and the processor time that it took. Other work of the machine doesn't count."""
     began = time.thread_time()
     made = plan()
     return made, time.thread_time() - began
@@ -138,8 +139,8 @@ def _loads(plan: DutyPlan) -> dict[str, tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Partitions of three replicas on `nodes` nodes in `zones` zones (0: without zones); `added` nodes have nothing
-    yet.
+    """Partitions of three replicas on `nodes` nodes in `zones` zones (0: without zones), and `added` more nodes without
+    replicas.
     """
 
     partitions: int
@@ -149,7 +150,7 @@ class Table:
     goal: Goal | None = None
 
     def state(self) -> State:
-        """The table."""
+        """Build the table."""
         state = State()
         nodes = [
             Node(id=f"n{i:04}", state=NodeState.NODE_STATE_LIVE, zone=f"z{i % self.zones}" if self.zones else "")
@@ -189,12 +190,12 @@ def _partitions(report: Report, table: Table) -> None:
 
 
 def _copies(plan: Plan) -> int:
-    """The number of moves that change more than the order of replicas."""
+    """The number of moves that copy replicas. Others change only the order of replicas."""
     return sum(set(move.replicas) != set(move.target_replicas) for move in plan.moves)
 
 
 def _uneven_replicas(plan: Plan) -> float:
-    """The most replicas on a node, divided by the mean of the nodes that have any."""
+    """The most replicas on a node, divided by the mean of all nodes that have replicas."""
     counts = [node.partitions_after for node in plan.nodes if node.partitions_after]
     return max(counts) * len(counts) / sum(counts)
 
@@ -210,9 +211,7 @@ def _ring() -> Any | None:
 
 
 def _beside(report: Report, world: World, name: str, ring: Any) -> None:
-    """Measure the ring. The ring knows only capacities, and each duty has to be looked up again when a shard joins or
-    leaves.
-    """
+    """Measure the ring. It considers only capacities, and looks up each duty again when a shard joins or leaves."""
     before, took = _looked_up(world, name, ring, world.shards)
     loads = _loads_of(world, before, world.shards)
     _add(report, RING, world, name, "all placed", took, uneven=_uneven(name, loads, world.shards))
@@ -242,4 +241,4 @@ def _loads_of(world: World, found: Sequence[str], shards: Sequence[ShardRoom]) -
 
 
 if __name__ == "__main__":
-    main("placement", "How even the planners' results are, how much they move, and how long they take.", run)
+    main("placement", "Measure the planners: the evenness of their results, the number of moves, and the time.", run)

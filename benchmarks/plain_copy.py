@@ -1,8 +1,8 @@
-"""The plainest copy of files between two processes over loopback: one reads them, the other writes and syncs them,
-without checksums, a database, or clients.
+"""The plainest copy of files over loopback: one process reads the files, and another one writes and syncs them, without
+checksums, a database, or clients.
 
-The receiver is a process of its own. Its arguments are the folder to write to, and [name, size in bytes] of each file
-in JSON; it prints the port where it takes the one connection, and sends a byte there when everything is durable.
+The receiver is a separate process. Its arguments are the target folder, and [name, size in bytes] of each file in JSON.
+It prints the port on which it accepts one connection, and sends a byte on this connection when all files are durable.
 """
 
 import json
@@ -21,7 +21,7 @@ _TIMEOUT_S: Final = 120.0
 
 
 def copy(files: Sequence[Path]) -> float:
-    """Copy the files; returns the seconds from the first byte that is read until all are durable at the other end."""
+    """Copy the files; returns the seconds from the first read until all files are durable at the receiver."""
     sizes = json.dumps([(file.name, file.stat().st_size) for file in files])
     with Group("copy") as group:
         command = [sys.executable, "-m", "benchmarks.plain_copy", str(group.directory / "copied"), sizes]

@@ -1,4 +1,4 @@
-"""Processes that end with the benchmark at the latest, and ports and folders for them."""
+"""Starts processes that end with the benchmark at the latest, and finds ports and folders for them."""
 
 import json
 import random
@@ -14,13 +14,13 @@ from typing import Any, Final, Self
 from minka.testing.leftovers import Leftovers
 
 LOOPBACK: Final = "127.0.0.1"
-PORTS: Final = range(10_000, 20_000)  # with another 10,000 above each, for Redis, all below the ephemeral range
+PORTS: Final = range(10_000, 20_000)  # so the ports of Redis's bus, 10,000 higher, are below the ephemeral range
 STOP_TIMEOUT_S: Final = 10.0
 
 
 class Group:
-    """Processes, and the folder that they write to. When the group is left, or this process is killed, all of them are
-    removed.
+    """Processes, and the folder to which they write. The processes end and the folder is removed at the end of the
+    block, or when this process is killed.
     """
 
     def __init__(self, name: str) -> None:
@@ -47,29 +47,31 @@ class Group:
         self._leftovers.remove()
 
     def start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        """Start a process whose output goes to the file NAME.log."""
+        """Start a process that writes its output to the file NAME.log."""
         with (self.directory / f"{name}.log").open("ab") as log:
             return self._popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def start_talking(self, name: str, command: Sequence[str]) -> "Talk":
-        """Start a process that reads and writes lines; its stderr goes to NAME.log."""
+        """Start a process that reads and writes lines of JSON, with stderr in NAME.log."""
         with (self.directory / f"{name}.log").open("ab") as log:
             return Talk(self, self._popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log))
 
     def _popen(self, command: Sequence[str], **files: Any) -> subprocess.Popen[bytes]:
-        # setpriv makes the kernel kill it when this process ends, however that happens.
+        # setpriv lets the kernel kill the process when this process ends, for any reason.
         process = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "--", *command], **files)
         self._processes.append(process)
         return process
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
-        """Kill a process with SIGKILL, and wait for its end. From then on the group doesn't expect it to run."""
+        """Kill a process with SIGKILL, and wait for its end. From then on, it doesn't count as a process that
+        failed.
+        """
         self._processes.remove(process)
         process.kill()
         process.wait()
 
     def failed(self) -> RuntimeError:
-        """The error to raise if a process has ended too early, with the ends of the logs."""
+        """Return the error for a process that has ended too early, with the ends of all logs."""
         logs = {path.name: path.read_text("utf-8", "replace")[-1000:] for path in self.directory.glob("*.log")}
         return RuntimeError(f"a process ended; the logs end with {logs}")
 
@@ -85,7 +87,7 @@ class Group:
 
 
 class Talk:
-    """Lines of JSON to a process and from it."""
+    """Exchanges lines of JSON with a process."""
 
     def __init__(self, group: Group, process: subprocess.Popen[bytes]) -> None:
         assert process.stdin is not None, "it was started with pipes"
@@ -95,7 +97,7 @@ class Talk:
         self._in, self._out = process.stdin, process.stdout
 
     def say(self, line: Any) -> None:
-        """Write one line. Raises RuntimeError when the process has ended."""
+        """Write one line. Raises RuntimeError if the process has ended."""
         try:
             self._in.write(json.dumps(line).encode() + b"\n")
             self._in.flush()
@@ -103,7 +105,7 @@ class Talk:
             raise self._group.failed() from error
 
     def hear(self) -> Any:
-        """Wait for one line, and return it. Raises RuntimeError when the process has ended."""
+        """Wait for one line; returns its content. Raises RuntimeError if the process has ended."""
         line = self._out.readline()
         if not line:
             raise self._group.failed()
@@ -111,14 +113,14 @@ class Talk:
 
 
 def answer(line: Any) -> None:
-    """Write a line that `Talk.hear` reads; for the started process."""
-    # sys.stdout isn't used: if it is unbuffered (PYTHONUNBUFFERED), it loses the end of a long line.
+    """Write a line to the process that started this one; it reads the line with `Talk.hear`."""
+    # An unbuffered sys.stdout (PYTHONUNBUFFERED) loses the end of a long line.
     with open(1, "wb", closefd=False) as out:
         out.write(json.dumps(line).encode() + b"\n")
 
 
 def free_ports(count: int, above: int = 0) -> list[int]:
-    """Loopback ports on which nobody listens now. With `above`, the port that is `above` higher is free, too."""
+    """Find `count` loopback ports on which nobody listens now, nor on the ports that are higher by `above`."""
     found: list[int] = []
     for port in random.SystemRandom().sample(PORTS, 1000):
         if all(is_free(number) for number in {port, port + above}):

@@ -1,6 +1,8 @@
-"""Commits a second of the coordinator's Raft, beside etcd: three processes each, on loopback and one disk.
+"""Measures commits per second of the coordinator's Raft, compared with etcd: three processes each, on loopback and one
+disk.
 
-Minka's state machine only counts, etcd's is its key-value store. The comparison is about durable agreement on a log.
+Minka's state machine only counts commands; etcd's is its key-value store. So this compares the durable agreement on a
+log.
 """
 
 import asyncio
@@ -12,7 +14,7 @@ from typing import Any, Final, Self
 import grpc
 import uvloop
 
-from benchmarks.etcd_client import PUT, TXN, Load, put_request, txn_request
+from benchmarks.etcd_client import PUT, TXN, Calls, put_request, txn_request
 from benchmarks.measure import MINKA, Case, Goal, Report, main, sample_of
 from benchmarks.peers import ETCD, EtcdCluster, missing
 from benchmarks.processes import LOOPBACK, Group, Talk, free_ports
@@ -23,7 +25,7 @@ STREAMS: Final = (1, 8, 32)
 BATCH: Final = 100
 GOAL_STREAMS: Final = 8
 
-_KEYS: Final = 10_000  # etcd's puts change these in turn, so that its tree stays small
+_KEYS: Final = 10_000  # etcd's puts change the same keys again and again, so its tree stays small
 _VALUE: Final = b"v" * (COMMAND_BYTES - len(b"key/000000000000"))
 _CONNECTIONS: Final = 16
 _WARM_UP_S: Final = 0.5
@@ -46,22 +48,22 @@ def run(report: Report) -> None:
 
 def _measure_etcd(report: Report, etcd: EtcdCluster) -> None:
     leader = etcd.leader()
-    _etcd_load(PUT, leader, 16, _WARM_UP_S)
+    _call_etcd(PUT, leader, 16, _WARM_UP_S)
     for concurrency in CONCURRENCY:
         syncs, revision = etcd.syncs(), etcd.revision()
-        seconds, latencies = _etcd_load(PUT, leader, concurrency, report.options.seconds)
+        seconds, latencies = _call_etcd(PUT, leader, concurrency, report.options.seconds)
         assert etcd.revision() - revision == len(latencies), "etcd made every put, and no other"
         syncs_a_commit = (etcd.syncs() - syncs) / len(latencies)
         sample = sample_of(len(latencies), seconds, latencies, syncs_a_commit=syncs_a_commit)
         report.add(_proposals(report, concurrency), ETCD, sample)
     for streams in STREAMS:
-        seconds, latencies = _etcd_load(TXN, leader, streams, report.options.seconds)
+        seconds, latencies = _call_etcd(TXN, leader, streams, report.options.seconds)
         report.add(_batches(report, streams), ETCD, sample_of(BATCH * len(latencies), seconds, latencies))
 
 
-def _etcd_load(method: str, leader: str, concurrency: int, seconds: float) -> tuple[float, list[float]]:
-    load = Load(method, _put if method == PUT else _txn)
-    return uvloop.run(load.run(leader, concurrency, _CONNECTIONS, seconds)), load.latencies
+def _call_etcd(method: str, leader: str, concurrency: int, seconds: float) -> tuple[float, list[float]]:
+    calls = Calls(method, _put if method == PUT else _txn)
+    return uvloop.run(calls.run(leader, concurrency, _CONNECTIONS, seconds)), calls.latencies
 
 
 def _put(number: int) -> bytes:
@@ -97,7 +99,7 @@ def _batches(report: Report, streams: int) -> Case:
 
 
 async def _stream_batches(address: str, streams: int, seconds: float) -> tuple[float, list[float]]:
-    """Let each stream send a batch whenever its last one is answered. Returns the total seconds, and the seconds of
+    """Let each stream send its next batch when the last one is answered. Returns the total seconds, and the seconds of
     each batch.
     """
     latencies: list[float] = []
@@ -124,7 +126,7 @@ async def _stream_batches(address: str, streams: int, seconds: float) -> tuple[f
 
 
 class RaftGroup:
-    """Three workers, one of which leads."""
+    """A group of workers, one of which leads."""
 
     def __init__(self, voters: int = 3) -> None:
         addresses = [f"{LOOPBACK}:{port}" for port in free_ports(2 * voters)]
@@ -151,7 +153,7 @@ class RaftGroup:
 
     @property
     def leader_address(self) -> str:
-        """The address at which the leader takes batches."""
+        """The address to which batches are sent: the leader's."""
         return self._addresses[self._leader]
 
     def propose(self, concurrency: int, seconds: float) -> tuple[float, list[float]]:
@@ -177,4 +179,4 @@ class RaftGroup:
 
 
 if __name__ == "__main__":
-    main("raft", "Commits a second of the coordinator's Raft, beside etcd.", run)
+    main("raft", "Measure commits per second of the coordinator's Raft, compared with etcd.", run)

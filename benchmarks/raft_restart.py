@@ -1,8 +1,7 @@
 """Measures the time in which a restart restores the state from a snapshot and a Raft log of a million entries.
 
-This process writes the log through the real storage, and a new process restores it: the log database, the Raft log, the
-state, and the Ready loop until all committed entries are applied. The start of Python isn't measured, nor is an
-election.
+This process writes the log through the real storage. A new process opens the log database, the Raft log and the state,
+and runs the Ready loop until all committed entries are applied. The start of Python and elections don't count.
 """
 
 import asyncio
@@ -40,8 +39,8 @@ TERM: Final = 2
 
 
 def run(report: Report) -> None:
-    """Measure restarts. The log has all entries, for followers that lag; the last `behind` entries came after the
-    snapshot and have to be applied.
+    """Measure restarts. The log has all entries, since followers may need them. The last `behind` entries are newer
+    than the snapshot, so the restart applies them.
     """
     count = QUICK_ENTRIES if report.options.quick else ENTRIES
     report.notes.append(
@@ -53,7 +52,7 @@ def run(report: Report) -> None:
         with tempfile.TemporaryDirectory(prefix="minka-") as directory:
             asyncio.run(_write(Path(directory), count, count - behind))
             for number in range(report.options.rounds):
-                copy = f"{directory}/{number}"  # a restart changes it
+                copy = f"{directory}/{number}"  # since a restart changes the log
                 shutil.copytree(directory, copy, ignore=lambda _, names: [name for name in names if name.isdigit()])
                 report.add(case, MINKA, _restart(copy))
 
@@ -92,7 +91,7 @@ def _row(number: int, epoch: int) -> Partition:
 
 
 def _entries(count: int) -> Iterator[Entry]:
-    """Entries 2 to count + 1."""
+    """Yield the entries 2 to count + 1."""
     for number in range(count):
         row = _row(number % PARTITIONS, 2 + number // PARTITIONS)
         batch = RecordBatch(records=[Record(partitions_changed=PartitionsChanged(partitions=[row]))], time_ms=number)
@@ -101,7 +100,7 @@ def _entries(count: int) -> Iterator[Entry]:
 
 
 async def _write(directory: Path, count: int, covered: int) -> None:
-    """Write a log of `count` committed entries, of which the snapshot has `covered`."""
+    """Write a log of `count` committed entries, and a snapshot after the first `covered` ones."""
     db = LogDatabase.open(directory)
     try:
         log, state = RaftStorage(db), _first_state()
@@ -126,11 +125,11 @@ def _ready(entries: list[Entry], hard_state: HardState, snapshot: Snapshot | Non
     return Ready(None, hard_state, [], entries, snapshot, [], [], [], True)
 
 
-# The restart, in a process of its own
+# The restart, in a separate process
 
 
 class Machine:
-    """A state machine that has the coordinator's state, and does nothing else."""
+    """A state machine that only applies commands to the coordinator's state."""
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -140,20 +139,20 @@ class Machine:
         self.state.apply_batch(RecordBatch.FromString(data))
 
     def capture(self) -> Callable[[], bytes]:
-        """The state for the next start."""
+        """Capture the state for a snapshot."""
         return self.state.capture().encode
 
     def decode(self, snapshot: bytes) -> State:
-        """Fail: no snapshot arrives in a restart."""
+        """Fail: no snapshot arrives during this restart."""
         raise AssertionError("nobody sends a snapshot here")
 
     def restore(self, decoded: State) -> None:
-        """Fail: a restart has no snapshot to install."""
+        """Fail: no snapshot arrives during this restart."""
         raise AssertionError("nobody sends a snapshot here")
 
 
 class Nowhere:
-    """A transport to other voters, which don't exist."""
+    """A transport that loses all messages, since the other voters don't exist."""
 
     def send(self, messages: Sequence[Message]) -> None:
         """Lose the messages."""

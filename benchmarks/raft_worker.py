@@ -1,6 +1,6 @@
-"""One process of a Raft group like a node's, with a state machine that only counts; `benchmarks.raft` runs three.
+"""One voter of a Raft group like the coordinator's, with a state machine that only counts. `benchmarks.raft` runs 3.
 
-Each line on stdin is a request in JSON, and each line on stdout its answer. The process ends when stdin does.
+Each line on stdin is a request in JSON, and each line on stdout is the answer. The process ends at the end of stdin.
 """
 
 import asyncio
@@ -32,15 +32,15 @@ from minkad.storage.raft_storage import RaftStorage
 
 COMMAND_BYTES: Final = 100
 PROPOSE_METHOD: Final = "/minka.bench.Raft/Propose"
-TICK_S: Final = 0.05  # this and the next two are the defaults of a node
+TICK_S: Final = 0.05  # these constants have a node's default values
 ELECTION_TICKS: Final = 10
 SNAPSHOT_ENTRIES: Final = 10_000
-SNAPSHOT_BYTES_A_SECOND: Final = 64 * 1024 * 1024
+SNAPSHOT_BYTES_PER_SECOND: Final = 64 * 1024 * 1024
 _CLUSTER: Final = "benchmark"
 
 
 class Counter:
-    """The state machine: the number of applied commands."""
+    """A state machine that counts the applied commands."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -50,21 +50,21 @@ class Counter:
         self.count += 1
 
     def capture(self) -> Callable[[], bytes]:
-        """The count."""
+        """Capture the count for a snapshot."""
         count = self.count
         return lambda: count.to_bytes(8, "big")
 
     def decode(self, snapshot: bytes) -> int:
-        """The count of another node."""
+        """Decode the count in another node's snapshot."""
         return int.from_bytes(snapshot, "big")
 
     def restore(self, decoded: int) -> None:
-        """Take the count of another node."""
+        """Replace the count by that of another node."""
         self.count = decoded
 
 
 class Worker:
-    """The voter `raft_id` of those at `addresses`, which have the ids 1, 2, 3 …"""
+    """The voter `raft_id`. The voters at `addresses` have the ids 1, 2, 3 …"""
 
     driver: RaftDriver
 
@@ -110,7 +110,7 @@ class Worker:
         conf_state = ConfState(voters=range(1, len(self._addresses) + 1))
         raft_log.bootstrap(conf_state)
         await self._log_db.sync()
-        calls = RaftCalls(self._channels, SNAPSHOT_BYTES_A_SECOND)
+        calls = RaftCalls(self._channels, SNAPSHOT_BYTES_PER_SECOND)
         self._transport = RaftTransport(
             RaftPorts(calls.locate, _CLUSTER, f"voter-{self._id}", lambda: None).connect,
             calls.send_snapshot,

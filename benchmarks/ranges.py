@@ -1,5 +1,5 @@
-"""Measures keyspaces by ranges: the speed of a scan, the time for which a split holds up the partition's clients, and
-the sizes of partitions that are split automatically. There is no peer: Redis Cluster has slots, and etcd one key space.
+"""Measures keyspaces by ranges: the speed of a scan, the time for which a split delays the partition's clients, and the
+sizes of partitions that are split automatically. There is no peer: Redis Cluster has slots, and etcd has one key space.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ from minka.v1.cluster_pb2 import HashFunction, Operation, Partition, PartitionSt
 KEYSPACE: Final = "bench"
 MAX_BYTES: Final = 4 * 1024 * 1024
 _BATCH: Final = 5_000
-_USERS: Final = 8  # that put, and as many that get
+_USERS: Final = 8  # users that put, and as many that get
 _SCANNERS: Final = 2
 _SCANNED: Final = 1000
 _GAP_S: Final = 0.005
 _LOOK_S: Final = 0.5
-_AROUND_S: Final = 0.5  # before and after a split
+_AROUND_S: Final = 0.5  # the time before and after a split for which calls are measured
 _SETTLED_S: Final = 120.0
 
 
@@ -38,7 +38,9 @@ class _Longest(defaultdict[tuple[str, str], list[float]]):
 
 
 class Call(NamedTuple):
-    """One call of a user: its kind, its key (for a scan, the first one), its start, its seconds, and if it failed."""
+    """One call of a user: its kind, its key (for a scan, the first key), its start, its seconds, and its error
+    or "".
+    """
 
     kind: str
     key: bytes
@@ -48,7 +50,7 @@ class Call(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """The partitions at a time: seconds from the beginning, their number, and their bytes in ascending order."""
+    """The partitions at a time: the seconds since the beginning, their number, and their sizes in ascending order."""
 
     at: float
     partitions: int
@@ -67,8 +69,8 @@ def run(report: Report) -> None:
 
 
 def _nodes() -> LocalCluster:
-    """Three nodes in one session, so that each node's compactions give way to all three nodes. With a session for each
-    node, Linux would let a compaction of one keep another from a processor for 100 ms.
+    """Make a cluster of three nodes in one session, so that compactions give way to the work of all nodes. If each node
+    had its own session, Linux would let a compaction of one node keep another node from a processor for 100 ms.
     """
     return LocalCluster(3, shares_session=True)
 
@@ -97,7 +99,7 @@ async def _load(client: AsyncClient, keys: list[bytes]) -> None:
         await client.put_many({key: os.urandom(50) + bytes(50) for key in keys[start : start + _BATCH]})
 
 
-# Scans and splits by hand
+# Scans and requested splits
 
 
 async def _split_under_load(report: Report, control: Control, endpoints: Sequence[str], count: int) -> None:
@@ -145,7 +147,7 @@ async def _scan(report: Report, client: AsyncClient, count: int) -> None:
 
 
 async def _use(client: AsyncClient, kind: str, keys: list[bytes], number: int, calls: list[Call]) -> None:
-    """Make one call after the other until cancelled. `keys` may grow meanwhile."""
+    """Make one call after the other until cancelled. The caller may add keys to `keys`."""
     rng = Random(number)
     while True:
         key, began, error = rng.choice(keys), time.monotonic(), ""
@@ -175,7 +177,7 @@ async def _change(
     calls: list[Call],
     longest: "_Longest",
 ) -> None:
-    """Split or merge at the key, and note the longest calls of each kind, below and above the key."""
+    """Split or merge at the key; note the longest call of each kind, for keys below it and for the others."""
     before = await asyncio.to_thread(_bounds_around, control, key)
     calls.clear()
     operation = await asyncio.to_thread(ask, KEYSPACE, [key], "benchmark")
@@ -208,7 +210,9 @@ def _p99(seconds: list[float]) -> Sample:
 
 
 async def _grow(report: Report, control: Control, endpoints: Sequence[str], count: int) -> None:
-    """Load until no partition is too large, while others read, write and scan the keys that are there already."""
+    """Write all keys, and wait until no partition is too large. At the same time, users read, write and scan the keys
+    that are written already.
+    """
     keys = _keys(count)
     calls: list[Call] = []
     moments: list[Moment] = []
@@ -255,7 +259,7 @@ def _add_users(report: Report, name: str, calls: list[Call]) -> None:
 
 
 async def _look(control: Control, began: float, moments: list[Moment]) -> None:
-    """Note the partitions' sizes now and then, until cancelled."""
+    """Note the partitions' sizes every half second, until cancelled."""
     while True:
         status = await asyncio.to_thread(control.status)
         sizes = sorted(stats.bytes for stats in status.replicas)
@@ -264,7 +268,7 @@ async def _look(control: Control, began: float, moments: list[Moment]) -> None:
 
 
 def _add_moments(report: Report, name: str, moments: list[Moment]) -> None:
-    """Add the unevenness of the partitions over time: the size of the largest divided by the mean of all."""
+    """Add the unevenness of the partitions over time: the size of the largest one divided by the mean size."""
     uneven = [
         (moment, moment.bytes[-1] * len(moment.bytes) / sum(moment.bytes)) for moment in moments if any(moment.bytes)
     ]
@@ -277,7 +281,7 @@ def _add_moments(report: Report, name: str, moments: list[Moment]) -> None:
 
 
 def _is_settled(control: Control) -> bool:
-    """True if no partition is too large or being split, and all their sizes are known."""
+    """True if no partition is too large or splitting, and all sizes are known."""
     status = control.status()
     rows: list[Partition] = list(status.table.partitions)
     known = {stats.partition_id: stats.bytes for stats in status.replicas}
@@ -285,4 +289,4 @@ def _is_settled(control: Control) -> bool:
 
 
 if __name__ == "__main__":
-    main("ranges", "Keyspaces by ranges: scans, splits by hand and by size.", run)
+    main("ranges", "Measure keyspaces by ranges: scans, requested splits, and splits by size.", run)

@@ -1,6 +1,6 @@
-"""Measures keyspaces by ranges under an uneven load: all requests are for one of four ranges, and follow Zipf's law.
-The figures compare the load of the busiest node with the mean of all nodes: before and after the range has been split
-and spread, and over time. There is no peer: Redis Cluster moves no slot automatically, and etcd has one key space.
+"""Measures keyspaces by ranges with uneven traffic: all requests are for one of four ranges, and follow Zipf's law. The
+figures are the load of the busiest node divided by the mean of all nodes: before the range is split and its parts move,
+after that, and over time. There is no peer: Redis Cluster moves no slot automatically, and etcd has one key space.
 """
 
 import asyncio
@@ -24,29 +24,29 @@ from minka.v1.cluster_pb2 import HashFunction, PartitionState
 KEYSPACE: Final = "bench"
 MAX_OPS: Final = 200
 KEYS: Final = 100_000
-EXPONENT: Final = 0.99  # as in YCSB
+EXPONENT: Final = 0.99  # the same as in YCSB
 _USERS: Final = 16
-_GAP_S: Final = 0.01  # between two calls of a user: together they ask for up to 1,600 keys a second
+_GAP_S: Final = 0.01  # the time between two calls of a user: all users ask for up to 1,600 keys per second
 _SHARE_OF_PUTS: Final = 0.1
-_BEFORE_S: Final = (2.0, 5.0)  # then the rates are known, and nothing is split yet
+_BEFORE_S: Final = (2.0, 5.0)  # in this time, the rates are known, and no partition is split yet
 _SHOWN_S: Final = (5, 10, 15, 20, 30, 45, 60, 90, 120)
 _SMOOTHED: Final = 5  # seconds
 _BATCH: Final = 5_000
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
-EVEN: Final = 1.35  # a tenth above the skew to which nodes are evened out
+EVEN: Final = 1.35  # 10 % above the skew that the controller accepts
 
 
 @dataclass(slots=True)
 class Second:
-    """The state of the cluster at a number of seconds after the load's beginning. By node: keys a second as the leaders
-    report them, and the processor time used so far.
+    """The state of the cluster, `at` seconds after the traffic began. `ops` has the keys per second that the leaders
+    report, by node; `cpu` has the processor seconds used so far, by node.
     """
 
     at: float
     ops: dict[str, int]
     cpu: dict[str, float]
     partitions: int
-    asked: int  # keys, by all users until now
+    asked: int  # the number of keys that all users have asked for
 
     @property
     def skew(self) -> float:
@@ -111,7 +111,7 @@ async def _watch(
             seen.append(await asyncio.to_thread(_look, control, cluster, began, calls))
             for user in users:
                 if user.done():
-                    user.result()  # raises what it met
+                    user.result()  # raises the user's error
         for user in users:
             user.cancel()
         await asyncio.gather(*users, return_exceptions=True)
@@ -158,7 +158,7 @@ def _cpu_seconds(pid: int) -> float:
 
 
 def _smoothed(seen: Sequence[Second]) -> Iterator[tuple[Second, float]]:
-    """Each second that was seen, with the skew of the last five."""
+    """Yield each second with the skew over the last five seconds."""
     for end in range(_SMOOTHED, len(seen) + 1):
         last = seen[end - _SMOOTHED : end]
         yield last[-1], _skew([sum(second.ops[node] for second in last) for node in last[0].ops])
@@ -193,4 +193,4 @@ def _report(report: Report, name: str, seen: list[Second], calls: list[Call], mo
 
 
 if __name__ == "__main__":
-    main("ranges_load", "Keyspaces by ranges: a Zipf load on one range, split and spread.", run)
+    main("ranges_load", "Measure keyspaces by ranges: a range with Zipf traffic is split, and its parts move.", run)

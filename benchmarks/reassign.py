@@ -1,5 +1,5 @@
-"""Lets a fourth node join three, so that a quarter of the keys moves to it. Measures the speed of the move, beside
-`redis-cli --cluster rebalance` of the same keys, and the pauses of writes meanwhile.
+"""Adds a fourth node to three, and moves a quarter of the keys to it. Measures the speed, compared with
+`redis-cli --cluster rebalance` of the same keys, and the pauses of writes during the move.
 """
 
 import time
@@ -20,16 +20,16 @@ from minka.v1.cluster_pb2 import Operation, OperationState
 KEYS: Final = 1_000_000
 QUICK_KEYS: Final = 100_000
 PARTITIONS: Final = 64
-PAUSE_PARTITIONS: Final = 256  # for more pauses: a quarter of them moves
-WRITTEN_KEYS: Final = 20_000  # keys that are written again during the move
+PAUSE_PARTITIONS: Final = 256  # a quarter of them moves, each with a pause
+WRITTEN_KEYS: Final = 20_000  # keys that clients overwrite during the move
 
-_GAP_S: Final = 0.1  # between two puts to the same partition while pauses are measured
-_AROUND_S: Final = 3.0  # puts are measured for this time before the move, and after it
+_GAP_S: Final = 0.1  # the time between two puts to the same partition while pauses are measured
+_AROUND_S: Final = 3.0  # the time for which puts are measured before the move, and after it
 _OPERATION_TIMEOUT_S: Final = 300.0
 _POLL_S: Final = 0.02
 _PAUSE: Final = "minka_migration_write_pause_seconds_bucket"
 
-Buckets = dict[float, int]  # by upper bound, the number of values up to it
+Buckets = dict[float, int]  # by upper bound: the number of values up to this bound
 
 
 def run(report: Report) -> None:
@@ -37,9 +37,9 @@ def run(report: Report) -> None:
     report.absent |= {REDIS: reason} if (reason := missing(REDIS)) else {}
     count = QUICK_KEYS if report.options.quick else KEYS
     report.notes.append(
-        f"{count:,} keys of {len(key(0))} bytes with values of {len(VALUE)}. keys/s is from the request to the last "
-        f"partition moved, of {PARTITIONS} that nobody uses meanwhile. Pauses and latencies: {PAUSE_PARTITIONS} "
-        f"partitions, a put every {_GAP_S * 1000:g} ms to each that moves."
+        f"{count:,} keys of {len(key(0))} bytes with values of {len(VALUE)}. keys/s: from the request until the last "
+        f"partition has moved, with {PARTITIONS} partitions and no clients. Pauses and latencies: "
+        f"{PAUSE_PARTITIONS} partitions, a put every {_GAP_S * 1000:g} ms to each partition that moves."
     )
     for _ in range(report.options.rounds):
         if REDIS not in report.absent:
@@ -79,7 +79,7 @@ def _add_speed(report: Report, system: str, keys: int, seconds: float) -> None:
 
 
 def finish(control: Control, operation: Operation) -> None:
-    """Wait for the end of an operation. Raises RuntimeError if it did not succeed, TimeoutError after five minutes."""
+    """Wait for the end of an operation. Raises RuntimeError if it fails, TimeoutError after five minutes."""
     deadline = time.monotonic() + _OPERATION_TIMEOUT_S
     while operation.state == OperationState.OPERATION_STATE_RUNNING:
         if time.monotonic() > deadline:
@@ -115,7 +115,7 @@ def _reassign_under_load(report: Report, count: int) -> None:
 
 
 def _writers(control: Control, plan: Plan, endpoints: Sequence[str]) -> Work:
-    """One client for each partition that the plan moves."""
+    """Describe clients that write: one for each partition that the plan moves."""
     slot_of = {partition.id: partition.slot for partition in control.table().partitions}
     slots = [slot_of[move.partition_id] for move in plan.moves]
     return Work(
@@ -160,12 +160,12 @@ def metrics(http_address: str) -> str:
 
 
 def pauses(text: str) -> Buckets:
-    """The times for which hand-overs held writes, in seconds, from a node's metrics."""
+    """The times for which hand-overs held writes, in seconds, according to a node's metrics."""
     return buckets_of(text, _PAUSE)
 
 
 def buckets_of(metrics: str, name: str) -> Buckets:
-    """The buckets of a histogram without labels in Prometheus's text format."""
+    """Parse the buckets of a histogram without labels from Prometheus's text format."""
     found = (line.split('"') for line in metrics.splitlines() if line.startswith(f'{name}{{le="'))
     return {float(bound): int(float(count.removeprefix("}"))) for _, bound, count in found}
 
@@ -178,9 +178,9 @@ def _added(many: Iterable[Buckets]) -> Buckets:
 
 
 def quantile(buckets: Buckets, share: float) -> float:
-    """The value that this share of the values doesn't exceed, computed like Prometheus' histogram_quantile: by linear
-    interpolation between the bounds of the quantile's bucket; in the last bucket it is the last finite bound. Raises
-    RuntimeError if there are no values.
+    """The value that this share of the values doesn't exceed, computed like Prometheus's histogram_quantile: by linear
+    interpolation between the bounds of its bucket; in the last bucket, the last finite bound. Raises RuntimeError if
+    there are no values.
     """
     rank = share * max(buckets.values(), default=0)
     if rank == 0:
@@ -194,4 +194,4 @@ def quantile(buckets: Buckets, share: float) -> float:
 
 
 if __name__ == "__main__":
-    main("reassign", "A quarter of the keys moves to a fourth node: how fast, and for how long writes pause.", run)
+    main("reassign", "Move a quarter of the keys to a fourth node: measure the speed, and the pauses of writes.", run)

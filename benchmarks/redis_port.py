@@ -1,9 +1,10 @@
-"""SETs and GETs a second of a node's data port with Redis's protocol, beside redis-server; redis-benchmark asks both.
+"""Measures SETs and GETs per second of a data port with Redis's protocol, compared with redis-server. redis-benchmark
+sends the requests to both.
 
-The first cases have one node and one replica, beside one redis-server: both make a SET durable before they answer. The
-other cases have three nodes and three replicas: a SET is durable on all three before it is answered. Beside them stand
-the same redis-server, which makes no such promise, and etcd, which syncs on two of three. All systems are measured in
-turn, so that other work of the machine disturbs them alike.
+In the first cases, Minka has one node and one replica, and is compared with one redis-server: both make a SET durable
+before they answer. In the other cases, Minka has three nodes and three replicas, and makes a SET durable on all three
+before it answers. They are compared with the same redis-server, which syncs only one copy, and with etcd, which syncs
+two of three copies. The systems are measured in turn, so other work of the machine disturbs them equally.
 """
 
 import subprocess
@@ -15,7 +16,7 @@ from typing import Final
 
 import uvloop
 
-from benchmarks.etcd_client import PUT, Load, put_request
+from benchmarks.etcd_client import PUT, Calls, put_request
 from benchmarks.measure import MINKA, Case, Goal, Report, Sample, main, sample_of
 from benchmarks.peers import ETCD, REDIS, EtcdCluster, missing, redis_sample
 from benchmarks.processes import LOOPBACK, Group, free_ports
@@ -29,18 +30,18 @@ PARTITIONS: Final = 1
 _ONLINE_S: Final = 30.0
 _FILLING: Final = ("-c", "16", "-P", "64")
 REPLICAS: Final = 3
-REPLICAS_GOAL: Final = 0.25  # of Redis's figure with one
+REPLICAS_GOAL: Final = 0.25  # the share of Redis's figure to reach, with three replicas
 ETCD_GOAL: Final = 2
 _CONNECTIONS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A load: `clients` connections, each with `pipeline` commands under way."""
+    """A workload: `clients` connections, each with `pipeline` commands under way."""
 
     clients: int
     pipeline: int
-    guess: dict[str, int]  # commands a second; sets the number of commands, since redis-benchmark takes no duration
+    guess: dict[str, int]  # commands per second; sets their number, since redis-benchmark takes no duration
     goals: dict[str, float]  # the share of Redis's figure to reach, with one replica
 
     def __str__(self) -> str:
@@ -60,7 +61,7 @@ def run(report: Report) -> None:
     """Measure all cases, and add them to the report."""
     if reason := missing(REDIS):
         report.absent |= {REDIS: reason}
-        report.notes.append("The load comes from redis-benchmark, so nothing was measured.")
+        report.notes.append("Nothing was measured, since redis-benchmark has to send the requests.")
         return
     report.absent |= {ETCD: reason} if (reason := missing(ETCD)) else {}
     report.notes.append(
@@ -103,9 +104,9 @@ def _sample(report: Report, port: int, operation: str, shape: Shape) -> Sample:
 
 
 def _puts_of_etcd(etcd: EtcdCluster, seconds: float) -> Sample:
-    load = Load(PUT, lambda number: put_request(b"key:%012d" % (number % KEYS), b"x" * VALUE_BYTES))
-    took = uvloop.run(load.run(etcd.leader(), AGAINST_ETCD.clients, _CONNECTIONS, seconds))
-    return sample_of(len(load.latencies), took, load.latencies)
+    calls = Calls(PUT, lambda number: put_request(b"key:%012d" % (number % KEYS), b"x" * VALUE_BYTES))
+    took = uvloop.run(calls.run(etcd.leader(), AGAINST_ETCD.clients, _CONNECTIONS, seconds))
+    return sample_of(len(calls.latencies), took, calls.latencies)
 
 
 def _benchmark(port: int, operation: str, load: tuple[str, ...], requests: int) -> str:
@@ -116,7 +117,7 @@ def _benchmark(port: int, operation: str, load: tuple[str, ...], requests: int) 
 
 @contextmanager
 def _redis() -> Iterator[int]:
-    """The port of a redis-server that syncs each write before it answers."""
+    """Run a redis-server that syncs each write before it answers; yields its port."""
     with Group(REDIS) as group:
         (port,) = free_ports(1)
         command = ["redis-server", "--bind", LOOPBACK, "--port", str(port), "--dir", str(group.directory)]
@@ -131,7 +132,7 @@ def _redis() -> Iterator[int]:
 
 @contextmanager
 def _minka(replicas: int) -> Iterator[int]:
-    """The data port of the node that leads the keyspace `default`."""
+    """Run a cluster; yields the data port of the node that leads the partition of the keyspace `default`."""
     with LocalCluster(replicas) as cluster, Control(cluster.endpoints) as control:
         control.create_keyspace("default", PARTITIONS, HashFunction.HASH_FUNCTION_CRC16, replicas=replicas)
         deadline = time.monotonic() + _ONLINE_S
@@ -148,4 +149,8 @@ def _is_whole(row: Partition, replicas: int) -> bool:
 
 
 if __name__ == "__main__":
-    main("redis_port", "SETs and GETs a second with Redis's protocol, beside redis-server and etcd.", run)
+    main(
+        "redis_port",
+        "Measure SETs and GETs per second with Redis's protocol, compared with redis-server and etcd.",
+        run,
+    )

@@ -1,6 +1,6 @@
-"""Measures a cluster whose table is large: the time to create the partitions, the cost of an idle daemon, the time in
-which leaderships move when a node is killed, the time until its replicas are in sync when it is back, and the waits of
-people and clients. There is no peer: the goals are what Minka promises.
+"""Measures a cluster with a large table: the time to create the partitions, the processor time of an idle daemon, the
+time until other nodes lead the partitions of a killed node, the time until a restarted node's replicas are in sync, and
+the latencies of commands and clients. There is no peer; the goals are Minka's own.
 """
 
 import os
@@ -27,7 +27,7 @@ from minkad.core.state import State
 
 NODES: Final = 4
 KEYSPACE: Final = "large"
-VICTIM: Final = "ephesus"  # no voter, hence not the active controller
+VICTIM: Final = "ephesus"  # not a voter, hence not the active controller
 _MIB: Final = 1024 * 1024
 _IDLE_S: Final = 20.0
 _GIVE_UP_S: Final = 300.0
@@ -40,7 +40,7 @@ _RSS: Final = re.compile(r"^VmRSS:\s+(\d+) kB", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """One cluster, and its goals. They are in seconds, except `idle`, the share of a core in percent."""
+    """The size of a cluster, and its goals. Goals are in seconds, except `idle`, which is in percent of a core."""
 
     partitions: int
     replicas: int
@@ -53,7 +53,7 @@ class Size:
     planned: float = 1.0
 
     def twice(self) -> "Size":
-        """The same size with twice the time for all steps after the creation."""
+        """Return the same size with doubled goals, except for the creation."""
         times = (2 * value for value in (self.moved, self.in_sync, self.status, self.first_put, self.planned))
         return Size(self.partitions, self.replicas, self.created, 2 * self.idle, *times)
 
@@ -63,7 +63,7 @@ QUICK: Final = (Size(2_000, 3, created=2.0),)
 
 
 def run(report: Report) -> None:
-    """Measure one cluster for each size. There is only one round, as it takes minutes."""
+    """Measure one cluster of each size, in a single round, since a round takes minutes."""
     _measure_table(report)
     for size in QUICK if report.options.quick else SIZES:
         with LocalCluster(NODES) as cluster, Control(cluster.endpoints, timeout=60) as control:
@@ -71,7 +71,7 @@ def run(report: Report) -> None:
 
 
 def _measure_table(report: Report) -> None:
-    """Measure the table alone in this process, with 100,000 partitions on 1,000 nodes."""
+    """Measure only the table, with 100,000 partitions on 1,000 nodes, in this process."""
     before = _resident(os.getpid())
     state = _a_table(100_000, 3, 1000)
     memory = (_resident(os.getpid()) - before) / 1024 / len(state.partitions)
@@ -91,7 +91,7 @@ def _measure_table(report: Report) -> None:
 
 
 def _a_table(partitions: int, replicas: int, nodes: int) -> State:
-    """A table that was made by records: each row was created, and then changed once."""
+    """Build a table as records would: create each row, then change it once."""
     state = State()
     names = [f"node-{number:04}" for number in range(nodes)]
     state.nodes = {name: Node(id=name, raft_id=1 + i, state=NodeState.NODE_STATE_LIVE) for i, name in enumerate(names)}
@@ -112,21 +112,21 @@ def _timed(work: Callable[[], T]) -> tuple[T, float]:
 
 @dataclass
 class _Table:
-    """The table of one node, kept up to date by its changes."""
+    """A copy of one node's table. `refresh` brings it up to date."""
 
     address: str
     version: int = 0
     cluster: str = ""
     nodes: dict[str, Node] = field(default_factory=dict)
     rows: dict[int, Partition] = field(default_factory=dict)
-    failed: set[str] = field(default_factory=set)  # nodes that were FAILED at any time
+    failed: set[str] = field(default_factory=set)  # nodes that have been FAILED at any time
 
     def __post_init__(self) -> None:
         options = [("grpc.max_receive_message_length", 128 * _MIB)]
         self._stub = MetadataStub(grpc.insecure_channel(self.address, options))
 
     def refresh(self) -> None:
-        """Take the changes."""
+        """Get the changes of the table from the node, and apply them."""
         answer = self._stub.GetTable(
             GetTableRequest(known_version=self.version, known_cluster=self.cluster), timeout=30
         )
@@ -140,7 +140,7 @@ class _Table:
         self.failed |= {node.id for node in self.nodes.values() if node.state == NodeState.NODE_STATE_FAILED}
 
     def until(self, what: str, is_so: Callable[[Partition], bool], count: int) -> float:
-        """Wait until `is_so` is true of all `count` rows; returns the seconds of the wait."""
+        """Wait until there are `count` rows, and `is_so` is true of all; returns the seconds of the wait."""
         began = time.monotonic()
         while True:
             self.refresh()
@@ -197,7 +197,7 @@ class _Lab:
         return time.monotonic() - began
 
     def _idle(self) -> Iterator[tuple[str, float]]:
-        time.sleep(_IDLE_S / 4)  # what the creation has left to do
+        time.sleep(_IDLE_S / 4)  # lets the last work of the creation end
         before = {name: _processor_seconds(node.pid) for name, node in self.cluster.nodes.items()}
         time.sleep(_IDLE_S)
         for name, node in self.cluster.nodes.items():
@@ -233,7 +233,9 @@ class _Lab:
         return time.monotonic() - began
 
     def _kill(self) -> None:
-        """Kill the victim. If partitions have one replica, those that the victim led are OFFLINE afterwards."""
+        """Kill the victim, and measure the time until no partition has it as leader. Partitions whose only replica it
+        had are OFFLINE then.
+        """
         count, began = self.size.partitions, time.monotonic()
         self.cluster.kill(VICTIM)
         self.table.until("are all led elsewhere or OFFLINE", lambda row: row.leader != VICTIM, count)
@@ -253,7 +255,7 @@ class _Lab:
         return time.monotonic() - began
 
     def _stall(self) -> float:
-        """The most processor time, in seconds, that a turn of any running node's event loop has taken."""
+        """The processor time, in seconds, of the longest turn of any node's event loop."""
         return max(_longest_turn(node.http_address) for node in self.cluster.nodes.values())
 
 
@@ -283,4 +285,4 @@ def _longest_turn(http_address: str) -> float:
 
 
 if __name__ == "__main__":
-    main("scale", "A cluster with a large table: 20,000 partitions of three replicas, and 100,000 of one.", run)
+    main("scale", "Measure clusters with a large table: 20,000 partitions of three replicas, and 100,000 of one.", run)

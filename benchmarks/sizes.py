@@ -1,5 +1,6 @@
-"""Measures the error of a partition's estimated size, and the estimate's cost for a write. This needs neither daemons
-nor a peer: one database of a partition is written as if log entries were applied.
+"""Measures the error of a partition's estimated size, and the processor time that the estimate adds to a write. There
+are neither daemons nor a peer: the benchmark writes to the database of one partition, as a node does when it applies
+log entries.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from minkad.storage.applied import Applied
 from minkad.storage.data_database import DataDatabase
 from minkad.storage.size_estimate import Size
 
-_CACHE_BYTES: Final = 256 * 1024 * 1024  # as a node's
+_CACHE_BYTES: Final = 256 * 1024 * 1024  # the same as a node's
 _FLUSH_BYTES: Final = 16 * 1024 * 1024
 _BATCH: Final = 500
 _VALUE: Final = bytes(100)
@@ -42,7 +43,7 @@ def run(report: Report) -> None:
             asyncio.run(_cost(report, batch))
 
 
-# What is written, one part after the other
+# The writes of each case, in parts
 
 
 def _once(keys: list[bytes], _: Random) -> list[Pairs]:
@@ -99,7 +100,7 @@ async def _error(report: Report, name: str, case: Case, count: int, seed: int) -
         for part in case(keys, rng):
             await _write(data, list(part), sizes)
             estimated = max(estimated, _off(data.size(), sizes))
-            if data.size_error() > MAX_ERROR:  # what the daemon does
+            if data.size_error() > MAX_ERROR:  # then the daemon would measure it
                 measured += 1
                 await data.compact()
             worst = max(worst, _off(data.size(), sizes))
@@ -148,7 +149,7 @@ async def _database() -> AsyncIterator[DataDatabase]:
 
 
 async def _cost(report: Report, batch: int) -> None:
-    """The processor time a key for applying new keys, and for applying the same keys again."""
+    """Measure the processor time per key for applying new keys, and for applying the same keys again."""
     rng = Random(1)
     count = _COST_KEYS if batch > 1 else _COST_KEYS // 5
     keys = [rng.randbytes(16) for _ in range(count)]
@@ -163,4 +164,4 @@ async def _cost(report: Report, batch: int) -> None:
 
 
 if __name__ == "__main__":
-    main("sizes", "How far off the size of a partition is, and what it costs to know it.", run)
+    main("sizes", "Measure the error of a partition's estimated size, and the cost of the estimate.", run)

@@ -1,5 +1,5 @@
-"""Measures the time of `minkactl status` from Enter to its last line, beside a Python that only imports grpcio: the
-minimum for a command that speaks gRPC.
+"""Measures the time of `minkactl status` from its start to its end, compared with a Python that only imports grpcio:
+the minimum for a command that uses gRPC.
 """
 
 import os
@@ -34,8 +34,8 @@ def run(report: Report) -> None:
 
 
 def _runs(command: list[str]) -> Sample:
-    """The median time of several runs of a command."""
-    _seconds(command)  # compiles what isn't compiled yet
+    """Run a command several times; returns the median time."""
+    _seconds(command)  # a first run, which compiles modules
     seconds = sorted(_seconds(command) for _ in range(_RUNS))
     median = seconds[len(seconds) // 2]
     return Sample(median, p50_s=median, p99_s=seconds[-1], max_s=seconds[-1])
@@ -49,4 +49,4 @@ def _seconds(command: list[str]) -> float:
 
 
 if __name__ == "__main__":
-    main("status", "How long minkactl status takes.", run)
+    main("status", "Measure how long minkactl status takes.", run)

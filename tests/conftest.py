@@ -1,4 +1,4 @@
-"""Shared by all tests: the `seeds` marker with its options, and the settings of Hypothesis."""
+"""The setup of all tests: the `seeds` marker with its options, the ports, and the settings of Hypothesis."""
 
 import gc
 import os
@@ -11,11 +11,11 @@ from hypothesis import settings
 
 from minka.testing import local_cluster
 
-# Reproducible: the same examples in every run. Durations vary on a busy machine, so they aren't judged here.
+# Each run tries the same examples. There is no deadline, since durations vary on a busy machine.
 settings.register_profile("minka", derandomize=True, database=None, deadline=None, print_blob=True)
 settings.load_profile("minka")
 
-_WORKERS = 8  # they get different ports
+_WORKERS = 8  # processes that get different ports
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -30,15 +30,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _seed_of_commit() -> int:
-    """A number made of the commit, so each commit tries other seeds, and each run of a commit the same seeds. 0 outside
-    of a repository.
+    """A number derived from the commit; 0 outside of a repository. So each commit tries other seeds, and all runs of a
+    commit try the same seeds.
     """
     shown = subprocess.run(["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, check=False)
     return int(shown.stdout[:7] or b"0", 16)
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    """Say which seeds are run."""
+    """Return the line of the header that names the first seed."""
     return f"seeds: from {config.option.first_seed} on"
 
 
@@ -48,8 +48,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Let garbage collections leave out all imported modules. Otherwise, in a process that runs the whole suite, each
-    would take a quarter of a second.
+    """Exclude all imported modules from garbage collections. In a process that runs the whole suite, a collection with
+    them would take a quarter of a second.
     """
     gc.collect()
     gc.freeze()

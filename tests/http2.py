@@ -1,10 +1,10 @@
-"""HTTP/2 by hand, for messages that gRPC's own clients never send."""
+"""Encodes HTTP/2 without gRPC, for requests that gRPC's own clients never send."""
 
 import struct
 
 
 def preface(path: bytes) -> bytes:
-    """The beginning of an HTTP/2 connection and of a call to a method, without gRPC's help."""
+    """Encode the beginning of an HTTP/2 connection, and of a call to the method with this path."""
 
     def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
         return struct.pack(">I", len(payload))[1:] + bytes((kind, flags)) + struct.pack(">I", stream) + payload

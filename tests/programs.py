@@ -1,5 +1,5 @@
-"""Programs of the machine that some tests run. If a program is missing, the tests that need it are skipped, and counted
-with the reason at the end of the run. In CI, which installs all programs, these tests fail.
+"""Finds the programs that some tests run. If a program is missing, the tests that need it are skipped, and the end of
+the run counts them with the reason. In CI, which installs all programs, these tests fail.
 """
 
 import os
@@ -8,11 +8,11 @@ from typing import Final
 
 import pytest
 
-_PACKAGES: Final = {"openssl": "openssl", "redis-cli": "redis-tools", "systemd-analyze": "systemd"}  # Debian's
+_PACKAGES: Final = {"openssl": "openssl", "redis-cli": "redis-tools", "systemd-analyze": "systemd"}  # in Debian
 
 
 def program(name: str) -> str:
-    """The path of this program; skips the test if it isn't installed."""
+    """Return the path of this program; skip the test if the program isn't installed, or fail it in CI."""
     path = shutil.which(name)
     if path is None:
         reason = f"{name} isn't installed; on Debian: apt-get install {_PACKAGES[name]}"

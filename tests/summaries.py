@@ -1,4 +1,4 @@
-"""A node's answers to requests for summaries and lists, made of its answer to GetStatus with the whole table."""
+"""Computes a node's answers to requests for summaries and lists from its answer to GetStatus with the whole table."""
 
 from collections.abc import Collection, Iterator
 
@@ -10,7 +10,7 @@ from minkad.core.unserved import UnservedCounts
 
 
 def summarized(whole: GetStatusResponse, silent: Collection[str] = ()) -> GetStatusResponse:
-    """The same status with a summary instead of partitions."""
+    """Return the same status with a summary instead of the partitions."""
     status = _without_partitions(whole)
     status.summary.CopyFrom(summary_of(whole))
     status.summary.only_on_silent = sum(set(row.isr) <= set(silent) for row in whole.table.partitions)
@@ -18,7 +18,7 @@ def summarized(whole: GetStatusResponse, silent: Collection[str] = ()) -> GetSta
 
 
 def summary_of(status: GetStatusResponse) -> TableSummary:
-    """The sums over the status's partitions."""
+    """Compute the summary of the status's partitions."""
     counts, table = TableCounts(), status.table
     assert not list(counts.place({node.id: node.zone for node in table.nodes}))
     for row in table.partitions:
@@ -45,7 +45,7 @@ def _unserved(status: GetStatusResponse) -> Unserved:
 
 
 def listed(whole: GetStatusResponse, request: ListPartitionsRequest) -> Iterator[ListPartitionsResponse]:
-    """The partitions that the request asks for."""
+    """Yield the answers with the partitions for which the request asks."""
     state = State()
     state.keyspaces = {keyspace.id: keyspace for keyspace in whole.table.keyspaces}
     for row in whole.table.partitions:

@@ -1,4 +1,4 @@
-"""gRPC's behaviour when a call ends its server."""
+"""A bug of gRPC: a call with an invalid name ends the server."""
 
 import asyncio
 import contextlib
@@ -11,13 +11,13 @@ from grpc_health.v1 import health, health_pb2_grpc
 from minkad.rpc.server import _GenericHandlers
 from tests.http2 import preface
 
-_SIZES: Final = range(16, 512, 16)  # sizes in bytes of objects that Python keeps in pools of its own
+_SIZES: Final = range(16, 512, 16)  # bytes; Python keeps objects of these sizes in its own pools
 _COUNT: Final = 500
 _MARK: Final = b"\x55"
 
 
-async def _end_one_by_a_call() -> list[bytes]:
-    """Make objects of all small sizes just when the server has ended."""
+async def _end_server_by_a_call() -> list[bytes]:
+    """End a server by a call, and create objects of all small sizes just then; returns the objects."""
     objects: list[bytes] = []
     ended = asyncio.Event()
 
@@ -46,5 +46,5 @@ async def _end_one_by_a_call() -> list[bytes]:
     return objects
 
 
-async def test_a_server_that_ends_writes_to_no_memory_that_is_free() -> None:
-    assert all(set(each) == set(_MARK) for each in await _end_one_by_a_call())
+async def test_a_server_that_ends_does_not_write_to_freed_memory() -> None:
+    assert all(set(each) == set(_MARK) for each in await _end_server_by_a_call())

@@ -1,4 +1,4 @@
-"""The listener of the data port: silent callers don't keep its room for ever."""
+"""The listener of the data port: callers that send nothing don't occupy it for ever."""
 
 import asyncio
 import socket
@@ -9,7 +9,7 @@ from minkad.data_port.listener import Listener
 from tests.integration.replication.node import until
 
 
-async def test_of_many_that_say_nothing_the_oldest_count_as_clients_of_redis_soon() -> None:
+async def test_the_oldest_of_many_silent_callers_soon_count_as_redis_clients() -> None:
     made: list[str] = []
 
     def made_for(kind: str) -> asyncio.Protocol:
@@ -28,8 +28,10 @@ async def test_of_many_that_say_nothing_the_oldest_count_as_clients_of_redis_soo
     listener.stop()
 
 
-async def test_of_many_that_come_at_once_only_silent_ones_are_ended() -> None:
-    """All callers are accepted in one turn of the loop, before anything is read."""
+async def test_of_many_simultaneous_callers_only_silent_ones_are_ended() -> None:
+    """The listener accepts all callers in one turn of the loop, before it reads from any. It must not end callers that
+    have sent bytes already.
+    """
     made: list[str] = []
 
     class Heard(asyncio.Protocol):

@@ -1,5 +1,5 @@
-"""Raft's messages between nodes over real data ports, where a peer that hangs blocks no other, and its snapshots
-over real gRPC, in chunks.
+"""The transport of Raft: messages over real data ports, where a hanging peer doesn't block others, and snapshots over
+real gRPC, in chunks.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ def free_address() -> str:
 
 
 class Peer:
-    """A receiver that keeps the number of messages and the last one."""
+    """A receiver that remembers the number of messages and the last message."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -81,7 +81,7 @@ class Peer:
 
 
 class Sender:
-    """The transport of node 1, to the nodes at these addresses by raft id."""
+    """The transport of node 1. `addresses` has the other nodes' addresses, by raft id."""
 
     def __init__(
         self, addresses: dict[int, str], snapshot_bytes_per_second: int = 1000 * MIB, configured: Sequence[str] = ()
@@ -117,8 +117,8 @@ def snapshot(to: int, size: int) -> Message:
 
 
 @asynccontextmanager
-async def stopped_before() -> AsyncIterator[str]:
-    """The address of a process that hangs: the kernel accepts connections for it, and nothing is ever read."""
+async def hanging_process() -> AsyncIterator[str]:
+    """Yield the address of a process that hangs: the kernel accepts connections, but the process reads nothing."""
     kept: list[Any] = []
     server = await asyncio.start_server(lambda *streams: kept.append(streams), *free_address().split(":"), limit=1)
     try:
@@ -131,7 +131,7 @@ async def stopped_before() -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def located(data_address: str) -> AsyncIterator[str]:
-    """The address of a process that answers only one request: for the address of its data port."""
+    """Yield the address of a process that answers only requests for the address of its data port."""
     server, address = grpc.aio.server(options=[("grpc.so_reuseport", 0)]), free_address()
     coordinator_pb2_grpc.add_RaftServicer_to_server(RaftReceiver(print, print, data_address=data_address), server)
     server.add_insecure_port(address)
@@ -143,9 +143,9 @@ async def located(data_address: str) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def stopped_after_it_was_located() -> AsyncIterator[str]:
-    """The address of a process that tells the address of its data port, and reads nothing there."""
-    async with stopped_before() as data_address, located(data_address) as address:
+async def hanging_data_port() -> AsyncIterator[str]:
+    """Yield the address of a process that names its data port, and reads nothing at this port."""
+    async with hanging_process() as data_address, located(data_address) as address:
         yield address
 
 
@@ -160,8 +160,8 @@ async def test_messages_arrive_in_order_on_one_stream() -> None:
         assert not sender.unreachable
 
 
-async def test_a_data_port_that_can_not_be_reached_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    """The node answers over gRPC, so only this message says why the node takes no part."""
+async def test_an_unreachable_data_port_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """The node answers over gRPC, so only this log line says why Raft messages don't reach it."""
     caplog.set_level(logging.INFO, raft.log.name)
     async with located(free_address()) as address, Sender({2: address}) as sender:
 
@@ -175,7 +175,7 @@ async def test_a_data_port_that_can_not_be_reached_is_named(caplog: pytest.LogCa
     assert line.__dict__["address"] in line.__dict__["reason"]
 
 
-async def test_what_could_not_be_delivered_is_not_sent_when_the_node_is_back() -> None:
+async def test_undelivered_messages_are_not_sent_when_the_node_is_back() -> None:
     peer = Peer()
     async with Sender({2: peer.address}) as sender:
         sender.transport.send([heartbeat(2, 1)])
@@ -191,7 +191,7 @@ async def test_what_could_not_be_delivered_is_not_sent_when_the_node_is_back() -
 
 
 @pytest.mark.parametrize("data_address", ["", "nowhere", "127.0.0.1:port"])
-async def test_a_data_port_that_is_nowhere_is_looked_for_again(data_address: str) -> None:
+async def test_the_transport_asks_again_for_an_invalid_data_port(data_address: str) -> None:
     async with located(data_address) as address, Sender({2: address}) as sender:
 
         def is_told() -> bool:
@@ -201,7 +201,7 @@ async def test_a_data_port_that_is_nowhere_is_looked_for_again(data_address: str
         await until(is_told)
 
 
-async def test_after_a_fault_of_its_own_it_connects_again(
+async def test_the_transport_connects_again_after_a_bug(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Peer().listening() as peer, Sender({2: peer.address}) as sender:
@@ -224,9 +224,9 @@ async def test_after_a_fault_of_its_own_it_connects_again(
     ]
 
 
-async def test_what_is_passed_on_says_nothing_of_an_address() -> None:
-    """A follower passes on node 3's request to lead. The receiver must not take the follower's address for that of node
-    3.
+async def test_a_forwarded_message_does_not_change_the_known_address() -> None:
+    """A follower passes on a request of node 3 to lead. The receiver must not take the follower's address for
+    node 3's.
     """
     async with Peer().listening() as peer, Sender({2: peer.address}) as sender:
         sender.transport.send([Message(type=MessageType.MSG_TRANSFER_LEADER, to=2, from_id=3)])
@@ -237,7 +237,7 @@ async def test_what_is_passed_on_says_nothing_of_an_address() -> None:
         assert peer.heard == {1: "127.0.0.1:7400"}
 
 
-async def test_who_has_died_is_told_from_who_only_broke_the_stream() -> None:
+async def test_a_dead_process_is_distinguished_from_a_broken_stream() -> None:
     peer = Peer()
     async with Sender({2: peer.address}) as sender:
 
@@ -258,9 +258,9 @@ async def test_who_has_died_is_told_from_who_only_broke_the_stream() -> None:
             assert sender.gone == gone
 
 
-@pytest.mark.parametrize("standing_still", [stopped_before, stopped_after_it_was_located])
-async def test_a_peer_that_stands_still_blocks_no_other_and_costs_little_memory(standing_still: Any) -> None:
-    async with standing_still() as still, Peer().listening() as peer, Sender({2: still, 3: peer.address}) as sender:
+@pytest.mark.parametrize("hanging", [hanging_process, hanging_data_port])
+async def test_a_hanging_peer_blocks_no_other_and_costs_little_memory(hanging: Any) -> None:
+    async with hanging() as still, Peer().listening() as peer, Sender({2: still, 3: peer.address}) as sender:
         sent = 20_000
         for number in range(1, sent + 1):
             sender.transport.send([heartbeat(2, number, size=2000), heartbeat(3, number)])
@@ -272,12 +272,12 @@ async def test_a_peer_that_stands_still_blocks_no_other_and_costs_little_memory(
         assert waiting == raft.MAX_QUEUED
 
 
-async def test_a_snapshot_goes_in_chunks_at_the_rate_that_is_set_and_messages_overtake_it() -> None:
+async def test_a_snapshot_keeps_its_rate_limit_and_messages_overtake_it() -> None:
     async with Peer().listening() as peer, Sender({2: peer.address}, snapshot_bytes_per_second=4 * MIB) as sender:
         message = snapshot(2, 2 * MIB)
         started = time.monotonic()
         sender.transport.send([message])
-        sender.transport.send([message])  # Raft asks again while the first one is under way
+        sender.transport.send([message])  # as if Raft sent it again while the first one is under way
         sender.transport.send([heartbeat(2, 5)])
         await until(lambda: peer.count == 1)
         assert peer.last.index == 5
@@ -286,7 +286,7 @@ async def test_a_snapshot_goes_in_chunks_at_the_rate_that_is_set_and_messages_ov
         assert (peer.count, peer.last) == (2, message)
 
 
-async def test_a_snapshot_that_can_not_be_delivered_is_reported() -> None:
+async def test_an_undelivered_snapshot_is_reported() -> None:
     nobody = free_address()
     async with Sender({2: nobody}) as sender:
         sender.transport.send([snapshot(2, 1000), snapshot(9, 1000)])
@@ -294,7 +294,7 @@ async def test_a_snapshot_that_can_not_be_delivered_is_reported() -> None:
 
 
 @pytest.mark.parametrize("damage", ["a flipped bit", "the end is missing"])
-async def test_a_snapshot_that_arrives_damaged_is_refused(damage: str) -> None:
+async def test_a_damaged_snapshot_is_refused(damage: str) -> None:
     async with Peer().listening() as peer, Sender({2: peer.address}) as sender:
         chunks = [chunk async for chunk in sender.calls.chunks(snapshot(2, MIB))]
         assert len(chunks) > 4
@@ -314,7 +314,7 @@ async def each(chunks: Sequence[SnapshotChunk]) -> AsyncIterator[SnapshotChunk]:
         yield chunk
 
 
-async def test_a_stream_begins_anew_at_the_address_that_was_heard_last() -> None:
+async def test_a_broken_stream_begins_again_at_the_last_heard_address() -> None:
     first, second = Peer(), Peer()
     async with Sender({2: first.address}) as sender, first.listening():
         sender.transport.send([heartbeat(2, 1)])
@@ -330,8 +330,8 @@ async def test_a_stream_begins_anew_at_the_address_that_was_heard_last() -> None
         assert first.count == 2
 
 
-async def test_a_node_that_moved_without_a_word_is_found_where_the_table_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A learner sends nothing before it gets a message."""
+async def test_a_moved_node_is_found_at_the_tables_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The transport tries the table's address, too: a learner that has moved sends nothing until it gets a message."""
     monkeypatch.setattr(raft, "RECONNECT_S", 0.01)
     addresses = {2: free_address()}
     async with Peer().listening() as peer, Sender(addresses) as sender:
@@ -341,7 +341,7 @@ async def test_a_node_that_moved_without_a_word_is_found_where_the_table_says(mo
         assert sender.transport.where(2) == peer.address, "a snapshot goes there, too"
 
 
-async def test_a_node_is_found_where_it_was_heard_although_the_table_says_otherwise(
+async def test_a_node_is_found_at_the_heard_address_if_the_tables_is_wrong(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(raft, "RECONNECT_S", 0.01)
@@ -351,11 +351,11 @@ async def test_a_node_is_found_where_it_was_heard_although_the_table_says_otherw
         await until(lambda: sent_until_received(sender, peer))
 
 
-async def test_a_node_that_nobody_heard_is_looked_for_where_the_configuration_says(
+async def test_a_node_that_was_never_heard_is_found_at_a_configured_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """For example after all nodes have moved: of the configured addresses, the first is another node's, the second
-    nobody's, and the last is the node's.
+    """After all nodes have moved, the transport tries the configured addresses. Here, the first one is another node's,
+    no process listens at the second one, and the last one is the node's.
     """
     monkeypatch.setattr(raft, "RECONNECT_S", 0.01)
     other, gone = Peer(), free_address()
@@ -372,8 +372,10 @@ async def test_a_node_that_nobody_heard_is_looked_for_where_the_configuration_sa
         assert other.count == 0
 
 
-async def test_a_node_that_was_heard_is_not_looked_for_elsewhere() -> None:
-    """A search would delay its peers when it comes back at its old address."""
+async def test_a_heard_node_is_not_searched_at_configured_addresses() -> None:
+    """The transport tries only the heard address and the table's. A search would delay the connection to a node that
+    comes back at its old address.
+    """
     async with Sender({2: "127.0.0.1:1"}, configured=["127.0.0.1:2"]) as sender:
         sender.transport.heard_from(2, "127.0.0.1:3")
         tried = [sender.transport.where(2)]
@@ -383,7 +385,7 @@ async def test_a_node_that_was_heard_is_not_looked_for_elsewhere() -> None:
     assert tried == ["127.0.0.1:3", "127.0.0.1:1"] * 2
 
 
-async def test_nothing_is_sent_to_another_node_at_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_message_is_sent_to_another_node_at_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(raft, "RECONNECT_S", 0.01)
     other = Peer()
     other.raft_id = 3
@@ -398,7 +400,7 @@ def sent_until_received(sender: Sender, peer: Peer) -> bool:
     return peer.count > 0
 
 
-async def test_a_snapshot_for_the_node_that_was_at_the_address_before_goes_to_the_other_one() -> None:
+async def test_a_snapshot_follows_a_node_whose_old_address_another_node_has() -> None:
     other, moved = Peer(), Peer()
     other.raft_id, moved.raft_id = 3, 2
     async with other.listening(), moved.listening(), Sender({2: moved.address}) as sender:

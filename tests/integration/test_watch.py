@@ -1,4 +1,4 @@
-"""A node watches data ports: real ones, in this process."""
+"""A node watches the data ports of nodes: here, real ports in the same process."""
 
 import asyncio
 import errno
@@ -23,7 +23,7 @@ BEAT, TIMEOUT = 0.02, 0.2
 
 
 class Deaf(asyncio.Protocol):
-    """Reads everything on a connection, and answers nothing."""
+    """Reads everything on a connection, and never answers."""
 
     def __init__(self, made: list[asyncio.BaseTransport]) -> None:
         self._made = made
@@ -33,7 +33,7 @@ class Deaf(asyncio.Protocol):
 
 
 class Port:
-    """A data port that answers, or reads everything and is silent."""
+    """A data port that answers; or, if it is deaf, reads everything and never answers."""
 
     def __init__(self, purposes: tuple[Purpose, ...] = (Purpose.PING,)) -> None:
         self.address = free_addresses(1)[0]
@@ -60,7 +60,7 @@ class Port:
             transport.close()
 
     def hang(self) -> None:
-        """Answer nothing from now on, on open connections either."""
+        """Stop answering, also on open connections."""
         self.is_deaf = True
         for connection in self._incoming.open:
             connection.pause_reading()
@@ -68,7 +68,7 @@ class Port:
 
 @asynccontextmanager
 async def watched(port: Port, own: str = "a") -> AsyncIterator[Watch]:
-    """Let node a, or b itself, watch b's data port."""
+    """Let the node `own`, which is a or b, watch b's data port."""
     nodes = [Node(id="b", data_address=port.address, state=NodeState.NODE_STATE_LIVE)]
     nodes.append(Node(id="a", data_address="127.0.0.1:9", state=NodeState.NODE_STATE_FAILED))
     await port.open()
@@ -81,21 +81,21 @@ async def watched(port: Port, own: str = "a") -> AsyncIterator[Watch]:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         port.close()
-        await asyncio.sleep(0)  # in which the connections are closed
+        await asyncio.sleep(0)  # lets the loop close the connections
 
 
 def said(watch: Watch) -> str | None:
     return watch.unanswered().get("b")
 
 
-async def test_a_port_that_answers_is_asked_again_and_again_on_new_connections() -> None:
+async def test_an_answering_port_is_asked_on_new_connections_again_and_again() -> None:
     port = Port()
     async with watched(port) as watch:
         await until(lambda: port.made >= 4)
         assert said(watch) is None
 
 
-async def test_a_port_that_hangs_is_silent_after_the_timeout_and_back_when_it_answers() -> None:
+async def test_a_hanging_port_is_reported_from_the_timeout_until_it_answers() -> None:
     port = Port()
     async with watched(port) as watch:
         await until(lambda: port.made >= 2)
@@ -109,7 +109,7 @@ async def test_a_port_that_hangs_is_silent_after_the_timeout_and_back_when_it_an
         await until(lambda: said(watch) is None)
 
 
-async def test_a_port_that_refuses_is_known_at_once() -> None:
+async def test_a_port_that_refuses_is_reported_at_once() -> None:
     port = Port()
     async with watched(port) as watch:
         watch.timeout = 60.0
@@ -125,11 +125,11 @@ async def test_the_refusal_of_an_older_version_is_an_answer() -> None:
     port = Port(purposes=())
     async with watched(port) as watch:
         await until(lambda: port.made >= 3)
-        await asyncio.sleep(2 * TIMEOUT)  # time in which it would count as silent
+        await asyncio.sleep(2 * TIMEOUT)  # a silent port would be reported by then
         assert said(watch) is None
 
 
-async def test_a_node_without_file_descriptors_accuses_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_node_without_file_descriptors_reports_only_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     port = Port()
     async with watched(port) as watch:
 
@@ -141,7 +141,7 @@ async def test_a_node_without_file_descriptors_accuses_itself_alone(monkeypatch:
         assert said(watch) is None
 
 
-async def test_while_new_connections_bring_nothing_the_old_one_is_asked_and_the_port_is_silent_after_several() -> None:
+async def test_a_port_that_is_silent_on_several_new_connections_is_reported() -> None:
     port = Port()
     async with watched(port) as watch:
         await until(lambda: port.made >= 2)
@@ -154,7 +154,7 @@ async def test_while_new_connections_bring_nothing_the_old_one_is_asked_and_the_
         await until(lambda: said(watch) is None)
 
 
-async def test_what_another_node_does_never_ends_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unexpected_error_does_not_end_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
     port = Port()
     ended: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: ended.append(context))
@@ -170,8 +170,10 @@ async def test_what_another_node_does_never_ends_the_watch(monkeypatch: pytest.M
     assert ended == []
 
 
-async def test_a_node_that_never_reached_its_own_address_does_not_accuse_itself() -> None:
-    """The node may be behind address translation; only a refusal, or silence after an answer, counts."""
+async def test_a_node_that_never_reached_its_own_address_does_not_report_itself() -> None:
+    """A node behind address translation may never reach its own address. So only a refusal, or silence after an answer,
+    counts.
+    """
     port = Port()
     port.is_deaf = True
     async with watched(port, own="b") as watch:
@@ -184,5 +186,5 @@ async def test_a_node_that_never_reached_its_own_address_does_not_accuse_itself(
         await until(lambda: said(watch) == "no answer")
 
 
-def test_the_purpose_is_one_of_the_protocols() -> None:
+def test_ping_is_a_purpose_of_the_protocol() -> None:
     assert minka.wire.data_port.Purpose("ping") is Purpose.PING

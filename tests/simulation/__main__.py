@@ -1,4 +1,4 @@
-"""python -m tests.simulation: replay a seed, run many, or show that bugs are found."""
+"""python -m tests.simulation: replay one seed, run many seeds, or check that the simulation finds known bugs."""
 
 import argparse
 import sys
@@ -14,15 +14,15 @@ _PROGRESS: Final = 500  # seeds
 
 
 def main() -> int:
-    """The exit status: 0 if no bug was found, or, with --mutate, if every mutation was found."""
+    """Return the exit status: 0 if no run found a bug; with --mutate, 0 if the runs found every mutation."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--seed", type=int, metavar="N", help="run one seed")
     what.add_argument("--seeds", type=_range, metavar="A..B", help="run the seeds A to B-1")
     what.add_argument("--mutate", action="store_true", help="put each known bug into the code, and find it")
-    parser.add_argument("--world", choices=sorted(WORLDS), help="only this one")
+    parser.add_argument("--world", choices=sorted(WORLDS), help="run only this world")
     parser.add_argument("--trace", action="store_true", help="with --seed: print every event")
-    parser.add_argument("--processes", type=int, default=1, metavar="N", help="with --seeds or --mutate (default 1)")
+    parser.add_argument("--processes", type=int, default=1, metavar="N", help="for --seeds or --mutate (default 1)")
     arguments = parser.parse_args()
     worlds = [arguments.world] if arguments.world else sorted(WORLDS)
     if arguments.mutate:
@@ -33,7 +33,7 @@ def main() -> int:
 
 
 def _say(what: object) -> None:
-    print(what, flush=True)  # noqa: T201 - for the person who runs it
+    print(what, flush=True)  # noqa: T201 - for the person who runs this program
 
 
 def _range(text: str) -> range:

@@ -1,5 +1,5 @@
-"""No living node is marked FAILED, and every partition that can be served is served: judged from outside, with the true
-state of all nodes.
+"""Two checks, made from outside with the true state of all nodes: no living node is marked FAILED, and every partition
+that can be served is served.
 """
 
 from collections.abc import Mapping
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from tests.simulation.full_world import FullWorld
 
 FIRST_UNIX_MS: Final = 1_800_000_000_000
-_LOOK: Final = 0.25  # seconds between two looks at the served partitions
+_LOOK: Final = 0.25  # seconds between two checks of the served partitions
 _SERVED_AFTER: Final = 4.0  # seconds within which a partition is served again if a replica could lead it
-_LEFT_OUT: Final = 1.0  # seconds for recording an in-sync set, on slow disks
-_FAIR: Final = 0.3  # seconds beyond the failure timeout within which the controller hears a living node
+_LEFT_OUT: Final = 1.0  # seconds that slow disks may take to record an in-sync set without a slow replica
+_FAIR: Final = 0.3  # seconds after the failure timeout; by then the controller has heard a living node
 _MAX_DELAY: Final = 0.06  # seconds for one message: on a slower network a heartbeat may be late
 
 
 class Availability:
-    """Watches recorded rows and served partitions. Raises Violation."""
+    """Watches the recorded rows and the served partitions. Its methods raise Violation."""
 
     def __init__(self, world: "FullWorld") -> None:
         self._world = world
@@ -46,11 +46,11 @@ class Availability:
         for link in self._world.network.heal():
             self._healed[link] = self._world.now
 
-    # How long machines have been well
+    # The times since which machines have been well
 
     def _well_since(self, machine: Machine) -> float:
-        """The time since which the machine's process has run without a stop, with a disk and a data port that answer;
-        infinite if it doesn't run like this now.
+        """The time since which the machine's process has run without a pause, with a disk and a data port that answer;
+        infinite if the process doesn't run now, or its disk or its data port doesn't answer.
         """
         process, now = machine.process, self._world.now
         if process is None or not process.alive or not process.built or process.stopping:
@@ -60,9 +60,9 @@ class Availability:
         return max(process.built_at, machine.stopped_until, machine.deaf_until, process.stalled_until)
 
     def _works_since(self, machine: Machine) -> float:
-        """The time since which the process's threads have been quick with the disk; infinite if one is slow now. The
-        daemon doesn't judge its disk by these threads, but a split or the installation of a checkpoint may wait for
-        them.
+        """The time since which the disk work of the process's threads has been quick; infinite if a thread is slow now.
+        The daemon doesn't judge its disk by these threads, but a split or the installation of a checkpoint may wait for
+        a thread.
         """
         process, now = machine.process, self._world.now
         if process is None or any(now - began > STALLED_S for began in process.works):
@@ -93,7 +93,9 @@ class Availability:
     # Failed nodes
 
     def recorded(self, before: Mapping[str, Node], after: Mapping[str, Node], controller: Machine | None) -> None:
-        """`controller` has changed the table's nodes from `before` to `after`."""
+        """Check the nodes that `controller` has marked FAILED: it changed the table's nodes from `before` to
+        `after`.
+        """
         for node in after.values():
             old = before.get(node.id)
             if node.state == NodeState.NODE_STATE_FAILED and (old is None or old.state != node.state):
@@ -107,7 +109,7 @@ class Availability:
         if process.member.node.incarnation != node.incarnation:
             return
         well = max(self._well_since(machine), self._connected_since(machine, controller))
-        decided_at = (node.state_since_ms - FIRST_UNIX_MS) / 1000  # where disks hang, recording it may take long
+        decided_at = (node.state_since_ms - FIRST_UNIX_MS) / 1000  # when disks hang, its record may come much later
         if decided_at - well > world.controller_settings.failure_timeout + _FAIR:
             raise Violation(
                 "no running node is failed",
@@ -139,14 +141,14 @@ class Availability:
             self._unserved_since.pop(id_, None)
 
     def in_use(self, row: Partition) -> None:
-        """From now on the leader may act by this row: it serves, or has proposed exactly this in-sync set. The leader
-        may have died since; the controller can't know if the leader had heard before that its proposal was recorded.
+        """Note that the leader may act on this row from now on: the leader serves, or has proposed exactly this in-sync
+        set. Even if the leader has died, the controller can't know if it had heard that its proposal was recorded.
         """
         self._in_use[row.id] = frozenset(has_everything(row))
 
     def _patience(self, active: Process) -> float:
-        """The additional seconds for which the controller waits when it hears nothing from more than half of the nodes,
-        or has just marked these nodes FAILED.
+        """The additional seconds for which the controller waits if it hears nothing from more than half of the nodes,
+        or has just marked more than half FAILED.
         """
         world = self._world
         lately = world.now - _SERVED_AFTER
@@ -167,7 +169,7 @@ class Availability:
         world, controller = self._world, active.machine
         keyspace: Keyspace | None = world.keyspaces.get(row.keyspace_id)
         if keyspace is None or keyspace.durability == Durability.DURABILITY_ASYNC:
-            return  # a restarted replica lacks what it had not synced
+            return  # a restarted replica lacks the entries that it hadn't synced
         since = max(self._unserved_since[row.id], self._led_since[2], self._can_record_since(active))
         after = _SERVED_AFTER + self._patience(active)
         for node_id in sorted(self._in_use.get(row.id, frozenset())):

@@ -1,4 +1,4 @@
-"""The calls between simulated nodes, as `minkad.rpc` makes and answers them."""
+"""The calls between simulated nodes. They behave like the calls of `minkad.rpc`."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -52,7 +52,7 @@ _PULL_TIMEOUT: Final = 5.0
 
 
 def settle(future: asyncio.Future[R], result: R | MinkaError) -> None:
-    """Give the future its result, unless its caller no longer waits."""
+    """Give the future its result or error, unless its caller no longer waits."""
     if future.done():
         return
     if isinstance(result, MinkaError):
@@ -62,7 +62,7 @@ def settle(future: asyncio.Future[R], result: R | MinkaError) -> None:
 
 
 class Calls:
-    """The calls of one process, to others or to itself."""
+    """The calls that one process makes to other processes or to itself."""
 
     def __init__(self, process: "Process") -> None:
         self._process = process
@@ -138,7 +138,7 @@ class Calls:
         return await self._call(address, serve, timeout, Code.UNREACHABLE)
 
     async def report_shards(self, address: str, request: ReportShardsRequest, timeout: float) -> ReportShardsResponse:
-        """ShardCoordinator.ReportShard."""
+        """ShardCoordinator.ReportShards."""
         return await self._call(address, lambda to: _doors(to).report_shards(request), timeout, Code.UNREACHABLE)
 
     async def leave_shard(self, address: str, request: LeaveShardRequest, timeout: float) -> None:
@@ -156,8 +156,8 @@ class Calls:
         return await self._call(address, serve, _UPDATE_TIMEOUT, Code.UNREACHABLE)
 
     async def _call(self, address: str, serve: Callable[["Process"], Awaitable[R]], timeout: float, broken: Code) -> R:
-        """Call the node there. Raises the server's error, `broken` if the connection breaks, or DEADLINE_EXCEEDED after
-        `timeout`.
+        """Call the node at the address. Raises the server's error, `broken` if the connection breaks, or
+        DEADLINE_EXCEEDED after `timeout` seconds.
         """
         answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         client = self._process
@@ -189,7 +189,7 @@ class Calls:
     async def heartbeat(
         self, address: str, requests: AsyncIterator[HeartbeatRequest]
     ) -> AsyncGenerator[HeartbeatResponse, None]:
-        """Coordinator.Heartbeat: messages keep their order in both directions, and none is lost before the stream
+        """Coordinator.Heartbeat: messages keep their order in both directions, and no message is lost until the stream
         breaks.
         """
         answers: asyncio.Queue[HeartbeatResponse | MinkaError] = asyncio.Queue()

@@ -1,4 +1,4 @@
-"""Simulated checkpoints, which are taken or received."""
+"""Simulated checkpoints: those that a node takes of its own data, and those that it receives."""
 
 import zlib
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -17,8 +17,8 @@ from tests.simulation.data_disk import DataDisk, Image, remove_folder
 if TYPE_CHECKING:
     from tests.simulation.process import Process
 
-_ROWS_A_FILE: Final = 16
-_HEAD: Final = "CURRENT"  # a checkpoint's file with everything but rows
+_ROWS_PER_FILE: Final = 16
+_HEAD: Final = "CURRENT"  # the file of a checkpoint that has everything except the rows
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode_head: Final = msgspec.msgpack.Decoder(tuple[int, int, bytes, bytes]).decode
@@ -26,16 +26,16 @@ _decode_rows: Final = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]]).decode
 
 
 def files_of(image: Image) -> dict[str, bytes]:
-    """The files of a checkpoint: the same rows make the same files."""
+    """Encode the image as the files of a checkpoint. Equal rows give equal files."""
     rows = sorted(image.rows.items())
-    parts = [_encode(rows[start : start + _ROWS_A_FILE]) for start in range(0, len(rows), _ROWS_A_FILE)]
+    parts = [_encode(rows[start : start + _ROWS_PER_FILE]) for start in range(0, len(rows), _ROWS_PER_FILE)]
     applied = image.applied
     head = _encode((applied.offset, applied.leader_epoch, image.loads.encode(), image.versions.encode()))
     return {**{f"{zlib.crc32(part):08x}.sst": part for part in parts}, _HEAD: head}
 
 
 def image_of(files: Mapping[str, bytes]) -> Image:
-    """The content of a checkpoint's files."""
+    """Decode the files of a checkpoint."""
     offset, epoch, loads, versions = _decode_head(files[_HEAD])
     rows = {key: value for name, part in files.items() if name != _HEAD for key, value in _decode_rows(part)}
     return Image(rows, Applied(offset, epoch), TakenLoads.decode(loads), Versions.decode(versions))
@@ -58,7 +58,9 @@ class SimCheckpoint:
         return sum(file.size for file in self.files)
 
     async def read(self, chunk_bytes: int, skip: Collection[str] = ()) -> AsyncIterator[tuple[bytes, int | None]]:
-        """The content of the files in their order; the last chunk of each comes with its CRC-32."""
+        """Yield the content of all files, one file after the other. A file's last chunk comes with the file's
+        CRC-32.
+        """
         for name, content in self._content.items():
             if name in skip:
                 continue
@@ -72,11 +74,11 @@ class SimCheckpoint:
         return zlib.crc32(self._content[file.name])
 
     async def verify(self) -> None:
-        """Do nothing: here the files are always whole."""
+        """Check nothing: simulated files are always whole."""
         await self._process.disk_work()
 
     async def move(self, path: Path) -> None:
-        """Move the checkpoint, durably, to the place of the database; the former content is removed."""
+        """Replace the database by the checkpoint, durably."""
         await _put_in_place(self._process, self._disk, int(path.name), self._image)
 
     async def remove(self) -> None:
@@ -104,7 +106,7 @@ class SimIncoming:
         kept: Mapping[str, int],
         there: dict[str, bytes],
     ) -> None:
-        """`there`: the files that an earlier try has received."""
+        """`there` has the files that an earlier try has received."""
         self._process = process
         self._disk = disk
         self._id = partition_id
@@ -116,11 +118,11 @@ class SimIncoming:
 
     @property
     def complete(self) -> bool:
-        """True if all of the content is there."""
+        """True if all content has been received."""
         return self.received == self._bytes
 
     async def write(self, chunks: AsyncIterator[bytes]) -> list[int]:
-        """Store the content of the files as they come; returns the CRC-32 of all."""
+        """Store the content of the files as it arrives; returns the CRC-32 of each file."""
         for name in self._there.keys() - self._kept.keys():
             del self._there[name]
         buffer, found = b"", dict(self._kept)
@@ -144,18 +146,18 @@ class SimIncoming:
         return {name: zlib.crc32(content) for name, content in self._there.items()}
 
     def check(self, expected: Sequence[int], found: Sequence[int]) -> None:
-        """Raises CORRUPT_DATA if the checksums differ."""
+        """Compare the checksums. Raises CORRUPT_DATA if they differ."""
         if list(expected) != list(found):
             raise MinkaError(Code.CORRUPT_DATA, "other checksums than the sender's")
 
     async def verify(self) -> None:
-        """Raises CORRUPT_DATA if files were removed meanwhile."""
+        """Check that all files are present. Raises CORRUPT_DATA if some were removed."""
         await self._process.disk_work()
         if not {file.name for file in self._files} <= self._there.keys():
             raise MinkaError(Code.CORRUPT_DATA, "files are missing")
 
     async def install(self, path: Path) -> None:
-        """Move the checkpoint, durably, to the place of the database; the former content is removed."""
+        """Replace the database by the checkpoint, durably."""
         image = image_of({file.name: self._there[file.name] for file in self._files})
         self._there.clear()
         await _put_in_place(self._process, self._disk, int(path.name), image)

@@ -1,4 +1,4 @@
-"""Clients of the simulated key-value store. They write and read at the node that they take for the leader."""
+"""Clients of the simulated key-value store. They send writes and reads to the node that they take for the leader."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
 
 _UNKNOWN: Final = (Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED)
-_PAUSE: Final = 0.05  # seconds, the mean
-_AT_ONCE: Final = 4  # partitions
-_READS: Final = 0.4
-_ASTRAY: Final = 0.1
+_PAUSE: Final = 0.05  # mean seconds between two rounds of requests
+_AT_ONCE: Final = 4  # partitions in a round
+_READS: Final = 0.4  # the share of requests that read
+_ASTRAY: Final = 0.1  # the share of requests that go to any node
 _TIMEOUT_MS: Final = 700
 _TRIES: Final = 2
 _MAX_READ: Final = 100
 
 
 class Clients:
-    """A client runs on the machine of the node that it asks, and uses the table of some node."""
+    """A client runs on the machine of the node that it asks; it finds the leader in the table of any node."""
 
     def __init__(self, world: "FullWorld") -> None:
         self._world = world
@@ -36,7 +36,7 @@ class Clients:
         self._world.after(1.0, self._next)
 
     def end(self) -> None:
-        """Stop writing."""
+        """Stop the requests."""
         self._ended = True
 
     def _next(self) -> None:
@@ -97,7 +97,7 @@ class Clients:
                 self.under_way -= 1
 
     async def _again(self, process: "Process", row: Partition, pairs: dict[bytes, bytes], body: bytes) -> None:
-        """Write again, at the leader that the refusal names."""
+        """Send the write again, to the leader that the refusal names."""
         try:
             await self.ask(process, kv_frames.Op.WRITE, row, body)
         except MinkaError as error:
@@ -108,7 +108,7 @@ class Clients:
                 self._world.data.acknowledges(process, row, pairs)
 
     async def _read(self, process: "Process", row: Partition) -> None:
-        """Read some of the keys that are acknowledged, or whose state is unknown."""
+        """Read some of the keys whose writes are acknowledged or have an unknown outcome."""
         data, rng = self._world.data, self._world.rng
         expected, maybe = data.known_in(row), data.open_in(row)
         keys = [*expected, *maybe]
@@ -124,7 +124,7 @@ class Clients:
             data.reads(process, row, expected, maybe, dict(zip(keys, values, strict=True)))
 
     def new_key(self, row: Partition) -> bytes:
-        """A key of the partition that was never used before."""
+        """Return a key of the partition that no client has used before."""
         self._number += 1
         for _ in range(_TRIES):
             key = b"%02x-%d" % (self._world.rng.randrange(256), self._number)
@@ -134,13 +134,13 @@ class Clients:
 
     @staticmethod
     def _follow(row: Partition, error: MinkaError) -> Partition | None:
-        """The newer row that came with the refusal."""
+        """Return the newer row that the refusal contains, or None."""
         newer = [one for one in error.partitions if one.id == row.id and one.partition_epoch > row.partition_epoch]
         return newer[0] if newer else None
 
     @staticmethod
     async def ask(process: "Process", op: kv_frames.Op, row: Partition, body: bytes) -> bytes:
-        """The answer's body. Raises MinkaError."""
+        """Send the request; returns the answer's body. Raises MinkaError."""
         share = process.memory.share()
         try:
             group = kv_frames.Group(op, row.id, row.generation, body)

@@ -1,4 +1,4 @@
-"""The simulated data database of a partition: it keeps flushed rows."""
+"""The simulated data database of a partition: a crash loses the rows that it hasn't flushed."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,13 +24,11 @@ if TYPE_CHECKING:
 
 _PARTITIONS: Final = Path("partitions")
 _MAX_PASSED: Final = 0
-_MEMORY_BYTES: Final = 600  # of rows in memory: from this size on they get a database
+_MEMORY_BYTES: Final = 600  # more bytes of rows in memory get a database
 
 
 class SimDataDatabase:
-    """The simulated `DataDatabase`: there is no folder before `open`, and writes stay in memory until they are
-    flushed.
-    """
+    """The simulated `DataDatabase`: `open` creates the folder, and writes stay in memory until a flush."""
 
     def __init__(
         self,
@@ -66,7 +64,7 @@ class SimDataDatabase:
         self._detaching: asyncio.Task[None] | None = None
 
     def attach(self, attachment: Attachment) -> None:
-        """The child is a part of its parent's data until it is opened."""
+        """Attach this data to its parent's: until it is opened, it is a part of the parent's data."""
         parent = cast("SimDataDatabase", attachment.parent)
         self.attachment, self._parent = attachment, parent
         parent._children[self] = attachment.applied.offset
@@ -76,11 +74,11 @@ class SimDataDatabase:
 
     @property
     def is_attached(self) -> bool:
-        """True if it is attached to its parent's data."""
+        """True if this data is attached to its parent's."""
         return self._parent is not None
 
     def is_shared(self, offset: int) -> bool:
-        """True if, for an entry at this offset, the data is attached to its parent's, or a child's data to this."""
+        """True if, at this offset of the log, this data is attached to its parent's, or a child's data to this data."""
         return self.is_attached or any(since < offset for since in self._children.values())
 
     async def detach(self) -> None:
@@ -90,7 +88,7 @@ class SimDataDatabase:
             await self._end_of_detaching(self._detaching)
 
     async def detach_children(self) -> None:
-        """Wait until no child needs this data."""
+        """Detach all children; returns when no child needs this data."""
         for child in list(self._children):
             with suppress(MinkaError):
                 await child.detach()
@@ -138,35 +136,35 @@ class SimDataDatabase:
         self._size = _size_of(self.rows)
 
     def let_go(self) -> None:
-        """End its attachment to its parent's data."""
+        """End the attachment to the parent's data."""
         if self._parent is not None:
             del self._parent._children[self]
         self.attachment = self._parent = None
 
     @property
     def is_open(self) -> bool:
-        """True if it is in memory, or open."""
+        """True if the data is in memory, or the database is open."""
         return self.is_database or self.in_memory
 
     @property
     def is_known(self) -> bool:
-        """True if `applied` is known: it is open, or at rest."""
+        """True if `applied` is known: the database is open or at rest."""
         return self.is_open or self._rests
 
     @property
     def is_closed(self) -> bool:
-        """True if it has to be opened before it can be read or written without a wait."""
+        """True if reads and writes have to wait for `open`."""
         return not (self.is_open or self._closed or self.damage is not None) and self.exists()
 
     @property
     def is_large(self) -> bool:
-        """True if there is too much in memory."""
+        """True if the rows in memory are so large that they need a database."""
         attached = self._over_parent
         size = self._size.bytes if attached is None else attached.memory_bytes
         return self.in_memory and size > _MEMORY_BYTES
 
     def exists(self) -> bool:
-        """True if there is anything on disk."""
+        """True if the disk has data of this partition."""
         return self.is_database or self.attachment is not None or self._id in self._disk.folders
 
     def describe(self) -> str:
@@ -182,7 +180,7 @@ class SimDataDatabase:
             self._on_damage()
 
     async def open(self) -> None:
-        """Open the database, or make one of the rows in memory or in its parent's database."""
+        """Open the database; or create it from the rows in memory, or from those in the parent's database."""
         self._check()
         if self.attachment is not None and not self.is_database:
             await self._end_of_detaching(self._detaching or self._begin_detaching(self.attachment))
@@ -210,7 +208,7 @@ class SimDataDatabase:
         return was_used or not self.is_database or self._pins > 0 or bool(self._children)
 
     async def rest(self, may_rest: Callable[[], bool]) -> None:
-        """Flush and close the database, unless it is used meanwhile."""
+        """Flush the database; close it unless somebody uses it during the flush."""
         self._was_used = False
         if not self.is_database:
             return
@@ -229,7 +227,7 @@ class SimDataDatabase:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Within the block, the database is not put to rest."""
+        """Keep the database open within the block: it isn't put to rest."""
         self._pins += 1
         try:
             yield
@@ -244,7 +242,7 @@ class SimDataDatabase:
         return False
 
     def write(self, writes: Sequence[WriteBody], applied: Applied, last_offset: int | None = None) -> None:
-        """Write in memory: it is durable with the next flush."""
+        """Write in memory: the next flush makes the rows durable."""
         self._check_writable()
         if (attached := self._over_parent) is not None:
             attached.write(writes, applied, last_offset)
@@ -280,14 +278,14 @@ class SimDataDatabase:
             size.bytes, size.keys = size.bytes + len(key) + len(row) - HEAD_BYTES, size.keys + 1
 
     def stored(self, keys: list[bytes]) -> list[bytes | None]:
-        """The values in the order of the keys, in their stored form."""
+        """The stored values, in the order of the keys."""
         self._check_readable()
         if self._over_parent is not None:
             return self._over_parent.stored(keys)
         return [self.rows.get(key) for key in keys]
 
     async def stored_many(self, keys: list[bytes], max_bytes: int = 0) -> list[bytes | None]:
-        """The same as `stored`, read on another thread."""
+        """Return the same as `stored`, read on another thread."""
         await self._open_if_closed()
         found = self.stored(keys)
         await self._process.disk_work()
@@ -296,7 +294,7 @@ class SimDataDatabase:
     def page(
         self, start: bytes, end: bytes, reverse: bool, max_rows: int, max_bytes: int, max_passed: int = _MAX_PASSED
     ) -> tuple[list[bytes], list[bytes], bool]:
-        """The same as `stored_page`, but with the values alone."""
+        """Return the same as `stored_page`, but with plain instead of stored values."""
         keys, rows, is_all = self.stored_page(start, end, reverse, max_rows, max_bytes)
         return keys, [value_of(row) for row in rows], is_all
 
@@ -312,7 +310,7 @@ class SimDataDatabase:
         *,
         only_heads: bool = False,
     ) -> tuple[list[bytes], list[bytes], bool]:
-        """A page as `rocks.page` returns it; in some worlds it is shorter. The values are in their stored form."""
+        """Return a page with stored values, like `rocks.page`; in some worlds pages are shorter."""
         self._check_readable()
         max_rows = min(max_rows, self._process.world.page_rows)
         if self._over_parent is not None:
@@ -330,11 +328,11 @@ class SimDataDatabase:
         return [self.rows[key][:MAX_HEAD_BYTES] if only_heads else self.rows[key] for key in keys]
 
     async def clear(self, wanted: KeyRange, reverse: bool) -> KeyRange:
-        """Return the whole range, since deleted keys never delay a scan here."""
+        """Return the whole range: in the simulation, deleted keys never delay a scan."""
         return wanted
 
     async def count(self, wanted: KeyRange = ALL_KEYS, slice_keys: int = 0) -> Size:
-        """The exact numbers of keys and bytes."""
+        """Count the keys and bytes."""
         await self._open_for_long()
         return _size_of({key: value for key, value in self.rows.items() if wanted.contains(key)})
 
@@ -349,7 +347,7 @@ class SimDataDatabase:
         return bool(outside)
 
     async def ingest(self, file: Path, size: Size, loads: TakenLoads, applied: Applied) -> None:
-        """Take in a file. Its rows are durable at once; that they are taken in is durable with the next flush."""
+        """Take in a file. Its rows are durable at once; the next flush makes `loads` and `applied` durable."""
         await self.open()
         await self.flush()
         rows = {key: LOADED + value for key, value in self._process.spooled(file).items()}
@@ -364,11 +362,11 @@ class SimDataDatabase:
         self.applied = applied
 
     async def compact_outside(self, kept: KeyRange) -> None:
-        """Flush a database; there is no room to free."""
+        """Flush the database: in the simulation, compaction frees no space."""
         await self.compact()
 
     async def compact(self) -> Size:
-        """Flush a database; returns the size."""
+        """Flush the database; returns its size."""
         await self._open_for_long()
         if self.is_database:
             await self.flush()
@@ -381,17 +379,17 @@ class SimDataDatabase:
         return [Table(1, max(1, _size_of(rows).bytes), min(rows), max(rows))] if rows else []
 
     def size(self) -> Size:
-        """The size, which is exact."""
+        """The exact size."""
         if self._over_parent is not None:
             return self._over_parent.size()
         return Size(self._size.bytes, self._size.keys)
 
     def size_error(self) -> float:
-        """The error of the size: none."""
+        """Return 0: the size is exact."""
         return 0.0
 
     def share(self, part: KeyRange) -> float:
-        """The share of the data that is in the range."""
+        """The share of the data in the range, from 0 to 1."""
         if self._over_parent is not None:
             return self._over_parent.share(part)
         total = self._size.bytes
@@ -400,7 +398,7 @@ class SimDataDatabase:
         return _size_of({key: row for key, row in self.rows.items() if part.contains(key)}).bytes / total
 
     def size_at_most(self) -> Size:
-        """The size, which is exact."""
+        """The exact size."""
         return self.size()
 
     async def flush(self) -> Applied:
@@ -414,7 +412,7 @@ class SimDataDatabase:
     async def _flush(self) -> Applied:
         async with self._disk_lock:
             before, image = self.applied, self._image()
-            is_quick = self._process.rng.random() < 0.5  # it is durable before the caller hears of it
+            is_quick = self._process.rng.random() < 0.5  # the rows are durable before the disk work ends
             if is_quick:
                 self._store(image)
             await self._process.disk_work()
@@ -424,7 +422,7 @@ class SimDataDatabase:
         return before
 
     async def checkpointed(self) -> Image:
-        """The content of a checkpoint taken now, after a flush."""
+        """Flush, and return the content of a checkpoint taken now."""
         with self.in_use():
             return await self._checkpointed()
 

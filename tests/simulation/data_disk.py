@@ -1,4 +1,4 @@
-"""The simulated disk of data databases, and the time for its work."""
+"""The simulated disk of data databases, and the time that its work takes."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -12,13 +12,13 @@ from minkad.storage.versions import Versions
 if TYPE_CHECKING:
     from tests.simulation.process import Process
 
-_AT_ONCE: Final = 0.5  # the share of the threads' work that takes almost no time
-_MEAN_S: Final = 0.004  # the rest takes this long, on a fast disk
+_AT_ONCE: Final = 0.5  # the share of the threads' disk work that takes almost no time
+_MEAN_S: Final = 0.004  # mean seconds of the other disk work, on a fast disk
 
 
 @dataclass(slots=True)
 class Image:
-    """A data database as it is on the disk."""
+    """The content of a data database on the disk."""
 
     rows: dict[bytes, bytes] = field(default_factory=dict)
     applied: Applied = field(default_factory=Applied)
@@ -26,13 +26,13 @@ class Image:
     versions: Versions = field(default_factory=Versions)
 
     def copy(self) -> "Image":
-        """A copy of its present state."""
+        """Return an independent copy."""
         return Image(dict(self.rows), self.applied, self.loads, self.versions)
 
 
 @dataclass(slots=True)
 class DataDisk:
-    """The folders of partitions, which outlive a process: the ones that `SimReplicaStore.remove_leftovers` keeps."""
+    """The folders of partitions. They outlive a process."""
 
     folders: dict[int, Image] = field(default_factory=dict)
 
@@ -46,7 +46,7 @@ async def remove_folder(process: "Process", disk: DataDisk, partition_id: int) -
 
 
 async def disk_work(process: "Process") -> None:
-    """Wait for as long as a thread works with the disk: see `minkad.storage.threads.on_thread`."""
+    """Wait as long as a thread's work with the disk takes: see `minkad.storage.threads.on_thread`."""
     if process.rng.random() < _AT_ONCE:
         await asyncio.sleep(0)
         return

@@ -1,4 +1,6 @@
-"""The clients' writes and their answers, and the keys that replicas must have. Only keys of loads are written twice."""
+"""The clients' writes and the answers to them, and the keys that replicas must have. Clients write a key only once,
+except keys that a load has brought.
+"""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from tests.simulation.log_disk import LogDisk
     from tests.simulation.process import Machine, Process
 
-OPERATED = b"~"  # in the keys of `OperationClients`, which check their own history
+OPERATED = b"~"  # a part of each key of `OperationClients`; these clients check their own history
 _BODY = 4  # an entry's body begins here, after its leader_epoch
 _MARK = b"\xc1"  # the first byte of a mark's body
 
@@ -29,18 +31,18 @@ _MARK = b"\xc1"  # the first byte of a mark's body
 class _Group:
     """The keys of one keyspace by ranges, or of one partition of a keyspace by hash."""
 
-    known: dict[bytes, bytes]  # acknowledged or read
-    open: dict[bytes, bytes]  # the outcome is unknown, or a fault may have lost it
+    known: dict[bytes, bytes]  # acknowledged or read values
+    open: dict[bytes, bytes]  # values whose outcome is unknown, or that a fault may have lost
     refused: set[bytes]
-    rewritten: set[bytes]  # keys of loads that clients have written since
-    either: dict[bytes, bytes]  # values that will replace, or have replaced, a known value
+    rewritten: set[bytes]  # keys of loads that clients have written after the load
+    either: dict[bytes, bytes]  # values that may replace, or may have replaced, a known value
     files: dict[bytes, bytes]  # by key: the name of the load's file that brought the key, as in the mark
     loaded: dict[bytes, bytes]  # by key: its value in that file
     doubtful: set[bytes]  # keys that a power cut may have lost before they were synced, even if acknowledged
 
 
 class DataOracle:
-    """Compares the clients' answers with the replicas' data. Raises Violation."""
+    """Compares the answers to clients with the replicas' data. Its methods raise Violation."""
 
     def __init__(self, world: "FullWorld") -> None:
         self._world = world
@@ -61,17 +63,17 @@ class DataOracle:
         return self._keyspace(row).durability == Durability.DURABILITY_ASYNC
 
     def known_in(self, row: Partition) -> dict[bytes, bytes]:
-        """The partition's keys whose values are acknowledged."""
+        """The acknowledged pairs of the partition."""
         return _within(self._group(row).known, range_of(row))
 
     def open_in(self, row: Partition) -> dict[bytes, bytes]:
-        """The partition's keys that may or may not be there."""
+        """The pairs that the partition may or may not have."""
         return _within(self._group(row).open, range_of(row))
 
     # Events at clients
 
     def begins(self, row: Partition, pairs: Mapping[bytes, bytes]) -> None:
-        """A client asks for a write."""
+        """Note that a client sends a write."""
         group = self._group(row)
         for key, value in pairs.items():
             if key in group.known:
@@ -81,14 +83,16 @@ class DataOracle:
                 group.open[key] = value
 
     def brings(self, row: Partition, pairs: Mapping[bytes, bytes], file: str) -> None:
-        """A committed load will bring these pairs."""
+        """Note that a committed load will bring these pairs."""
         group = self._group(row)
         group.open.update(pairs)
         group.files.update(dict.fromkeys(pairs, file.encode()))
         group.loaded.update(pairs)
 
     def has_brought(self, row: Partition, pairs: Mapping[bytes, bytes]) -> None:
-        """The load is taken in, so each replica in sync has its rows. A value that was written since then stays."""
+        """Note that the partition has taken in the load, and check that each replica in sync has its rows. Values that
+        clients have written since then stay.
+        """
         group = self._group(row)
         self._know(row, {key: value for key, value in pairs.items() if key in group.open})
         for node in row.isr:
@@ -100,8 +104,8 @@ class DataOracle:
         return [key for key in self.known_in(row) if key in group.files and key not in group.rewritten]
 
     def acknowledges(self, process: "Process", row: Partition, pairs: Mapping[bytes, bytes]) -> None:
-        """A client's write is acknowledged: each replica in sync has it, as durably as the keyspace demands. If the
-        leader hasn't heard of an unclean election yet, the write may be lost.
+        """Note that a client's write is acknowledged, and check that each replica in sync has it, as durably as the
+        keyspace demands. If the leader hasn't heard of an unclean election yet, the write may be lost.
         """
         if process.rows[row.id].leader_epoch < self._unclean_epochs.get(row.id, 0):
             return
@@ -130,7 +134,7 @@ class DataOracle:
                 group.known[key] = value
 
     def refuses(self, row: Partition, keys: Iterable[bytes]) -> None:
-        """A client's write was refused: it wasn't done, and never will be."""
+        """Note that a client's write was refused: no replica may have it, now or later."""
         group = self._group(row)
         for key in keys:
             if group.either.pop(key, None) is None and group.open.pop(key, None) is not None:
@@ -144,8 +148,8 @@ class DataOracle:
         maybe: Mapping[bytes, bytes],
         found: Mapping[bytes, bytes | None],
     ) -> None:
-        """A client has the answer to a read. When it asked, the pairs of `expected` were acknowledged, and those of
-        `maybe` were there or not. The answer may have later writes, too.
+        """Check the answer to a client's read. When the client asked, the pairs of `expected` were acknowledged, and
+        the outcome of `maybe` was unknown. The answer may have later writes, too.
         """
         group = self._group(row)
         for key, value in found.items():
@@ -160,11 +164,11 @@ class DataOracle:
                 text = f"{process.machine.id} serves partition {row.id} without {key!r}, which was acknowledged"
                 raise Violation("nothing acknowledged is lost", text)
 
-    # What replicas have
+    # The data of replicas
 
     def _in_sync(self, process: "Process", partition_id: int) -> list[str]:
-        """The nodes that are in sync or eligible, according to the table or the leader's own row. Nodes that were told
-        to delete their copies are left out: they may have done so.
+        """The nodes that are in sync or eligible, according to the table or the leader's own row; except nodes that
+        were told to delete their copies, since they may have done so.
         """
         recorded = self._world.rows.get(partition_id)
         if recorded is None:
@@ -174,7 +178,7 @@ class DataOracle:
         return sorted({*has_everything(recorded), *(has_everything(own) if own is not None else ())} & kept)
 
     def check_in_sync(self, row: Partition) -> None:
-        """A row is recorded: each replica in sync, or eligible, has everything that was acknowledged."""
+        """Check, when a row is recorded, that each replica in sync, or eligible, has all acknowledged writes."""
         keys = self.known_in(row)
         for node in has_everything(row):
             self._check_has(self._world.machine(node), row, keys)
@@ -205,8 +209,8 @@ class DataOracle:
                 return
 
     def claims_loss(self, process: "Process", partition_id: int, committed: int) -> None:
-        """A follower says that its leader lacks entries up to `committed`, and will replace its copy: the logs must
-        differ there.
+        """Check the logs of a follower that says that its leader lacks entries up to `committed`, and will therefore
+        replace its copy: the two logs may not be equal up to `committed`.
         """
         follower = process.manager.replicas[partition_id]
         other = self._world.machine(follower.row.leader).process
@@ -221,7 +225,7 @@ class DataOracle:
             )
 
     def lose(self, row: Partition) -> None:
-        """After an unclean election, entries that the new leader lacks, or hasn't synced yet, may be lost."""
+        """Note, after an unclean election, that entries which the new leader lacks or hasn't synced may be lost."""
         self._unclean_epochs[row.id] = row.leader_epoch
         group = self._group(row)
         there = _after_log(self._world.machine(row.leader), row.id, durably=not self._is_async(row))
@@ -234,8 +238,8 @@ class DataOracle:
                     group.either[key] = found
 
     def cut_power(self, machine: "Machine") -> None:
-        """Writes to `async` keyspaces that this machine had not synced may be lost. Then older values of loads, which
-        were synced, show again.
+        """Note that a power cut may have lost the writes to `async` keyspaces that this machine had not synced. If it
+        lost a write to a key of a load, reads return the older value from the load again.
         """
         disk = machine.log_disk
         for row in self._world.rows.values():
@@ -253,7 +257,9 @@ class DataOracle:
                 group.open[key] = group.known.pop(key)
 
     def cut(self, machine: "Machine", start: bytes, end: bytes) -> None:
-        """Entries are about to leave a log: if this replica counts, the acknowledged ones must be flushed."""
+        """Check, before a replica removes entries from its log, that it has flushed the acknowledged ones, if it is in
+        sync or eligible.
+        """
         id_ = partition_of(start)
         row = self._world.rows.get(id_)
         if row is None or machine.id not in has_everything(row) or machine.id in row.removing_replicas:
@@ -272,7 +278,7 @@ class DataOracle:
     # The end
 
     def missing(self, state: State) -> str:
-        """The first thing that is wrong at the end, when no client writes; "" if all is well."""
+        """Return the first error at the end, when no client writes; "" if there is none."""
         for row in state.partitions.values():
             group = self._group(row)
             known, maybe, refused = self.known_in(row), self.open_in(row), group.refused
@@ -314,8 +320,8 @@ def _within(pairs: Mapping[bytes, bytes], range_: KeyRange) -> dict[bytes, bytes
 def _missing(
     machine: "Machine", row: Partition, keys: Collection[bytes], files: Mapping[bytes, bytes], *, durably: bool
 ) -> list[bytes]:
-    """The keys that neither the data nor the log on the machine's disk has. While a split makes the partition, its
-    parent's keys there count, too.
+    """The keys that are neither in the data nor in the log on the machine's disk. While a split creates the partition,
+    the data and the log of its parent on this machine count, too.
     """
     missing = list(keys)
     for id_ in (row.id, row.split_from if row.splitting else 0):
@@ -329,13 +335,13 @@ def _missing(
 
 
 def _log(disk: "LogDisk", partition_id: int, *, durably: bool) -> bytes:
-    """All entries in one piece."""
+    """All entries of the partition's log, joined."""
     keys = entry_keys(disk, partition_id)
     return b"".join([disk.get(key) or b"" for key in keys if not durably or disk.is_durable(key)])
 
 
 def _after_log(machine: "Machine", partition_id: int, *, durably: bool) -> dict[bytes, bytes | None]:
-    """A replica's rows once it has applied its log, and the names of the files in the log's marks."""
+    """The rows that a replica will have when it has applied its log, and the names of the files in the log's marks."""
     image, disk = machine.data_disk.folders.get(partition_id), machine.log_disk
     rows: dict[bytes, bytes | None] = {} if image is None else dict(_values(image.rows))
     applied = image.applied.offset if image is not None else 0

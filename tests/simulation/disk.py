@@ -1,4 +1,4 @@
-"""The simulated disk: a crash loses unsynced writes. A write is atomic, like a write batch of RocksDB."""
+"""The simulated disk of the Raft log: a crash loses unsynced writes. A write is atomic, like a batch of RocksDB."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -10,7 +10,7 @@ BOOTSTRAP_INDEX: Final = 1
 
 
 class RaftDisk:
-    """A node's log as the node sees it, and the part that is durable. It has the interface of
+    """A node's Raft log as the node sees it, and its durable part. The class has the interface of
     `minkad.storage.raft_log`.
     """
 
@@ -20,14 +20,14 @@ class RaftDisk:
         self._staged: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
 
     def bootstrap(self, conf_state: ConfState) -> None:
-        """Begin with this configuration, as if an entry had made it."""
+        """Begin with this configuration, as if a log entry had set it."""
         snapshot = Snapshot(metadata=SnapshotMetadata(index=BOOTSTRAP_INDEX, term=1, conf_state=conf_state))
         self._write(MemoryStorage.apply_snapshot, snapshot)
         self._write(MemoryStorage.set_hard_state, HardState(term=1, commit=BOOTSTRAP_INDEX))
         self.sync()
 
     def stage(self, ready: Ready) -> None:
-        """Write everything that a Ready wants persisted."""
+        """Write everything that the Ready asks to persist."""
         if ready.snapshot is not None:
             self._write(MemoryStorage.apply_snapshot, ready.snapshot)
         if ready.entries:
@@ -36,7 +36,7 @@ class RaftDisk:
             self._write(MemoryStorage.set_hard_state, ready.hard_state)
 
     def stage_snapshot(self, index: int, conf_state: ConfState, data: bytes) -> None:
-        """Write a snapshot; the entries that it covers stay."""
+        """Write a snapshot; keep the entries that it covers."""
         self._write(MemoryStorage.create_snapshot, index, conf_state, data)
 
     def compact(self, index: int) -> None:
@@ -61,12 +61,12 @@ class RaftDisk:
 
     @property
     def durable_state(self) -> HardState:
-        """The term, vote and commit index after a crash."""
+        """The term, vote and commit index that a crash would leave."""
         return self._durable.initial_state()[0]
 
     @property
     def durable_last(self) -> int:
-        """The last index after a crash."""
+        """The last index that a crash would leave."""
         return self._durable.last_index()
 
     def crash(self) -> None:

@@ -1,4 +1,4 @@
-"""The rules for duties, judged from outside: by true time, with every process's true state."""
+"""Checks of the rules for duties, made from outside: with the true time and every process's true state."""
 
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Final
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 _A: Final = AssignmentState
 _MAY_HAVE: Final = (_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_ATTACHED, _A.ASSIGNMENT_STATE_RELEASING)
-_SACRIFICED: Final = 5  # processes, besides those that die in a retry
-PAUSE_MS: Final = 1000  # the time for which a duty that has ended processes is kept away, except the first time
+_SACRIFICED: Final = 5  # processes that one duty may end, not counting those that die in a retry
+PAUSE_MS: Final = 1000  # the pause before a duty that has ended processes is tried again, except the first pause
 _LOOK: Final = 0.25  # seconds between two checks for duties that no shard has
-_LATE: Final = 0.02  # seconds that a timer of the process's loop may be late
-_INDEXES_EVERY: Final = 25  # changes of the tables
+_LATE: Final = 0.02  # seconds by which a timer of the process's loop may be late
+_INDEXES_EVERY: Final = 25  # changes of the tables between two checks of the indexes
 
 
 class DutyChecks:
-    """Watches recorded rows and the delegates' actions. Raises Violation."""
+    """Watches the recorded rows and the delegates' actions. Its methods raise Violation."""
 
     def __init__(self, world: "DutyWorld") -> None:
         self._world = world
         self.duties = DutyState()  # the newest state that any replica has applied
         self._attached: dict[tuple[int, str], tuple[int, str]] = {}  # by duty: the newest epoch, and its process
-        self._unattached: dict[int, float] = {}  # by duty: the time since which no shard has it although one could
+        self._unattached: dict[int, float] = {}  # by duty: since when no shard has it although a shard has room
         self.recorded_at: dict[bytes, int] = {}  # by payload id: the index of the entry that brought it into the tables
         self._died_of: Counter[int] = Counter()  # by duty: the number of processes that died while they attached it
         self._died_first: dict[int, float] = {}  # the time of the first of these deaths
@@ -46,7 +46,7 @@ class DutyChecks:
     # At each step
 
     def applied(self, duties: DutyState, index: int) -> None:
-        """An entry's command was applied for the first time."""
+        """Check the state after an entry's command, when the first replica has applied it."""
         changed = duties is not self.duties or duties.revision != self._revisions
         self.duties = duties
         if not changed:
@@ -61,7 +61,7 @@ class DutyChecks:
             check_indexes(duties)
 
     def looked(self, process: ShardProcess) -> None:
-        """A shard's process has taken a step."""
+        """Check a shard's process after a step."""
         self._check_records(process)
         self._check_in_time(process)
         self._check_assigned(process)
@@ -78,7 +78,7 @@ class DutyChecks:
                     )
 
     def attaching(self, process: ShardProcess, duty: HeldDuty) -> None:
-        """A delegate is given a duty."""
+        """Check the epoch of a duty that a delegate is about to attach."""
         key = duty.duty, process.name if duty.synthetic else ""
         newest, holder = self._attached.get(key, (0, ""))
         if duty.epoch < newest or (duty.epoch == newest and holder != process.core.shard.incarnation):
@@ -89,12 +89,12 @@ class DutyChecks:
         self._attached[key] = duty.epoch, process.core.shard.incarnation
 
     def poisoned(self, process: ShardProcess, number: int) -> None:
-        """The delegate's process has died while it attached this duty."""
+        """Count a process that died while it attached this duty, and check that these are few."""
         self._died_of[number] += 1
         row = self.duties.duties.get(number)
         versions = row.version if row is not None else 0  # a change by a client causes a retry at once
         seconds = (self._world.now - self._died_first.setdefault(number, self._world.now)) * 1000 / PAUSE_MS
-        # A synthetic one goes to all shards at once, and again to those that are back before the second one fails.
+        # A synthetic duty goes to all shards at once, and again to shards that are back before it ends another process.
         most = _SACRIFICED if row is not None and not row.synthetic else 2 * len(self.duties.shards) + _SACRIFICED
         if self._died_of[number] > most + versions + seconds:
             raise Violation(
@@ -103,13 +103,13 @@ class DutyChecks:
             )
 
     def stopped(self, process: ShardProcess) -> None:
-        """The SDK has stopped the shard."""
+        """Check, when the SDK has stopped the shard, that the delegate has no duties left."""
         if process.delegate.acting:
             raise Violation("a stopped shard has released everything", f"{process.id} has {process.delegate.acting}")
 
     def _check_assigned(self, process: ShardProcess) -> None:
-        """Check that the table assigns to the process all duties that it holds: a duty that a shard may hold isn't
-        given away.
+        """Check that the table assigns to the process all duties that it holds: the controller may not give a duty away
+        that a shard may still hold.
         """
         for number in process.delegate.acting:
             if not (epoch := process.holds(number)):
@@ -125,7 +125,7 @@ class DutyChecks:
                 )
 
     def _check_kept(self, duties: DutyState) -> None:
-        """Check that a duty that is kept for a shard goes to another shard only after the grace."""
+        """Check that a duty that is kept for an absent shard goes to another shard only after the grace."""
         now_ms = self._world.unix_ms()
         for number, (shard, until_ms) in self._kept.items():
             others = [one for one in duties.of_duty.get(number, ()) if one.shard != shard]
@@ -148,8 +148,8 @@ class DutyChecks:
         return duties.nowhere.get(row.pallet, {}) if row is not None else {}
 
     def _check_records(self, process: ShardProcess) -> None:
-        """Check that the SDK and the delegate have the same duties attached, apart from lazy duties that the delegate
-        has ended.
+        """Check that the same duties are attached for the SDK and for the delegate, except lazy duties that the
+        delegate has ended.
         """
         live = {number for number, record in process.core.hosting.records.items() if record.live}
         acting = process.delegate.acting
@@ -160,7 +160,9 @@ class DutyChecks:
             )
 
     def _check_in_time(self, process: ShardProcess) -> None:
-        """Check that, when its clearance ends, a process that isn't stopped has released everything or ended itself."""
+        """Check that a process whose clearance has ended has released everything or ended itself, unless it is
+        stopped.
+        """
         awake = self._world.now - process.slept_at > self._world.controller_settings.shards.clearance
         over = process.now() > process.core.until + _LATE
         if process.delegate.acting and over and awake and process.machine.ends_process and process.core.may_connect:
@@ -170,12 +172,12 @@ class DutyChecks:
                 f"{process.now() - process.core.until:.2f} s ago",
             )
 
-    # In the calm: no duty is without a shard for long while there is room
+    # In the calm: every duty soon has a shard if there is room
 
     @property
     def bound(self) -> float:
-        """The seconds within which a dead process's duties are elsewhere: the failure timeout, and time for the next
-        steps.
+        """The seconds after which other shards have a dead process's duties: the failure timeout, and the time for the
+        steps after it.
         """
         return self._world.controller_settings.shards.failure_timeout + 3.0
 
@@ -200,7 +202,7 @@ class DutyChecks:
                 )
 
     def _settled(self) -> object:
-        """The controller and its term if they haven't changed since the last look and all nodes are up; else None."""
+        """The controller and its term if these haven't changed since the last check and all nodes are up; else None."""
         world, active = self._world, self._world.active()
         if not world.is_calm or active is None:
             return None
@@ -234,7 +236,7 @@ class DutyChecks:
             chosen = is_canary(row, pallet.canary)
             with_version = [(shard.version == pallet.canary.version) == chosen for shard in found]
             if not all(with_version):
-                return []  # it depends on the present shards
+                return []  # the choice depends on the shards that are present
         pinned = self.duties.shards.get(row.pinned_to)
         if pinned is not None and pinned.state == ShardState.SHARD_STATE_LIVE and not self._is_emptied(pinned):
             return [shard for shard in found if shard is pinned]
@@ -246,7 +248,7 @@ class DutyChecks:
         return node is not None and node.emptied
 
     def _takes(self, shard: Shard, row: Duty) -> bool:
-        """True if the shard is there, and has room for the duty besides its present duties."""
+        """True if the shard is live, and has room for the duty besides its present duties."""
         process = self._world.shards.process_named(shard.name)
         is_there = process is not None and process.core.shard.incarnation == shard.incarnation
         if not is_there or shard.state != ShardState.SHARD_STATE_LIVE:
@@ -272,7 +274,7 @@ class DutyChecks:
     # The end
 
     def missing(self, duties: DutyState) -> str:
-        """The first thing that is wrong at the end; "" if all is well."""
+        """Return the first error at the end; "" if there is none."""
         if duties.deleting:
             return f"duty {next(iter(duties.deleting))} is not deleted"
         for host in self._world.shards.hosts:
@@ -316,12 +318,12 @@ class DutyChecks:
 
 
 def is_quarantined(shard: Shard, row: Duty) -> bool:
-    """True if this version of the application failed to attach the duty, on this shard or on enough others."""
+    """True if the shard's version of the application failed to attach the duty, on this shard or on enough others."""
     return any(one.shard in (shard.name, "") and one.shard_version == shard.version for one in row.quarantines)
 
 
 def check_indexes(duties: DutyState) -> None:
-    """The indexes equal those computed from the rows alone."""
+    """Check that the indexes equal indexes that are computed from the rows alone."""
     numbers = {(row.pallet, row.id): row.number for row in duties.duties.values()}
     pallets, synthetic, nowhere = (defaultdict[str, set[int]](set) for _ in range(3))
     on_shard: defaultdict[str, dict[int, Assignment]] = defaultdict(dict)

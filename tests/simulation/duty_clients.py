@@ -1,4 +1,4 @@
-"""Requests of clients and people about pallets and duties, and the answers."""
+"""Requests of clients and people about pallets and duties, and checks of the answers."""
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
@@ -43,7 +43,7 @@ _REFUSALS: Final = (
     *(Code.UNKNOWN_PALLET, Code.PALLET_EXISTS, Code.PALLET_IN_USE, Code.UNKNOWN_DUTY, Code.DUTY_EXISTS),
     *(Code.UNKNOWN_SHARD, Code.VERSION_MISMATCH, Code.INVALID_DUTY, Code.INVALID_ARGUMENT),
 )
-_TRY_AGAIN: Final = 0.3  # seconds after an answer that leaves the outcome open
+_TRY_AGAIN: Final = 0.3  # seconds until the next try, after an answer that leaves the outcome unknown
 _MAX_DUTIES: Final = 12  # in a pallet
 _LEVELS: Final = (
     Consistency.CONSISTENCY_UNSPECIFIED,
@@ -60,8 +60,8 @@ NOTHING: Final = b""  # the payload id of a missing duty
 
 
 class DutyClients:
-    """Changes duties by their names. Each change is repeated until its outcome is known; from then on the duty must be
-    as the client was told.
+    """Changes duties by their names. It repeats each change until its outcome is known; from then on the duty must be
+    in the state that the client was told.
     """
 
     def __init__(self, world: "DutyWorld") -> None:
@@ -71,7 +71,7 @@ class DutyClients:
         self._payloads = 0
         self._names = [(pallet, f"d{n}") for pallet in world.pallets for n in range(rng.randint(2, _MAX_DUTIES))]
         self._specs = {name: self._spec(name) for name in self._names}
-        self._expected: dict[Name, set[bytes]] = {name: {NOTHING} for name in self._names}  # payload ids
+        self._expected: dict[Name, set[bytes]] = {name: {NOTHING} for name in self._names}  # possible payload ids
         self._busy: set[Name] = set()
         self._over: set[Name] = set()  # lazy duties that a delegate has ended at least once
         self._pallets: dict[str, tuple[int, int]] = {}  # the pallet's creation, and the last acknowledged version
@@ -89,24 +89,24 @@ class DutyClients:
         )
 
     def begin(self) -> None:
-        """Load from now on."""
+        """Start the requests."""
         for pallet in self._world.pallets:
             self._world.after(0.7, self._create_pallet, pallet)
         self._world.after(1.0, self._next)
 
     def end(self) -> None:
-        """End the load, and resume everything that is paused."""
+        """Stop the requests, and resume all paused operations."""
         self._ended = True
         self._world.after(0.5, self._resume_all)
 
     def ends(self, duty: HeldDuty) -> None:
-        """A delegate no longer reports a lazy duty."""
+        """Note that a delegate no longer reports this lazy duty."""
         self._over.add((duty.pallet, duty.id))
 
     # Requests
 
     def _doors(self) -> tuple[Process, ShardDoors] | None:
-        """The doors of a process that may be the controller."""
+        """A process that may be the controller, and its doors; None if no process can be asked."""
         world, processes = self._world, self._world.processes()
         active = world.active()
         process = active if active is not None and self._rng.random() < 0.9 else None
@@ -122,7 +122,7 @@ class DutyClients:
         ask: Callable[[Process, ShardDoors], Awaitable[object]],
         told: Callable[[MinkaError | None], None] = lambda _: None,
     ) -> None:
-        """Send the request, and call `told` once with the outcome: None if the request is done."""
+        """Send the request; call `told` once with the error, or with None if the request succeeded."""
         found = self._doors()
         is_told = False
 
@@ -149,7 +149,7 @@ class DutyClients:
                     tell(None)
 
         def give_up() -> None:
-            """Give up once the asked process can't answer any more."""
+            """Give up as soon as the asked process can't answer any more."""
             if process.alive and process.machine.process is process and not is_told:
                 self._world.after(1.0, give_up)
             else:
@@ -169,16 +169,16 @@ class DutyClients:
 
     # Duties
 
-    def _free(self, *, there: bool) -> list[Name]:
+    def _free(self, *, existing: bool) -> list[Name]:
         free = [name for name in self._names if name not in self._busy]
-        return [name for name in free if (self._expected[name] != {NOTHING}) == there]
+        return [name for name in free if (self._expected[name] != {NOTHING}) == existing]
 
     def _payload_id(self) -> bytes:
         self._payloads += 1
         return self._payloads.to_bytes(16, "big")
 
     def _create(self) -> None:
-        names = self._free(there=False)
+        names = self._free(existing=False)
         some = self._rng.sample(names, min(len(names), self._rng.choice((1, 2, 6))))
         payloads = {name: self._payload_id() for name in some}
         specs = [self._with(name, payloads[name], weight=True) for name in some]
@@ -193,19 +193,19 @@ class DutyClients:
         return spec
 
     def _update(self) -> None:
-        names = self._free(there=True)
+        names = self._free(existing=True)
         some = self._rng.sample(names, min(len(names), self._rng.choice((1, 1, 3))))
         payloads = {name: self._payload_id() for name in some}
         specs = [self._with(name, payloads[name], weight=self._rng.random() < 0.5) for name in some]
         self._change([DutyChange(update=spec) for spec in specs], payloads)
 
     def _delete(self) -> None:
-        if names := self._free(there=True):
+        if names := self._free(existing=True):
             name = self._rng.choice(names)
             self._change([DutyChange(delete=DutyName(pallet=name[0], id=name[1]))], {name: NOTHING})
 
     def _pin(self) -> None:
-        names = [name for name in self._free(there=True) if not self._specs[name].synthetic]
+        names = [name for name in self._free(existing=True) if not self._specs[name].synthetic]
         shards = list(self._world.checks.duties.shards)
         if not names or not shards:
             return
@@ -214,18 +214,18 @@ class DutyClients:
         self._ask(lambda _, to: to.duty_requests.change_duties(ChangeDutiesRequest(changes=[DutyChange(pin=pin)])))
 
     def _change(self, changes: list[DutyChange], payloads: dict[Name, bytes]) -> None:
-        """Make all of the changes or none, in one request, which is repeated until its outcome is known."""
+        """Make all of the changes or none, in one request; repeat it until its outcome is known."""
         if not changes:
             return
         request = ChangeDutiesRequest(changes=changes, consistency=self._rng.choice(_LEVELS))
         before = {name: set(self._expected[name]) for name in payloads}
         self._busy |= set(payloads)
-        is_open = False  # true if one of the tries may have been carried out
+        is_open = False  # True if an earlier try may have succeeded
 
         def told(error: MinkaError | None) -> None:
             nonlocal is_open
             if error is not None and error.code is Code.CONSISTENCY_NOT_REACHED:
-                error = None  # a majority has it
+                error = None  # a majority has the change
             if error is not None and error.code not in _REFUSALS:
                 is_open = True
                 for name, payload_id in payloads.items():
@@ -277,7 +277,7 @@ class DutyClients:
                     )
 
     def _check_gone(self, name: Name, possible: set[bytes]) -> None:
-        """A client was told that the duty doesn't exist: check it."""
+        """Check the answer that the duty doesn't exist."""
         if NOTHING not in possible and name not in self._over:
             raise Violation("an acknowledged change is not lost", f"{'/'.join(name)} is gone")
 
@@ -321,7 +321,7 @@ class DutyClients:
         self._ask(change)
 
     def _delete_pallet(self) -> None:
-        """Delete a pallet, which is refused while it has duties; it is created again in both cases."""
+        """Delete a pallet, and create it again. The cluster refuses to delete a pallet that has duties."""
         pallet = self._rng.choice(self._world.pallets)
         request = ChangePalletsRequest(changes=[PalletChange(delete=pallet)])
         self._ask(lambda _, to: to.duty_requests.change_pallets(request), lambda _: self._create_pallet(pallet))
@@ -366,7 +366,7 @@ class DutyClients:
         self._ask(resume)
 
     def _look(self) -> None:
-        """Send the requests of people who look at the cluster: the controller can answer them in any state."""
+        """Send requests that only read: the controller must be able to answer them in any state."""
         pallet, rng = self._rng.choice(self._world.pallets), self._rng
         duties = list(self._world.checks.duties.duties.values())
 
@@ -385,7 +385,7 @@ class DutyClients:
     # The end
 
     def missing(self, state: State) -> str:
-        """The first contradiction to a client's answer, or imbalance; "" if all is well."""
+        """Return the first imbalance, or contradiction to an answer that a client got; "" if there is none."""
         if self._busy:
             return f"the change of {sorted(self._busy)[0]} has no outcome"
         for pallet in self._world.pallets:
@@ -418,8 +418,8 @@ class DutyClients:
             return ""
         last = next((one for one in reversed(state.operations.values()) if one.rebalance.pallet == pallet), None)
         if last is not None and last.state == OperationState.OPERATION_STATE_CANCELLED:
-            return ""  # a person has just told the duties to stay
-        # As penalties fade, shards that were equal may no longer be: a state that was balanced earlier counts as
+            return ""  # a person has cancelled the last rebalance, so the duties stay
+        # As penalties fade, equal shards can become unequal. So a state that was balanced at an earlier time counts as
         # balanced.
         request, moves = PlanRebalanceRequest(pallet=pallet), 0
         for at_ms in range(now_ms, FIRST_UNIX_MS, -_PENALTIES_FADE_MS):

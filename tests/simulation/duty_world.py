@@ -1,4 +1,4 @@
-"""The world of duties: the full world, and shards that host duties; see docs/simulation.md."""
+"""The world of duties: the full world with shards that host duties; see docs/simulation.md."""
 
 import asyncio
 import random
@@ -21,16 +21,16 @@ from tests.simulation.shard_stream import ShardDoors
 from tests.simulation.shards import Shards
 from tests.simulation.trace import Outcome, Trace
 
-_HALF_LIFE_MS: Final = 2000  # the half-life of a shard's penalty: the shard is trusted again before the run ends
+_HALF_LIFE_MS: Final = 2000  # a penalty's half-life, so short that a shard is trusted again before the run ends
 _FORGOTTEN_AFTER_MS: Final = 3000
-_FIRST_PAUSE_MS: Final = 500  # for which a duty that has ended processes is kept away
+_FIRST_PAUSE_MS: Final = 500  # the first pause before a duty that has ended processes is tried again
 _KEYSPACES: Final = 3
 _BALANCE_INTERVAL: Final = 0.1  # seconds
-_SETTLED: Final = 0.2  # seconds, short since something always changes here
+_SETTLED: Final = 0.2  # seconds without a change; few, since something always changes in this world
 
 
 class DutyWorld(FullWorld):
-    """The full world, and shards, which use a random generator of their own."""
+    """The full world with shards. The shards use a random generator of their own."""
 
     def __init__(self, seed: int, trace: Trace) -> None:
         super().__init__(seed, trace)
@@ -67,7 +67,7 @@ class DutyWorld(FullWorld):
             return super().run()
 
     def wire(self, process: Process) -> None:
-        check_indexes(process.coordinator.state.duties)  # as they are after the snapshot
+        check_indexes(process.coordinator.state.duties)  # the snapshot has set them
         process.doors = ShardDoors(self, process)
 
     def planning_time(self) -> float:
@@ -86,7 +86,7 @@ class DutyWorld(FullWorld):
         self.clients.end()
 
     def crash(self, process: Endpoint) -> None:
-        if not isinstance(process, ShardProcess):  # `Shards.end` has dealt with its death
+        if not isinstance(process, ShardProcess):  # `Shards.end` has handled the death of a shard's process
             super().crash(process)
 
     def applied(self, process: Process, position: tuple[int, int], digest: int) -> None:

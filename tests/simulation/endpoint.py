@@ -1,6 +1,4 @@
-"""Common to all simulated processes: a loop on its machine's clock, and the messages that arrive from other
-processes.
-"""
+"""The base of all simulated processes: a loop that runs by the machine's clock, and messages between processes."""
 
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -29,23 +27,23 @@ class Endpoint:
     def __init__(self, world: "FullWorld") -> None:
         self.world = world
         self.alive = True
-        self.built = False  # it takes messages from others
+        self.built = False  # True once it takes messages from other processes
         self.wake: float | None = None
         self.loop = ProcessLoop(self.now, self.loop_wake)
 
     def now(self) -> float:
-        """Seconds of the machine's monotonic clock."""
+        """The time on the machine's monotonic clock, in seconds."""
         return self.machine.clock.at(self.world.now)
 
     def loop_wake(self, local: float) -> None:
-        """The process's loop has something to do when its clock shows `local`."""
+        """Ask the world for a turn when the process's clock shows `local`."""
         self.world.wake(self, self.machine.clock.true_at(local))
 
     def turned(self) -> None:
-        """The process's loop has had a turn."""
+        """React to a turn of the process's loop, which has just ended."""
 
     async def pause(self, seconds: float) -> None:
-        """Wait for this many seconds by the process's own clock."""
+        """Wait for `seconds` by the process's own clock."""
         future = self.loop.create_future()
         self.loop.call_later(seconds, lambda: None if future.done() else future.set_result(None))
         await future
@@ -62,7 +60,9 @@ class Endpoint:
     # The network
 
     def if_alive(self, act: Callable[[], object]) -> None:
-        """Let a message arrive at this process; a stopped process takes it in when it continues."""
+        """Let a message arrive at this process if it is alive; a stopped process handles the message when it
+        continues.
+        """
         if self.alive:
             self.loop.call_soon(act)
 
@@ -72,7 +72,7 @@ class Endpoint:
         act: Callable[[], object],
         broken: Callable[[], object] | None = None,
     ) -> None:
-        """Let `act` happen at `to` after some time; or `broken` here, if the process of `to` has died meanwhile.
+        """Call `act` at `to` after some time; or, if `to` has died by then, call `broken` here.
 
         A message on a link that is cut waits: the caller may hear nothing for long, and the message may arrive
         late.
@@ -84,7 +84,7 @@ class Endpoint:
                 self.if_alive(broken)
 
         def arrive() -> None:
-            if to.alive and (to.built or broken is None):  # a process that is joining gets answers only
+            if to.alive and (to.built or broken is None):  # a joining process gets only answers
                 to.if_alive(act)
             else:  # the other machine says that no process listens
                 world.after(world.network.delay(), world.through, (there, here), break_off, break_off)
@@ -93,7 +93,7 @@ class Endpoint:
             world.after(world.network.delay(), world.through, (here, there), arrive, break_off)
 
     def refused(self, address: str, broken: Callable[[], object]) -> None:
-        """No process listens at the address: its machine says so if the network reaches it."""
+        """Call `broken` soon, since no process listens at the address; the refusal is late if the link is cut."""
         world, machine = self.world, self.world.machine_at(address)
         back = (machine.number, self.machine.number) if machine is not None else (0, 0)
         world.after(0.01, world.through, back, partial(self.if_alive, broken), partial(self.if_alive, broken))

@@ -1,4 +1,4 @@
-"""Requests of people and clients to the full world, and the answers."""
+"""Requests of administrators to the full world, and checks of the answers."""
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from tests.simulation.full_world import FullWorld
 
 _UNKNOWN: Final = (Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED)
-MAX_KEYSPACES: Final = 10  # the number of keyspaces that it tries to create
-_SOON: Final = 2  # the number of keyspaces that are requested before anything else
+MAX_KEYSPACES: Final = 10  # the number of keyspaces that `Admin` tries to create
+_SOON: Final = 2  # the number of keyspaces that exist before any other request
 LAST: Final = "last"
-_BY_RANGES: Final = (0.5, 0.5, 1.0)  # the share of keyspaces by ranges, drawn for each run
+_BY_RANGES: Final = (0.5, 0.5, 1.0)  # the share of keyspaces by ranges; each run draws one of these
 _RANGES_ONLY: Final = 0.3  # the share of the runs that mostly split and merge
-_BOUNDS: Final = (0, 1, 2, 5)  # the number of a keyspace's bounds when it is created
-_MAX_BYTES: Final = (0, 0, 200, 400)  # a partition's maximum
-_QUEUED: Final = 0.3  # the share of requests that are queued if they can't begin
+_BOUNDS: Final = (0, 1, 2, 5)  # the number of bounds in a new keyspace
+_MAX_BYTES: Final = (0, 0, 200, 400)  # the size from which a partition is split; 0: no limit
+_QUEUED: Final = 0.3  # the share of requests that allow to be queued
 
 
 class Admin:
@@ -42,8 +42,8 @@ class Admin:
 
     def __init__(self, world: "FullWorld") -> None:
         self._world = world
-        self._created: set[str] = set()  # acknowledged
-        self._refused: set[str] = set()  # names of which a client was told that nothing was done
+        self._created: set[str] = set()  # names of acknowledged keyspaces
+        self._refused: set[str] = set()  # names of refused keyspaces
         self._numbers = 0
         self._pause = world.rng.choice((0.2, 0.6))
         self._by_ranges_share = world.rng.choice(_BY_RANGES)
@@ -72,11 +72,11 @@ class Admin:
         self.most = MAX_KEYSPACES
 
     def begin(self) -> None:
-        """Load from now on."""
+        """Start the requests."""
         self._world.after(1.0, self._next)
 
     def end(self) -> None:
-        """End the load except the writes and one last keyspace. From now on no node is drained."""
+        """Stop the requests, except one for a last keyspace; undrain all nodes."""
         self._ended = True
         self._world.after(1.0, self._undrain_all)
         self._world.after(1.0, self._create_last)
@@ -143,7 +143,7 @@ class Admin:
             self._created.add(name)
 
     def _reassign(self, process: Process) -> None:
-        """Spread partitions over some nodes, or take everything from one."""
+        """Spread the partitions over some nodes, or move all partitions away from one node."""
         rng = self._world.rng
         nodes = [machine.id for machine in self._world.machines]
         some = sorted(rng.sample(nodes, rng.randint(1, len(nodes))))
@@ -152,7 +152,7 @@ class Admin:
         self._plan(process, request)
 
     def _assign(self, process: Process) -> None:
-        """Give some partitions exactly these replicas, all at once."""
+        """Assign random replicas to some partitions, in one plan."""
         rng = self._world.rng
         nodes = [machine.id for machine in self._world.machines]
         ids = sorted(process.coordinator.state.partitions) if process.built else []
@@ -248,7 +248,7 @@ class Admin:
     # The end
 
     def missing(self, state: State) -> str:
-        """Anything that contradicts a client's answer."""
+        """Check that keyspaces are as clients were told; returns the reason why the end isn't reached, or ""."""
         names = {keyspace.name for keyspace in state.keyspaces.values()}
         assert self._created <= names, f"acknowledged, but gone: {self._created - names}"
         assert not self._refused & names, f"refused, but there: {self._refused & names}"

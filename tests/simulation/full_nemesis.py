@@ -17,7 +17,7 @@ _DEAF_RUNS: Final = 0.3  # the share of the runs in which data ports hang
 
 
 class Nemesis:
-    """Each run has some of the faults, in its own mixture and at its own pace."""
+    """Makes some of the faults; each run has its own mixture and pace."""
 
     def __init__(self, world: "FullWorld") -> None:
         self._world = world
@@ -40,12 +40,12 @@ class Nemesis:
         self._faults = [fault for fault, weight in zip(faults, weights, strict=True) for _ in range(weight)]
         self._pause = rng.choice((0.3, 0.8, 2.0))
         self._kills_leaders = rng.random() < 0.2
-        self._strikes = rng.choice((0.0, 0.0, 0.2, 0.5))  # the share of the replicas' changes at which a node is struck
-        self._strikes_after = rng.choice((0.003, 0.03, 0.3))  # seconds, the mean
+        self._strikes = rng.choice((0.0, 0.0, 0.2, 0.5))  # the share of the rows' changes at which a node gets a fault
+        self._strikes_after = rng.choice((0.003, 0.03, 0.3))  # mean seconds between the change and the fault
         self._away = random.Random(f"{world.seed} away")
-        self._takes_away = self._away.choice((0.0, 0.3, 0.7))  # the share of writeless sets that lose their machines
+        self._takes_away = self._away.choice((0.0, 0.3, 0.7))  # the share of in-sync sets that lose all machines
         self._hangs_disks = random.Random(f"{world.seed} disks").random() < 0.2
-        self._deafens = random.Random(f"{world.seed} data ports")  # of its own, so that other runs stay the same
+        self._deafens = random.Random(f"{world.seed} data ports")  # a second generator: other runs stay the same
         self._usual_sync_times: dict[int, float] = {}  # by machine
         self._ended = False
 
@@ -81,13 +81,13 @@ class Nemesis:
         return self._world.rng.choice(self._world.machines)
 
     def elected(self, process: Process) -> None:
-        """A process leads a new term."""
+        """React to a process that leads a new term: it may be killed soon."""
         if self._kills_leaders and not self._ended and self._world.rng.random() < 0.5:
             process.kill_after = self._world.rng.randint(2, 60)
 
     def changed(self, before: Partition, row: Partition) -> None:
-        """A partition has a new leader or successor, a replica has come into sync, or a split begins or ends: a node
-        involved in it may be struck, at this moment or soon after.
+        """React to a partition's new leader or successor, a new replica in sync, or the begin or end of a split: a node
+        of the partition, or the active controller, may get a fault soon.
         """
         rng = self._world.rng
         is_last = len(eligible_replicas(row)) > len(eligible_replicas(before))
@@ -101,7 +101,7 @@ class Nemesis:
             self._world.after(rng.expovariate(1 / self._strikes_after), self._strike, victim)
 
     def _take_away(self, partition_id: int) -> None:
-        """Take away all machines in sync for long, as if their disks were lost: an eligible replica has to lead."""
+        """Stop all machines in sync for long, as if their disks were lost: an eligible replica has to lead."""
         world, row = self._world, self._world.rows.get(partition_id)
         if row is None or self._ended or not eligible_replicas(row):
             return
@@ -119,7 +119,7 @@ class Nemesis:
         self._world.start(machine)
 
     def _strike(self, node_id: str) -> None:
-        """Strike a node; "" is the active controller's."""
+        """Make a fault at a node; "" stands for the active controller's node."""
         if self._ended:
             return
         machine = self._world.machine(node_id) if node_id else None
@@ -144,7 +144,7 @@ class Nemesis:
             self._block(name, links)
 
     def _part_controller(self) -> None:
-        """Cut off the active controller, perhaps with one other node, from the rest."""
+        """Cut off the active controller, perhaps together with another node, from the other nodes."""
         world, active = self._world, self._world.active()
         if active is None:
             return
@@ -164,7 +164,7 @@ class Nemesis:
         self._world.availability.heal()
 
     def _deafen(self) -> None:
-        """The data port of one machine hangs, while its heartbeats go on."""
+        """Let the data port of one machine hang, while its heartbeats continue."""
         if self._ended:
             return
         world, rng = self._world, self._deafens
@@ -209,7 +209,7 @@ class Nemesis:
         self._stop_machine(process.machine)
 
     def _stop_machine(self, machine: Machine) -> None:
-        """Stop the machine as SIGSTOP does: when it continues, its clock has jumped."""
+        """Stop the machine's process as SIGSTOP does: when it continues, time has passed on its clock."""
         world = self._world
         pause = world.rng.expovariate(1 / 1.0)
         world.say("nemesis", "stop", f"{machine.id} for {pause:.2f}")
@@ -234,7 +234,7 @@ class Nemesis:
         world.after(world.rng.expovariate(1 / 2), recover)
 
     def _drift(self) -> None:
-        """Let a clock run at another rate, within the bound."""
+        """Let a clock run at another rate, within the permitted drift."""
         world, machine = self._world, self._any()
         machine.clock.drift(world.now, world.rng.choice((1 - world.drift, 1 + world.drift)))
 

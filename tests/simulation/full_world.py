@@ -1,4 +1,6 @@
-"""The full world: whole coordinators on simulated machines, under load, with faults; the unit of time is the second."""
+"""The full world: complete coordinators and replicas on simulated machines, with clients and faults. Times are in
+seconds.
+"""
 
 import logging
 import random
@@ -35,16 +37,16 @@ from tests.simulation.process import KEEPALIVE, Killed, Machine, Process
 from tests.simulation.trace import Outcome, Trace, Violation
 
 FAULTS_END: Final = 8.0  # seconds
-PATIENCE: Final = 60.0
-UNACKNOWLEDGED: Final = 0.3  # seconds for which sending continues although no acknowledgement comes back
+PATIENCE: Final = 60.0  # seconds after the faults within which everything must be well
+UNACKNOWLEDGED: Final = 0.3  # seconds for which a sender continues although no acknowledgement comes back
 RETRANSMIT: Final = 0.2  # seconds until an unacknowledged message is sent again; the pause doubles each time
 MAX_STEPS: Final = 300_000
 _POWER_CUTS: Final = 0.5  # the share of the worlds that have power cuts
-_DRIFT: Final = 0.045  # two clocks differ by less than the tenth that the configuration demands as a margin
+_DRIFT: Final = 0.045  # two clocks drift apart by less than 10 %, the margin that the configuration demands
 
 
 class FullWorld:
-    """One seed's world. `run` raises Violation, or the code's error."""
+    """The world of one seed. `run` raises Violation, or an error of the tested code."""
 
     def __init__(self, seed: int, trace: Trace) -> None:
         self.seed = seed
@@ -54,16 +56,16 @@ class FullWorld:
         self.steps = 0
         self.oracle = RaftOracle(BOOTSTRAP_INDEX)
         self.network = Network(rng, _network_profile(rng))
-        # True if Raft's messages, too, wait until a link that was cut is whole again.
+        # True if Raft's messages, like all others, wait until a cut link is whole again.
         self.hangs = random.Random(f"{seed} hangs").random() < 0.7
         self.cut_at: dict[Link, float] = {}
         founders = self._draw_settings(rng)
         self.rows: dict[int, Partition] = {}  # the newest rows that any replica of the state has applied
-        self.proposed: dict[tuple[int, int], frozenset[str]] = {}  # by partition and leader_epoch: the newest
+        self.proposed: dict[tuple[int, int], frozenset[str]] = {}  # by partition and leader_epoch: the newest set
         self._served: dict[int, tuple[int, str]] = {}  # by partition: the newest leader_epoch, and the node
-        self.keyspaces: dict[int, Keyspace] = {}  # as `rows`
-        self._nodes: dict[str, Node] = {}  # by the newest state that any replica has applied
-        self._newest_epochs: dict[int, int] = {}  # by partition, including those that are gone
+        self.keyspaces: dict[int, Keyspace] = {}  # the newest, like `rows`
+        self._nodes: dict[str, Node] = {}  # in the newest state that any replica has applied
+        self._newest_epochs: dict[int, int] = {}  # by partition, including removed partitions
         self._digests: dict[tuple[int, int], int] = {}  # of the state, by index and number of the command
         self._events: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._scheduled = 0
@@ -129,15 +131,15 @@ class FullWorld:
     # Events
 
     def after(self, delay: float, function: Callable[..., object], *arguments: Any) -> None:
-        """Call `function` `seconds` from now."""
+        """Call `function` in `delay` seconds."""
         self._scheduled += 1
         heappush(self._events, (self.now + delay, self._scheduled, function, arguments))
 
     def through(
         self, link: Link, arrive: Callable[[], object], give_up: Callable[[], object], hung: float = 0.0
     ) -> None:
-        """Send as TCP does: messages on a link that is cut are sent again until the link is whole, or the connection is
-        given up. If only the way back is cut, sending ends when too much is unacknowledged.
+        """Send like TCP: repeat a message on a cut link until the link is whole, or the sender gives the connection up.
+        If only the way back is cut, the sender stops when acknowledgements have been missing for too long.
         """
         back = (link[1], link[0])
         acknowledged = self.network.connected(*back) or self.now - self.cut_at.get(back, 0.0) < UNACKNOWLEDGED
@@ -154,7 +156,9 @@ class FullWorld:
         self.trace.add(self.now, who, what, detail)
 
     def run(self) -> Outcome:
-        """Run faults and load, then calm, until everything is as it should be."""
+        """Run clients and faults; then, without faults, until everything is well. Raises Violation if that takes too
+        long.
+        """
         logger = logging.getLogger("minkad")
         level = logger.level
         logger.setLevel(logging.CRITICAL + 1)
@@ -174,22 +178,22 @@ class FullWorld:
                     machine.process.loop.kill()
 
     def wire(self, process: Process) -> None:
-        """Wire the daemon's other services, once it is built."""
+        """Wire the services that only some worlds have, when the daemon is built."""
 
     def load_sources(self, process: Process) -> LoadSources | None:
-        """The node's spool, in a world with loads."""
+        """The node's spool in a world with loads, else None."""
         return None
 
     def spooled(self, process: Process, file: Path) -> dict[bytes, bytes]:
-        """The rows in a file of a load."""
+        """The rows in a load's file."""
         raise AssertionError(f"{file}: there are no loads")
 
     def planning_time(self) -> float:
-        """Seconds that a thread takes for a plan of duties."""
+        """The seconds that a thread needs to plan the duties."""
         return 0.0
 
     def begin(self) -> None:
-        """Start faults and load."""
+        """Start the clients and the faults."""
         self.admin.begin()
         self.data_clients.begin()
         self.operation_clients.begin()
@@ -197,7 +201,7 @@ class FullWorld:
         self.availability.begin()
 
     def end(self) -> None:
-        """End the faults; only the load that shows that everything works continues."""
+        """End the faults and the administrators' requests; clients still write and read."""
         self.nemesis.end()
         self.admin.end()
 
@@ -228,13 +232,13 @@ class FullWorld:
                 return
 
     def unix_ms(self) -> int:
-        """The wall clock. It matters only for times that people read, and for the time that a voter has been gone."""
+        """The time of the wall clock. It matters only for displayed times, and for how long a voter has been gone."""
         return FIRST_UNIX_MS + int(self.now * 1000)
 
     # Processes
 
     def start(self, machine: Machine) -> None:
-        """Start the machine's process, if the machine is there and the process doesn't run."""
+        """Start the machine's process, unless the process runs or the machine is taken away."""
         if machine.process is None and not machine.is_away:
             self.say(machine.id, "start")
             machine.process = Process(self, machine)
@@ -265,12 +269,12 @@ class FullWorld:
         process.turned()
 
     def turned(self, process: Process) -> None:
-        """A daemon's loop had a turn."""
+        """Check a daemon after a turn of its loop."""
         self.observe(process)
         self._check_clearance(process)
 
     def crash(self, process: Endpoint) -> None:
-        """Kill the process; it comes back later."""
+        """Kill the process, and start it again later."""
         assert isinstance(process, Process), process
         machine = process.machine
         if machine.process is not process:
@@ -278,7 +282,7 @@ class FullWorld:
         process.die()
         machine.process = None
         process.loop.kill()
-        for stream in process.streams:  # also streams whose first message the process has yet to take in
+        for stream in process.streams:  # also streams whose first message the process hasn't handled yet
             stream.died(process)
         if self._cuts_power and self.rng.random() < 0.5:
             self.say(machine.id, "power cut")
@@ -307,7 +311,7 @@ class FullWorld:
         return self._by_id[node_id]
 
     def claims_loss(self, process: Process, names: Mapping[str, object]) -> None:
-        """A follower says that its leader lacks committed entries. Raises Violation if it has them."""
+        """Check a follower's claim that its leader lacks committed entries. Raises Violation if the leader has them."""
         partition, committed = names["partition"], names["committed"]
         assert isinstance(partition, int)
         assert isinstance(committed, int)
@@ -328,7 +332,7 @@ class FullWorld:
     # Invariants
 
     def observe(self, process: Process) -> None:
-        """The process's Raft core may have taken a step."""
+        """Check the process's Raft core, which may have taken a step."""
         leaders = len(self.oracle.leaders)
         self.oracle.observe(process.driver.raw.raft)
         if len(self.oracle.leaders) > leaders:
@@ -336,7 +340,7 @@ class FullWorld:
             self.nemesis.elected(process)
 
     def applied(self, process: Process, position: tuple[int, int], digest: int) -> None:
-        """A process has applied this command: the state after it is the same at all replicas."""
+        """Check the state of a process after a command: it must be the same on all replicas."""
         if position not in self._digests:
             self._digests[position] = digest
             before, self._nodes = self._nodes, dict(process.coordinator.state.nodes)
@@ -354,13 +358,15 @@ class FullWorld:
             )
 
     def restored(self, process: Process, index: int, digest: int) -> None:
-        """A process has taken in a snapshot: its state equals that of others after the same index."""
+        """Check the state of a process after a snapshot: it must equal the state of other processes after this
+        index.
+        """
         position = max((p for p in self._digests if p[0] <= index), default=None)
         if position is not None and self._digests[position] != digest:
             raise Violation("equal states", f"{process.machine.id} has another state after the snapshot at {index}")
 
     def _check_clearance(self, process: Process) -> None:
-        """Only the present process of a node that is up may hold clearance."""
+        """Check that only the present process of a node that is up holds clearance."""
         if not process.member.has_clearance():
             return
         node = self._nodes.get(process.machine.id)
@@ -372,7 +378,7 @@ class FullWorld:
             )
 
     def check_holder(self, process: Process, partition_id: int) -> None:
-        """The process serves a partition. No other process may serve the partition now, and no other node may ever have
+        """Check a process that serves a partition: no other process may serve it now, and no other node may ever have
         served it at this leader_epoch.
         """
         mine, epoch = process.machine.id, process.rows[partition_id].leader_epoch
@@ -417,8 +423,8 @@ class FullWorld:
                 self.nemesis.changed(before, row)
 
     def adopted(self, process: Process, row: Partition) -> None:
-        """A node begins to act on a partition's row: the row must be recorded. (The node may make a split's child
-        before it has the child's row.)
+        """Check that the row on which a node begins to act is recorded. (A node may create the child of a split before
+        it has the child's row.)
         """
         if not row.partition_epoch:
             return
@@ -433,7 +439,7 @@ class FullWorld:
             self.availability.in_use(row)
 
     def cut(self, process: Process, start: bytes, end: bytes) -> None:
-        """A node removes entries of a log."""
+        """Check the entries that a node is about to remove from a log."""
         self.data.cut(process.machine, start, end)
 
     # The end
@@ -444,7 +450,7 @@ class FullWorld:
         return max(active, key=lambda p: p.driver.raw.basic_status().term, default=None)
 
     def missing(self) -> str:
-        """The first thing that is wrong at the end; "" if all is well."""
+        """Return the first error at the end; "" if there is none."""
         active = self.active()
         if active is None:
             return "no active controller"
@@ -486,7 +492,7 @@ def _unfinished(state: State) -> str:
 
 
 def _unevenly_seated(active: Process) -> str:
-    """Zones of which one has two voters more than another."""
+    """Return the numbers of voters by zone if a zone could take a voter from a zone with at least two more; else ""."""
     voters = set(active.driver.conf_state.voters)
     seated = Counter({node.zone: 0 for node in active.coordinator.state.nodes.values()})
     seated.update(node.zone for node in active.coordinator.state.nodes.values() if node.raft_id in voters)

@@ -1,4 +1,4 @@
-"""Work for several processes: many seeds, and the search for each mutation."""
+"""Work that several processes share: many seeds, or the search for each mutation."""
 
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +13,7 @@ R = TypeVar("R")
 
 
 def map_jobs(function: Callable[[J], R], jobs: Sequence[J], processes: int, chunk: int) -> Iterator[R]:
-    """The results in the order of the jobs."""
+    """Run the jobs, `chunk` at a time in each process; yields the results in the order of the jobs."""
     if processes == 1:
         yield from map(function, jobs)
         return
@@ -22,12 +22,12 @@ def map_jobs(function: Callable[[J], R], jobs: Sequence[J], processes: int, chun
 
 
 def run_job(job: tuple[str, int]) -> Outcome | Failure:
-    """One seed of a world."""
+    """Run one seed of a world."""
     return run(*job)
 
 
 def find(number: int) -> Failure | None:
-    """The first seed that finds this mutation."""
+    """Return the failure of the first seed that finds this mutation; None if no seed does."""
     mutation = MUTATIONS[number]
     with mutation.applied():
         for seed in range(MAX_SEEDS):

@@ -1,4 +1,4 @@
-"""The seeds that found a bug, or a check that asked too much, in some version of Minka.
+"""The seeds that found a bug, or a check that was too strict, in some version of Minka.
 
 Most of these seeds have another history by now, since the code draws its random numbers differently. They stay because
 a run takes only about a second.

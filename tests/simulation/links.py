@@ -1,4 +1,4 @@
-"""Links of replicas to other simulated nodes."""
+"""Streams from a node's replicas to other simulated nodes."""
 
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
@@ -11,19 +11,19 @@ if TYPE_CHECKING:
 
 
 class SimLinks:
-    """The simulated `ReplicationLinks`: streams to other nodes."""
+    """The simulated `ReplicationLinks`."""
 
     def __init__(self, process: "Process") -> None:
         self._process = process
 
     async def append(self, node_id: str, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """A leader's stream."""
+        """Send a leader's frames to a follower; yields its answers."""
         address = self._process.coordinator.address_of(node_id)
         async for answer in ByteStream(self._process, address, _follow).run(frames):
             yield answer
 
     async def ship(self, node_id: str, messages: AsyncIterator[bytes]) -> bytes:
-        """A checkpoint."""
+        """Send a checkpoint; returns the answer."""
         address = self._process.coordinator.address_of(node_id)
         async for answer in ByteStream(self._process, address, _install).run(messages):
             return answer

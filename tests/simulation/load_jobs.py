@@ -1,4 +1,4 @@
-"""Jobs that load files in the simulation, and the answers to them."""
+"""Simulated jobs that load files, and checks of the answers that they get."""
 
 import contextlib
 import zlib
@@ -18,30 +18,30 @@ if TYPE_CHECKING:
     from tests.simulation.load_world import LoadWorld
     from tests.simulation.process import Process
 
-_PAUSE: Final = 0.15  # seconds, the mean
-_MOST: Final = 12
-_MISCUT: Final = 0.05
+_PAUSE: Final = 0.15  # mean seconds between two requests
+_MOST: Final = 12  # loads
+_MISCUT: Final = 0.05  # the share of files that are made for a wrong slot
 _S = LoadState
 
 
 class LoadJobs:
-    """A job may send any request to any node, also more than once: after a lost answer, or in a second run."""
+    """Sends the jobs' requests to any node, sometimes twice: like a job after a lost answer, or in a second run."""
 
     def __init__(self, world: "LoadWorld") -> None:
         self._world = world
         self._names: list[str] = []
         self._ended = False
-        self._committed: set[str] = set()  # the loads that are committed by a job's answer
-        self._aborted: set[str] = set()  # the loads that are aborted by a job's answer
+        self._committed: set[str] = set()  # loads that a job was told are committed
+        self._aborted: set[str] = set()  # loads that a job was told are aborted
         self._files: dict[str, tuple[int, dict[bytes, bytes]]] = {}  # by name: the file's partition and its rows
-        self._rows: dict[int, dict[int, dict[bytes, bytes]]] = {}  # by load and partition, for loads that are committed
+        self._rows: dict[int, dict[int, dict[bytes, bytes]]] = {}  # by load and partition, only of committed loads
 
     def begin(self) -> None:
-        """Start jobs from now on."""
+        """Start the jobs."""
         self._world.after(1.5, self._next)
 
     def end(self) -> None:
-        """Start no more jobs. A load that no job commits is abandoned."""
+        """Start no more jobs. The controller abandons loads that no job commits."""
         self._ended = True
 
     def _next(self) -> None:
@@ -74,7 +74,7 @@ class LoadJobs:
         await requests.begin_load(request)
 
     async def _commit(self, process: "Process", requests: LoadRequests) -> None:
-        """Commit with a file for each partition or for some; a file may be made for another slot."""
+        """Commit a load with files for all or some partitions; a file may be made for a wrong slot."""
         state, rng = process.coordinator.state, self._world.load_rng
         load = state.loads.with_id(rng.choice(self._names))
         if load is None:
@@ -94,7 +94,7 @@ class LoadJobs:
             self._committed.add(load.id)
 
     def _file(self, row: Partition) -> LoadFile:
-        """A file of new keys."""
+        """Make a file with new keys."""
         rng = self._world.load_rng
         rows = {self._world.data_clients.new_key(row): b"loaded" for _ in range(rng.randint(1, 3))}
         rows = {key: value for key, value in rows.items() if range_of(row).contains(key)}
@@ -123,10 +123,10 @@ class LoadJobs:
         if process.alive:
             self._aborted.add(name)
 
-    # What must hold
+    # Checks
 
     def recorded(self, state: State, load: Load) -> None:
-        """The commit is in the table: it names the load's files to take in, and no others."""
+        """Note the rows of the files that a recorded commit names: the partitions take in these files and no others."""
         parts = state.loads.parts[load.number]
         self._rows[load.number] = {id_: self._files[part.name][1] for id_, part in parts.items()}
         for id_, part in parts.items():
@@ -137,7 +137,7 @@ class LoadJobs:
         return self._rows.get(load.number, {})
 
     def check(self, state: State) -> None:
-        """Check that, at the end, loads are as jobs were told."""
+        """Check that, at the end, each load has the outcome that a job was told."""
         for load in state.loads.rows.values():
             if load.id in self._committed and load.state != _S.LOAD_STATE_DONE:
                 raise Violation("the outcome that a job was told is final", f"{load.id} was committed, and is {load}")

@@ -1,4 +1,4 @@
-"""The world of loads: the full world, and jobs that load files into its keyspaces; see docs/simulation.md."""
+"""The world of loads: the full world with jobs that load files into its keyspaces; see docs/simulation.md."""
 
 import random
 from dataclasses import replace
@@ -22,7 +22,7 @@ _S = LoadState
 
 
 class LoadWorld(FullWorld):
-    """The full world, and jobs, which use a random generator of their own."""
+    """The full world with jobs. The jobs use a random generator of their own."""
 
     def __init__(self, seed: int, trace: Trace) -> None:
         super().__init__(seed, trace)
@@ -30,11 +30,13 @@ class LoadWorld(FullWorld):
         self.admin.most = _KEYSPACES
         self.controller_settings = replace(self.controller_settings, abandon_loads_after=_ABANDONED_AFTER_S)
         self.loads: dict[int, Load] = {}  # the newest rows that any replica of the state has applied
-        self._done: set[tuple[int, int]] = set()  # load and partition
+        self._done: set[tuple[int, int]] = set()  # pairs of load and partition
         self.jobs = LoadJobs(self)
 
     def run(self) -> Outcome:
-        """Run like `FullWorld`. A commit has several pieces even if there are few partitions."""
+        """Run like `FullWorld`, with one part in each record, so that a commit has several records even with few
+        partitions.
+        """
         with (
             mock.patch.object(load_requests, "unix_ms", self.unix_ms),
             mock.patch.object(controller_loads, "_PARTS_A_RECORD", 1),
@@ -79,12 +81,12 @@ class LoadWorld(FullWorld):
                 self._check_done(state, load)
 
     def _check_done(self, state: State, load: Load) -> None:
-        """Check that a part that is done is in the logs of all replicas in sync."""
+        """Check that all replicas in sync have each part that is done."""
         for partition_id, rows in self.jobs.rows_of(load).items():
             if load.number in state.loads.due.get(partition_id, ()) or (load.number, partition_id) in self._done:
                 continue
             self._done.add((load.number, partition_id))
-            if not state.keyspaces[load.keyspace_id].unclean_election:  # else its part may be lost
+            if not state.keyspaces[load.keyspace_id].unclean_election:  # an unclean election may lose a part
                 self.data.has_brought(state.partitions[partition_id], rows)
 
     def missing(self) -> str:

@@ -1,6 +1,6 @@
-"""The simulated log database of the replicas: the part that a machine's disk keeps, and a process's view of it.
+"""The simulated log database of the replicas: the content of the machine's disk, and the database of a process.
 
-When a process ends, its writes stay; a power cut loses all unsynced batches from some batch on.
+When a process ends, its writes stay. A power cut loses the last unsynced batches, a random number of them.
 """
 
 import asyncio
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
     from tests.simulation.process import Process
 
-# After the first time an acknowledged write is synced; a sync may take the second: see LogDatabase.
-_SYNC_DUE_S: Final = 0.05
-_SYNC_MAY_TAKE_S: Final = 0.05
+# See LogDatabase.
+_SYNC_DUE_S: Final = 0.05  # a write that was acknowledged unsynced is synced after this time
+_SYNC_MAY_TAKE_S: Final = 0.05  # after a slower sync, writes are acknowledged only when synced
 
 _Operation = tuple[bytes, bytes | None, bytes | None]  # key, value, None; or start, None, end of a range to delete
-_Undo = list[tuple[bytes, bytes | None]]  # keys and their former values
+_Undo = list[tuple[bytes, bytes | None]]  # the keys of a batch and their former values
 
 
 class LogDisk:
-    """The disk, which outlives a process."""
+    """The content of a machine's disk; it outlives a process."""
 
     def __init__(self) -> None:
         self._keys: list[bytes] = []
@@ -60,12 +60,12 @@ class LogDisk:
             del self._values[key], self._keys[bisect_left(self._keys, key)]
 
     def sync(self) -> None:
-        """Everything written is durable."""
+        """Make everything written so far durable."""
         self._unsynced.clear()
         self._volatile.clear()
 
     def cut_power(self, rng: "Random") -> None:
-        """Lose some of the last batches that were not synced."""
+        """Lose some of the last unsynced batches."""
         kept = rng.randint(0, len(self._unsynced))
         for undo in reversed(self._unsynced[kept:]):
             for key, old in reversed(undo):
@@ -73,7 +73,7 @@ class LogDisk:
         self.sync()
 
     def get(self, key: bytes) -> bytes | None:
-        """The value that was written last."""
+        """The key's last written value."""
         return self._values.get(key)
 
     def keys(self, start: bytes, end: bytes) -> list[bytes]:
@@ -86,8 +86,8 @@ class LogDisk:
 
 
 class SimLogDatabase:
-    """The part of `LogDatabase` that `minkad.replication` uses. It calls `on_put` with each staged key and value,
-    and `on_delete` with each range to delete.
+    """The simulated `LogDatabase`: the part that `minkad.replication` uses. It calls `on_put` with each staged key and
+    value, and `on_delete` with each range to delete.
     """
 
     def __init__(
@@ -107,14 +107,14 @@ class SimLogDatabase:
         self._batch: list[_Operation] = []
         self._next: Sync | None = None
         self._next_written: Sync | None = None
-        self._futures: dict[Sync, None] = {}  # those that are not done
+        self._futures: dict[Sync, None] = {}  # the futures that are not done
         self._is_busy = False
         self._asked_at: float | None = None
         self._unsynced_since: float | None = None
         self._last_sync_s = 0.0
 
     def die(self) -> None:
-        """The process ends: cancel everything that its tasks wait for."""
+        """Cancel all futures for which tasks wait, since the process ends."""
         for future in self._futures:
             asyncio.Future.cancel(future)
 
@@ -122,7 +122,7 @@ class SimLogDatabase:
 
     @property
     def stalled(self) -> bool:
-        """True if the disk has owed an answer for longer than a slow disk takes."""
+        """True if a sync has taken longer than it would on a disk that is only slow."""
         return self._asked_at is not None and self._process.now() - self._asked_at > STALLED_S
 
     def put(self, key: bytes, value: bytes) -> None:
@@ -140,19 +140,21 @@ class SimLogDatabase:
         self._on_delete(start, end)
 
     def sync(self) -> asyncio.Future[None]:
-        """A future that is done when everything staged so far, and in the rest of this turn of the loop, is durable."""
+        """Return a future. It is done when everything staged so far, and in the rest of this turn of the loop, is
+        durable.
+        """
         if self._next is None:
             self._next = self._new_future()
         return self._next
 
     def write(self) -> asyncio.Future[None]:
-        """A future that is done when the operating system has everything staged so far."""
+        """Return a future. It is done when the operating system has everything staged so far."""
         if self._next_written is None:
             self._next_written = self._new_future()
         return self._next_written
 
     def get(self, key: bytes) -> bytes | None:
-        """The value that was written last."""
+        """The key's last written value."""
         return self._disk.get(key)
 
     def scan(
@@ -176,7 +178,7 @@ class SimLogDatabase:
         return found
 
     def last_keys(self, start: bytes, end: bytes, width: int) -> Iterator[bytes]:
-        """The last keys of groups, like `LogDatabase`."""
+        """Yield the last key of each group of keys with the same first `width` bytes, like `LogDatabase`."""
         yield from {key[:width]: key for key in self._disk.keys(start, end)}.values()
 
     def count(self, start: bytes, end: bytes) -> int:
@@ -184,7 +186,7 @@ class SimLogDatabase:
         return len(self._disk.keys(start, end))
 
     def damaged(self, what: str) -> MinkaError:
-        """Fail because something is missing; returns the error."""
+        """Fail because the log database is damaged; returns the error."""
         error = MinkaError(Code.CORRUPT_DATA, f"the log database is damaged: {what}")
         self.fail(error)
         return error

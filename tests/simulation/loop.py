@@ -1,5 +1,5 @@
-"""An event loop for one simulated process: real asyncio code runs on it, by the process's own clock, without a thread,
-a socket or a wait. The world decides when it runs.
+"""An event loop for one simulated process. Real asyncio code runs on it, by the process's own clock, without threads,
+sockets or real waits. The world decides when the loop runs.
 """
 
 import asyncio
@@ -14,19 +14,21 @@ from typing import Any, Final, cast
 from minka.errors import MinkaError
 from minkad.process.tasks import ENDS_NODE
 
-_MAX_TURNS: Final = 10_000  # turns at one moment; more turns are an endless loop
-_RESOLUTION: Final = 1e-9  # seconds; closer moments are the same
+_MAX_TURNS: Final = 10_000  # callbacks in one turn; more callbacks are an endless loop
+_RESOLUTION: Final = 1e-9  # seconds; moments that are closer count as the same
 
 
 def _as_uvloop(now: float, when: float) -> float:
-    """The time at which a timer for `when` fires. uvloop counts whole milliseconds: it is up to one early or late."""
+    """The time at which uvloop would fire a timer for `when`. It counts whole milliseconds: a timer fires up to 1 ms
+    early or late.
+    """
     if when <= now:
         return when
     return math.floor((now + 2 * _RESOLUTION) * 1000) / 1000 + max(1, round((when - now) * 1000)) / 1000
 
 
 class DriftingClock:
-    """Monotonic seconds of one machine; `rate` of its seconds pass in one second of true time."""
+    """The monotonic clock of one machine. It advances by `rate` seconds in one second of true time."""
 
     def __init__(self, offset: float, rate: float) -> None:
         self._true = 0.0
@@ -38,7 +40,7 @@ class DriftingClock:
         return self._local + (true - self._true) * self._rate
 
     def true_at(self, local: float) -> float:
-        """The true time at which the clock shows `local`, if its rate stays."""
+        """The true time at which the clock shows `local`, if its rate doesn't change."""
         return self._true + (local - self._local) / self._rate
 
     def drift(self, true: float, rate: float) -> None:
@@ -62,7 +64,7 @@ class ProcessLoop:
         self._numbers = 0
         self._running = False
         self._tasks: dict[asyncio.Task[Any], None] = {}
-        self.error: Exception | None = None  # an error of the code in a callback or a task that nobody awaits
+        self.error: Exception | None = None  # the first error in a callback, or in a task that nobody awaits
         self.halted = False  # the process died in the middle of a turn
 
     # The interface that asyncio needs
@@ -114,12 +116,12 @@ class ProcessLoop:
         timer = asyncio.TimerHandle(when, callback, args, self._self, context)
         self._numbers += 1
         heappush(self._timers, (when, self._numbers, timer))
-        if not self._running:  # else the world looks at `next_due` after the turn
+        if not self._running:  # in a turn, the world asks for `next_due` at its end
             self._wake_at(when)
         return timer
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Do nothing: the timer is dropped when its time comes."""
+        """Do nothing: `turn` drops the timer when its time comes."""
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         if isinstance(error := context.get("exception"), Exception):
@@ -132,7 +134,7 @@ class ProcessLoop:
             self.error = self.error or error
 
     def fail(self, error: Exception) -> None:
-        """Let the next turn raise this error: the process can't continue."""
+        """Let the turn raise this error, since the process can't continue."""
         self.error = self.error or error
 
     # The interface that the world needs
@@ -144,7 +146,7 @@ class ProcessLoop:
         return self._timers[0][0] if self._timers else None
 
     def turn(self) -> None:
-        """Run everything that is due. Raises the error of a callback, or of a task that nobody awaits."""
+        """Run everything that is due. Raises the first error of a callback, or of a task that nobody awaits."""
         now = self._now()
         while self._timers and self._timers[0][0] <= now + _RESOLUTION:
             timer = heappop(self._timers)[2]
@@ -170,7 +172,7 @@ class ProcessLoop:
         raise AssertionError("the process spins")
 
     def kill(self) -> None:
-        """End every task, even if it goes on after a cancellation. The process's outputs have to be cut before."""
+        """End every task, also those that continue after a cancellation. The process must have no effects any more."""
         self.halted = False
         for _ in range(10):
             for task in list(self._tasks):

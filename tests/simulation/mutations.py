@@ -19,7 +19,7 @@ from tests.simulation import mutations_operations as operations
 from tests.simulation import mutations_replication as replication
 from tests.simulation.mutations_full import Patch
 
-MAX_SEEDS: Final = 500  # each has to be found within this number of seeds
+MAX_SEEDS: Final = 500  # one of the first MAX_SEEDS seeds has to find each mutation
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Mutation:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Put the bug into the code for the length of the block."""
+        """Put the bug into the code within the block."""
         patches = self.patches()
         originals = [(where, name, getattr(where, name)) for where, name, _ in patches]
         for where, name, value in patches:
@@ -126,10 +126,10 @@ def _rejection_counts() -> Sequence[Patch]:
         accepted.reject = False
         original(r, accepted, progress)
 
-    return [(leader, "_FROM_PEER", {**leader._FROM_PEER, m_type(original): handle})]
+    return [(leader, "_FROM_PEER", {**leader._FROM_PEER, message_type(original): handle})]
 
 
-def m_type(handler: object) -> int:
+def message_type(handler: object) -> int:
     """The type of the messages that this handler of the leader takes."""
     return next(type_ for type_, known in leader._FROM_PEER.items() if known is handler)
 
@@ -181,10 +181,10 @@ def _snapshot_without_configuration() -> Sequence[Patch]:
     return [(Raft, "_restore_config", restore_config)]
 
 
-# What leaves, and what counts, before it is durable
+# Messages that leave or count before they are durable
 
 
-def _count_the_unsynced() -> Sequence[Patch]:
+def _count_unsynced_entries() -> Sequence[Patch]:
     original = RawNode._accept
 
     def accept(self: RawNode, ready: Ready) -> None:
@@ -197,7 +197,7 @@ def _count_the_unsynced() -> Sequence[Patch]:
     return [(RawNode, "_accept", accept)]
 
 
-def _ask_in_a_forgettable_term() -> Sequence[Patch]:
+def _ask_before_term_is_durable() -> Sequence[Patch]:
     return [(RawNode, "_may_send_at_once", lambda _: True)]
 
 
@@ -218,84 +218,84 @@ MUTATIONS = (
     Mutation("half of the voters commit", "raft", _half_commits),
     Mutation("commit an entry of an older term", "raft", _commit_older_term),
     Mutation("keep entries that the leader does not have", "raft", _keep_conflicting_entries),
-    Mutation("append without a look at the previous term", "raft", _accept_any_previous),
+    Mutation("append without checking the previous term", "raft", _accept_any_previous),
     Mutation("apply before commit", "raft", _apply_before_commit),
     Mutation("take a rejection for an acknowledgement", "raft", _rejection_counts),
-    Mutation("joint: do without the old majority", "raft", _forget_old_half),
+    Mutation("ignore the old majority in a joint configuration", "raft", _forget_old_half),
     Mutation("count learners as voters", "raft", _learners_count),
     Mutation("two configuration changes at once", "raft", _two_changes_at_once),
     Mutation("a snapshot leaves the configuration as it was", "raft", _snapshot_without_configuration),
-    Mutation("a leader counts itself before its sync", "raft", _count_the_unsynced),
-    Mutation("ask for votes before the term is durable", "raft", _ask_in_a_forgettable_term),
+    Mutation("a leader counts itself before its sync", "raft", _count_unsynced_entries),
+    Mutation("ask for votes before the term is durable", "raft", _ask_before_term_is_durable),
     Mutation("answer a read without asking a quorum", "raft", _read_without_quorum),
     Mutation("send before fsync", "full", full.send_before_fsync),
-    Mutation("a snapshot with another configuration than its index", "full", full.snapshot_with_old_configuration),
-    Mutation("what the core still needs of its log is compacted", "full", full.compact_what_is_not_applied),
-    Mutation("control before what was committed is applied", "full", full.active_before_applied),
+    Mutation("a snapshot whose configuration lacks the learners", "full", full.snapshot_with_old_configuration),
+    Mutation("compact log entries that the core still needs", "full", full.compact_needed_entries),
+    Mutation("control before committed entries are applied", "full", full.active_before_applied),
     Mutation("acknowledge a command when it is proposed", "full", full.answer_when_proposed),
     Mutation("refuse with rows that are not recorded yet", "full", full.refuse_before_recorded),
     Mutation("serve after clearance has ended", "full", full.serve_after_clearance),
-    Mutation("grant clearance without a quorum's word", "full", full.grant_unconfirmed),
+    Mutation("grant clearance before a quorum confirms the leader", "full", full.grant_unconfirmed),
     Mutation("a new controller that does not wait", "full", full.no_grace),
     Mutation("fail a node that may hold clearance", "full", full.fail_too_early),
-    Mutation("fail nodes for the controller's own pause", "full", full.judge_at_once),
+    Mutation("fail nodes because the controller itself paused", "full", full.fail_without_confirmation),
     Mutation("a controller that fails itself", "full", full.judge_itself),
-    Mutation("a new controller that gives nobody the time to find it", "full", full.no_chance),
-    Mutation("members that wait for a silent controller", "full", full.wait_for_the_silent),
-    Mutation("fail nodes one after the other, each out of the in-sync sets", "full", full.one_after_the_other),
-    Mutation("nodes whose data ports are dead keep their clearance", "full", full.leave_data_ports_unjudged),
+    Mutation("a new controller that gives nodes no time to find it", "full", full.no_time_to_find_it),
+    Mutation("members that wait for a silent controller", "full", full.wait_for_silent_controller),
+    Mutation("take failed nodes out of in-sync sets one by one", "full", full.fail_nodes_one_by_one),
+    Mutation("nodes whose data ports are dead keep their clearance", "full", full.ignore_dead_data_ports),
     Mutation("elect without a new leader_epoch", "full", full.election_without_epoch),
-    Mutation("change an in-sync set whose epoch is over", "full", full.isr_without_epoch),
+    Mutation("change an in-sync set at an old epoch", "full", full.isr_without_epoch),
     Mutation("elect a replica that is not in sync", "full", full.elect_anybody),
-    Mutation("a restarted leader leads on at its leader_epoch", "full", full.restart_unnoticed),
+    Mutation("a restarted leader keeps its leader_epoch", "full", full.restart_unnoticed),
     Mutation("remove the old replicas before the new are in sync", "full", full.remove_too_early),
-    Mutation("voters whose seats know no zones", "full", full.no_zones),
+    Mutation("seat voters without regard to zones", "full", full.seat_without_zones),
     Mutation("a state snapshot without migrations", "full", full.snapshot_forgets),
     Mutation("operations that do not end", "full", full.never_finish),
     Mutation("two operations move one partition", "full", full.no_conflicts),
-    Mutation("shrink an in-sync set before it is recorded", "full", replication.shrink_before_recorded),
-    Mutation("acknowledge a write that one in sync lacks", "full", replication.watermark_ahead),
-    Mutation("anybody who leaves an in-sync set is eligible", "full", replication.forget_min_insync),
-    Mutation("commit entries that eligible replicas lack", "full", replication.commit_without_the_eligible),
+    Mutation("shrink an in-sync set before the change is recorded", "full", replication.shrink_before_recorded),
+    Mutation("acknowledge a write that a replica in sync lacks", "full", replication.commit_without_one_replica),
+    Mutation("every replica that leaves an in-sync set is eligible", "full", replication.forget_min_insync),
+    Mutation("commit entries that eligible replicas lack", "full", replication.commit_without_eligible_replicas),
     Mutation("a follower acknowledges unsynced entries", "full", replication.durable_when_staged),
     Mutation("followers that truncate committed entries", "full", replication.cut_committed),
-    Mutation("followers that take entries of an old leadership", "full", replication.accept_stale_epoch),
+    Mutation("followers that accept entries of an old leader", "full", replication.accept_stale_epoch),
     Mutation("a leader that serves before it is ready", "full", replication.serve_unready),
     Mutation("a leader that answers reads while it hands over", "full", replication.read_while_handing_over),
     Mutation("a follower that goes past the marker of a split", "full", replication.skip_markers),
     Mutation("end a split while children are attached", "full", replication.end_splits_early),
-    Mutation("remove keys while a child is attached", "full", replication.marks_while_attached),
+    Mutation("remove keys while a child is attached", "full", replication.remove_keys_while_attached),
     Mutation("forget that a child is attached", "full", replication.forget_attachments),
     Mutation("merge without the last writes", "full", replication.merge_too_early),
-    Mutation("begin a merge again that is under way", "full", replication.merge_again),
+    Mutation("begin a merge a second time", "full", replication.merge_again),
     Mutation("wake a replica before its time", "full", replication.wake_early),
-    Mutation("decide operations by the applied rows", "full", operations.decide_on_what_is_applied),
-    Mutation("tell an outcome that may still be lost", "full", operations.tell_before_it_is_committed),
-    Mutation("show expired rows", "full", operations.show_the_expired),
-    Mutation("hide expired rows without removing them", "full", operations.hide_the_expired),
-    Mutation("forget when a key expires", "full", operations.keep_no_expiry),
-    Mutation("give away the duties of a shard that is late", "duties", duties.fail_the_late),
+    Mutation("decide operations by the applied rows", "full", operations.decide_by_applied_rows),
+    Mutation("report an outcome that may still be lost", "full", operations.report_before_commit),
+    Mutation("show expired rows", "full", operations.show_expired_rows),
+    Mutation("hide expired rows without removing them", "full", operations.hide_expired_rows),
+    Mutation("forget when a key expires", "full", operations.forget_expiry),
+    Mutation("give away the duties of a shard that is late", "duties", duties.fail_late_shards),
     Mutation("a new controller that does not wait for shards", "duties", duties.no_wait_after_failover),
-    Mutation("grant shards clearance without a quorum's word", "duties", duties.grant_unconfirmed),
-    Mutation("a shard's name is taken while another has it", "duties", duties.take_the_name),
-    Mutation("forget what a shard that failed was attaching", "duties", duties.blame_nothing),
+    Mutation("grant shards clearance before a quorum confirms it", "duties", duties.grant_unconfirmed),
+    Mutation("give a shard's name to a second process", "duties", duties.give_name_twice),
+    Mutation("forget which duty a failed shard was attaching", "duties", duties.blame_no_duty),
     Mutation("attach again at the same epoch", "duties", duties.same_epoch_again),
     Mutation("count a duty as released before it is", "duties", duties.give_away_at_once),
-    Mutation("a report counts whatever its epoch", "duties", duties.any_epoch),
+    Mutation("count reports with any epoch", "duties", duties.any_epoch),
     Mutation("give away a kept duty within the grace", "duties", duties.no_grace),
-    Mutation("delete a duty before it is released", "duties", duties.forget_the_deleted),
+    Mutation("delete a duty before it is released", "duties", duties.delete_before_release),
     Mutation("a snapshot forgets which epochs were given", "duties", duties.forget_next_epoch),
-    Mutation("acknowledge a change before its nodes have it", "duties", duties.confirm_nothing),
+    Mutation("acknowledge a change before all voters have it", "duties", duties.acknowledge_before_all_voters),
     Mutation("a lagging node instructs shards", "duties", duties.lagging_nodes),
     Mutation("count a shard's clearance from the receipt", "duties", duties.count_from_receipt),
-    Mutation("release when the clearance has ended", "duties", duties.release_too_late),
-    Mutation("a report that is lost is not repeated", "duties", duties.report_once),
+    Mutation("release duties only when the clearance has ended", "duties", duties.release_too_late),
+    Mutation("don't repeat a lost report", "duties", duties.report_once),
     Mutation("a fenced shard comes back as the same process", "duties", duties.same_incarnation),
     Mutation("commit a load piece by piece", "loads", loads.commit_in_pieces),
     Mutation("take in a load again", "loads", loads.take_in_again),
-    Mutation("forget loads that are not over", "loads", loads.forget_open_ones),
+    Mutation("forget loads that haven't ended", "loads", loads.forget_open_loads),
     Mutation("a state snapshot without the parts of loads", "loads", loads.snapshot_without_parts),
-    Mutation("abort loads that are committed", "loads", loads.abandon_the_committed),
-    Mutation("a load is done when one part is done", "loads", loads.finish_what_is_asked),
-    Mutation("commit a load that was aborted", "loads", loads.commit_whatever_the_state),
+    Mutation("abort loads that are committed", "loads", loads.abandon_committed_loads),
+    Mutation("a load is done when one part is done", "loads", loads.finish_all_parts_at_once),
+    Mutation("commit a load that was aborted", "loads", loads.commit_in_any_state),
 )

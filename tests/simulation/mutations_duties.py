@@ -23,8 +23,8 @@ _A = AssignmentState
 # The controller
 
 
-def confirm_nothing() -> Sequence[Patch]:
-    """A change that all voters should have is acknowledged when a majority has it."""
+def acknowledge_before_all_voters() -> Sequence[Patch]:
+    """The controller acknowledges a change that all voters should have as soon as a majority has it."""
 
     async def confirmed_by(_: DutyRequests, _consistency: Any) -> None:
         pass
@@ -32,8 +32,8 @@ def confirm_nothing() -> Sequence[Patch]:
     return [(DutyRequests, "_confirmed_by", confirmed_by)]
 
 
-def fail_the_late() -> Sequence[Patch]:
-    """A shard is failed when its heartbeat is late, although it may still hold its clearance."""
+def fail_late_shards() -> Sequence[Patch]:
+    """The controller fails a shard whose heartbeat is late, although the shard may still hold its clearance."""
     original = ShardControl.__init__
 
     def init(self: ShardControl, *arguments: Any, **named: Any) -> None:
@@ -44,7 +44,7 @@ def fail_the_late() -> Sequence[Patch]:
 
 
 def no_wait_after_failover() -> Sequence[Patch]:
-    """A new controller ignores the former one's grants."""
+    """A new controller ignores the clearances that its predecessor has granted."""
     original = ShardControl.__init__
 
     def init(self: ShardControl, *arguments: Any, **named: Any) -> None:
@@ -57,7 +57,7 @@ def no_wait_after_failover() -> Sequence[Patch]:
 
 
 def grant_unconfirmed() -> Sequence[Patch]:
-    """The whole clearance is granted, although nobody has confirmed for a while that this node leads."""
+    """The controller grants the whole clearance, although no quorum has confirmed lately that it leads."""
     original = ShardControl.heartbeats
 
     def heartbeats(self: ShardControl, request: ShardHeartbeatsRequest) -> ShardHeartbeatsResponse:
@@ -65,11 +65,11 @@ def grant_unconfirmed() -> Sequence[Patch]:
         response.clearance_ms = int(self.settings.clearance * 1000)
         return response
 
-    return [(ShardControl, "heartbeats", heartbeats), *_no_chance()]
+    return [(ShardControl, "heartbeats", heartbeats), *_no_time_to_find_it()]
 
 
-def _no_chance() -> Sequence[Patch]:
-    """A new controller waits only until the former one's grants end."""
+def _no_time_to_find_it() -> Sequence[Patch]:
+    """A new controller waits only until the clearances that its predecessor granted have ended."""
     original = ShardControl.__init__
 
     def init(self: ShardControl, *arguments: Any, **named: Any) -> None:
@@ -79,18 +79,18 @@ def _no_chance() -> Sequence[Patch]:
     return [(ShardControl, "__init__", init)]
 
 
-def take_the_name() -> Sequence[Patch]:
-    """A process that registers under a name has the name at once, although another process may hold it."""
+def give_name_twice() -> Sequence[Patch]:
+    """A process gets the name under which it registers at once, although another process may have this name."""
     return [(ShardControl, "is_alive", lambda *_: False)]
 
 
-def blame_nothing() -> Sequence[Patch]:
-    """The duties that shards were attaching when they failed are forgotten."""
+def blame_no_duty() -> Sequence[Patch]:
+    """The controller forgets which duties shards were attaching when they failed."""
     return [(shards, "blame", lambda *_: iter(()))]
 
 
 def same_epoch_again() -> Sequence[Patch]:
-    """A duty that was kept is attached again at its old epoch."""
+    """The controller attaches a kept duty again at its old epoch."""
     original = DutyState._assignment
 
     def assignment(
@@ -104,7 +104,7 @@ def same_epoch_again() -> Sequence[Patch]:
 
 
 def give_away_at_once() -> Sequence[Patch]:
-    """A duty that should be released counts as released."""
+    """The controller counts a duty as released when it asks for the release."""
     original = rows.in_state
 
     def in_state(
@@ -117,7 +117,7 @@ def give_away_at_once() -> Sequence[Patch]:
 
 
 def any_epoch() -> Sequence[Patch]:
-    """A report counts for any assignment."""
+    """A report counts even if its epoch isn't the assignment's."""
 
     def meant(duties: DutyState, shard: Shard, said: Iterable[Holding], is_in: Any) -> Iterator[Assignment]:
         for holding in {one.duty: one for one in said}.values():
@@ -129,7 +129,7 @@ def any_epoch() -> Sequence[Patch]:
 
 
 def no_grace() -> Sequence[Patch]:
-    """A duty that is kept for a shard is given away before its grace ends."""
+    """The controller gives a kept duty to another shard before the grace ends."""
     original = distribution._tidy_shard
 
     def tidy_shard(state: Any, shard: Shard, now_ms: int) -> Iterator[Record]:
@@ -138,8 +138,8 @@ def no_grace() -> Sequence[Patch]:
     return [(distribution, "_tidy_shard", tidy_shard)]
 
 
-def forget_the_deleted() -> Sequence[Patch]:
-    """A duty is deleted before its shard has released it."""
+def delete_before_release() -> Sequence[Patch]:
+    """The controller deletes a duty before its shard has released it."""
     original = changes._Batch._delete
 
     def delete(self: changes._Batch, row: Any) -> None:
@@ -152,7 +152,7 @@ def forget_the_deleted() -> Sequence[Patch]:
 
 
 def forget_next_epoch() -> Sequence[Patch]:
-    """A snapshot doesn't say which epochs were given out."""
+    """A snapshot lacks the next epoch, so epochs are used twice."""
     original = DutyState.pieces
 
     def pieces(self: DutyState) -> Iterator[Any]:
@@ -167,7 +167,7 @@ def forget_next_epoch() -> Sequence[Patch]:
 
 
 def lagging_nodes() -> Sequence[Patch]:
-    """A node tells a shard its state, although the shard's state is newer."""
+    """A node sends its state to a shard that has a newer one, and the shard accepts it."""
 
     async def settled(self: ShardSessions, index: int) -> None:
         pass
@@ -193,7 +193,7 @@ def lagging_nodes() -> Sequence[Patch]:
 
 
 def count_from_receipt() -> Sequence[Patch]:
-    """A clearance is counted from the moment at which the shard hears of it."""
+    """The shard counts its clearance from the receipt of the grant instead of from its request."""
     original = ShardMachine._on_grant
 
     def on_grant(self: ShardMachine, grant: ShardGrant, now: float) -> None:
@@ -209,7 +209,7 @@ def release_too_late() -> Sequence[Patch]:
 
 
 def report_once() -> Sequence[Patch]:
-    """Reports on a session that broke are not repeated."""
+    """The shard doesn't repeat reports that it sent on a broken session."""
     return [(Reports, "again", lambda _: None)]
 
 

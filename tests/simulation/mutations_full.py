@@ -1,4 +1,4 @@
-"""Bugs around the Raft core: in the driver, the controller, the clearance, the state."""
+"""Bugs around the Raft core: in the driver, in the controller, in clearance and in the state."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
@@ -63,7 +63,7 @@ def snapshot_with_old_configuration() -> Sequence[Patch]:
     return [(RaftDriver, "_snapshot", snapshot)]
 
 
-def compact_what_is_not_applied() -> Sequence[Patch]:
+def compact_needed_entries() -> Sequence[Patch]:
     """The driver trims the log without asking the core which part it still needs."""
     return [(RawNode, "compactable", RawNode.last_index)]
 
@@ -124,9 +124,9 @@ def fail_too_early() -> Sequence[Patch]:
 # Failed nodes
 
 
-def judge_at_once() -> Sequence[Patch]:
-    """The controller marks silent nodes FAILED before a quorum confirms that it still leads. Its own pause may be the
-    reason that it heard nothing.
+def fail_without_confirmation() -> Sequence[Patch]:
+    """The controller marks silent nodes FAILED before a quorum confirms that it still leads, even if it heard nothing
+    only because it was paused.
     """
 
     async def keep_leading(self: ActiveController) -> None:
@@ -151,10 +151,10 @@ def judge_itself() -> Sequence[Patch]:
         up = [node.id for node in self.decided.nodes.values() if is_up(node)]
         return self.detector.silent(up, self.confirmed_at)
 
-    return [(ActiveController, "_silent_nodes", silent_nodes), *no_chance()]
+    return [(ActiveController, "_silent_nodes", silent_nodes), *no_time_to_find_it()]
 
 
-def no_chance() -> Sequence[Patch]:
+def no_time_to_find_it() -> Sequence[Patch]:
     original = FailureDetector.__post_init__
 
     def post_init(self: FailureDetector) -> None:
@@ -164,8 +164,8 @@ def no_chance() -> Sequence[Patch]:
     return [(FailureDetector, "__post_init__", post_init)]
 
 
-def wait_for_the_silent() -> Sequence[Patch]:
-    """Calls and heartbeats wait for a silent controller, even when Raft names another leader meanwhile."""
+def wait_for_silent_controller() -> Sequence[Patch]:
+    """Calls and heartbeats still wait for a silent controller when Raft has another leader."""
     patience = 2.0
 
     @asynccontextmanager
@@ -180,8 +180,8 @@ def wait_for_the_silent() -> Sequence[Patch]:
     ]
 
 
-def one_after_the_other() -> Sequence[Patch]:
-    """The controller takes failed nodes out of in-sync sets one by one, in the order of a loop."""
+def fail_nodes_one_by_one() -> Sequence[Patch]:
+    """The controller takes nodes that failed together out of in-sync sets one by one."""
     original = membership.fail
 
     def without(state: State, partition: Partition, node_ids: Collection[str], live: Live) -> list[Partition]:
@@ -203,13 +203,13 @@ def one_after_the_other() -> Sequence[Patch]:
         (membership, "fail", fail),
         (node_events, "_without_nodes", without),
         (node_events, "offline_partition_leader_selector", select),
-        *wait_for_the_silent(),
-        *no_chance(),
+        *wait_for_silent_controller(),
+        *no_time_to_find_it(),
         (FailureDetector, "suspects_itself", lambda *_: False),
     ]
 
 
-def leave_data_ports_unjudged() -> Sequence[Patch]:
+def ignore_dead_data_ports() -> Sequence[Patch]:
     return [(DataPortJudge, "withheld", lambda *_: "")]
 
 
@@ -264,7 +264,7 @@ def remove_too_early() -> Sequence[Patch]:
     return [(reassignment, "missing_in_sync", missing_in_sync)]
 
 
-def no_zones() -> Sequence[Patch]:
+def seat_without_zones() -> Sequence[Patch]:
     return [(Seats, "move", lambda *_: None)]
 
 

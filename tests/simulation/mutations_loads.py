@@ -1,4 +1,4 @@
-"""Bugs in loads: in the decisions, in the table's contents, and in the data's memory of loads."""
+"""Bugs in loads: in the decisions, in the table, and in the list of loads that data has taken in."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -31,7 +31,7 @@ def take_in_again() -> Sequence[Patch]:
     return [(TakenLoads, "has", lambda self, number: number < self.floor)]
 
 
-def forget_open_ones() -> Sequence[Patch]:
+def forget_open_loads() -> Sequence[Patch]:
     return [(LoadTable, "lowest_open", lambda self: self.next_number)]
 
 
@@ -42,15 +42,15 @@ def snapshot_without_parts() -> Sequence[Patch]:
     return [(LoadTable, "pieces", pieces)]
 
 
-def abandon_the_committed() -> Sequence[Patch]:
+def abandon_committed_loads() -> Sequence[Patch]:
     def abort_abandoned(state: State, command: AbortAbandoned, now_ms: int) -> list[Record]:
         return [loads._aborted(load, "", now_ms) for load in state.loads.unended()]
 
     return [(loads, "abort_abandoned", abort_abandoned)]
 
 
-def finish_what_is_asked() -> Sequence[Patch]:
-    """When one part of a load is done, its other parts count as done, too."""
+def finish_all_parts_at_once() -> Sequence[Patch]:
+    """When one part of a load is done, all its parts count as done."""
     original = loads.finish_parts
 
     def finish_parts(state: State, command: FinishLoadParts, now_ms: int) -> list[Record]:
@@ -65,8 +65,8 @@ def finish_what_is_asked() -> Sequence[Patch]:
     return [(loads, "finish_parts", finish_parts)]
 
 
-def commit_whatever_the_state() -> Sequence[Patch]:
-    """An aborted load comes back with its commit."""
+def commit_in_any_state() -> Sequence[Patch]:
+    """The controller commits a load that was aborted."""
     original = loads.load_with
 
     def load_with(state: State, load_id: str) -> Load:

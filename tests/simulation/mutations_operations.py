@@ -1,4 +1,4 @@
-"""Bugs in operations on keys: their basis, and expiry."""
+"""Bugs in operations on keys: in the rows by which they are decided, and in expiry."""
 
 from collections.abc import Sequence
 
@@ -12,13 +12,13 @@ from minkad.replication.unapplied import Unapplied, Waiting
 from tests.simulation.mutations_full import Patch
 
 
-def decide_on_what_is_applied() -> Sequence[Patch]:
-    """The leader looks only at the data, not at the entries that it has appended since."""
+def decide_by_applied_rows() -> Sequence[Patch]:
+    """The leader looks only at the applied rows, not at the entries that it has appended but not yet applied."""
     return [(Unapplied, "find", lambda _, key: None)]
 
 
-def tell_before_it_is_committed() -> Sequence[Patch]:
-    """The leader tells an outcome although the entry on which it rests may still be lost."""
+def report_before_commit() -> Sequence[Patch]:
+    """The leader reports an outcome although the entry that decides it may still be lost."""
     original = Unapplied.wait
 
     def wait(self: Unapplied, offset: int, waiting: Waiting) -> None:
@@ -31,8 +31,8 @@ def tell_before_it_is_committed() -> Sequence[Patch]:
     return [(Unapplied, "wait", wait)]
 
 
-def hide_the_expired() -> Sequence[Patch]:
-    """A read leaves out keys that have expired by its leader's clock, and nobody removes them."""
+def hide_expired_rows() -> Sequence[Patch]:
+    """A read leaves out keys that have expired by the leader's clock, and nobody removes these keys."""
     original = Requests._answer_read
 
     def answer_read(
@@ -52,13 +52,13 @@ def hide_the_expired() -> Sequence[Patch]:
     return [(Requests, "_answer_read", answer_read)]
 
 
-def show_the_expired() -> Sequence[Patch]:
+def show_expired_rows() -> Sequence[Patch]:
     """A read shows an expired key until somebody removes it."""
     return [(Requests, "_expired", lambda self, keys, rows: [])]
 
 
-def keep_no_expiry() -> Sequence[Patch]:
-    """A key that is put with a lifetime stays for ever, as after a plain write."""
+def forget_expiry() -> Sequence[Patch]:
+    """A key that is put with a lifetime never expires."""
 
     def until(self: _Deciding, lifetime: object, ms: int, row: bytes | None) -> int:
         return 0

@@ -1,4 +1,4 @@
-"""Bugs in replication: in the leaders' and followers' handling of rows, logs and data."""
+"""Bugs in replication: in the way that leaders and followers handle rows, logs and data."""
 
 from collections.abc import Sequence
 
@@ -27,11 +27,11 @@ from minkad.replication.splitting import Splitting
 from minkad.storage.applied import Applied
 from tests.simulation.mutations_full import Patch
 
-# What is acknowledged
+# Acknowledgements
 
 
 def shrink_before_recorded() -> Sequence[Patch]:
-    """A proposed in-sync set counts at once."""
+    """A leader uses an in-sync set as soon as it proposes it."""
     original = Leader._propose
 
     def propose(self: Leader, isr: list[str]) -> None:
@@ -42,8 +42,8 @@ def shrink_before_recorded() -> Sequence[Patch]:
     return [(Leader, "_propose", propose)]
 
 
-def watermark_ahead() -> Sequence[Patch]:
-    """A write is committed when all replicas of the in-sync set but one have it."""
+def commit_without_one_replica() -> Sequence[Patch]:
+    """A leader commits a write although one replica in sync lacks it."""
 
     def in_sync_end(self: Leader) -> int:
         matched = sorted(progress.matched for progress in self.counted)
@@ -53,16 +53,16 @@ def watermark_ahead() -> Sequence[Patch]:
 
 
 def forget_min_insync() -> Sequence[Patch]:
-    """A replica that leaves an in-sync set is eligible even while the set takes writes without it."""
+    """A replica that leaves an in-sync set becomes eligible even if the set still accepts writes."""
 
     def eligible(state: State, partition: Partition, change: IsrChange) -> list[str]:
         return [] if partition.splitting else [n for n in has_everything(partition) if n not in change.isr]
 
-    return [*commit_without_the_eligible(), (isr, "_eligible", eligible), (state_module, "check_eligible", _allow)]
+    return [*commit_without_eligible_replicas(), (isr, "_eligible", eligible), (state_module, "check_eligible", _allow)]
 
 
-def commit_without_the_eligible() -> Sequence[Patch]:
-    """The high watermark doesn't wait for the eligible replicas."""
+def commit_without_eligible_replicas() -> Sequence[Patch]:
+    """The high watermark rises although eligible replicas lack entries."""
 
     def may_be_in_sync(self: Leader) -> set[str]:
         return {*self.state.row.isr, *self._joining}
@@ -75,7 +75,7 @@ def _allow(*_: object) -> None:
 
 
 def durable_when_staged() -> Sequence[Patch]:
-    """A follower acknowledges entries that are not on its disk yet."""
+    """A follower acknowledges entries before they are durable."""
     original = Follower.append
 
     def append(self: Follower, append: Append, stream: LeaderStream, known_at: float) -> None:
@@ -91,7 +91,7 @@ def durable_when_staged() -> Sequence[Patch]:
 
 
 def cut_committed() -> Sequence[Patch]:
-    """Followers truncate a little more than the entries that their leader lacks, committed or not."""
+    """Followers truncate two entries more than their leader lacks, even committed ones."""
 
     def replicate(self: Progress, offset: int) -> None:
         original(self, max(self.state.log.base, offset - 2))
@@ -106,7 +106,7 @@ def cut_committed() -> Sequence[Patch]:
 
 
 def accept_stale_epoch() -> Sequence[Patch]:
-    """A follower takes entries of a leadership that is over, and the former leader counts its answer."""
+    """A follower accepts entries of a former leader, and the former leader counts the answer."""
 
     def take(self: ReplicationReceiver, append: Append, stream: IncomingStream, known_at: float) -> None:
         replica = self._replicas.get(append.partition_id)
@@ -126,7 +126,7 @@ def accept_stale_epoch() -> Sequence[Patch]:
 
 
 def serve_unready() -> Sequence[Patch]:
-    """A leader serves before it has applied the log with which it began."""
+    """A leader serves before it has applied the log that it had when it became leader."""
     return [(ReplicaState, "is_ready", property(lambda self: self.role is Role.LEADER and self.damage is None))]
 
 
@@ -139,7 +139,7 @@ def read_while_handing_over() -> Sequence[Patch]:
 
 
 def skip_markers() -> Sequence[Patch]:
-    """A follower goes past the marker of a split without making the child."""
+    """A follower passes the marker of a split without creating the child."""
     original = Splitting._make
 
     async def make(self: Splitting, parent: Replica, entry: Pending) -> None:
@@ -155,7 +155,7 @@ def skip_markers() -> Sequence[Patch]:
 
 
 def end_splits_early() -> Sequence[Patch]:
-    """A split ends while children are still attached to their parents."""
+    """A split ends while children are still attached to their parents' data."""
 
     def is_made_by_all(self: SplitEnd) -> bool:
         base = self._leader.state.log.base
@@ -164,18 +164,18 @@ def end_splits_early() -> Sequence[Patch]:
     return [(SplitEnd, "_is_made_by_all", is_made_by_all)]
 
 
-def marks_while_attached() -> Sequence[Patch]:
-    """Keys are removed from data although a child is attached to it."""
+def remove_keys_while_attached() -> Sequence[Patch]:
+    """A replica removes keys from its data while a child is attached to this data."""
     return [(Replica, "is_held_up", property(lambda _: False))]
 
 
 def forget_attachments() -> Sequence[Patch]:
-    """After a restart a child is no longer a part of its parent's data."""
+    """A restarted node forgets that a child is attached to its parent's data."""
     return [(Splitting, "recover", lambda *_: None)]
 
 
 def merge_too_early() -> Sequence[Patch]:
-    """A merge is recorded without the last writes."""
+    """A merge is recorded before the last writes are in it."""
     original = Merge._catch_up
 
     def catch_up(self: Merge) -> bool:
@@ -185,7 +185,7 @@ def merge_too_early() -> Sequence[Patch]:
 
 
 def merge_again() -> Sequence[Patch]:
-    """The row of either partition of a merge begins the merge, even when it is under way."""
+    """A row of one of the two partitions begins their merge, even if the merge has already begun."""
 
     def begin(self: Replicas, replica: ReplicaCore) -> Merge | None:
         left = replica if replica.row.merge_from else self.hosted.get(replica.row.merge_into)
@@ -199,7 +199,7 @@ def merge_again() -> Sequence[Patch]:
 
 
 def wake_early() -> Sequence[Patch]:
-    """A wake-up that comes early counts, although nothing is due yet."""
+    """The executor doesn't postpone a wake-up that comes too early, so the replica misses the due time."""
 
     def tick(self: Executor, wake: WakeAt) -> None:
         if not self._closed:

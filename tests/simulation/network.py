@@ -1,4 +1,4 @@
-"""The simulated network: which messages arrive, when, and how often."""
+"""The simulated network. It decides which messages arrive, when, and how often."""
 
 import random
 from collections.abc import Collection, Iterable, Sequence
@@ -9,16 +9,16 @@ Link = tuple[int, int]  # from, to
 
 @dataclass(frozen=True, slots=True)
 class NetworkProfile:
-    """Probabilities, and delays in the unit of the world's clock."""
+    """Probabilities of faults, and delays in the unit of the world's clock."""
 
-    delay: float  # the mean
+    delay: float  # the mean delay of a message
     loss: float = 0.0
     duplication: float = 0.0
     straggling: float = 0.0  # the share of messages that take up to 50 times as long, so that others overtake them
 
 
 class Network:
-    """Directed links between nodes; a blocked one loses everything."""
+    """Directed links between nodes. A blocked link loses all messages."""
 
     def __init__(self, rng: random.Random, profile: NetworkProfile) -> None:
         self.profile = profile
@@ -27,7 +27,7 @@ class Network:
         self._calm = False
 
     def deliveries(self, sender: int, to: int) -> list[float]:
-        """The delays after which a message arrives: none if it is lost, two if it is doubled."""
+        """The delays after which a message arrives: none if it is lost, two if it is duplicated."""
         if (sender, to) in self._blocked:
             return []
         profile, draw = self.profile, self._random
@@ -48,28 +48,28 @@ class Network:
         return delay
 
     def connected(self, sender: int, to: int) -> bool:
-        """True if messages get through."""
+        """True if the link isn't blocked."""
         return (sender, to) not in self._blocked
 
     def calm(self) -> None:
-        """From now on, each message on an open link arrives once, in time and in order, as on a stream of gRPC."""
+        """From now on, deliver each message on an open link once, in time and in order, like a stream of gRPC."""
         self._calm = True
         self.profile = NetworkProfile(self.profile.delay)
 
     # Partitions
 
     def heal(self) -> set[Link]:
-        """Unblock all links; returns those that were blocked."""
+        """Unblock all links; returns the links that were blocked."""
         healed, self._blocked = self._blocked, set()
         return healed
 
     def block(self, links: Iterable[Link]) -> None:
-        """Block these links, too."""
+        """Block these links. Links that are blocked already stay blocked."""
         self._blocked.update(links)
 
 
 def partition(rng: random.Random, nodes: Sequence[int]) -> tuple[str, list[Link]]:
-    """A way for a network to split, with its name."""
+    """Choose a random partition of the network; returns its name and the links to block."""
     shuffled = list(nodes)
     rng.shuffle(shuffled)
     one, rest = shuffled[0], shuffled[1:]
@@ -88,7 +88,7 @@ def partition(rng: random.Random, nodes: Sequence[int]) -> tuple[str, list[Link]
             links = between(shuffled[:cut], shuffled[cut:], both=False)
         case "ring":
             links = _all_but_neighbours(shuffled)
-        case "bridge":  # `one` reaches both halves, which don't reach each other
+        case "bridge":  # `one` reaches both halves; the halves don't reach each other
             links = between(rest[: len(rest) // 2], rest[len(rest) // 2 :], both=True)
         case _:
             links = [(one, rest[0])] if rest else []

@@ -1,5 +1,5 @@
-"""Clients of the simulated store that use conditions, versions, counters and lifetimes; at the end the checker of
-`tests/cluster` judges what they saw.
+"""Clients of the simulated store that use conditions, versions, counters and lifetimes. At the end, the checker of
+`tests/cluster` checks their history.
 """
 
 from dataclasses import replace
@@ -33,20 +33,20 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
 
 _UNKNOWN: Final = (Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED)
-_NOT_DONE: Final = "nothing was done"  # a node promises it of requests whose time was over before it began them
-_PAUSE: Final = 0.03  # seconds, the mean
-_SKEWS_MS: Final = (0, 0, 100, 1500)  # how far apart wall clocks may be
-_SLACK: Final = 0.003  # since they show whole milliseconds
-_AT_ONCE: Final = 2  # partitions
-_TOGETHER: Final = 0.4
-_TTLS: Final = (0.1, 0.5, 2.0, 10.0)
+_NOT_DONE: Final = "nothing was done"  # in an error: the deadline had passed before the node began
+_PAUSE: Final = 0.03  # mean seconds between two rounds of requests
+_SKEWS_MS: Final = (0, 0, 100, 1500)  # the largest difference between wall clocks; each run draws one of these
+_SLACK: Final = 0.003  # seconds, since wall clocks show whole milliseconds
+_AT_ONCE: Final = 2  # partitions in a round
+_TOGETHER: Final = 0.4  # the share of requests with two operations
+_TTLS: Final = (0.1, 0.5, 2.0, 10.0)  # seconds
 _KINDS: Final = (Kind.GET, Kind.GET_VERSIONED, Kind.PUT, Kind.PUT, Kind.PUT, Kind.EXPIRE, Kind.PERSIST)
 _CONDITIONS: Final = (If.ALWAYS, If.ABSENT, If.VALUE, If.VERSION)
 
 
 class OperationClients:
-    """Clients that work on keys of their own, in keyspaces whose acknowledged writes stay. Each of these keyspaces has
-    a register and a counter; a keyspace by ranges has several.
+    """Clients with keys of their own, in keyspaces that never lose acknowledged writes. They use a register and a
+    counter in each partition of a keyspace by hash, and at several points of a keyspace by ranges.
     """
 
     def __init__(self, world: "FullWorld", clients: Clients) -> None:
@@ -55,22 +55,22 @@ class OperationClients:
         self._number = self._asked_for = 0
         self._ended = False
         self._events: dict[int, Operated] = {}
-        self._known: dict[bytes, tuple[bytes, int]] = {}  # the last value of each key that was seen, with its version
+        self._known: dict[bytes, tuple[bytes, int]] = {}  # by key: the value and version that a client saw last
         self._skew_ms = 0
 
     def begin(self) -> None:
-        """Work from now on, on machines whose wall clocks differ."""
+        """Set the machines' wall clocks apart, and start the requests."""
         self._skew_ms = self._world.rng.choice(_SKEWS_MS)
         for machine in self._world.machines:
             machine.wall_skew_ms = self._world.rng.randint(0, self._skew_ms)
         self._world.after(1.0, self._next)
 
     def end(self) -> None:
-        """Stop."""
+        """Stop the requests."""
         self._ended = True
 
     def judge(self) -> None:
-        """Raises Violation if the clients' history is not possible."""
+        """Check the clients' history. Raises Violation if it isn't linearizable."""
         result = check(self._events.values(), slack=self._skew_ms / 1000 + _SLACK)
         if result.verdict is not Verdict.LINEARIZABLE:
             text = f"{result.verdict.value}: {result.key!r}: {result.reason}"
@@ -93,7 +93,7 @@ class OperationClients:
                 process.spawn(self._ask(process, row, self._group(rng.choice(keys))))
 
     def _is_exact(self, row: Partition) -> bool:
-        """True if acknowledged writes stay, whatever happens."""
+        """True if no fault can lose acknowledged writes of the partition."""
         keyspace = self._world.keyspaces.get(row.keyspace_id)
         is_sync = keyspace is not None and keyspace.durability == Durability.DURABILITY_SYNC
         return is_sync and keyspace is not None and not keyspace.unclean_election
@@ -106,7 +106,7 @@ class OperationClients:
         return [b"%s%s%d%s" % (name, OPERATED, row.keyspace_id, kind) for name in names for kind in (b"c", b"r")]
 
     def _group(self, key: bytes) -> list[Operated]:
-        """The requests to send together: one request, or two operations on one key."""
+        """Choose the requests to send together: one request, or two operations on one key."""
         both = [self._asked(key), self._asked(key)]
         together = all(map(is_operation, both)) and self._world.rng.random() < _TOGETHER
         return both if together else both[:1]
@@ -131,7 +131,7 @@ class OperationClients:
         )  # fmt: skip
 
     async def _ask(self, process: "Process", row: Partition, events: list[Operated]) -> None:
-        """Send the requests in one group, and record the outcome; an answer may never come."""
+        """Send the requests in one group, and record the outcome: UNKNOWN if no answer comes."""
         first, called = self._asked_for, self._world.now
         self._asked_for += len(events)
         where = f"{process.machine.id}, partition {row.id}"
@@ -156,12 +156,12 @@ class OperationClients:
 
 
 def is_operation(event: Operated) -> bool:
-    """True if the request is sent as an operation; False if it is sent as a read or a plain write."""
+    """True if clients send this as an operation; False if they send it as a read or a plain write."""
     return not event.is_read and not (event.is_blind and event.ttl is None)
 
 
 def request_of(events: list[Operated], row: Partition) -> tuple[kv_frames.Op, Partition, bytes]:
-    """The request to send: its op, its row and its body."""
+    """Encode the request: its op, row and body."""
     event = events[0]
     if event.is_read:
         op = kv_frames.Op.READ if event.kind is Kind.GET else kv_frames.Op.READ_VERSIONED
@@ -172,7 +172,7 @@ def request_of(events: list[Operated], row: Partition) -> tuple[kv_frames.Op, Pa
 
 
 def operation_of(event: Operated) -> Operation:
-    """The operation to send."""
+    """Convert the event to the operation that a client sends."""
     lifetime = Lifetime.UNLIMITED if event.ttl is None else Lifetime.FOR
     ms = round((event.ttl or 0) * 1000)
     if event.kind is Kind.ADD:
@@ -185,7 +185,7 @@ def operation_of(event: Operated) -> Operation:
 
 
 def with_answers(events: list[Operated], body: bytes) -> list[Operated]:
-    """The events with their answers."""
+    """Decode the answers, and return the events with them."""
     event = events[0]
     if event.kind is Kind.GET:
         (found,) = kv_frames.decode_values(body)

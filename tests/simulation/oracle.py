@@ -1,4 +1,4 @@
-"""The rules for a Raft group as a whole, checked at every step of each node.
+"""Checks of the rules for a Raft group as a whole, at every step of each node.
 
 Source: Raft, figure 3 (election safety, leader append-only, log matching, leader completeness, state machine
 safety).
@@ -23,36 +23,36 @@ from minkad.core.raft.raft import Raft
 from tests.simulation.disk import RaftDisk
 from tests.simulation.trace import Violation
 
-_FUTURE_TERMS: Final = (MSG_PRE_VOTE, MSG_PRE_VOTE_RESP)  # the sender need not be in the term of these messages
+_FUTURE_TERMS: Final = (MSG_PRE_VOTE, MSG_PRE_VOTE_RESP)  # the term of these messages may be newer than the sender's
 
 _Seen = tuple[int, int, int, Role]  # term, vote, commit, role
-_Content = tuple[int, int, bytes]  # an entry's: its predecessor's term, its type, its data
+_Content = tuple[int, int, bytes]  # of an entry: the term of the entry before it, its type, its data
 
 
 class RaftOracle:
-    """Sees every step of every node, every message and every entry; raises Violation.
+    """Checks every step of every node, every message and every entry. Its methods raise Violation.
 
-    `bootstrap_index`: the group begins with a snapshot at this index, in term 1. `disks`, by node, are there to check
-    that leaders commit only entries that are on a quorum of disks. For this, the configuration must not change between
-    a commit and `observe`.
+    The group begins with a snapshot at `bootstrap_index`, in term 1. With `disks`, by node, the oracle also checks that
+    leaders commit only entries that are on a quorum of disks; the configuration may then not change between a commit
+    and the next `observe`.
     """
 
     def __init__(self, bootstrap_index: int = 1, disks: Mapping[int, RaftDisk] | None = None) -> None:
         self._disks = disks
-        self.leaders: dict[int, int] = {}  # by term
+        self.leaders: dict[int, int] = {}  # by term: the node that leads
         self.terms: list[int] = [1] * (bootstrap_index + 1)  # the terms of the committed entries, by index
-        self._committed_in: list[int] = [1] * (bootstrap_index + 1)  # by index: the term of its first committer
+        self._committed_in: list[int] = [1] * (bootstrap_index + 1)  # by index: the term of the first committer
         self._entries: dict[tuple[int, int], _Content] = {}  # by index, term
         self._seen: dict[int, _Seen] = {}
-        self._promised: dict[int, int] = {}  # by node: the newest term that it has sent to others as its own
+        self._promised: dict[int, int] = {}  # by node: the newest own term that it has told others
         self._votes: dict[tuple[int, int], int] = {}  # by node and term: the candidate to which it has sent its vote
         self._acknowledged: dict[int, tuple[int, int]] = {}  # by node: a term, and its last index in that term
-        self._states: dict[int, int] = {}  # digest of the state by applied index
-        self._configurations: list[tuple[int, bytes]] = []  # each with the first applied index at which it holds
+        self._states: dict[int, int] = {}  # by applied index: the digest of the state
+        self._configurations: list[tuple[int, bytes]] = []  # the first index at which each holds, and its encoding
 
     @property
     def committed(self) -> int:
-        """The last index that some node has committed."""
+        """The highest index that any node has committed."""
         return len(self.terms) - 1
 
     def data(self, index: int) -> bytes:
@@ -62,7 +62,7 @@ class RaftOracle:
     # Nodes
 
     def restarted(self, id_: int, state: HardState, last_index: int) -> None:
-        """A node has restarted with the state on its disk."""
+        """Check the state with which a node has restarted: it must have all that the node had promised."""
         promised = self._promised.get(id_, 0)
         if state.term < promised:
             raise Violation("term is monotonic", f"node {id_} spoke in term {promised} and comes back in {state.term}")
@@ -81,9 +81,9 @@ class RaftOracle:
         self._seen.pop(id_, None)
 
     def observe(self, raft: Raft) -> None:
-        """A node has taken a step."""
+        """Check a node after a step."""
         log = raft.raft_log
-        # A snapshot of the leader's replaces unapplied entries.
+        # Only a snapshot from the leader may replace unapplied entries.
         if log.unstable.snapshot is None and log.first_index() > log.applied + 1:
             raise Violation(
                 "the log keeps entries that are not applied",
@@ -106,9 +106,9 @@ class RaftOracle:
     def _check_quorum(self, raft: Raft, disks: Mapping[int, RaftDisk]) -> None:
         index, voters = raft.raft_log.committed, raft.tracker.config.voters
         if raft.role is not Role.LEADER or raft.raft_log.term_or_zero(index) != raft.term:
-            return  # it has not committed that itself
+            return  # another leader has committed this entry
         having = {id_: disks[id_].has(index, raft.term) for id_ in (*voters.incoming, *voters.outgoing)}
-        # Counted here: the code's own count is among what is checked.
+        # The oracle counts again, since the code's own count may be wrong.
         if any(half and 2 * sum(having[id_] for id_ in half) <= len(half) for half in voters):
             raise Violation(
                 "committed entries are on the disks of a quorum",
@@ -127,7 +127,7 @@ class RaftOracle:
         other = self.leaders.setdefault(raft.term, raft.id)
         if other != raft.id:
             raise Violation("one leader a term", f"{other} and {raft.id} both lead term {raft.term}")
-        # An entry committed in an earlier term: every later leader has it (and, as logs match, all before it).
+        # Every leader must have the last entry that was committed before its term (and, as logs match, all before it).
         index = bisect_left(self._committed_in, raft.term) - 1
         log = raft.raft_log
         if index >= log.first_index() and log.term_or_zero(index) != self.terms[index]:
@@ -155,7 +155,7 @@ class RaftOracle:
     # Messages, entries, state
 
     def sent(self, message: Message, disk: RaftDisk) -> None:
-        """A node with this disk sends a message."""
+        """Check a message that a node with this disk sends."""
         sender, term, type_ = message.from_id, message.term, message.type
         if type_ in _FUTURE_TERMS or not term:
             return
@@ -172,7 +172,7 @@ class RaftOracle:
                 raise Violation("one vote a term", f"node {sender} votes in term {term} for {other} and {message.to}")
 
     def appended(self, id_: int, entries: Sequence[Entry], term_before: int) -> None:
-        """A node appends entries to its log, after an entry of `term_before`."""
+        """Check entries that a node appends to its log, after an entry of `term_before`."""
         for entry in entries:
             index, term = entry.index, entry.term
             content = (term_before, entry.type, entry.data)
@@ -186,7 +186,7 @@ class RaftOracle:
             term_before = term
 
     def applied(self, id_: int, index: int, state: int) -> None:
-        """A node's state after applying `index` has this digest."""
+        """Check `state`, the digest of a node's state after the entry at `index`."""
         if index > self.committed:
             raise Violation("state machine safety", f"node {id_} applies {index}, committed is {self.committed}")
         other = self._states.setdefault(index, state)
@@ -194,9 +194,8 @@ class RaftOracle:
             raise Violation("equal states", f"node {id_} has another state after entry {index} than another node")
 
     def configured(self, id_: int, index: int, conf_state: ConfState, *, changed: bool) -> None:
-        """A node that has applied `index`, and no configuration change since, runs with this configuration.
-
-        `changed`: the entry at `index` made it.
+        """Check the configuration of a node that has applied `index`. `changed` is true if the entry at `index` has set
+        it.
         """
         conf, known = conf_state.SerializeToString(deterministic=True), self._configurations
         if changed and (not known or index > known[-1][0]):
@@ -209,14 +208,14 @@ class RaftOracle:
 
 
 def _check_durable(message: Message, disk: RaftDisk) -> None:
-    """Raises Violation if the message makes a promise that a crash of the sender would break."""
+    """Check that a crash of the sender can't break the promise that the message makes. Raises Violation."""
     said, type_ = f"node {message.from_id} tells {message.to}", message.type
     state, term = disk.durable_state, message.term
     if term > state.term:
         raise Violation(
             "a node says only what is durable", f"{said} of its term {term}; on its disk it is {state.term}"
         )
-    if message.reject or term < state.term:  # it does nothing more in an older term
+    if message.reject or term < state.term:  # the sender promises nothing in an older term
         return
     if type_ == MSG_VOTE_RESP and message.to != state.vote:
         raise Violation(

@@ -1,4 +1,4 @@
-"""Finds out if a node serves at this moment, by a read as a client would send it."""
+"""Finds out if a node serves a partition now: sends the read that a client would send."""
 
 from asyncio import events
 from typing import TYPE_CHECKING, Final
@@ -13,7 +13,7 @@ _FIRST_KEY: Final = b"\x00"
 
 
 def is_served(process: "Process", row: Partition) -> bool:
-    """True if the process answers the read of a key at once."""
+    """True if the process answers a read of the partition's first key at once."""
     body = kv_frames.encode([row.start_key or _FIRST_KEY])
     group = kv_frames.Group(kv_frames.Op.READ, row.id, row.generation, body)
     share = process.memory.share()

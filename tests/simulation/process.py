@@ -1,4 +1,4 @@
-"""One simulated daemon: the real driver, coordinator and member, wired as `minkad.node.daemon` wires them."""
+"""One simulated daemon: the real driver, coordinator, member and replicas, wired as `minkad.node.daemon` wires them."""
 
 import asyncio
 import random
@@ -62,16 +62,16 @@ if TYPE_CHECKING:
     from tests.simulation.streams import ByteStream
 
 JOIN_PAUSE: Final = 0.3  # seconds between two tries to join
-KEEPALIVE: Final = 4.0  # seconds without an answer after which a connection is given up
+KEEPALIVE: Final = 4.0  # seconds without an answer after which a process gives a connection up
 SHUTDOWN: Final = 2.0  # seconds for other nodes to take over the partitions that this node leads
-_DRAIN: Final = 1.0  # seconds to answer the requests that have begun
+_DRAIN: Final = 1.0  # seconds that a stopping node takes to answer the requests that have begun
 _CLOSES: Final = 0.5  # the share of graceful stops with enough time to close the databases
 _MEMORY: Final = 256 * 1024 * 1024  # bytes
 _CHUNK_BYTES: Final = 100
 
 
 class Killed(BaseException):
-    """The process dies here: no handler of the code may continue."""
+    """Raised where the process dies: no handler of the code may catch it."""
 
     def __init__(self, process: "Process") -> None:
         super().__init__(process.node.incarnation)
@@ -80,14 +80,14 @@ class Killed(BaseException):
 
 @dataclass(slots=True)
 class Machine:
-    """The disks, clock and address, which outlive a process."""
+    """A machine: the disks, the clock and the address. They outlive a process."""
 
     number: int
     id: str
     address: str
     data_id: str
     clock: DriftingClock
-    raft_id: int = 0  # 0: it has yet to join
+    raft_id: int = 0  # 0 until it has joined the cluster
     zone: str = ""
     disk: RaftDisk = field(default_factory=RaftDisk)
     log_disk: LogDisk = field(default_factory=LogDisk)
@@ -96,11 +96,11 @@ class Machine:
     process: "Process | None" = None
     stopped_until: float = 0.0
     deaf_since: float = 0.0
-    deaf_until: float = 0.0  # until this time its data port reads everything, and answers nothing
-    sync_time: float = 0.0  # seconds, the mean
-    wall_skew_ms: int = 0  # by how much its wall clock is ahead
+    deaf_until: float = 0.0  # until this time its data port reads requests, but doesn't answer
+    sync_time: float = 0.0  # mean seconds of a sync
+    wall_skew_ms: int = 0  # its wall clock is ahead by this much
     starts: int = 0
-    is_away: bool = False  # not started: to all others its disk is lost
+    is_away: bool = False  # if True, it isn't started, as if its disk were lost
 
 
 class Process(Endpoint):
@@ -122,15 +122,15 @@ class Process(Endpoint):
         super().__init__(world)
         self.machine = machine
         self.built_at = 0.0
-        self.kill_after = 0  # it dies after this number of points of persist, send and apply; 0: it doesn't
+        self.kill_after = 0  # it dies at the n-th step of persist, send or apply; 0: never
         self.writing_since: float | None = None
-        self.stalled_until = 0.0  # until this time the disk was too slow to wait for
+        self.stalled_until = 0.0  # the end of the last sync that counted as stalled
         self.works: list[float] = []  # the time at which each thread began its work with the disk
-        self.worked_until = 0.0  # until this time one of these threads was too slow
+        self.worked_until = 0.0  # the end of the last disk work that counted as stalled
         self.stopping = False
         self.rng = random.Random(world.rng.random())
         self.rows: dict[int, Partition] = {}  # the rows that this process acts on
-        self.served: dict[int, int] = {}  # by partition: the leader_epoch at which it was last seen to serve
+        self.served: dict[int, int] = {}  # by partition: the leader_epoch at which the world last saw it served
         self.streams: dict[ByteStream, None] = {}
         self.memory = Memory(_MEMORY, self.now)
         machine.starts += 1
@@ -274,12 +274,12 @@ class Process(Endpoint):
         return manager
 
     def _reported(self, report: Report) -> None:
-        """A replica reports something that the reader of the daemon's log would see."""
+        """Check a report that a replica would write to the daemon's log."""
         if self.alive and report.text.startswith("the leader lacks what was committed"):
             self.world.claims_loss(self, report.names)
 
     def _unanswered(self) -> dict[str, str]:
-        """The verdict that `minkad.data_port.watch.Watch` would give."""
+        """The nodes whose data ports don't answer, as `minkad.data_port.watch.Watch` would report them."""
         machines = {node.id: self.world.machine(node.id) for node in self._watched()}
         patience = self.world.controller_settings.failure_timeout
         deaf = (name for name, one in machines.items() if one.deaf_since + patience <= self.world.now < one.deaf_until)
@@ -307,7 +307,7 @@ class Process(Endpoint):
         return await self.manager.update_replicas(request)
 
     def _staged(self, key: bytes, value: bytes) -> None:
-        """A put is staged in the log database: a replica's meta contains the row that the replica acts on."""
+        """Watch the puts to the log database: a replica's meta contains the row on which the replica acts."""
         if key.startswith(META):
             row = row_in(value)
             if self.alive and (row.id not in self.rows or self.rows[row.id].partition_epoch < row.partition_epoch):
@@ -316,21 +316,21 @@ class Process(Endpoint):
                 self.world.adopted(self, row)
 
     def _deleted(self, start: bytes, end: bytes) -> None:
-        """The delete of a range is staged: its keys may be a log's entries."""
+        """Watch the deletes of ranges in the log database: the keys may be entries of a log."""
         if self.alive and start.startswith(ENTRY):
             self.world.cut(self, start, end)
 
     def _failed(self, error: MinkaError) -> None:
-        """End the run: nothing in these worlds damages a disk."""
+        """Let the run fail: the log database failed, although nothing in these worlds damages a disk."""
         self.loop.fail(AssertionError(f"{self.machine.id} can't go on: {error}"))
 
     def sync_time(self) -> float:
-        """The seconds that the disk needs for a sync now."""
+        """Draw the seconds that the disk needs for one sync."""
         mean = self.machine.sync_time
         return self.rng.expovariate(1 / mean) if mean else 0.0
 
     async def disk_work(self) -> None:
-        """Wait for as long as a thread works with the disk."""
+        """Wait as long as a thread's work with the disk takes."""
         began = self.world.now
         self.works.append(began)
         try:
@@ -341,11 +341,11 @@ class Process(Endpoint):
                 self.worked_until = self.world.now
 
     def spooled(self, file: Path) -> dict[bytes, bytes]:
-        """The rows in a file of a load."""
+        """The rows in a load's file."""
         return self.world.spooled(self, file)
 
     async def _in_thread(self, plan: Callable[..., Any], *arguments: Any) -> Any:
-        """Plan, then wait for as long as a thread would need; everything else continues meanwhile."""
+        """Plan, then wait as long as a thread would need; the process's other tasks continue during the wait."""
         planned = plan(*arguments)
         await self.pause(self.world.planning_time())
         return planned
@@ -361,12 +361,12 @@ class Process(Endpoint):
     async def _member(self) -> None:
         try:
             await self.member.run()
-        except MinkaError as final:  # the daemon gives up, and is restarted
+        except MinkaError as final:  # the daemon ends, and the world restarts it
             self.world.say(self.machine.id, "gives up", str(final))
             self.world.after(0.0, self.world.crash, self)
 
     async def stop(self) -> None:
-        """Stop gracefully: let others lead, stop serving, leave the cluster, end."""
+        """Stop gracefully: let other nodes lead, stop serving, leave the cluster, and end."""
         if self.stopping:
             return
         self.stopping = True
@@ -391,13 +391,13 @@ class Process(Endpoint):
     # Running
 
     def hear(self, message: Message, sender: str) -> None:
-        """A message has arrived."""
+        """Give a Raft message that has arrived to the driver."""
         if raft_id := sender_of([message]):
             self._transport.heard[raft_id] = sender
         self.driver.receive([message])
 
     def point(self) -> None:
-        """Note one step of persist, send or apply. Raises Killed if it is to be the last one."""
+        """Count one step of persist, send or apply. Raises Killed if the process has to die at this step."""
         if self.kill_after:
             self.kill_after -= 1
             if not self.kill_after:
@@ -406,7 +406,7 @@ class Process(Endpoint):
 
     @property
     def disk_stalled(self) -> bool:
-        """True if the disk takes too long to wait for."""
+        """True if a sync has taken longer than it would on a disk that is only slow."""
         if self.writing_since is not None and self.world.now - self.writing_since > STALLED_S:
             return True
         return self.log_db is not None and self.log_db.stalled
@@ -433,7 +433,7 @@ class Process(Endpoint):
 
 
 class _Controller(ControllerCalls):
-    """Tells the world which in-sync sets are proposed."""
+    """Calls to the controller. The world hears which in-sync sets the process proposes."""
 
     def __init__(self, process: Process) -> None:
         super().__init__(lambda: process.member)
@@ -446,22 +446,22 @@ class _Controller(ControllerCalls):
 
 
 async def _at_once(plan: Callable[..., Plan], *arguments: Any) -> Plan:
-    """Plan at once, since there are no threads here."""
+    """Plan at once, since the simulation has no threads."""
     return plan(*arguments)
 
 
 class _Disk:
-    """The simulated `DiskWatch`: there is always room."""
+    """The simulated `DiskWatch`: the disk always has room."""
 
     is_low = False
     space = DiskSpace()
 
     def check_room(self, size: int) -> None:
-        """Do nothing: there is room."""
+        """Do nothing: the disk has room."""
 
 
 class _Log:
-    """The log and its database in one: the parts of `RaftStorage` and `LogDatabase` that RaftDriver uses."""
+    """The Raft log and its database in one class: the parts of `RaftStorage` and `LogDatabase` that RaftDriver uses."""
 
     def __init__(self, process: Process, disk: RaftDisk) -> None:
         self._process = process
@@ -510,11 +510,11 @@ class _Log:
 
 
 class Transport:
-    """Sends Raft messages, which the network loses, doubles and lets overtake each other."""
+    """Sends Raft messages over a network that loses, duplicates and reorders them."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
-        self.heard: dict[int, str] = {}  # by raft id: the address from which its last message came
+        self.heard: dict[int, str] = {}  # by raft id: the sender's address in its last message
 
     def _where(self, raft_id: int) -> str:
         node = self._process.coordinator.node_with(raft_id)
@@ -552,14 +552,14 @@ class Transport:
         return lambda: self._process.driver.report_snapshot(raft_id, ok)
 
     def _report_unreachable(self, raft_id: int) -> Callable[[], None]:
-        """A report that the node has died or can't be reached, which may be wrong."""
+        """Return a report that the node has died or can't be reached; the report may be wrong."""
         driver = self._process.driver
         report = driver.report_gone if self._process.world.rng.random() < 0.5 else driver.report_unreachable
         return lambda: report(raft_id)
 
 
 class _Machine:
-    """The coordinator's state machine, each step of which the world checks."""
+    """The coordinator's state machine. The world checks each of its steps."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -571,7 +571,7 @@ class _Machine:
         process.coordinator.apply(data)
         index = process.driver.applied_index
         self._position = (index, self._position[1] + 1 if self._position[0] == index else 1)
-        process.world.observe(process)  # it may have been committed while the disk worked
+        process.world.observe(process)  # the entry may have been committed while the disk worked
         process.world.applied(process, self._position, self._digest())
 
     def capture(self) -> Callable[[], bytes]:

@@ -1,4 +1,4 @@
-"""Requests of clients to the raft world, and the answers."""
+"""Requests of clients to the raft world, and checks of the answers."""
 
 from typing import TYPE_CHECKING
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 class Clients:
-    """Clients that propose and read at leaders, and sometimes at other nodes."""
+    """Clients that send proposals and reads to leaders, and sometimes to other nodes."""
 
     def __init__(self, world: "RaftWorld") -> None:
         self._world = world
-        self._reads: dict[bytes, int] = {}  # by context: the last index committed at any node when the read began
+        self._reads: dict[bytes, int] = {}  # by context: the highest committed index when the read began
         self._refused: set[bytes] = set()  # payloads that were refused to a client
         self._payload_size = world.rng.choice((0, 0, 40))
         self._pause = world.rng.choice((0.2, 0.5, 2.0))
@@ -24,11 +24,11 @@ class Clients:
         self._ended = False
 
     def begin(self) -> None:
-        """Load from now on."""
+        """Start the requests."""
         self._world.after(0.5, self._next)
 
     def end(self) -> None:
-        """End the load."""
+        """Stop the requests."""
         self._ended = True
 
     def _next(self) -> None:
@@ -39,7 +39,7 @@ class Clients:
         up = [node for node in world.nodes.values() if node.raw is not None and world.now >= node.stopped_until]
         if not up:
             return
-        leading = [node for node in up if node.leads]  # a deposed one that doesn't know it counts, too
+        leading = [node for node in up if node.leads]  # also a deposed leader that doesn't know it
         node = world.rng.choice(leading if leading and world.rng.random() < 0.8 else up)
         if world.rng.random() < 0.2:
             self._read(node)
@@ -66,7 +66,9 @@ class Clients:
         return b"%d" % self._numbers + b"." * self._payload_size
 
     def applied(self, node: RaftNode, entry: Entry) -> None:
-        """A node has applied an entry: a client that waits for it at this node hears that its proposal is done."""
+        """Check an entry that a node has applied: it may not be refused, and must be the proposal that a client waits
+        for at this node.
+        """
         payload = self._world.oracle.data(entry.index)
         if payload in self._refused:
             raise Violation(
@@ -91,7 +93,7 @@ class Clients:
         self._reads[context] = committed
 
     def answered(self, node: RaftNode, read: ReadState) -> None:
-        """A read may be answered at this index."""
+        """Check the index at which a node may answer a read."""
         floor = self._reads.pop(read.context, 0)
         if read.index < floor:
             raise Violation(

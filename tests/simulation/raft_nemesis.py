@@ -1,4 +1,4 @@
-"""The faults of the raft world, and its administrators."""
+"""The faults of the raft world, and the changes that its administrators make."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -30,9 +30,7 @@ _TRANSITIONS: Final = (
 
 
 class Nemesis:
-    """Each run has some of the faults, in its own mixture and at its own pace, so rare combinations occur,
-    too.
-    """
+    """Makes some of the faults; each run has its own mixture and pace, so rare combinations occur, too."""
 
     def __init__(self, world: "RaftWorld") -> None:
         self._world = world
@@ -95,7 +93,7 @@ class Nemesis:
         self._block(name, links)
 
     def _part_leader(self) -> None:
-        """Cut off the leader, perhaps with one other node, from the rest."""
+        """Cut off the leader, perhaps together with another node, from the other nodes."""
         world = self._world
         leader = world.leader()
         if leader is None or len(world.nodes) < 2:
@@ -105,7 +103,7 @@ class Nemesis:
         self._block(f"leader {leader.id} with {sorted(company)}", links)
 
     def configured(self, leader: RaftNode) -> None:
-        """The leader has applied a configuration change; the others have yet to hear that it is committed."""
+        """React to a configuration change that the leader has applied, before the others hear that it is committed."""
         if self._parts_configurations and not self._ended and self._world.rng.random() < 0.3:
             self._part_configuration(leader)
 
@@ -117,7 +115,7 @@ class Nemesis:
         others = self._world.nodes.keys() - incoming
         self._block(f"incoming voters {sorted(incoming)}", between(incoming, others, both=True))
         if self._world.rng.random() < 0.5:
-            for id_ in sorted(others):  # when they are back, they know of fewer committed entries
+            for id_ in sorted(others):  # after the restart, they know of fewer committed entries
                 self._world.after(0.0, self._world.crash, self._world.nodes[id_])
 
     def _block(self, name: str, links: list[Link]) -> None:
@@ -141,22 +139,22 @@ class Nemesis:
             self._world.crash(leader)
 
     def _crash_in_the_middle(self) -> None:
-        """Crash a node at some point of persist, send and apply."""
+        """Crash a node at a random step of persist, send or apply."""
         node = self._world.leader() if self._world.rng.random() < 0.5 else None
         (node or self._any()).kill_after = self._world.rng.randint(1, 12)
 
     def _churn(self) -> None:
-        """For a while each leader dies soon after its election, and leaves entries of its term on few disks."""
+        """For a while, let each leader die soon after its election: it leaves entries of its term on few disks."""
         self._churn_until = self._world.now + self._world.rng.expovariate(1 / 40)
 
     def elected(self, node: RaftNode) -> None:
-        """A node leads a new term."""
+        """React to a node that leads a new term: it may be killed soon."""
         if self._world.now >= self._churn_until or self._ended:
             return
         rng = self._world.rng
         match rng.randrange(3):
             case 0:
-                node.kill_after = 3  # its first entry is durable, and no other node has it
+                node.kill_after = 3  # then its first entry is durable, and no other node has it
             case 1:
                 node.kill_after = rng.randint(2, 30)
             case _:
@@ -168,7 +166,7 @@ class Nemesis:
                 self._world.crash(node)
 
     def _stop(self) -> None:
-        """Stop a node as SIGSTOP does: it misses ticks, and its messages wait."""
+        """Stop a node as SIGSTOP does: the node misses ticks, and messages to it wait."""
         world, node = self._world, self._any()
         pause = world.rng.expovariate(1 / 8)
         self._say("stop", f"{node.id} for {pause:.1f}")
@@ -195,7 +193,7 @@ class Nemesis:
             self._world.work(leader)
 
     def leave_joint(self, leader: RaftNode) -> None:
-        """Propose the end of a joint configuration if the leader doesn't."""
+        """Propose the end of a joint configuration that the leader doesn't end automatically."""
         if leader.conf_state.voters_outgoing and not leader.conf_state.auto_leave:
             self._propose(leader, ConfChangeV2())
 
@@ -211,7 +209,9 @@ class Nemesis:
             self._propose(leader, change)
 
     def _change(self, leader: RaftNode) -> ConfChange | ConfChangeV2 | None:
-        """A change that leaves at least one voter; a change of several nodes uses a joint configuration."""
+        """Choose a change that leaves at least one voter; None if there is none. A change of several nodes uses a joint
+        configuration.
+        """
         rng, conf = self._world.rng, leader.conf_state
         voters, learners = set(conf.voters), set(conf.learners)
         singles: list[ConfChangeSingle] = []

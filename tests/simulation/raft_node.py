@@ -1,4 +1,4 @@
-"""One node of the raft world: the real core, a disk, and the state that it builds."""
+"""One node of the raft world: the real Raft core, a simulated disk, and the applied state."""
 
 import random
 import zlib
@@ -12,7 +12,7 @@ from tests.simulation.disk import RaftDisk
 
 
 class RaftNode:
-    """A node; `raw` is None while its process is down."""
+    """A node. `raw` is None while the node's process is down."""
 
     def __init__(self, id_: int, rng: random.Random, settings: dict[str, Any]) -> None:
         self.id = id_
@@ -22,9 +22,9 @@ class RaftNode:
         self.waiting: dict[int, tuple[int, bytes]] = {}  # by index: term and payload of a client's proposal
         self.writing: Ready | None = None
         self.stopped_until = 0.0
-        self.sync_time = 0.0  # the mean; 0: at once
-        self.kill_after = 0  # the process dies after this number of points of persist, send and apply; 0: it doesn't
-        self.kill_behind_commit = 0  # the process dies as soon as its commit index is greater than this; 0: it doesn't
+        self.sync_time = 0.0  # the mean time of a sync; 0: no time
+        self.kill_after = 0  # the process dies at the n-th step of persist, send or apply; 0: never
+        self.kill_behind_commit = 0  # the process dies as soon as its commit index is greater than this; 0: never
         self.tick_length = 1.0
         self.incarnation = 0
         self.applied = 0
@@ -34,7 +34,7 @@ class RaftNode:
         self._settings = settings
 
     def start(self) -> None:
-        """Start with the state on the disk."""
+        """Start the process with the state on the disk."""
         snapshot = self.disk.seen.snapshot()
         self.restore(snapshot)
         self.incarnation += 1
@@ -48,7 +48,7 @@ class RaftNode:
         self.raw = RawNode(config)
 
     def crash(self, *, write_survives: bool) -> None:
-        """End the process; a write under way may have become durable."""
+        """End the process. If `write_survives`, the write under way becomes durable."""
         if write_survives:
             self.disk.sync()
         self.disk.crash()
@@ -59,23 +59,23 @@ class RaftNode:
 
     @property
     def raft(self) -> Raft:
-        """The core; its process must be up."""
+        """The Raft core; the process must be up."""
         assert self.raw is not None
         return self.raw.raft
 
     @property
     def leads(self) -> bool:
-        """True if it is up and believes that it leads."""
+        """True if the process is up and believes that it leads."""
         return self.raw is not None and self.raft.role is Role.LEADER
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Take over a snapshot's state."""
+        """Replace the state by the snapshot's."""
         self.applied = snapshot.metadata.index
         self.conf_state = snapshot.metadata.conf_state
         self.state = int.from_bytes(snapshot.data, "big")
 
     def apply(self, entry: Entry) -> None:
-        """Apply a committed entry: the state is a digest of all of them."""
+        """Apply a committed entry: the state is a digest of all applied entries."""
         assert self.raw is not None
         assert entry.index == self.applied + 1, (entry.index, self.applied)
         self.applied = entry.index
@@ -85,6 +85,6 @@ class RaftNode:
             self.conf_state = self.raw.apply_conf_change(change)
 
     def take_snapshot(self, keep: int) -> None:
-        """Make a snapshot of the present state, and trim the log; `keep` entries before the snapshot stay."""
+        """Make a snapshot of the present state, and trim the log; keep the last `keep` entries before the snapshot."""
         self.disk.stage_snapshot(self.applied, self.conf_state, self.state.to_bytes(4, "big"))
         self.disk.compact(self.applied - keep)

@@ -1,7 +1,7 @@
-"""The raft world: a group of real cores on a simulated network, disk and clock; the unit of time is the tick.
+"""The raft world: a group of real Raft cores on a simulated network, disk and clock. Times are in ticks.
 
-It drives `RawNode` like `minkad.coordinator.raft_driver`: send what may leave at once → persist → send → apply, one
-write at a time.
+The world drives `RawNode` like `minkad.coordinator.raft_driver`: send the messages that may leave at once → persist →
+send the others → apply. A node makes one write at a time.
 """
 
 import random
@@ -22,20 +22,20 @@ from tests.simulation.trace import Outcome, Trace, Violation
 
 FAULTS_END: Final = 150.0  # ticks
 TICKS_TO_CONVERGE: Final = 400.0
-TICKS_TO_CATCH_UP: Final = 3.0  # for each entry: some runs send one at a time
+TICKS_TO_CATCH_UP: Final = 3.0  # for each entry, since in some runs a message has only one entry
 MAX_INBOX: Final = 256
-MAX_STEPS: Final = 200_000  # a run has about 3,000
+MAX_STEPS: Final = 200_000  # a usual run has about 3,000
 _LAST_PAYLOAD: Final = b"last"
 _HEARTBEATS: Final = frozenset[int]((MSG_HEARTBEAT, MSG_HEARTBEAT_RESP))
 _ALL_BUT_SNAPSHOTS: Final = frozenset[int](MessageType.values()) - {MSG_SNAP}
 
 
 class Killed(Exception):
-    """The process dies here."""
+    """Raised where a process dies."""
 
 
 class RaftWorld:
-    """One seed's world. `run` raises Violation, or an AssertionError of the core."""
+    """The world of one seed. `run` raises Violation, or an AssertionError of the Raft core."""
 
     def __init__(self, seed: int, trace: Trace) -> None:
         self.rng = rng = random.Random(seed)
@@ -48,7 +48,7 @@ class RaftWorld:
         self.snapshot_entries = rng.choice((8, 20, 60, 1000))
         self.sync_time = rng.choice((0.0, 0.0, 0.05, 0.3))
         self._restart_time = rng.choice((1.0, 4.0, 10.0))
-        # What a node takes in during a write: nothing, heartbeats (as the driver does), or all that the core permits.
+        # Messages that nodes handle during a write: none, heartbeats (like the driver), or all that the core permits.
         self._meanwhile = rng.choice((frozenset[int](), _HEARTBEATS, _HEARTBEATS, _ALL_BUT_SNAPSHOTS))
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._scheduled = 0
@@ -75,16 +75,16 @@ class RaftWorld:
     # Events
 
     def after(self, delay: float, function: Callable[..., None], *arguments: Any) -> None:
-        """Call `function` `ticks` from now."""
+        """Call `function` in `delay` ticks."""
         self._scheduled += 1
         heappush(self._events, (self.now + delay, self._scheduled, function, arguments))
 
     def run(self) -> Outcome:
-        """Run faults and load, then calm, until all nodes agree again."""
+        """Run clients and faults; then, without them, until all nodes agree again. Raises Violation if they don't."""
         self.clients.begin()
         self.nemesis.begin()
-        # If messages overtake each other for long, answers can cause messages faster than they are handled. Real nodes'
-        # streams don't permit that, so it ends with the faults: messages under way are lost.
+        # If messages overtake each other for long, answers can cause messages faster than nodes handle them. Streams of
+        # real nodes keep the order, so this flood ends with the faults: the messages under way are lost.
         self._run_until(FAULTS_END, self._is_flooded)
         if self._is_flooded():
             self._events = [event for event in self._events if event[2] != self._deliver]
@@ -93,9 +93,8 @@ class RaftWorld:
         backlog = max(node.disk.seen.last_index() for node in self.nodes.values())
         patience = TICKS_TO_CONVERGE + TICKS_TO_CATCH_UP * backlog
         self._run_until(FAULTS_END + patience, self._converged)
-        # Without pre-vote a member that missed the change of the voters can ask the former ones again and again, always
-        # in a newer term than that of the node that could win: then no end is promised (Ongaro's thesis, section
-        # 4.2.3).
+        # Without pre-vote, a member that missed a change of the voters can ask the former voters again and again, in a
+        # newer term than the node that could win. Then Raft promises no agreement (Ongaro's thesis, section 4.2.3).
         if not self._converged() and self._settings["pre_vote"]:
             raise Violation("liveness", f"no agreement {patience:.0f} ticks after the last fault: {self._where()}")
         return Outcome(self.steps, self.trace.digest())
@@ -124,7 +123,7 @@ class RaftWorld:
     # The Ready loop
 
     def work(self, node: RaftNode) -> None:
-        """Take in all arrivals and do everything possible, up to the next write that takes time."""
+        """Handle all arrived messages and do all that is possible until the next write that takes time."""
         if node.raw is None or self.now < node.stopped_until:
             return
         try:
@@ -228,7 +227,7 @@ class RaftWorld:
         self._observe(node)
         if changed and node.leads:
             self.nemesis.configured(node)
-        # A node that joins can only take a snapshot in which it is a member.
+        # A joining node accepts only a snapshot in which it is a member.
         if changed or node.applied - node.disk.seen.snapshot().metadata.index >= self.snapshot_entries:
             node.take_snapshot(keep=self.snapshot_entries // 2)
 
@@ -261,12 +260,14 @@ class RaftWorld:
             self.after(0.5, self._report, node, node.incarnation, to, None)
 
     def _report(self, node: RaftNode, incarnation: int, to: int, snapshot: bool | None) -> None:
-        """The transport reports the outcome of a snapshot or, if `snapshot` is None, that `to` can't be reached."""
+        """Report, as the transport does, the outcome of a snapshot; or, if `snapshot` is None, that `to` can't be
+        reached.
+        """
         if node.raw is None or node.incarnation != incarnation:
             return
         if snapshot is None:
             node.raw.report_unreachable(to)
-            if node.raft.leader_id == to and self.rng.random() < 0.5:  # rightly or not
+            if node.raft.leader_id == to and self.rng.random() < 0.5:  # the report that the leader is gone may be wrong
                 node.raw.forget_leader(self.rng.randrange(1, 5))
         else:
             node.raw.report_snapshot(to, snapshot)
@@ -284,7 +285,7 @@ class RaftWorld:
     # Processes
 
     def crash(self, node: RaftNode) -> None:
-        """Kill the process; it comes back later."""
+        """Kill the process, and start it again later."""
         if node.raw is None:
             return
         survives = node.writing is not None and self.rng.random() < 0.5
@@ -325,7 +326,7 @@ class RaftWorld:
         self._finish_load()
 
     def _finish_load(self) -> None:
-        """Leave a joint configuration, stop removed nodes, and propose; again and again until a last proposal is
+        """Leave a joint configuration, stop removed nodes, and propose a last payload. Repeat this until the payload is
         committed.
         """
         self.after(5.0, self._finish_load)
@@ -344,9 +345,9 @@ class RaftWorld:
             self.work(leader)
 
     def _stop_removed(self, leader: RaftNode) -> None:
-        """Stop removed nodes: one may not know of its removal, and still lead or disturb the others with
-        elections. But a member that doesn't know of the removal may need its vote, and an entry that the leader has yet
-        to apply may add it again.
+        """Stop removed nodes: a node that doesn't know of its removal may still lead, or disturb the others with
+        elections. But as long as a member doesn't know of the removal, it may need the removed node's vote; and an
+        entry that the leader hasn't applied yet may add the node again.
         """
         members = self._members(leader.conf_state)
         knows = all(self._members(self.nodes[id_].conf_state) == members for id_ in members)
@@ -397,7 +398,7 @@ def _network_profile(rng: random.Random) -> NetworkProfile:
 
 
 def _settings(rng: random.Random) -> dict[str, Any]:
-    """Settings of the core; in most runs they equal the daemon's."""
+    """Draw the settings of the Raft core; in most runs they equal the daemon's."""
     as_in_daemon = rng.random() < 0.6
     size = rng.choice((0, 0, 60, 1 << 20))
     return {

@@ -1,4 +1,4 @@
-"""The parts of a node's log database that `minkad.replication` writes and the simulation looks at."""
+"""Decodes the parts of a node's log database that the simulation checks. `minkad.replication` writes them."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 META: Final = b"m"
 ENTRY: Final = b"p"
-_ID_END: Final = 5  # the end of these parts of a key: the letter, and 4 bytes for the partition
-_EPOCH_BYTES: Final = 4  # before the body of an entry
+_ID_END: Final = 5  # a key begins with the letter and the partition, in 4 bytes
+_EPOCH_BYTES: Final = 4  # the length of the leader_epoch before the body of an entry
 
 _decode: Final = msgspec.msgpack.Decoder().decode
 
 
 def row_in(meta: bytes) -> Partition:
-    """The row that comes first in a replica's meta."""
+    """The row in a replica's meta."""
     return Partition.FromString(_decode(meta)[0])
 
 
 def partition_of(key: bytes) -> int:
-    """The partition whose meta or entry has this key."""
+    """The partition in the key of a meta or an entry."""
     return int.from_bytes(key[1:_ID_END], "big")
 
 
@@ -48,7 +48,7 @@ def mark_in(value: bytes) -> WriteBody | Mark | None:
 
 
 def entry_keys(disk: "LogDisk", partition_id: int) -> list[bytes]:
-    """The keys of all entries of a log, in their order."""
+    """The keys of all entries of a log, in the order of their offsets."""
     return disk.keys(ENTRY + partition_id.to_bytes(4, "big"), ENTRY + (partition_id + 1).to_bytes(4, "big"))
 
 
@@ -58,7 +58,7 @@ def partitions_in(disk: "LogDisk") -> Iterator[int]:
 
 
 def brief(row: Partition) -> str:
-    """A row in one line."""
+    """Describe a row in one line."""
     moving = "".join([*(f" +{n}" for n in row.adding_replicas), *(f" -{n}" for n in row.removing_replicas)])
     to = f" → {row.successor}" if row.successor else ""
     range_ = f" {range_of(row)}" if row.start_key or row.end_key else ""

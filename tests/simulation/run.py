@@ -1,4 +1,4 @@
-"""Run one seed of one world, and report how it ended."""
+"""Run one seed of one world, and report the outcome."""
 
 import dataclasses
 import gc
@@ -17,7 +17,7 @@ SHOWN_EVENTS: Final = 30
 
 
 class World(Protocol):
-    """Everything that a seed decides."""
+    """A simulated world: everything in it follows from the seed."""
 
     def run(self) -> Outcome:
         """Run the world to its end. Raises Violation, or an error of the real code."""
@@ -49,11 +49,11 @@ class Failure:
 
 
 def run(world: str, seed: int, echo: Callable[[str], None] | None = None) -> Outcome | Failure:
-    """Run one seed. Failed assertions in the real code count, too. `echo` gets every event."""
+    """Run one seed. A violation, and an error or a warning of the real code, is a Failure. `echo` gets every event."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         outcome = _run(world, seed, Trace(echo))
-        gc.collect()  # some warnings come only then, such as that about a coroutine that nobody awaited
+        gc.collect()  # collects, for example, coroutines that nobody awaited: only then Python warns of them
     if caught and isinstance(outcome, Outcome):
         return Failure(world, seed, "warning in the code", str(caught[0].message), "")
     return outcome
@@ -64,7 +64,7 @@ def _run(world: str, seed: int, trace: Trace) -> Outcome | Failure:
         return WORLDS[world](seed, trace).run()
     except Violation as violation:
         return Failure(world, seed, violation.invariant, violation.text, trace.tail(SHOWN_EVENTS))
-    except Exception as error:  # noqa: BLE001 - whatever the code raises is a finding
+    except Exception as error:  # noqa: BLE001 - every error of the code is a finding
         kind = "assertion" if isinstance(error, AssertionError) else "exception"
         where = traceback.extract_tb(error.__traceback__)[-1]
         text = f"{type(error).__name__} in {where.name}, line {where.lineno} of {where.filename}: {error}"

@@ -46,28 +46,28 @@ SETTINGS: Final = MachineSettings(
     first_answer=1.0,
     silence=0.3,
 )
-LEAVE_S: Final = 2.0  # seconds after which a shard that leaves releases everything that is left
-_LOOK_S: Final = 0.1  # as in minka.duties._session
-_PRECISION: Final = 1e-6  # seconds: a sum of two times may be this much too small
+LEAVE_S: Final = 2.0  # seconds after which a leaving shard releases its last duties
+_LOOK_S: Final = 0.1  # the same as in minka.duties._session
+_PRECISION: Final = 1e-6  # seconds by which the sum of two times may be too small
 _PAUSE_S: Final = 0.05  # seconds between two sessions
-_CANCEL_S: Final = 0.1  # seconds after which a cancelled coroutine counts as one that can't be ended
+_CANCEL_S: Final = 0.1  # seconds after which a cancelled coroutine that hasn't ended counts as hanging
 
 
 @dataclass(slots=True)
 class Manners:
     """The behaviour of a delegate."""
 
-    mean: float  # seconds that a call takes
-    raises: float = 0.0
-    hangs: float = 0.0
+    mean: float  # mean seconds of a call
+    raises: float = 0.0  # the share of calls that raise
+    hangs: float = 0.0  # the share of calls that take longer than their timeout
     is_coroutine: bool = True
-    ends_lazy: float = 0.0  # the probability that it ends a lazy duty each time it is asked for its duties
+    ends_lazy: float = 0.0  # the probability that it ends a lazy duty before a report
     jitter: float = 0.0  # the share by which reported weights vary
 
 
 @dataclass(slots=True)
 class ShardHost:
-    """The shard's machine and the settings of its process, which outlive the process."""
+    """A shard's machine and the settings of its processes. They outlive a process."""
 
     number: int
     id: str
@@ -76,7 +76,7 @@ class ShardHost:
     node: str
     version: str
     grace: float
-    pallets: dict[str, int | None]  # capacities
+    pallets: dict[str, int | None]  # the capacities by pallet
     manners: Manners
     methods: tuple[Method, ...]
     ends_process: bool = True
@@ -123,8 +123,8 @@ class ShardProcess(Endpoint):
         )
         self.delegate = Delegate(self)
         self.is_leaving = False
-        self.slept_at = float("-inf")  # the true time at which its last stop ended
-        self.stops_after_beat = 0.0  # it stops for this many seconds after its next heartbeat; 0: it doesn't
+        self.slept_at = float("-inf")  # the true time at which its last pause ended
+        self.stops_after_beat = 0.0  # the seconds for which it is paused after its next heartbeat; 0: it isn't
         self._stream: ShardStream | None = None
         self._place = self.rng.randrange(100)
         self._known: list[str] = []
@@ -138,7 +138,7 @@ class ShardProcess(Endpoint):
     # The state machine
 
     def handle(self, event: Event, at: float = 0.0) -> None:
-        """Handle an event; `at` is the moment at which it was due."""
+        """Handle an event; `at` is the time at which the event was due."""
         if not self.alive:
             return
         now = max(self.now(), at)
@@ -179,7 +179,7 @@ class ShardProcess(Endpoint):
                 self.world.shards.end(self)
 
     def resize(self) -> None:
-        """State other capacities while the process runs."""
+        """Report the machine's new capacities from the running process."""
         self.if_alive(lambda: self.handle(Resized(tuple(self.machine.capacities()))))
 
     def leave_soon(self) -> None:
@@ -220,17 +220,17 @@ class ShardProcess(Endpoint):
         self.handle(Connected())
 
     def ended(self, stream: ShardStream) -> None:
-        """The session broke, or the node has ended it."""
+        """Connect again later, since the session broke or the node has ended it."""
         if self.alive and self._stream is stream:
             self._stream = None
             self._connect_later()
 
     def welcome(self, endpoints: list[str]) -> None:
-        """The node has named the other nodes."""
+        """Remember the other nodes, which the node has named."""
         self._known = endpoints
 
     def holds(self, number: int) -> int:
-        """The epoch at which the delegate acts for the duty now, under clearance; 0 if it doesn't."""
+        """The epoch at which the delegate acts for the duty with clearance now; 0 if it doesn't."""
         if not self.alive or self.now() >= self.core.until:
             return 0
         return self.delegate.acting.get(number, 0)
@@ -244,17 +244,17 @@ class _Call:
 
 
 class Delegate:
-    """A delegate that takes its time, raises, and hangs."""
+    """A delegate whose calls take some time, and sometimes raise or hang."""
 
     def __init__(self, process: ShardProcess) -> None:
-        self.acting: dict[int, int] = {}  # by duty: the epoch at which it may act for it
+        self.acting: dict[int, int] = {}  # by duty: the epoch at which the delegate may act for it
         self.told: dict[int, HeldDuty] = {}
         self._process = process
         self._calls: dict[int, _Call] = {}
 
     @property
     def manners(self) -> Manners:
-        """The machine's manners, which may change."""
+        """The present manners; they may change."""
         return self._process.machine.manners
 
     def begin(self, call: CallDelegate) -> None:
@@ -279,7 +279,7 @@ class Delegate:
     def _die_of(self, poison: list[int], number: int) -> None:
         process = self._process
         process.world.say(process.id, "dies of", str(poison))
-        is_attaching = number in self._calls  # a duty that was attached is no longer suspected
+        is_attaching = number in self._calls  # a duty that was attached isn't suspected any more
         if is_attaching and len(poison) == 1:
             process.world.checks.poisoned(process, poison[0])
         process.world.shards.end(process)
@@ -300,7 +300,7 @@ class Delegate:
         one.error = error
         if self._process.rng.random() < 0.9:
             one.timers.append(loop.call_later(0.005, self._end, number))
-        else:  # the coroutine ignores it
+        else:  # the coroutine ignores the cancellation
             one.timers.append(loop.call_later(_CANCEL_S, self._overdue, number))
 
     def _overdue(self, number: int) -> None:

@@ -1,5 +1,5 @@
-"""A shard's session with a node, on the simulated network: messages keep their order in both directions, and none is
-lost before the stream breaks. At the node the real `ShardSessions` serves it.
+"""A shard's session with a node, over the simulated network. Messages keep their order in both directions, and no
+message is lost until the stream breaks. At the node, the real `ShardSessions` serves the session.
 """
 
 import asyncio
@@ -50,12 +50,12 @@ class ShardDoors:
 
 
 def payload_of(payload_id: bytes) -> bytes:
-    """The payload that is stored under the id."""
+    """Compute the payload that is stored under the id."""
     return payload_id[::-1]
 
 
 class _Payloads:
-    """All payloads are there; reading them takes time, and fails sometimes."""
+    """A store that has all payloads. A read takes time, and sometimes fails."""
 
     def __init__(self, process: "Process", rng: Random) -> None:
         self._process = process
@@ -69,7 +69,7 @@ class _Payloads:
 
 
 class ShardStream:
-    """One session, from the shard's request until it is over for both."""
+    """One session, from the shard's request until it has ended for the shard and the node."""
 
     def __init__(self, client: "ShardProcess", address: str) -> None:
         self._client = client
@@ -84,7 +84,7 @@ class ShardStream:
         self.is_open = True  # at the client
         self._is_closed = False  # at the node
 
-    # The shard's end
+    # The shard's side
 
     def say(self, message: ShardMessage) -> None:
         """Send to the node."""
@@ -92,11 +92,11 @@ class ShardStream:
             self._client.refused(self._address, self._broken)
             return
         copy = ShardMessage()
-        copy.CopyFrom(message)  # the sender may change it
+        copy.CopyFrom(message)  # the sender may change the message
         self._there.send(partial(self._take, copy))
 
     def close(self) -> None:
-        """The shard closes the session, or its machine does if the process is gone. The node hears of it."""
+        """Close the session, as the shard does, or its machine if the process is gone; the node hears of it."""
         self.is_open = False
         if self._server is not None:
             server, world = self._server, self._client.world
@@ -120,7 +120,7 @@ class ShardStream:
             self._client.welcome(list(instruction.welcome.endpoints))
         self._client.handle(Received(instruction))
 
-    # The node's end
+    # The node's side
 
     def _take(self, message: ShardMessage) -> None:
         if self._is_closed:
@@ -150,7 +150,7 @@ class ShardStream:
         self._back.send(lambda: self._receive(copy))
 
     def _closed(self) -> None:
-        """The session is over for the node: gRPC ends the task of the call."""
+        """End the session at the node: cancel the task that serves it, as gRPC does."""
         self._is_closed = True
         if self._serving is not None:
             self._serving.cancel()

@@ -12,13 +12,13 @@ from tests.simulation.shard_process import Manners, ShardHost, ShardProcess
 if TYPE_CHECKING:
     from tests.simulation.duty_world import DutyWorld
 
-_FIRST_NUMBER: Final = 101  # on the network
-_POISON_EVERY: Final = 7  # duties
-_HEALTHY: Final = 0.01  # seconds that a delegate needs at the end
+_FIRST_NUMBER: Final = 101  # the first shard's address on the network
+_POISON_EVERY: Final = 7  # every seventh duty ends processes
+_HEALTHY: Final = 0.01  # mean seconds of a delegate's call after the faults
 
 
 class Shards:
-    """Each run has some of the faults, in its own mixture and at its own pace."""
+    """Runs the shards, and makes some of the faults; each run has its own mixture and pace."""
 
     def __init__(self, world: "DutyWorld") -> None:
         self._world = world
@@ -45,10 +45,10 @@ class Shards:
         self._versions = 1
         self._starts_late: dict[str, float] = {}
         self._ended = False
-        self._poison = rng.random() < 0.4  # true if some duties end the processes that attach them
+        self._poison = rng.random() < 0.4  # True if some duties end the processes that attach them
 
     def is_poison(self, number: int) -> bool:
-        """True if this duty ends each process that attaches it, which it does as long as there are faults."""
+        """True if this duty ends each process that attaches it. After the end of the faults, no duty does."""
         return self._poison and not self._ended and number % _POISON_EVERY == 0
 
     def _host(self, number: int) -> ShardHost:
@@ -88,7 +88,7 @@ class Shards:
         return [host.process for host in self.hosts if host.process is not None]
 
     def process_named(self, name: str) -> ShardProcess | None:
-        """The process that has started under this name."""
+        """The process that started under this name; None if there is none."""
         return next((process for process in self.processes() if process.name == name), None)
 
     def begin(self) -> None:
@@ -99,7 +99,7 @@ class Shards:
             self._world.after(2.0, self._next)
 
     def end_faults(self) -> None:
-        """End the faults: from now on delegates do their work, and all shards run."""
+        """End the faults: from now on, delegates' calls succeed, and all shards run."""
         self._ended = True
         newest = f"v{self._versions}"
         for host in self.hosts:
@@ -107,7 +107,7 @@ class Shards:
             host.stopped_until = min(host.stopped_until, self._world.now)
             if host.process is not None:
                 host.process.stops_after_beat = 0.0
-            if self._rng.random() < 0.8 and host.version != newest:  # else the deploy stays half done
+            if self._rng.random() < 0.8 and host.version != newest:  # some shards keep the old version
                 host.version = newest
                 if host.process is not None:
                     self._world.after(self._rng.random(), host.process.leave_soon)
@@ -120,7 +120,7 @@ class Shards:
             self._world.say(host.id, "start", said)
 
     def end(self, process: ShardProcess, pause: float = 0.3) -> None:
-        """End the process; another one starts later."""
+        """End the process; start the next process later."""
         process.die()
         process.machine.process = None
         self._world.after(self._rng.expovariate(1 / pause), self._start, process.machine)
@@ -156,23 +156,23 @@ class Shards:
                 self._kill_process(host)
 
     def _stop(self) -> None:
-        """Stop a shard as SIGSTOP does."""
+        """Pause a shard's process as SIGSTOP does."""
         host = self._any()
         pause = self._rng.expovariate(1 / self._rng.choice((0.3, 1.5)))
         if host.process is not None and self._rng.random() < 0.5:
-            host.process.stops_after_beat = pause  # so that the answer waits in its buffers
+            host.process.stops_after_beat = pause  # so the answer waits in the process's buffers
         else:
             self.stop(host, pause)
 
     def stop(self, host: ShardHost, pause: float) -> None:
-        """Stop the shard for `seconds`."""
+        """Pause the shard's process for `pause` seconds."""
         self._world.say("nemesis", "stop", f"{host.id} for {pause:.2f}")
         host.stopped_until = max(host.stopped_until, self._world.now + pause)
         if host.process is not None:
             host.process.slept_at = host.stopped_until
 
     def _cut(self) -> None:
-        """Cut off a shard from some nodes or all of them, in one direction or both."""
+        """Cut a shard off from some or all nodes, in one or both directions."""
         world, rng = self._world, self._rng
         host = self._any()
         numbers = [machine.number for machine in world.machines]
@@ -185,7 +185,7 @@ class Shards:
         world.after(rng.expovariate(1 / 1.0), world.availability.heal)
 
     def _split(self) -> None:
-        """Cut off the active controller with some shards from all other nodes and shards."""
+        """Cut off the active controller, together with some shards, from all other nodes and shards."""
         world, rng = self._world, self._rng
         active = world.active()
         one = (active.machine if active is not None else rng.choice(world.machines)).number
@@ -205,13 +205,13 @@ class Shards:
             process.leave_soon()
 
     def _rename(self) -> None:
-        """Let the machine's next process have another shard's name."""
+        """Give the machine's next process another shard name."""
         host = self._any()
         host.name = f"s{host.id[1:]}{self._rng.choice('abc')}"
         self._again(host)
 
     def _upgrade(self) -> None:
-        """Deploy another version of the application, on one shard at a time."""
+        """Deploy the newest version of the application on one shard."""
         host = self._any()
         if host.version == f"v{self._versions}" and self._versions < 3:
             self._versions += 1
@@ -219,7 +219,7 @@ class Shards:
         self._again(host)
 
     def _change_capacities(self) -> None:
-        """Change a shard's capacities. Either the running process states the new ones, or the next process does."""
+        """Change a shard's capacities. The running process reports the new capacities, or the next process does."""
         host = self._any()
         host.pallets = self._capacities()
         if host.process is not None and self._rng.random() < 0.5:
@@ -238,6 +238,6 @@ class Shards:
             self._kill_process(host)
 
     def _drift(self) -> None:
-        """Let a clock run at another rate, within the bound."""
+        """Let a clock run at another rate, within the permitted drift."""
         world = self._world
         self._any().clock.drift(world.now, self._rng.choice((1 - world.drift, 1 + world.drift)))

@@ -1,4 +1,4 @@
-"""The files of loads on simulated nodes. A file is there whole and durably, or not at all."""
+"""The files of loads on simulated nodes. A node has a file completely and durably, or not at all."""
 
 import zlib
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -29,17 +29,17 @@ _decode: Final = msgspec.msgpack.Decoder(dict[bytes, bytes]).decode
 
 @dataclass(slots=True)
 class SpoolDisk:
-    """Files and their contents by load and name, which outlive a process."""
+    """Files and their contents, by load and name. They outlive a process."""
 
     files: dict[int, dict[str, tuple[LoadFile, bytes]]] = field(default_factory=dict)
 
     def keep(self, number: int, file: LoadFile, content: bytes) -> None:
-        """Store a file, whole and durable."""
+        """Store a complete file, durably."""
         self.files.setdefault(number, {})[file.name] = (file, content)
 
 
 def encode_rows(rows: Mapping[bytes, bytes]) -> bytes:
-    """The content of a file."""
+    """Encode rows as the content of a file."""
     return _encode(rows)
 
 
@@ -52,7 +52,7 @@ class NodeSpool:
         self.fetching = Fetching(process.machine.id, cast("Spool", self.files), self._fetch, self._all_nodes)
 
     def sources(self) -> LoadSources:
-        """The part of the spool that the data plane uses."""
+        """The parts of the spool that the data plane uses."""
         process = self._process
         return LoadSources(
             cast("Spool", self.files),
@@ -66,7 +66,7 @@ class NodeSpool:
         await self._process.member.finish_load_parts(request)
 
     def begin(self) -> None:
-        """From now on collect files that no load needs."""
+        """Start to remove files that no load needs."""
         process = self._process
         assert process.manager.ingesting is not None
         is_in_log = process.manager.ingesting.is_in_log
@@ -97,7 +97,7 @@ async def _send(request: FetchRequest, server: "Process", _: AsyncIterator[bytes
 
 
 class SimSpool:
-    """The part of `Spool` that is used to take in, fetch and collect files."""
+    """The simulated `Spool`: the part that takes in, fetches and removes files."""
 
     def __init__(self, process: "Process", disk: SpoolDisk) -> None:
         self._process = process
@@ -106,7 +106,7 @@ class SimSpool:
         self._numbers = count(1)
 
     def numbers(self) -> list[int]:
-        """The loads that have files here."""
+        """The loads that have files on this node."""
         return [number for number, files in self._disk.files.items() if files]
 
     def files(self, number: int) -> list[LoadFile]:
@@ -114,14 +114,14 @@ class SimSpool:
         return [file for file, _ in self._disk.files.get(number, {}).values()]
 
     def find(self, number: int, name: str) -> tuple[LoadFile, bytes]:
-        """The file and its content. Raises UNKNOWN_FILE."""
+        """Return the file and its content. Raises UNKNOWN_FILE."""
         found = self._disk.files.get(number, {}).get(name)
         if found is None:
             raise MinkaError(Code.UNKNOWN_FILE, f"load {number} has no file {name} here")
         return found
 
     def has(self, number: int, name: str, checksum: int) -> bool:
-        """True if exactly this file is here."""
+        """True if this node has the file with this checksum."""
         found = self._disk.files.get(number, {}).get(name)
         return found is not None and found[0].checksum == checksum
 
@@ -139,7 +139,7 @@ class SimSpool:
         self._process.point()
 
     async def verify(self, number: int, name: str, checksum: int) -> None:
-        """Check that the file is whole. Raises UNKNOWN_FILE."""
+        """Check that the node has the file. Raises UNKNOWN_FILE."""
         await self._process.disk_work()
         file, _ = self.find(number, name)
         assert file.checksum == checksum, file
@@ -152,7 +152,7 @@ class SimSpool:
         return link
 
     def rows(self, link: Path) -> dict[bytes, bytes]:
-        """The content of a link."""
+        """The rows in the file of a link."""
         return _decode(self._links[link])
 
     async def discard(self, link: Path) -> None:

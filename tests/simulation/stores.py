@@ -1,4 +1,4 @@
-"""The simulated disk of replicas: their data databases, and checkpoints of them."""
+"""The simulated store of replicas: their data databases, and checkpoints of these databases."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,16 +22,16 @@ class SimReplicaStore:
         self._process = process
         self._disk = disk
         self._incoming: dict[int, dict[str, bytes]] = {}
-        self.open: dict[int, SimDataDatabase] = {}  # by partition: the newest
+        self.open: dict[int, SimDataDatabase] = {}  # by partition: its newest data database
 
     async def remove_leftovers(self) -> None:
-        """Remove nothing: here a received or taken checkpoint is in the process's memory."""
+        """Remove nothing: in the simulation, checkpoints are in the process's memory."""
         await self._process.disk_work()
 
     def data(
         self, partition_id: int, size: Size | None = None, on_damage: Callable[[], None] = lambda: None
     ) -> "SimDataDatabase":
-        """The data database of a partition, not open yet."""
+        """Create the data database of a partition; it isn't open yet."""
         made = self.open[partition_id] = SimDataDatabase(self._process, self._disk, partition_id, size, on_damage)
         return made
 
@@ -53,13 +53,13 @@ class SimReplicaStore:
         await remove_folder(self._process, self._disk, partition_id)
 
     async def take(self, data: "SimDataDatabase", purpose: Purpose, name: str) -> "SimCheckpoint":
-        """A checkpoint with at least everything that is applied now."""
-        await self._process.disk_work()  # a former checkpoint with this name is removed
+        """Take a checkpoint with at least everything that is applied now."""
+        await self._process.disk_work()  # the removal of a former checkpoint with this name
         await data.open()
         await data.flush()
         return SimCheckpoint(self._process, self._disk, Path(purpose.value) / name, await data.checkpointed())
 
     def incoming(self, partition_id: int, files: Sequence[CheckpointFile], kept: Mapping[str, int]) -> "SimIncoming":
-        """A checkpoint that is about to be received."""
+        """Prepare to receive a checkpoint."""
         there = self._incoming.setdefault(partition_id, {})
         return SimIncoming(self._process, self._disk, partition_id, files, kept, there)

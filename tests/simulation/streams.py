@@ -1,5 +1,5 @@
-"""Streams between simulated processes: messages keep their order in both directions, and none is lost before the stream
-breaks.
+"""Streams between simulated processes. Messages keep their order in both directions, and no message is lost until the
+stream breaks.
 """
 
 import asyncio
@@ -32,8 +32,8 @@ class Way:
     def __init__(
         self, sender: Endpoint, to: Endpoint, broken: Callable[[], None], hangs_until: Callable[[], float] = lambda: 0.0
     ) -> None:
-        """`broken` is called at the sender when the stream breaks, perhaps more than once. Until `hangs_until` the
-        other end takes nothing in.
+        """When the stream breaks, `broken` is called at the sender, perhaps more than once. Until the time
+        `hangs_until()`, the other end handles no messages.
         """
         self._hangs_until = hangs_until
         self._sender = sender
@@ -42,7 +42,7 @@ class Way:
         self._under_way: deque[_Message] = deque()
 
     def send(self, act: Callable[[], None]) -> None:
-        """Let `act` happen at the other end, after everything sent before."""
+        """Call `act` at the other end, after all messages sent before."""
         message = _Message(act)
         self._under_way.append(message)
         self._sender.deliver(self._to, partial(self._arrive, message), self._broken)
@@ -58,7 +58,7 @@ class Way:
 
 
 class ByteStream:
-    """A call from one node to another: messages there and back, until it is over for both."""
+    """A streaming call from one node to another, until it has ended for both nodes."""
 
     def __init__(self, client: "Process", address: str, handler: Handler) -> None:
         self._client = client
@@ -76,7 +76,7 @@ class ByteStream:
     # The client's side
 
     async def run(self, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """Send, and yield the answers. Raises the server's error; UNREACHABLE if the stream broke."""
+        """Send the messages, and yield the answers. Raises the server's error, or UNREACHABLE if the stream broke."""
         pump = asyncio.get_running_loop().create_task(self._pump(messages))
         self._client.streams[self] = None
         try:
@@ -89,7 +89,7 @@ class ByteStream:
                 yield answer
         finally:
             pump.cancel()
-            if self._client.alive:  # else the server hears that the client died
+            if self._client.alive:  # if not, the server hears that the client died
                 self._client.streams.pop(self, None)
             self._hang_up()
 
@@ -134,7 +134,7 @@ class ByteStream:
             last = error
         finally:
             self._is_over = True
-            if server.alive:  # else its client hears that the server died
+            if server.alive:  # if not, the client hears that the server died
                 server.streams.pop(self, None)
         self._back.send(partial(self._answers.put_nowait, last))
 
@@ -143,13 +143,13 @@ class ByteStream:
             yield message
 
     def _abandoned(self) -> None:
-        """The client is gone: gRPC cancels the task of its call."""
+        """End the call at the server, since the client is gone: cancel its task, as gRPC does."""
         self._is_over = True
         if self._serving is not None:
             self._serving.cancel()
 
     def died(self, process: "Process") -> None:
-        """One of the two processes has died: its machine tells the other one."""
+        """Tell the other process that `process` has died, as its machine does."""
         if self._server is None:
             return
         if process is self._client:
@@ -159,7 +159,7 @@ class ByteStream:
 
 
 def _tell(sender: Endpoint, to: Endpoint, act: Callable[[], None]) -> None:
-    """Tell the other process through the machine, even if the sender's process is gone."""
+    """Call `act` at the other process. The sender's machine sends this even if its process is gone."""
     world = sender.world
     arrive = partial(to.if_alive, act)
     world.after(world.network.delay(), world.through, (sender.machine.number, to.machine.number), arrive, arrive)

@@ -1,5 +1,5 @@
-"""Whole simulated runs in which each piece of a command has one row. So commands are divided here that are otherwise
-divided only in large clusters.
+"""Complete simulated runs in which each piece of a command has only one row. So the code divides commands that it would
+divide only in large clusters.
 """
 
 import pytest
@@ -10,7 +10,7 @@ from tests.simulation.run import Failure, run
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_no_invariant_is_violated_where_every_row_is_a_piece(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_invariant_is_violated_if_each_piece_has_one_row(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (active_controller, keyspaces, rows):
         monkeypatch.setattr(module, "ROWS_A_RECORD", 1)
     monkeypatch.setattr(piece, "PIECE_BYTES", 1)

@@ -1,5 +1,5 @@
-"""The real controller's work for an event grows with the rows that the event changes, not with the table. Rows are
-counted, not seconds: see docs/simulation.md, "The world of scale".
+"""The real controller's work for an event grows with the number of rows that the event changes, not with the table. The
+tests count visits of rows, not seconds: see docs/simulation.md, "The world of scale".
 """
 
 from itertools import islice
@@ -11,13 +11,13 @@ from tests.simulation.scale.world import ScaleWorld, Size
 
 _NODES = 30
 _SMALL, _LARGE = 300, 1200  # partitions
-_VISITS_A_ROW = 25  # for each recorded row: it is decided, applied, sent, acknowledged and looked up on the way
+_VISITS_PER_ROW = 25  # the controller decides, applies, sends, acknowledges and looks up each recorded row
 _WHOLE_TABLE = ("create", "another voter leads")  # events that may go over all rows
 
 
 @pytest.fixture(scope="module")
 def measured() -> dict[int, dict[str, Measurement]]:
-    """The measurements, by number of partitions and event. There is no reassignment: its plan is made on a thread."""
+    """The measurements, by number of partitions and event; without `reassign`, whose plan is made on a thread."""
     return {partitions: _measured(partitions) for partitions in (_SMALL, _LARGE)}
 
 
@@ -34,11 +34,11 @@ def test_every_event_ends(measured: dict[int, dict[str, Measurement]]) -> None:
         assert all(one.ended for one in events.values()), [one.event for one in events.values() if not one.ended]
 
 
-def test_the_events_change_what_they_concern(measured: dict[int, dict[str, Measurement]]) -> None:
-    """The fake nodes keep the controller as busy as real ones would."""
+def test_each_event_changes_the_rows_of_its_nodes(measured: dict[int, dict[str, Measurement]]) -> None:
+    """The fake nodes cause as many changes of rows as real nodes would."""
     for partitions, events in measured.items():
         copies = 3 * partitions // _NODES
-        assert events["create"].rows == 2 * partitions  # each is created, and its leader says that it leads
+        assert events["create"].rows == 2 * partitions  # a row for the creation, and one when it is led
         assert events["one node fails"].rows >= copies
         assert events["it comes back"].rows >= copies
         assert events["a zone fails"].rows >= partitions
@@ -55,13 +55,13 @@ def test_an_idle_controller_visits_no_row(measured: dict[int, dict[str, Measurem
     assert measured[_LARGE][IDLE].visited == 0
 
 
-def test_rows_are_visited_in_proportion_to_those_that_change(measured: dict[int, dict[str, Measurement]]) -> None:
+def test_visits_are_proportional_to_the_changed_rows(measured: dict[int, dict[str, Measurement]]) -> None:
     for one in measured[_LARGE].values():
         if one.event not in _WHOLE_TABLE:
-            assert one.visited <= _VISITS_A_ROW * one.rows, f"{one.event}: {one.visited} visits for {one.rows} rows"
+            assert one.visited <= _VISITS_PER_ROW * one.rows, f"{one.event}: {one.visited} visits for {one.rows} rows"
 
 
-def test_a_larger_table_costs_no_more_visits_a_row(measured: dict[int, dict[str, Measurement]]) -> None:
+def test_a_larger_table_costs_no_more_visits_per_changed_row(measured: dict[int, dict[str, Measurement]]) -> None:
     for small, large in zip(measured[_SMALL].values(), measured[_LARGE].values(), strict=True):
         if small.rows and large.event not in _WHOLE_TABLE:
             assert large.visited / large.rows <= 1.3 * small.visited / small.rows, large.event

@@ -1,4 +1,4 @@
-"""Whole simulated runs; see docs/simulation.md."""
+"""Complete simulated runs; see docs/simulation.md."""
 
 import os
 import subprocess
@@ -33,7 +33,7 @@ def test_no_invariant_is_violated(world: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize(("world", "seed"), [(world, seed) for world, seeds in KNOWN.items() for seed in seeds])
-def test_a_seed_that_once_failed(world: str, seed: int) -> None:
+def test_known_seeds_find_no_violation(world: str, seed: int) -> None:
     outcome = run(world, seed)
     assert not isinstance(outcome, Failure), str(outcome)
 
@@ -52,8 +52,8 @@ def test_a_seed_replays_exactly(world: str, seed: int) -> None:
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.name)
 def test_a_mutation_fits_the_code(mutation: Mutation) -> None:
-    """All functions that the mutation changes exist. Otherwise nobody would notice before `--mutate` gets to the
-    mutation.
+    """All functions that the mutation changes exist. Without this test, only a run with `--mutate` would notice a
+    missing one.
     """
     with mutation.applied():
         pass

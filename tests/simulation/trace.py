@@ -1,4 +1,4 @@
-"""The events of a simulated run: the last ones for a reader, and one digest of all of them."""
+"""The events of a simulated run: the last events as text, and a digest of all events."""
 
 import zlib
 from collections import deque
@@ -14,7 +14,7 @@ Detail = str | Message
 
 
 class Violation(Exception):
-    """Something happened that must never happen."""
+    """A run has broken an invariant."""
 
     def __init__(self, invariant: str, text: str) -> None:
         super().__init__(f"{invariant}: {text}")
@@ -24,14 +24,14 @@ class Violation(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of a run without a violation; equal for equal runs."""
+    """The outcome of a run without a violation. Equal runs have equal outcomes."""
 
     steps: int
     digest: str
 
 
 class Trace:
-    """Every event goes into the digest; the last ones are kept, and formatted only when somebody looks."""
+    """Adds each event to the digest, and keeps the last events. It formats them only when `tail` is called."""
 
     def __init__(self, echo: Callable[[str], None] | None = None) -> None:
         self.events = 0
@@ -51,7 +51,7 @@ class Trace:
             self._echo(_line(event))
 
     def digest(self) -> str:
-        """A digest of all events; equal for equal runs."""
+        """A digest of all events. Equal runs have equal digests."""
         return f"{self._crc:08x}"
 
     def tail(self, count: int) -> str:
@@ -66,7 +66,7 @@ def _line(event: tuple[float, int | str, str, Detail]) -> str:
 
 
 def describe(m: Message) -> str:
-    """A message in one line."""
+    """Describe a message in one line."""
     parts = [f"{m.from_id}→{m.to} {MessageType.Name(m.type).removeprefix('MSG_')} term {m.term}"]
     if m.index or m.log_term:
         parts.append(f"at {m.index}/{m.log_term}")

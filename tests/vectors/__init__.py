@@ -1,4 +1,4 @@
-"""Runs the trace files that etcd/raft publishes, and others of their format, against Minka's Raft core.
+"""Runs the trace files that etcd/raft publishes, and other files in their format, against Minka's Raft core.
 
-`data/` holds some of those traces (Apache-2.0, see its LICENSE): data, not code.
+`data/` has some of etcd's traces (Apache-2.0, see its LICENSE). They are data, not code.
 """

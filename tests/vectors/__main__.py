@@ -1,4 +1,4 @@
-"""`python -m tests.vectors DIR`: run all traces below DIR; the status is 1 if one fails."""
+"""`python -m tests.vectors DIR`: run all traces below DIR; the exit status is 1 if a trace fails."""
 
 import sys
 from pathlib import Path
@@ -7,7 +7,7 @@ from tests.vectors.runner import find_files, run_file
 
 
 def main(arguments: list[str]) -> int:
-    """Print each file's verdict, and the count last."""
+    """Print each file's verdict and, at the end, the counts; returns the exit status."""
     if len(arguments) != 1:
         sys.stderr.write("usage: python -m tests.vectors DIR\n")
         return 2

@@ -1,4 +1,4 @@
-"""Runs the traces of `confchange/`: `simple`, `enter-joint` and `leave-joint`, one after the other."""
+"""Runs the traces of `confchange/`. Their commands are `simple`, `enter-joint` and `leave-joint`."""
 
 from minka.v1.raft_pb2 import ConfChangeSingle
 from minkad.core.raft.confchange import Changer, ConfChangeError
@@ -9,11 +9,11 @@ from tests.vectors.describe import CHANGE_LETTERS
 
 
 class ParseError(Exception):
-    """The changes cannot be read; the text is the one in the traces."""
+    """The changes can't be parsed. The error's text is the one that the traces expect."""
 
 
 def parse_changes(text: str) -> list[ConfChangeSingle]:
-    """`v1 l2 r3 u4` to changes. Raises ParseError."""
+    """Parse changes like `v1 l2 r3 u4`. Raises ParseError."""
     changes = []
     for token in text.split():
         if len(token) < 2:
@@ -27,14 +27,16 @@ def parse_changes(text: str) -> list[ConfChangeSingle]:
 
 
 class ConfChangeDriver:
-    """A group that is empty at first. Each command counts as one more log entry, even if it fails."""
+    """Changes the configuration of a group that is empty at first. Each command, even if it fails, adds one to the last
+    index of the log.
+    """
 
     def __init__(self) -> None:
         self._tracker = ProgressTracker(10, NO_LIMIT)
         self._last_index = 0
 
     def run(self, case: Case) -> str:
-        """The output of a case."""
+        """Run a case; returns its output."""
         try:
             return self._run(case)
         except (ConfChangeError, ParseError) as error:

@@ -1,11 +1,11 @@
-r"""The data-driven file format: a directive line, its input, `----`, and the output it must have.
+r"""The format of data-driven test files: a directive line, its input, `----`, and the expected output.
 
     command arg key=value key=(a, b)
     input
     ----
     output
 
-The output ends at a blank line. Output that contains blank lines has two lines `----` before it, and two after it.
+The output ends at a blank line. Output that contains blank lines is between two lines `----` and two more of them.
 `#` begins a comment line. A directive line that ends in `\` continues on the next line.
 """
 
@@ -17,7 +17,7 @@ SEPARATOR = "----"
 
 
 class FormatError(Exception):
-    """The file isn't of this format; the text says where."""
+    """The file doesn't have this format; the text says where."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Arg:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One directive with the output it must have."""
+    """One directive with its expected output."""
 
     line: int  # the line of the directive
     command: str
@@ -40,7 +40,7 @@ class Case:
     expected_line: int  # the first line of the output
 
     def values(self, key: str) -> tuple[str, ...]:
-        """The values of the argument `key`; all of them if it comes several times."""
+        """The values of all arguments with this key."""
         return tuple(value for arg in self.args if arg.key == key for value in arg.values)
 
     def positional(self) -> list[str]:
@@ -49,7 +49,7 @@ class Case:
 
 
 def parse_directive(text: str) -> tuple[str, tuple[Arg, ...]]:
-    """(command, arguments). Raises FormatError."""
+    """Return (command, arguments). Raises FormatError."""
     command, _, rest = text.strip().partition(" ")
     args = []
     rest = rest.strip()
@@ -76,7 +76,7 @@ def _parse_arg(text: str) -> tuple[Arg, str]:
 
 
 def _parenthesized(text: str) -> tuple[str, str]:
-    """The text between the first parenthesis and the matching one, and the rest after it."""
+    """Return the text within the first parentheses, and the text after them."""
     depth = 0
     for position, char in enumerate(text):
         depth += (char == "(") - (char == ")")
@@ -86,7 +86,7 @@ def _parenthesized(text: str) -> tuple[str, str]:
 
 
 def _split_values(text: str) -> Iterator[str]:
-    """The values within parentheses, separated by commas or spaces outside of inner parentheses."""
+    """Split at commas and spaces, except within inner parentheses."""
     depth, start = 0, 0
     for position, char in enumerate(text):
         depth += (char == "(") - (char == ")")
@@ -99,7 +99,7 @@ def _split_values(text: str) -> Iterator[str]:
 
 
 def read_cases(path: Path) -> Iterator[Case]:
-    """The cases of a file, in order. Raises FormatError."""
+    """Yield the cases of a file, in order. Raises FormatError."""
     lines = path.read_text(encoding="utf-8").split("\n")
     position = 0
     while position < len(lines):
@@ -125,7 +125,7 @@ def read_cases(path: Path) -> Iterator[Case]:
 
 
 def _read_expected(lines: list[str], position: int) -> tuple[int, list[str], int]:
-    """(position of the first line, the lines, position after them)."""
+    """Return (the position of the first line, the lines, the position after the last line)."""
     if position < len(lines) and lines[position] == SEPARATOR:
         start = end = position + 1
         while end < len(lines) and lines[end : end + 2] != [SEPARATOR, SEPARATOR]:

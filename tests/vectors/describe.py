@@ -1,4 +1,4 @@
-"""The words in which the traces describe entries, messages, states and Readys."""
+"""Describes entries, messages, states and Readys in the words of the traces."""
 
 from collections.abc import Iterable, Iterator
 
@@ -36,17 +36,17 @@ _ESCAPES = {"\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t
 
 
 def camel(name: str) -> str:
-    """MSG_APP_RESP → MsgAppResp."""
+    """Convert a name: MSG_APP_RESP → MsgAppResp."""
     return "".join(word.capitalize() for word in name.split("_"))
 
 
 def message_type(name: str) -> MessageType.ValueType | None:
-    """The type that the traces call `name`, None if there is none."""
+    """The type that the traces call `name`; None if there is none."""
     return next((value for key, value in MessageType.items() if camel(key) == name), None)
 
 
 def quote(data: bytes) -> str:
-    r"""Go's %q: double quotes, escapes, \x for what isn't UTF-8."""
+    r"""Quote like Go's %q: in double quotes, with escapes; \x for bytes that aren't UTF-8."""
     text = data.decode("utf-8", "surrogateescape")
     return '"' + "".join(_quote_char(char) for char in text) + '"'
 
@@ -67,12 +67,12 @@ def _quote_char(char: str) -> str:
 
 
 def conf_changes(changes: Iterable[ConfChangeSingle]) -> str:
-    """Like `v1 l2 r3`."""
+    """Describe changes, for example `v1 l2 r3`."""
     return " ".join(f"{_LETTER_OF.get(change.type, 'unknown')}{change.node_id}" for change in changes)
 
 
 def entry(e: Entry) -> str:
-    """Term, index, type and content."""
+    """Describe an entry: its term, index, type and content."""
     change = from_entry(e)
     if change is None:
         content = quote(e.data)
@@ -84,17 +84,17 @@ def entry(e: Entry) -> str:
 
 
 def entries(es: Iterable[Entry]) -> str:
-    """A line for each entry."""
+    """Describe entries, one in a line."""
     return "".join(f"{entry(e)}\n" for e in es)
 
 
 def node(id_: int) -> str:
-    """A node's id."""
+    """Describe a node by its id."""
     return f"{id_:x}" if id_ else "None"
 
 
 def message(m: Message) -> str:
-    """One line, or several for many entries or a snapshot."""
+    """Describe a message in one line, or in several if it has many entries or a snapshot."""
     return "".join(_message_parts(m))
 
 
@@ -119,7 +119,7 @@ def _ids(ids: Iterable[int]) -> str:
 
 
 def conf_state(state: ConfState) -> str:
-    """Voters and learners."""
+    """Describe a configuration: its voters and learners."""
     return (
         f"Voters:{_ids(state.voters)} VotersOutgoing:{_ids(state.voters_outgoing)} Learners:{_ids(state.learners)} "
         f"LearnersNext:{_ids(state.learners_next)} AutoLeave:{str(state.auto_leave).lower()}"
@@ -127,18 +127,18 @@ def conf_state(state: ConfState) -> str:
 
 
 def snapshot(s: Snapshot) -> str:
-    """Index, term and configuration."""
+    """Describe a snapshot: its index, term and configuration."""
     return f"Index:{s.metadata.index} Term:{s.metadata.term} ConfState:{conf_state(s.metadata.conf_state)}"
 
 
 def hard_state(state: HardState) -> str:
-    """Term, vote if there is one, commit."""
+    """Describe a hard state: its term, its vote if there is one, and its commit index."""
     vote = f" Vote:{state.vote}" if state.vote else ""
     return f"Term:{state.term}{vote} Commit:{state.commit}"
 
 
 def ready(rd: Ready) -> str:
-    """All that a Ready has."""
+    """Describe a Ready with all its parts."""
     body = "".join(_ready_parts(rd))
     return f"Ready MustSync={str(rd.must_sync).lower()}:\n{body}" if body else "<empty Ready>"
 

@@ -1,4 +1,4 @@
-"""Runs the traces of `interaction/`: whole groups, message by message."""
+"""Runs the traces of `interaction/`: groups of nodes, message by message."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -38,7 +38,7 @@ TRANSITIONS = {
     "implicit": CONF_CHANGE_TRANSITION_JOINT_IMPLICIT,
     "explicit": CONF_CHANGE_TRANSITION_JOINT_EXPLICIT,
 }
-# The texts that the traces print for errors.
+# The texts of errors in the traces.
 ERRORS: dict[type[Exception], str] = {
     ProposalDropped: "raft proposal dropped",
     PeerNotFound: "raft: cannot step as peer not found",
@@ -60,14 +60,14 @@ _REPORTED: tuple[type[Exception], ...] = (CommandError, ParseError, *_RAFT_ERROR
 
 
 class InteractionDriver:
-    """The nodes and the messages between them."""
+    """Has the nodes, and the messages under way between them."""
 
     def __init__(self) -> None:
         self._nodes: list[Node] = []
         self._messages: list[Message] = []
         self._out: list[str] = []
         self._level = 0
-        self.ignored: set[str] = set()  # arguments that no command has
+        self.ignored: set[str] = set()  # arguments that no command knows
         self._commands: dict[str, Callable[[Case], None]] = {
             "_breakpoint": lambda _: None,
             "add-nodes": self._add_nodes,
@@ -91,7 +91,7 @@ class InteractionDriver:
         }
 
     def run(self, case: Case) -> str:
-        """The output of a case. Raises OutOfScope."""
+        """Run a case; returns its output. Raises OutOfScope."""
         self._out = []
         try:
             self._command(case)
@@ -241,7 +241,7 @@ class InteractionDriver:
             self._write("no messages\n")
 
     def _deliver(self, to: int, type_: MessageType.ValueType | None, drop: bool) -> int:
-        """Hand over, or drop, all messages to a node; returns their number."""
+        """Deliver or drop all messages to a node; returns their number."""
         mine = [m for m in self._messages if m.to == to and type_ in (None, m.type)]
         self._messages = [m for m in self._messages if not (m.to == to and type_ in (None, m.type))]
         for message in mine:
@@ -286,7 +286,7 @@ class InteractionDriver:
             self._level = level
 
     def _stabilize_round(self, ids: list[int]) -> bool:
-        """Handle the Readys, then the messages. False if there were none."""
+        """Handle all Readys, then all messages. Returns False if there were none."""
         busy = False
         for id_ in ids:
             if self._node(id_).raw.has_ready():
@@ -315,7 +315,7 @@ def _persist(storage: HistoryStorage, ready: Ready) -> None:
 
 
 def _apply(node: Node, entry: Entry) -> None:
-    """Apply an entry: the state machine records its data, or the context if it is a configuration change."""
+    """Apply an entry: the state machine records the entry's data, or a configuration change's context."""
     change = from_entry(entry)
     if change is None:
         node.storage.record(entry, entry.data)

@@ -1,4 +1,4 @@
-"""The nodes of `interaction/` traces: their storage, and the settings of add-nodes."""
+"""The nodes of `interaction/` traces: their storage, and the settings that `add-nodes` gives them."""
 
 from dataclasses import dataclass
 
@@ -25,11 +25,11 @@ _NUMBERS = {
 
 
 class OutOfScope(Exception):
-    """The trace continues with something that Minka doesn't have; the text says what."""
+    """The trace uses a feature that Minka doesn't have; the text names it."""
 
 
 class CommandError(Exception):
-    """A command failed; the text goes to the output."""
+    """A command failed. The error's text becomes the command's output."""
 
 
 class HistoryStorage(MemoryStorage):
@@ -40,11 +40,11 @@ class HistoryStorage(MemoryStorage):
         self.history: list[Snapshot] = []
 
     def snapshot(self) -> Snapshot:
-        """The newest state."""
+        """The snapshot of the newest state."""
         return self.history[-1]
 
     def record(self, entry: Entry, data: bytes) -> Snapshot:
-        """The state after `entry`, which appends `data`."""
+        """Record and return the state after `entry`: the former state with `data` appended."""
         last = self.history[-1]
         snapshot = Snapshot(data=last.data + data)
         snapshot.metadata.CopyFrom(last.metadata)
@@ -63,7 +63,7 @@ class Node:
 
 
 def node_settings(case: Case) -> tuple[Snapshot, dict[str, object], set[str]]:
-    """The arguments of add-nodes: the initial state, settings, and unknown ones."""
+    """Parse the arguments of `add-nodes`; returns the initial state, the settings, and the unknown arguments."""
     bootstrap = Snapshot()
     settings: dict[str, object] = {}
     ignored = {arg.key for arg in case.args if arg.values and not _set(arg.key, arg.values, bootstrap, settings)}
@@ -75,7 +75,7 @@ def node_settings(case: Case) -> tuple[Snapshot, dict[str, object], set[str]]:
 
 
 def _set(key: str, values: tuple[str, ...], bootstrap: Snapshot, settings: dict[str, object]) -> bool:
-    """Take in one argument; False if it is unknown."""
+    """Apply one argument; returns False if it is unknown."""
     flag = values[-1].lower() in ("1", "t", "true")
     if key in ("voters", "learners"):
         state = bootstrap.metadata.conf_state
@@ -102,7 +102,7 @@ def _set(key: str, values: tuple[str, ...], bootstrap: Snapshot, settings: dict[
 
 
 def make_node(id_: int, bootstrap: Snapshot, settings: dict[str, object], log: Log) -> Node:
-    """A new node that begins with `bootstrap`."""
+    """Create a node that begins with `bootstrap`."""
     storage = HistoryStorage()
     if bootstrap.metadata.index:
         storage.apply_snapshot(bootstrap)

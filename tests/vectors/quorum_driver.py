@@ -1,4 +1,4 @@
-"""Runs the traces of `quorum/`: `committed` and `vote` for a majority (cfg) or two (cfg and cfgj)."""
+"""Runs the traces of `quorum/`: the commands `committed` and `vote`, for one majority (cfg) or two (cfg and cfgj)."""
 
 from collections.abc import Iterable, Mapping
 
@@ -9,10 +9,10 @@ EMPTY = MajorityConfig()
 
 
 class QuorumDriver:
-    """A driver whose cases are independent."""
+    """Runs each case independently of the others."""
 
     def run(self, case: Case) -> str:
-        """The output of a case."""
+        """Run a case; returns its output."""
         ids = [int(value) for value in case.values("cfg")]
         joint_values = case.values("cfgj")
         joint_ids = [int(value) for value in joint_values if value != "zero"]
@@ -22,7 +22,7 @@ class QuorumDriver:
         if len(voters) != len(values):
             shown = " ".join(f"{voter}:{{}}" for voter in voters)
             return f"error: mismatched input (explicit or _) for voters map[{shown}]: [{' '.join(values)}]"
-        # One value for each voter, in the order in which the voters are first named. `_` means no value.
+        # `values` has a value for each voter, in the order in which cfg and cfgj first name the voters. `_`: no value.
         named = dict(zip(dict.fromkeys([*ids, *joint_ids]), values, strict=True))
         given = {voter: value for voter, value in named.items() if value != "_"}
         if case.command == "committed":
@@ -36,7 +36,7 @@ class QuorumDriver:
 def _committed(config: MajorityConfig, acked: Mapping[int, int]) -> str:
     index = config.committed_index(acked.get)
     out = _describe(config, acked)
-    # All these must have the same result. If one differs, the output says so.
+    # All these computations must have the same result. The output has each result that differs.
     for other, how in (
         (_committed_another_way(config, acked), "via alternative computation"),
         (JointConfig(config, EMPTY).committed_index(acked.get), "via zero-joint quorum"),
@@ -49,7 +49,7 @@ def _committed(config: MajorityConfig, acked: Mapping[int, int]) -> str:
 
 
 def _overlays(config: MajorityConfig, acked: Mapping[int, int], index: int) -> Iterable[tuple[int, str]]:
-    """The committed index after each of some changes that must not matter: an index that was below it becomes lower."""
+    """Yield the committed index after changes that must not change it: a voter's index below it becomes even lower."""
     for voter, own in acked.items():
         if voter in config and index > own:
             yield config.committed_index({**acked, voter: own - 1}.get), f"overlaying {voter}->{own}"
@@ -57,7 +57,7 @@ def _overlays(config: MajorityConfig, acked: Mapping[int, int], index: int) -> I
 
 
 def _committed_another_way(config: MajorityConfig, acked: Mapping[int, int]) -> int:
-    """The highest index that a count finds at a quorum of the voters."""
+    """The highest index that a quorum of the voters has, found by counting the voters."""
     if not config:
         return UNBOUNDED
     quorum = len(config) // 2 + 1
@@ -87,7 +87,7 @@ def _index(index: int) -> str:
 
 
 def _describe(config: MajorityConfig, acked: Mapping[int, int]) -> str:
-    """A line for each voter, with its index and a bar: one `x` for each voter that has a lower index."""
+    """Describe each voter in a line, with its index and a bar: one `x` for each voter that has a lower index."""
     if not config:
         return "<empty majority quorum>"
     width = len(config)

@@ -1,4 +1,4 @@
-"""Runs trace files, and reports the results."""
+"""Runs trace files and reports the results."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ class Driver(Protocol):
     """Runs the cases of one file."""
 
     def run(self, case: Case) -> str:
-        """The output of a case."""
+        """Run a case; returns its output."""
 
 
 DRIVERS: dict[str, Callable[[], Driver]] = {
@@ -31,15 +31,15 @@ DRIVERS: dict[str, Callable[[], Driver]] = {
 
 @dataclass(slots=True)
 class Verdict:
-    """The result for a file."""
+    """The result of a file."""
 
     path: Path
     cases: int = 0
     lines: int = 0  # compared lines
     log_lines: int = 0  # skipped lines
-    ignored: Sequence[str] = ()  # arguments that no command has
+    ignored: Sequence[str] = ()  # arguments that no command knows
     failure: str = ""  # the first difference
-    skipped: str = ""  # why the rest was not run
+    skipped: str = ""  # the reason why the rest of the file was not run
 
     def __str__(self) -> str:
         word = "FAIL" if self.failure else "skip" if self.skipped else "pass"
@@ -81,7 +81,7 @@ def _run_case(driver: Driver, case: Case, verdict: Verdict) -> None:
     except OutOfScope as error:
         verdict.skipped = f"line {case.line} on ({case.command}): {error}"
         return
-    except Exception as error:  # noqa: BLE001 - whatever the core raises fails this file, and the others still run
+    except Exception as error:  # noqa: BLE001 - an error of the core fails only this file
         verdict.failure = f"      {verdict.path}:{case.line}: {case.command} raised {type(error).__name__}: {error}"
         return
     expected = [
@@ -90,14 +90,15 @@ def _run_case(driver: Driver, case: Case, verdict: Verdict) -> None:
     verdict.log_lines += len(case.expected) - len(expected)
     verdict.lines += len(expected)
     actual = [line for line in actual if not _LOG_LINE.match(line)]
-    # Traces have `ok` where there is no output, not even log lines. Without log lines, `ok` and nothing are the same.
+    # Traces have `ok` if there is no output, not even log lines. This comparison leaves log lines out, so `ok` equals
+    # no output.
     if [line for _, line in expected] in ([], ["ok"]) and actual in ([], ["ok"]):
         return
     verdict.failure = _difference(verdict.path, case, expected, actual)
 
 
 def _difference(path: Path, case: Case, expected: list[tuple[int, str]], actual: list[str]) -> str:
-    """The first difference, with the lines around it; empty if there is none."""
+    """Describe the first difference, with the lines around it; "" if there is none."""
     same = 0
     while same < min(len(expected), len(actual)) and expected[same][1] == actual[same]:
         same += 1

@@ -1,4 +1,4 @@
-"""The Ready loop on a real log database whose disk can hang."""
+"""Tests of the driver's Ready loop, with a real log database whose disk can hang."""
 
 import asyncio
 import threading
@@ -28,11 +28,11 @@ ELECTION_TICKS = 10
 
 
 class Machine:
-    """A state machine that records the commands."""
+    """A state machine that records the commands that it applies."""
 
     def __init__(self) -> None:
         self.commands: list[bytes] = []
-        self.may_encode: threading.Event | None = None  # None: there must be no snapshots
+        self.may_encode: threading.Event | None = None  # None: the driver must not take snapshots
 
     def apply(self, data: bytes) -> None:
         self.commands.append(data)
@@ -55,7 +55,7 @@ class Machine:
 
 
 class LogOnDisk(LogDatabase):
-    """A log that syncs only when `disk` is set."""
+    """A log database whose syncs wait until `disk` is set."""
 
     def __init__(self, path: Path, db: Rdict, mark: LogMark) -> None:
         self.disk = threading.Event()
@@ -68,7 +68,7 @@ class LogOnDisk(LogDatabase):
 
 
 class Node:
-    """One voter of a group in this process."""
+    """One voter of a group; all voters of the group are in this process."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Node:
         self.was_whole |= self.driver.log_is_checked
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Deliver the messages at once, to the other nodes of this process."""
+        """Deliver the messages to the other nodes in the next turn of the loop."""
         for message in messages:
             self.terms.add(message.term)
             self.sent.append(message.type)
@@ -154,14 +154,16 @@ async def group(
 
 
 async def leader_of(nodes: dict[int, Node]) -> Node:
-    """The node that leads, once it may propose."""
+    """Wait until a node leads and may propose; returns this node."""
     await until(lambda: any(node.driver.leads_with_applied_term for node in nodes.values()))
     return next(node for node in nodes.values() if node.driver.leads_with_applied_term)
 
 
 @pytest.mark.parametrize("whose", ["the leader's", "a follower's", "everybody's"])
 async def test_a_slow_disk_costs_no_leadership(tmp_path: Path, whose: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Heartbeats, answers and confirmations go on while a sync waits, but each commit needs a quorum of disks."""
+    """Heartbeats, their answers and confirmations continue while a sync hangs. But each commit needs a quorum
+    of disks.
+    """
     monkeypatch.setattr(log_database, "STALLED_S", 60.0)
     async with group(tmp_path, 3) as nodes:
         leader = await leader_of(nodes)
@@ -172,7 +174,7 @@ async def test_a_slow_disk_costs_no_leadership(tmp_path: Path, whose: str, monke
             node.disk.clear()
             node.sent.clear()
         proposal = leader.driver.propose(b"a")
-        # Far more ticks than an election takes.
+        # Far more heartbeats than an election timeout has ticks.
         beats = 5 * ELECTION_TICKS
         await until(
             lambda: all(node.sent.count(MessageType.MSG_HEARTBEAT) >= beats for node in stuck if node is leader)
@@ -194,7 +196,9 @@ async def test_a_slow_disk_costs_no_leadership(tmp_path: Path, whose: str, monke
         await until(lambda: all(node.machine.commands == [b"a"] for node in nodes.values()))
 
 
-async def test_the_others_write_while_the_leader_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_followers_commit_an_entry_while_the_leaders_disk_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The followers are a quorum without the leader: entries on their disks are committed and applied before the
     leader's disk has them.
     """
@@ -202,7 +206,7 @@ async def test_the_others_write_while_the_leader_does(tmp_path: Path, monkeypatc
     async with group(tmp_path, 3, election_ticks=100_000) as nodes:
         nodes[1].driver.raw.campaign()
         await until(lambda: nodes[1].driver.leads_with_applied_term)
-        # A follower that has yet to answer for the first entry is sent no other; the leader would wait for it in vain.
+        # The leader sends no second entry to a follower that hasn't acknowledged the first one: wait for this answer.
         await until(lambda: len(set(nodes[1].driver.match().values())) == 1)
         nodes[1].disk.clear()
         index = nodes[1].log.last_index() + 1
@@ -215,7 +219,7 @@ async def test_the_others_write_while_the_leader_does(tmp_path: Path, monkeypatc
 
 
 async def test_one_entry_is_sent_ahead_of_the_leaders_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Proposals that come while an entry is ahead of the leader's disk wait, and share the next entry."""
+    """Proposals that arrive while an entry is ahead of the leader's disk wait, and share the next entry."""
     monkeypatch.setattr(log_database, "STALLED_S", 60.0)
     async with group(tmp_path, 3, election_ticks=100_000) as nodes:
         nodes[1].driver.raw.campaign()
@@ -239,11 +243,11 @@ async def test_one_entry_is_sent_ahead_of_the_leaders_disk(tmp_path: Path, monke
         assert nodes[1].machine.commands == [b"a", b"b", b"c", b"c", b"c"]
 
 
-async def test_no_snapshot_is_of_more_than_the_log_says_is_committed(
+async def test_a_snapshot_has_no_entries_beyond_the_commit_index_in_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While the disk works, entries are applied that the commit index in the log doesn't cover yet. A node that crashed
-    with a snapshot of these entries could not start again.
+    """While the disk works, a node applies entries that the commit index in its log doesn't cover yet. A node that
+    crashed with a snapshot of these entries could not start again.
     """
     monkeypatch.setattr(log_database, "STALLED_S", 60.0)
     async with group(tmp_path, 3, election_ticks=100_000, snapshot_entries=1) as nodes:
@@ -256,18 +260,18 @@ async def test_no_snapshot_is_of_more_than_the_log_says_is_committed(
         leader.disk.clear()
         index = leader.driver.raw.last_index() + 1
         await asyncio.wait_for(leader.driver.propose(b"a"), 10)
-        beats = leader.sent.count(MessageType.MSG_HEARTBEAT) + 10  # long enough for a snapshot
+        beats = leader.sent.count(MessageType.MSG_HEARTBEAT) + 10  # the time is long enough for a snapshot
         await until(lambda: leader.sent.count(MessageType.MSG_HEARTBEAT) >= beats)
         assert leader.driver.snapshot_index <= leader.log.initial_state()[0].commit < index
         leader.disk.set()
         await until(lambda: leader.driver.snapshot_index >= index)
 
 
-async def test_the_log_keeps_what_the_core_does_not_know_to_be_applied(
+async def test_the_log_keeps_entries_that_the_core_counts_as_unapplied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A round's entries may be applied before the disk has the round's new entries; the core hears of it only
-    afterwards. The core may campaign before that.
+    """The driver may apply a round's committed entries before the disk has the round's new entries. The core hears that
+    they are applied only after the round, and it may campaign earlier.
     """
     monkeypatch.setattr(log_database, "STALLED_S", 60.0)
     async with group(tmp_path, 3, election_ticks=100_000, snapshot_entries=1) as nodes:
@@ -300,11 +304,11 @@ async def test_the_log_keeps_what_the_core_does_not_know_to_be_applied(
         node.driver.raw.campaign()
 
 
-async def test_what_was_committed_is_applied_while_the_disk_takes_the_next_entry(
+async def test_a_committed_entry_is_applied_while_the_disk_writes_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One round has both entries here. With two voters an entry is committed only when the leader has it on its own
-    disk.
+    """One round commits the first entry and appends the second one. With two voters, an entry is committed only when
+    the leader's own disk has it.
     """
     monkeypatch.setattr(log_database, "STALLED_S", 60.0)
     async with group(tmp_path, 2, election_ticks=100_000) as nodes:
@@ -331,7 +335,7 @@ async def test_a_leader_whose_disk_does_not_answer_is_replaced(tmp_path: Path) -
     async with group(tmp_path, 3) as nodes:
         leader = await leader_of(nodes)
         leader.disk.clear()
-        await leader.driver.propose(b"a")  # the others commit it before anybody hears of that
+        await leader.driver.propose(b"a")  # the followers commit it
         await until(lambda: leader.log_db.stalled)
         proposal = leader.driver.propose(b"b")
         await until(lambda: not leader.driver.is_leader)
@@ -342,15 +346,15 @@ async def test_a_leader_whose_disk_does_not_answer_is_replaced(tmp_path: Path) -
             await asyncio.wait_for(proposal, 5)
 
 
-async def test_where_the_leaders_process_has_died_another_is_elected_at_once(
+async def test_an_election_begins_at_once_when_the_leaders_process_has_died(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The election is held long before an election timeout."""
+    """The election happens long before an election timeout."""
     monkeypatch.setattr(raft_driver, "CAMPAIGN_TICKS", 100_000)
     async with group(tmp_path, 3, election_ticks=100_000) as nodes:
         nodes[1].driver.raw.campaign()
         await until(lambda: nodes[1].driver.leads_with_applied_term)
-        # A node that lacks an entry which the other one has would not be elected.
+        # A node that lacks an entry would not be elected: wait until all nodes have the same entries.
         await until(lambda: len({node.driver.applied_index for node in nodes.values()}) == 1)
         nodes[1].dead = True
         for node in nodes.values():
@@ -358,9 +362,9 @@ async def test_where_the_leaders_process_has_died_another_is_elected_at_once(
         await until(lambda: nodes[2].driver.is_leader)
 
 
-async def test_word_of_a_dead_process_leaves_what_waits_for_the_disk_alone(tmp_path: Path) -> None:
-    """Messages that arrive while the disk works are taken in afterwards: a snapshot could change the configuration
-    before all entries are applied.
+async def test_a_report_of_a_dead_process_does_not_handle_waiting_messages(tmp_path: Path) -> None:
+    """The report of a dead process doesn't let the core handle messages that wait for the end of a sync: a snapshot
+    among them could change the configuration before all entries are applied.
     """
     async with group(tmp_path, 3, election_ticks=100_000) as nodes:
         nodes[1].driver.raw.campaign()
@@ -379,7 +383,7 @@ async def test_word_of_a_dead_process_leaves_what_waits_for_the_disk_alone(tmp_p
 
 
 async def test_commands_of_one_turn_share_an_entry_and_keep_their_order(tmp_path: Path) -> None:
-    """A thousand proposals make few entries; each proposal's commands are applied in order, at all nodes."""
+    """The driver puts a thousand proposals into few entries. All nodes apply the commands in their order."""
     async with group(tmp_path, 3) as nodes:
         leader = await leader_of(nodes)
         before = leader.driver.applied_index
@@ -394,8 +398,8 @@ async def test_commands_of_one_turn_share_an_entry_and_keep_their_order(tmp_path
         assert leader.machine.commands == wanted + large
 
 
-async def test_a_large_proposal_is_applied_in_pieces_and_the_loop_has_its_turn(tmp_path: Path) -> None:
-    """Heartbeats and votes are handled in between, and the proposal is answered when all of it is applied."""
+async def test_a_large_proposal_is_applied_in_pieces_with_turns_of_the_loop_between(tmp_path: Path) -> None:
+    """The loop can handle heartbeats and votes between two pieces. The proposal is done when all pieces are applied."""
     async with group(tmp_path, 3, piece_seconds=0.0) as nodes:
         leader = await leader_of(nodes)
         command = b"x" * (PIECE_BYTES // 4)
@@ -410,11 +414,11 @@ async def test_a_large_proposal_is_applied_in_pieces_and_the_loop_has_its_turn(t
 
 
 @pytest.mark.parametrize(("pause", "seconds", "waits"), [(0.0, 0.0, False), (60.0, 0.0, True), (60.0, 60.0, False)])
-async def test_others_have_a_turn_after_a_piece_only(
+async def test_other_tasks_get_a_turn_only_after_a_piece(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pause: float, seconds: float, waits: bool
 ) -> None:
-    """Commands that take a while are applied in pieces. After each piece the loop waits for a turn, unless it has
-    paused anyway.
+    """The driver applies commands that take long in pieces. After each piece, it waits for a turn of the loop, unless
+    it has paused lately anyway.
     """
     turns: list[int] = []
 
@@ -430,11 +434,11 @@ async def test_others_have_a_turn_after_a_piece_only(
         assert bool(turns) == waits
 
 
-async def test_who_waits_for_logs_hears_when_the_leadership_is_lost(tmp_path: Path) -> None:
-    """A former leader no longer hears which nodes have an entry."""
+async def test_waiting_for_logs_fails_when_the_leadership_is_lost(tmp_path: Path) -> None:
+    """`logged_by` ends with OUTCOME_UNKNOWN, since a former leader no longer hears which nodes have an entry."""
     async with group(tmp_path, 3) as nodes:
         leader = await leader_of(nodes)
-        leader.dead = True  # it no longer hears anything
+        leader.dead = True  # its messages are lost
         waiting = asyncio.ensure_future(leader.driver.logged_by([99]))
         other = next(raft_id for raft_id, node in nodes.items() if node is not leader)
         await until(lambda: not leader.driver.is_leader or nodes[other].driver.is_leader)
@@ -444,7 +448,7 @@ async def test_who_waits_for_logs_hears_when_the_leadership_is_lost(tmp_path: Pa
         assert lost.value.code is Code.OUTCOME_UNKNOWN
 
 
-async def test_an_older_copy_of_a_log_is_never_taken_for_whole(tmp_path: Path) -> None:
+async def test_an_older_copy_of_a_log_is_refused(tmp_path: Path) -> None:
     async with group(tmp_path, 3, election_ticks=100_000) as nodes:
         nodes[1].driver.raw.campaign()
         await until(lambda: nodes[1].driver.leads_with_applied_term)
@@ -477,7 +481,7 @@ async def test_entries_are_applied_while_a_snapshot_is_encoded(tmp_path: Path) -
         assert leader.log.snapshot().data == b"".join(leader.machine.commands), "later commands are in the next one"
 
 
-async def test_a_driver_whose_ticks_end_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_driver_ends_with_the_error_of_a_tick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with group(tmp_path, 1) as nodes:
         driver = (await leader_of(nodes)).driver
 

@@ -1,1 +1,1 @@
-"""Replica managers in one process, with real gRPC on loopback and real RocksDB."""
+"""Tests of replica managers: all nodes are in one process, with real data ports on loopback and real RocksDB."""

@@ -1,4 +1,4 @@
-"""Helpers that split partitions, and check both halves."""
+"""Helpers that split partitions and check both halves."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ NODES = ("athens", "byzantium", "cyrene")
 
 
 async def scanned(node: TestNode, partition_id: int, generation: int = 2, reverse: bool = False) -> list[bytes]:
-    """All keys of the partition, read page by page."""
+    """Scan all keys of the partition, page by page."""
     found: list[bytes] = []
     row = node.replica(partition_id).row
     start, end = row.start_key, row.end_key
@@ -29,13 +29,14 @@ async def scanned(node: TestNode, partition_id: int, generation: int = 2, revers
 
 
 async def begin(c: Cluster, key: bytes = KEY, partition_id: int = 1) -> tuple[Partition, Partition]:
-    """Make the rows of a split, and tell all nodes."""
+    """Begin a split: make its rows, and tell all nodes."""
     parent, child = c.split(partition_id, key)
     await c.tell_all(parent.id, child.id)
     return parent, child
 
 
 async def ended(c: Cluster, child_id: int = 2) -> None:
+    """Wait until the split has ended and all living nodes have the new rows."""
     await until(lambda: not c.rows[child_id].splitting)
     parent_id = c.rows[child_id].split_from
     running = [node for node in c.nodes.values() if node.running and node.id not in c.dead]
@@ -61,6 +62,6 @@ async def assert_halves(
 
 
 def elect_both(c: Cluster, leader: str, without: tuple[str, ...] = ()) -> None:
-    """Elect the same leader for both halves."""
+    """Make the rows in which the same leader leads both halves."""
     for id_ in (1, 2):
         c.elect(id_, leader, without=without)

@@ -1,4 +1,4 @@
-"""Nodes without a coordinator: the test plays the controller."""
+"""A cluster of nodes without a coordinator: the test plays the controller."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -31,7 +31,7 @@ from tests.integration.replication.node import TestNode
 
 
 class Cluster:
-    """The nodes, and the rows as the controller has them."""
+    """The nodes, and the rows that the controller would have."""
 
     def __init__(
         self, path: Path, settings: ReplicationSettings | None = None, storage: StorageSettings | None = None
@@ -46,24 +46,24 @@ class Cluster:
         self.rows: dict[int, Partition] = {}
         self.keyspace = Keyspace(min_insync=1, durability=Durability.DURABILITY_SYNC)
         self.low_disks: set[str] = set()
-        self.operation: Operation | None = None  # moves all partitions
+        self.operation: Operation | None = None  # if set, the operation that moves all partitions
         self.dead: set[str] = set()  # nodes that the controller keeps out of in-sync sets
         self.failed: set[str] = set()  # nodes that are FAILED in the table
         self.requests = 0  # the number of requests to change in-sync sets
         self.isr_changes: list[IsrChange] = []
-        self.before_alter_isr: list[MinkaError] = []  # raised instead of recording a change, one for each request
-        self.after_alter_isr: list[MinkaError] = []  # raised although the change was recorded, one for each request
+        self.before_alter_isr: list[MinkaError] = []  # errors, one for each request: raised before it is recorded
+        self.after_alter_isr: list[MinkaError] = []  # errors, one for each request: raised after it is recorded
         self.hand_overs: list[HandOverRequest] = []
-        self.before_hand_over: list[MinkaError] = []  # raised instead of recording, one for each request
-        self.after_hand_over: list[MinkaError] = []  # raised although it was recorded
+        self.before_hand_over: list[MinkaError] = []  # errors, one for each request: raised before it is recorded
+        self.after_hand_over: list[MinkaError] = []  # errors, one for each request: raised after it is recorded
         self.proposed: list[ProposeSplitRequest] = []
-        self.before_finish_split: list[MinkaError] = []  # raised instead of recording, one for each request
+        self.before_finish_split: list[MinkaError] = []  # errors, one for each request: raised before it is recorded
         self.gone: dict[int, Partition] = {}  # the last rows of partitions that were merged into others
-        self.before_finish_merge: list[MinkaError] = []  # raised instead of recording, one for each request
-        self.after_finish_merge: list[MinkaError] = []  # raised although it was recorded
+        self.before_finish_merge: list[MinkaError] = []  # errors, one for each request: raised before it is recorded
+        self.after_finish_merge: list[MinkaError] = []  # errors, one for each request: raised after it is recorded
 
     async def add(self, *node_ids: str) -> list[TestNode]:
-        """Start nodes."""
+        """Start nodes with these ids."""
         for node_id in node_ids:
             self.nodes[node_id] = TestNode(self, node_id, self.path / node_id)
             await self.nodes[node_id].start()
@@ -95,7 +95,7 @@ class Cluster:
         return f"127.0.0.1:{self.ports[node_id]}"
 
     def standing(self) -> str:
-        """The state of all rows, nodes and replicas, one per line."""
+        """Describe all rows, nodes and replicas, one per line."""
         lines = [f"row {row}" for row in map(_one_line, self.rows.values())]
         for node in self.nodes.values():
             lines.append(f"{node.id} {'runs' if node.running else 'has stopped'}: {node.log_db.error}")
@@ -158,7 +158,7 @@ class Cluster:
         return self.change(partition_id, change)
 
     def remove_replica(self, partition_id: int, node: str) -> Partition:
-        """Make the row without this replica, which is to be removed."""
+        """Make the row that removes this replica."""
 
         def change(row: Partition) -> None:
             for nodes in (row.replicas, row.isr):
@@ -186,7 +186,7 @@ class Cluster:
         return self.change(partition_id, lambda row: setattr(row, "successor", successor))
 
     def elect(self, partition_id: int, leader: str, *, without: Sequence[str] = ()) -> Partition:
-        """Make the row of a new leadership; some nodes may leave its in-sync set."""
+        """Make the row in which `leader` leads at a new leader_epoch; the nodes in `without` leave the in-sync set."""
 
         def change(row: Partition) -> None:
             row.leader = leader
@@ -197,7 +197,7 @@ class Cluster:
         return self.change(partition_id, change)
 
     async def move(self, target: str, *partition_ids: int) -> None:
-        """Begin migrations as the controller does: tell the source and the target."""
+        """Begin migrations like the controller: tell the sources and the target."""
         rows = [self.add_target(id_, target) for id_ in partition_ids]
         by_source: dict[str, list[Partition]] = {}
         for row in rows:
@@ -207,7 +207,9 @@ class Cluster:
         )
 
     async def fail(self, node_id: str) -> None:
-        """Act as the controller when a node fails: other nodes lead, and take it out of the in-sync sets."""
+        """Act like the controller when a node fails: let other nodes lead its partitions. The new leaders take the
+        failed node out of the in-sync sets.
+        """
         self.dead.add(node_id)
         self.failed.add(node_id)
         for row in list(self.rows.values()):
@@ -220,7 +222,7 @@ class Cluster:
                 node.manager.nodes_changed()
 
     async def back(self, node_id: str) -> None:
-        """Act as the controller when the node is back: it leads its partitions again, at new epochs."""
+        """Act like the controller when the node is back: let the node lead its partitions again, at new epochs."""
         self.dead.discard(node_id)
         self.failed.discard(node_id)
         for row in list(self.rows.values()):
@@ -229,7 +231,7 @@ class Cluster:
         await self.tell_all(*self.rows)
 
     async def alter_isr(self, request: AlterIsrRequest) -> AlterIsrResponse:
-        """Change in-sync sets like the controller; each node that has a replica is told at once."""
+        """Change in-sync sets like the controller; tell each node that has a replica."""
         self.requests += 1
         if self.before_alter_isr:
             raise self.before_alter_isr.pop(0)
@@ -250,7 +252,7 @@ class Cluster:
             row.splitting and not row.split_to and set(change.isr) - set(row.isr)
         ):
             result.error = Code.INELIGIBLE_REPLICA.name
-        elif node_id not in change.isr:  # its copy is damaged, so another node has to lead
+        elif node_id not in change.isr:  # the leader's copy is damaged, so another node has to lead
             self.isr_changes.append(change)
             out = [node for node in row.isr if node not in change.isr]
             elected = self.elect(row.id, change.isr[0], without=out)
@@ -285,7 +287,7 @@ class Cluster:
         return parent, child
 
     async def propose_split(self, request: ProposeSplitRequest) -> list[Partition]:
-        """Begin a split like the controller; each node that has a replica is told at once."""
+        """Begin a split like the controller; tell each node that has a replica."""
         self.proposed.append(request)
         row = self.rows[request.partition_id]
         if row.splitting or row.generation != request.generation:
@@ -297,7 +299,7 @@ class Cluster:
         return list(halves)
 
     async def finish_split(self, request: FinishSplitRequest) -> list[Partition]:
-        """End a split like the controller; each node that has a replica is told at once."""
+        """End a split like the controller; tell each node that has a replica."""
         if self.before_finish_split:
             raise self.before_finish_split.pop(0)
         child = self.rows[request.partition_id]
@@ -313,12 +315,12 @@ class Cluster:
         return [self.rows[child.split_from], self.rows[child.id]]
 
     def merge(self, before_id: int, behind_id: int) -> None:
-        """Make the rows of two partitions that are to be merged."""
+        """Make the rows that begin a merge of two partitions."""
         self.change(before_id, lambda row: setattr(row, "merge_from", behind_id))
         self.change(behind_id, lambda row: setattr(row, "merge_into", before_id))
 
     async def finish_merge(self, request: FinishMergeRequest) -> list[Partition]:
-        """End a merge like the controller; each node that has a replica is told at once."""
+        """End a merge like the controller; tell each node that has a replica."""
         if self.before_finish_merge:
             raise self.before_finish_merge.pop(0)
         left = self.rows[request.partition_id]
@@ -343,7 +345,7 @@ class Cluster:
         return [left, gone]
 
     async def hand_over(self, request: HandOverRequest) -> Partition:
-        """Record a hand-over like the controller; each node that has a replica is told at once."""
+        """Record a hand-over like the controller; tell each node that has a replica."""
         self.hand_overs.append(request)
         if self.before_hand_over:
             raise self.before_hand_over.pop(0)
@@ -366,7 +368,7 @@ class Cluster:
         task.add_done_callback(_tasks.discard)
 
     async def tell_all(self, *partition_ids: int) -> None:
-        """Send all running nodes the present rows."""
+        """Send the present rows of these partitions to all running nodes, and wait for the answers."""
         rows = [self.rows[id_] for id_ in partition_ids]
         await asyncio.gather(*(node.tell(*rows) for node in self.nodes.values() if node.running))
 
@@ -407,7 +409,9 @@ def _hand_over(row: Partition, request: HandOverRequest) -> None:
 async def cluster(
     path: Path, settings: ReplicationSettings | None = None, storage: StorageSettings | None = None
 ) -> AsyncIterator[Cluster]:
-    """A cluster for the length of a test; if the test fails, the error gets a note with the cluster's state."""
+    """Create a cluster, and stop it after the block. If the test fails, the error gets a note with the
+    cluster's state.
+    """
     made = Cluster(path, settings, storage)
     try:
         yield made

@@ -1,4 +1,4 @@
-"""A log whose disk hangs for as long as a test needs."""
+"""Lets the syncs of a node's log hang for as long as a test needs."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ from tests.integration.replication.node import TestNode
 
 
 class HeldSyncs:
-    """Syncs of a node's log that end only after `release`."""
+    """Holds the ends of a log's syncs until `release`."""
 
     def __init__(self, sync: Callable[[], asyncio.Future[None]], when: Callable[[], bool]) -> None:
         self.held: list[tuple[asyncio.Future[None], Sync]] = []  # the real sync, and the future to wait for instead
@@ -19,7 +19,7 @@ class HeldSyncs:
         self._when = when
 
     def sync(self) -> asyncio.Future[None]:
-        """Begin a sync; its end is held if the test wants this now."""
+        """Begin a sync; hold its end if `when()` is true."""
         synced = self._sync()
         if not self._when():
             return synced
@@ -28,7 +28,7 @@ class HeldSyncs:
         return waited
 
     async def release(self) -> None:
-        """Let the held syncs end, and hold none from now on."""
+        """Let the held syncs end, and hold no more."""
         self._when = lambda: False
         held, self.held = self.held, []
         for synced, waited in held:
@@ -47,5 +47,5 @@ def held_syncs(node: TestNode, when: Callable[[], bool]) -> Iterator[HeldSyncs]:
 
 
 def begins_later(node: TestNode, partition_id: int) -> bool:
-    """True if the log of the node's replica begins after a checkpoint."""
+    """True if the log of the node's replica begins at a checkpoint, not at offset 0."""
     return partition_id in node.manager.replicas and node.replica(partition_id).log.base > 0

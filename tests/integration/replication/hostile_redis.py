@@ -1,5 +1,5 @@
-"""Harmful input of a Redis client: long words, long patterns, very many words, deep and broken arrays, huge
-pipelines, and answers that are not read. A seed decides all of it.
+"""Harmful input of a Redis client: long words, long patterns, very many words, deep and broken arrays, huge pipelines,
+and answers that the client doesn't read. All of it follows from a seed.
 """
 
 import random
@@ -15,18 +15,18 @@ _TOO_LONG_S: Final = 60.0
 
 
 def array(*words: bytes) -> bytes:
-    """A command in the form in which clients send it."""
+    """Encode a command as clients send it: as an array of words."""
     return b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
 
 
 def long_word(rng: random.Random, scale: int) -> bytes:
-    """Up to `scale` bytes: digits, characters of patterns, or any bytes."""
+    """Return a word of up to `scale` bytes: digits, characters of patterns, or any bytes."""
     size = rng.randrange(1, scale)
     part = rng.choice([b"1", b"-1", b"1e9", b"*", b"?*", b"*a", b"[^x]", b"[a-", b"\\", b"(a+)+", rng.randbytes(7)])
     return (part * (size // len(part) + 1))[:size]
 
 
-_TEMPLATES: Final[list[tuple[bytes | None, ...]]] = [  # None: a long word
+_TEMPLATES: Final[list[tuple[bytes | None, ...]]] = [  # None stands for a long word
     (b"SCAN", None),
     (b"SCAN", b"0", b"MATCH", None),
     (b"SCAN", b"0", b"COUNT", None, b"TYPE", None),
@@ -48,7 +48,7 @@ _TEMPLATES: Final[list[tuple[bytes | None, ...]]] = [  # None: a long word
     (b"ECHO", None),
     (b"SET", b"a", None),
 ]
-_BROKEN: Final = [  # the beginning, and the part to repeat
+_BROKEN: Final = [  # pairs of a beginning and a part to repeat
     (b"", b"*1\r\n"),
     (b"*", b"1"),
     (b"*999999\r\n$1\r\nx\r\n", b"$0\r\n\r\n"),
@@ -100,8 +100,8 @@ KINDS: Final[list[Callable[[random.Random, int], bytes]]] = [_with_long_words, _
 
 
 def attack(address: tuple[str, int], seed: int, scale: int, count: int, stopped: Event) -> None:
-    """Send `count` harmful inputs, each up to about `scale` bytes, over one connection after the other. Read some of
-    the answers, and leave the others.
+    """Open `count` connections, one after the other, and send one to three harmful inputs of about `scale` bytes on
+    each. Read only some of the answers.
     """
     rng, until = random.Random(seed), time.monotonic() + _TOO_LONG_S
     for _ in range(count):

@@ -1,4 +1,4 @@
-"""Partitions that move from athens to ephesus, and checks for the end."""
+"""Helpers for partitions that move from athens to ephesus."""
 
 from tests.integration.replication.harness import Cluster
 from tests.integration.replication.node import TestNode, until
@@ -8,7 +8,7 @@ SMALL: dict[bytes, bytes | None] = {b"a": b"1", b"b": b"2"}
 
 
 async def two(c: Cluster, rows: dict[bytes, bytes | None], *partition_ids: int) -> tuple[TestNode, TestNode]:
-    """Start athens and ephesus, and create partitions with these rows at athens."""
+    """Start athens and ephesus, and create partitions with these rows on athens."""
     athens, ephesus = await c.add("athens", "ephesus")
     await c.create("athens", *(partition_ids or (1,)))
     for id_ in partition_ids or (1,):

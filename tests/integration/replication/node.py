@@ -1,4 +1,4 @@
-"""One node without a coordinator, and the requests of tests to it."""
+"""One node without a coordinator, and the requests that tests send to it."""
 
 import asyncio
 import shutil
@@ -46,14 +46,14 @@ async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
 
 
 def led(node: "TestNode", partition_id: int = 1) -> Leader:
-    """The node's leadership."""
+    """The node's leadership of the partition. Fails if the node doesn't lead it."""
     leader = node.replica(partition_id).leader
     assert leader is not None, f"{node.id} doesn't lead partition {partition_id}"
     return leader
 
 
 def share() -> Share:
-    """The memory share of a client that is alone."""
+    """A share of memory, as a single client gets it."""
     return Memory(256 * 1024 * 1024, time.monotonic).share()
 
 
@@ -63,7 +63,7 @@ def free_port() -> int:
 
 
 class Refused(Exception):
-    """A group's error, as a client sees it."""
+    """The answer to a group of requests was an error."""
 
     def __init__(self, error: MinkaError) -> None:
         super().__init__(str(error))
@@ -71,7 +71,7 @@ class Refused(Exception):
 
 
 class TestedLinks(DataLinks):
-    """Links of a node; messages reach other nodes only while `whole` is set."""
+    """The links of a node to its followers. While `whole` isn't set, they hold back all frames."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -88,19 +88,19 @@ class TestedLinks(DataLinks):
 
 
 class TestedManager(ReplicaManager):
-    """A manager whose answers to leaders' frames are lost while `mute` is set, except the answers to probes."""
+    """A replica manager. While `mute` is set, it doesn't acknowledge leaders' entries; it still answers probes."""
 
     mute = False
 
     async def follow(self, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         async for data in super().follow(frames):
             answer = decode_answer(data)
-            acks = [ack for ack in answer.acks if ack.lineage is not None]  # only answers to a leader's probes have one
+            acks = [ack for ack in answer.acks if ack.lineage is not None]  # only answers to probes have a lineage
             yield encode(Answer(acks, answer.stamp)) if self.mute else data
 
 
 class TestNode:
-    """A replica manager behind a data port. `stop` and `start` restart it; `kill` ends it as kill -9 does."""
+    """A replica manager with a data port. `stop` stops it gracefully, `kill` like kill -9; `start` starts it again."""
 
     __test__ = False
 
@@ -110,18 +110,18 @@ class TestNode:
         self.path = path
         self.clearance = True
         self.running = False
-        self.is_mute = False  # if true, its answers reach nobody
+        self.is_mute = False  # if True, its answers to clients are lost
         self.port = free_port()
         self.unix_ms = 1_000_000  # its wall clock
         self.clock_is_checked = True
-        self.clock_questions = 0  # the number of checks of it
+        self.clock_questions = 0  # the number of times that it asked if the clock is checked
         self.write_pauses: list[float] = []
         self.asking: set[asyncio.Task[Any]] = set()  # the test's tasks that wait for an answer
 
     async def start(self) -> None:
         """Open the databases, and listen."""
         self.log_db = LogDatabase.open(self.path / "log")
-        self.disk = DiskWatch(self.path, 0)  # the test alone makes it low
+        self.disk = DiskWatch(self.path, 0)  # it is low only if a test sets it
         telemetry = self.telemetry = Telemetry()
         self.links = TestedLinks(self.cluster.address_of, "test", self.id, telemetry, lambda: None)
         around = Surroundings(
@@ -152,7 +152,7 @@ class TestNode:
         await self.data_port.start()
         self.cluster.ports[self.id] = self.port
 
-    # The parts of the rest of the node that the data plane needs
+    # The parts of a node that the data plane needs
 
     def _is_clock_checked(self) -> bool:
         self.clock_questions += 1
@@ -203,8 +203,8 @@ class TestNode:
         self.log_db.close()
 
     async def kill(self) -> None:
-        """Stop as kill -9 does: the disk has everything written until now. `start` brings the node back."""
-        # After the copy it must be silent, both to clients as a leader and to leaders as a follower.
+        """Stop like kill -9: the disk keeps everything written until now. `start` starts the node again."""
+        # After the copy of its folder, the node must neither answer clients nor acknowledge entries to leaders.
         self.clearance, self.is_mute = False, True
         self.data_port.close()
         left = crashed_copy(self.path, self.path.with_name(f"{self.id}-killed"))
@@ -218,7 +218,7 @@ class TestNode:
         return self.data_port.connections
 
     def replica(self, partition_id: int = 1) -> Replica:
-        """The node's replica of the partition, in memory."""
+        """The node's replica of the partition."""
         return self.manager.replicas[partition_id]
 
     async def tell(self, *rows: Partition, term: int = 1) -> UpdateReplicasResponse:
@@ -228,7 +228,7 @@ class TestNode:
     async def ask(
         self, op: kv_frames.Op, partition_id: int, generation: int, body: bytes, timeout_ms: int = 5000
     ) -> bytes:
-        """Send one group, and return the answer's body. Raises Refused."""
+        """Send one group of requests; returns the answer's body. Raises Refused."""
         group = kv_frames.Group(op, partition_id, generation, body)
         task = asyncio.current_task()
         assert task is not None
@@ -279,5 +279,5 @@ class TestNode:
         return kv_frames.decode_stale(body)
 
     async def count(self) -> dict[int, int]:
-        """The number of keys on disk, by partition."""
+        """The number of keys in the node's data, by partition."""
         return {count.partition_id: count.keys for count in await self.manager.inventory.count_keys([])}

@@ -1,4 +1,4 @@
-"""Helpers that make partitions with three replicas, cut nodes off, and compare replicas."""
+"""Helpers that create partitions with three replicas, cut nodes off, and compare replicas."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ NAMES = ("athens", "byzantium", "cyrene")
 
 
 async def three(c: Cluster, *partition_ids: int) -> list[TestNode]:
-    """Create partitions with three replicas each, led by athens."""
+    """Start three nodes, and create partitions with a replica on each; athens leads them."""
     nodes = await c.add(*NAMES)
     await c.create("athens", *(partition_ids or (1,)), followers=NAMES[1:])
     return nodes
@@ -32,7 +32,7 @@ async def same_everywhere(c: Cluster, partition_id: int = 1) -> None:
 
 
 async def led_by(c: Cluster, node: TestNode) -> None:
-    """Wait until the node leads, according to the controller's table."""
+    """Wait until the controller's table has the node as the leader."""
     await until(lambda: c.rows[1].leader == node.id)
 
 

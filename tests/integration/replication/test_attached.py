@@ -1,5 +1,5 @@
-"""The child of a split before it has a database of its own: its data is in its parent's database, is served, and
-survives crashes.
+"""The child of a split before it has a database of its own: its data is in its parent's database. Clients can use it,
+and it survives crashes.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from tests.unit.storage.crash import crashed_copy
 
 @asynccontextmanager
 async def attached(*nodes: TestNode) -> AsyncIterator[None]:
-    """Within the block, children on these nodes get no databases of their own."""
+    """Keep children on these nodes attached within the block; then wait until they have databases of their own."""
     go_on = asyncio.Event()
     with pytest.MonkeyPatch.context() as patch:
         for node in nodes:
@@ -70,7 +70,7 @@ def folder(node: TestNode) -> Path:
 
 @pytest.mark.parametrize("large", [False, True])
 async def test_both_halves_are_served(tmp_path: Path, large: bool) -> None:
-    """This is so if the parent's data is only in memory, and if it has a database."""
+    """The leader serves both halves, whether the parent's data is only in memory or has a database."""
     async with cluster(tmp_path) as c:
         athens, *others = await three(c)
         rows = {key: value * (50 if large else 1) for key, value in ROWS.items() if value is not None}
@@ -110,8 +110,8 @@ async def test_both_halves_are_served(tmp_path: Path, large: bool) -> None:
 
 @pytest.mark.parametrize("flushed", [False, True])
 @pytest.mark.parametrize("durability", [1, 2])
-async def test_a_crash_before_there_is_a_database(tmp_path: Path, durability: int, flushed: bool) -> None:
-    """The parent's database has its state from before the split, or from after it."""
+async def test_an_attached_child_survives_a_crash(tmp_path: Path, durability: int, flushed: bool) -> None:
+    """The data of both halves survives a crash, whether the parent's last flush was before or after the split."""
     async with cluster(tmp_path) as c:
         c.keyspace.durability = durability  # type: ignore[assignment]  # an enum by its number
         (athens,) = await c.add("athens")
@@ -144,9 +144,9 @@ async def test_a_crash_before_there_is_a_database(tmp_path: Path, durability: in
             assert athens.replica(2).data.may_expire
 
 
-async def test_a_child_that_is_led_before_its_parent(tmp_path: Path) -> None:
-    """After a crash nobody leads the parent. The parent's log has entries that its data lacks; they are applied as far
-    as the child needs them.
+async def test_an_attached_child_can_have_a_leader_before_its_parent_has_one(tmp_path: Path) -> None:
+    """After a crash, the child has a leader but the parent has none. The parent's data lacks entries of its log; the
+    node applies as many of them as the child needs.
     """
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
@@ -165,7 +165,7 @@ async def test_a_child_that_is_led_before_its_parent(tmp_path: Path) -> None:
 
 
 async def cyrene_attached(c: Cluster) -> TestNode:
-    """Split a partition while cyrene is not in its in-sync set, so that nobody waits for cyrene's database."""
+    """Create a partition with rows, whose in-sync set lacks cyrene: so a split won't wait for cyrene's database."""
     _, _, cyrene = await three(c)
     c.dead.add("cyrene")
     c.change(1, lambda row: row.isr.remove("cyrene"))
@@ -175,7 +175,7 @@ async def cyrene_attached(c: Cluster) -> TestNode:
 
 
 async def cyrene_has_all(c: Cluster, lower: dict[bytes, bytes | None] = LOWER) -> None:
-    """Cyrene joins the in-sync set of the child, and serves all of it as its leader."""
+    """Check that cyrene joins the in-sync sets and, as the leader, serves all of the child's rows."""
     c.dead.discard("cyrene")
     ids = [id_ for id_ in (1, 2) if "cyrene" in c.rows[id_].replicas]
     await until(lambda: all("cyrene" in c.rows[id_].isr for id_ in ids))
@@ -192,7 +192,7 @@ async def cyrene_has_all(c: Cluster, lower: dict[bytes, bytes | None] = LOWER) -
         await assert_halves(cyrene, lower)
 
 
-async def test_keys_are_removed_from_the_parent_once_the_child_has_its_own(tmp_path: Path) -> None:
+async def test_the_childs_keys_leave_the_parent_only_when_the_child_has_a_database(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         cyrene = await cyrene_attached(c)
         athens = c.nodes["athens"]
@@ -209,7 +209,7 @@ async def test_keys_are_removed_from_the_parent_once_the_child_has_its_own(tmp_p
         await cyrene_has_all(c, LOWER | {b"0": b"first"})
 
 
-async def test_a_parent_is_deleted_once_the_child_has_its_own(tmp_path: Path) -> None:
+async def test_a_parent_is_deleted_only_when_the_child_has_a_database(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         cyrene = await cyrene_attached(c)
         async with attached(cyrene):
@@ -225,9 +225,9 @@ async def test_a_parent_is_deleted_once_the_child_has_its_own(tmp_path: Path) ->
         assert cyrene.replica(2).data is child, "it was replaced by its leader's checkpoint"
 
 
-async def test_a_parent_is_deleted_after_a_start(tmp_path: Path) -> None:
-    """The parent's log is never applied up to the split's marker, so the child isn't made of it: the child's leader
-    sends a copy.
+async def test_a_restarted_node_deletes_a_parent_that_lacks_its_last_entries(tmp_path: Path) -> None:
+    """The node never applies the parent's log up to the split's marker, so it doesn't create the child from the parent:
+    the child's leader sends a copy.
     """
     async with cluster(tmp_path) as c:
         cyrene = await cyrene_attached(c)
@@ -242,8 +242,10 @@ async def test_a_parent_is_deleted_after_a_start(tmp_path: Path) -> None:
         await cyrene_has_all(c)
 
 
-async def test_a_child_that_is_deleted_stays_deleted(tmp_path: Path) -> None:
-    """The child is detached from its parent only after its meta was removed; the meta doesn't come back."""
+async def test_a_deleted_child_has_no_meta_again(tmp_path: Path) -> None:
+    """The child's meta is removed before the child is detached from its parent; the detachment doesn't write it
+    again.
+    """
     async with cluster(tmp_path) as c:
         athens, *_ = await three(c)
         await athens.put(1, ROWS)
@@ -258,8 +260,8 @@ async def test_a_child_that_is_deleted_stays_deleted(tmp_path: Path) -> None:
         assert athens.log_db.get(meta_key(2)) is None
 
 
-async def test_a_child_that_is_deleted_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The child is deleted before its copy of the parent's data is in place."""
+async def test_a_deleted_child_leaves_no_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child is deleted before its copy of the parent's data is in its folder; no part of the copy stays."""
     async with cluster(tmp_path) as c:
         cyrene = await cyrene_attached(c)
         monkeypatch.setattr(cyrene.manager.splitting, "put_in_place", _never)
@@ -275,8 +277,8 @@ async def _never(*_: object) -> None:
     await asyncio.get_running_loop().create_future()
 
 
-async def test_a_parent_is_replaced_once_the_child_has_its_own(tmp_path: Path) -> None:
-    """The parent's leader sends a checkpoint to replace the parent; the checkpoint may lack the child's keys."""
+async def test_a_parent_is_replaced_only_when_the_child_has_a_database(tmp_path: Path) -> None:
+    """A checkpoint that may lack the child's keys replaces the parent only when the child has its own database."""
     async with cluster(tmp_path) as c:
         cyrene = await cyrene_attached(c)
         async with attached(cyrene):
@@ -293,15 +295,15 @@ async def test_a_parent_is_replaced_once_the_child_has_its_own(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("crashes", [False, True])
-async def test_a_child_is_lost_with_its_parent_and_comes_again(
+async def test_a_damaged_parent_and_its_child_get_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crashes: bool
 ) -> None:
-    """Both replicas were in sync. They leave the in-sync sets, and take checkpoints from their leaders, even if the
-    node crashes while the parent's checkpoint is put in place.
+    """When the parent's data is damaged, both replicas leave the in-sync sets and get checkpoints from their leaders,
+    even if the node crashes while the checkpoint replaces the parent's data.
     """
     async with cluster(tmp_path) as c:
         athens, byzantium, _ = await three(c)
-        for part in (LOWER, UPPER):  # the log no longer has what two flushes have seen
+        for part in (LOWER, UPPER):  # after two flushes, the log lacks the first entries
             await athens.put(1, part)
             await applied(byzantium, athens.replica().log.end)
             await byzantium.manager.flusher.flush(byzantium.replica())
@@ -333,14 +335,14 @@ async def test_a_child_is_lost_with_its_parent_and_comes_again(
         await assert_halves(byzantium)
 
 
-async def test_a_child_that_is_lost_is_not_attached_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checkpoint without the child's keys has replaced the parent's data, and the child's own checkpoint hasn't come
-    yet.
+async def test_a_lost_child_is_not_attached_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node restarts when a checkpoint without the child's keys has replaced the parent's data, and before the
+    child's own checkpoint has arrived.
     """
     async with cluster(tmp_path) as c:
         cyrene = await cyrene_attached(c)
         athens = c.nodes["athens"]
-        for part in (LOWER, UPPER):  # the log no longer has what two flushes have seen
+        for part in (LOWER, UPPER):  # after two flushes, the log lacks the first entries
             await athens.put(1, part)
             await applied(cyrene, athens.replica().log.end)
             await cyrene.manager.flusher.flush(cyrene.replica())

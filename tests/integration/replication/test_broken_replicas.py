@@ -1,4 +1,4 @@
-"""A bug in the work for one partition ends its replica, but neither the node nor its other partitions."""
+"""A bug in the work for one partition ends only this replica; the node and its other partitions continue."""
 
 import asyncio
 from pathlib import Path
@@ -23,7 +23,7 @@ async def test_a_bug_ends_one_replica(tmp_path: Path, monkeypatch: pytest.Monkey
         for partition_id in (1, 2):
             await c.create("athens", partition_id)
             await athens.put(partition_id, {b"k": b"v"})
-        await athens.manager.flusher.flush(athens.replica(1))  # the log alone no longer has everything
+        await athens.manager.flusher.flush(athens.replica(1))  # after two flushes, the log lacks the first entry
         await athens.put(1, {b"l": b"w"})
         await athens.manager.flusher.flush(athens.replica(1))
         if where == "mark":

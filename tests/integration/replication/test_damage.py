@@ -1,5 +1,5 @@
-"""Reads of damaged data are refused each time: its keys never count as missing. The data is made again when that is
-safe.
+"""A node refuses each read of damaged data: its keys never count as missing. The node builds the data again when this
+is safe.
 """
 
 import random
@@ -22,11 +22,11 @@ from tests.unit.storage.damages import a_file, a_folder, a_link_to_itself, flipp
 
 ROWS: dict[bytes, bytes | None] = {b"key %04d" % i: random.Random(i).randbytes(200) for i in range(400)}
 KEYS = list(ROWS)
-SLOW = ReplicationSettings(lag_timeout=60.0)  # so that no replica leaves the in-sync set for its lag
+SLOW = ReplicationSettings(lag_timeout=60.0)  # no replica leaves the in-sync set because of its lag
 
 
 async def flushed(node: TestNode, partition_id: int = 1) -> None:
-    """Flush, so that the data is in tables and the log is trimmed up to the flush before."""
+    """Flush the data into tables; the log is trimmed up to the former flush."""
     await node.manager.flusher.flush(node.replica(partition_id))
     await node.log_db.sync()
 
@@ -50,7 +50,7 @@ def zero(path: Path) -> None:
 
 
 async def alone(c: Cluster) -> TestNode:
-    """One stopped node, whose log no longer has all of its data."""
+    """Make a node with rows that are not in its log any more, and stop it."""
     (athens,) = await c.add("athens")
     await c.create("athens", 1)
     await athens.put(1, ROWS)
@@ -60,7 +60,7 @@ async def alone(c: Cluster) -> TestNode:
 
 
 async def trimmed(c: Cluster) -> list[TestNode]:
-    """Three replicas whose logs no longer have all of their data."""
+    """Make three replicas with rows, some of which are not in their logs any more."""
     nodes = await three(c)
     for part in (KEYS[:200], KEYS[200:]):
         await nodes[0].put(1, {key: ROWS[key] for key in part})
@@ -72,7 +72,7 @@ async def trimmed(c: Cluster) -> list[TestNode]:
 
 
 async def refusals(node: TestNode) -> set[str]:
-    """The codes with which the kinds of reads are refused. AssertionError if an answer is wrong."""
+    """Send all kinds of reads; returns the codes of the refusals. Fails if a read is answered."""
     codes: set[str] = set()
 
     async def expect(read: Awaitable[object]) -> None:
@@ -96,7 +96,7 @@ async def refusals(node: TestNode) -> set[str]:
 
 
 async def whole_again(c: Cluster) -> None:
-    """Wait until all replicas are in sync, with all rows, and none is damaged."""
+    """Wait until all three replicas are in sync; check that they have all rows, and that none is damaged."""
     await until(lambda: len(c.rows[1].isr) == 3)
     leader = c.nodes[c.rows[1].leader]
     assert await leader.get(1, *KEYS) == list(ROWS.values())
@@ -119,9 +119,11 @@ async def whole_again(c: Cluster) -> None:
         ("*.sst", zero),
     ],
 )
-async def test_the_only_copy_is_refused_each_time(tmp_path: Path, pattern: str, harm: Callable[[Path], None]) -> None:
-    """All reads are refused, also after another start, and the report of the damage names the folder. Once the file is
-    restored, the data is served.
+async def test_each_read_of_a_damaged_only_copy_is_refused(
+    tmp_path: Path, pattern: str, harm: Callable[[Path], None]
+) -> None:
+    """The node refuses all reads, also after a restart, and its report of the damage names the folder. When the file is
+    restored, the node serves the data.
     """
     async with cluster(tmp_path, SLOW) as c:
         athens = await alone(c)
@@ -163,10 +165,10 @@ def harmed(node: TestNode, pattern: str, harm: Callable[[Path], None]) -> None:
 
 @pytest.mark.parametrize(("pattern", "harm"), UNUSUAL)
 @pytest.mark.parametrize("is_in_log", [True, False])
-async def test_unusual_damage_concerns_one_partition(
+async def test_unusual_damage_affects_only_one_partition(
     tmp_path: Path, pattern: str, harm: Callable[[Path], None], is_in_log: bool
 ) -> None:
-    """The only copy is made again from its log, or is refused; the other partition and the node go on."""
+    """The node builds the only copy from its log again, or refuses reads of it. It still serves the other partition."""
     async with cluster(tmp_path, SLOW) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1, 2)
@@ -191,7 +193,9 @@ async def test_unusual_damage_concerns_one_partition(
 
 
 @pytest.mark.parametrize(("pattern", "harm"), UNUSUAL)
-async def test_unusual_damage_of_one_of_three(tmp_path: Path, pattern: str, harm: Callable[[Path], None]) -> None:
+async def test_a_replica_with_unusual_damage_gets_a_checkpoint(
+    tmp_path: Path, pattern: str, harm: Callable[[Path], None]
+) -> None:
     """The damaged replica takes a checkpoint from its leader."""
     async with cluster(tmp_path, SLOW) as c:
         _, byzantium, _ = await trimmed(c)
@@ -204,7 +208,7 @@ async def test_unusual_damage_of_one_of_three(tmp_path: Path, pattern: str, harm
         assert byzantium.log_db.error is None
 
 
-async def test_a_folder_that_is_gone_is_not_counted_as_empty(tmp_path: Path) -> None:
+async def test_a_missing_folder_does_not_count_as_empty(tmp_path: Path) -> None:
     async with cluster(tmp_path, SLOW) as c:
         athens = await alone(c)
         shutil.rmtree(athens.path / "partitions")
@@ -213,7 +217,7 @@ async def test_a_folder_that_is_gone_is_not_counted_as_empty(tmp_path: Path) -> 
             await athens.count()
 
 
-async def test_a_block_that_is_found_damaged_while_it_is_read(tmp_path: Path) -> None:
+async def test_all_reads_are_refused_after_a_read_found_a_damaged_block(tmp_path: Path) -> None:
     async with cluster(tmp_path, SLOW) as c:
         athens = await alone(c)
         await athens.start()
@@ -227,7 +231,7 @@ async def test_a_block_that_is_found_damaged_while_it_is_read(tmp_path: Path) ->
         assert athens.log_db.error is None, "other partitions go on"
 
 
-async def test_what_its_log_still_has_is_made_of_the_log(tmp_path: Path) -> None:
+async def test_damaged_data_is_built_again_from_a_complete_log(tmp_path: Path) -> None:
     async with cluster(tmp_path, SLOW) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -246,8 +250,10 @@ async def test_what_its_log_still_has_is_made_of_the_log(tmp_path: Path) -> None
         assert await athens.get(1, *KEYS, b"new") == [*ROWS.values(), b"x"]
 
 
-async def test_nothing_is_served_before_all_is_applied_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A copy that is made again from its log serves nothing until it has applied all of it."""
+async def test_a_copy_serves_nothing_until_its_log_is_applied_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy that is built from its log again serves nothing until it has applied the whole log."""
     held = False
     monkeypatch.setattr(DataDatabase, "is_stalled", lambda _: held)
     async with cluster(tmp_path, SLOW) as c:
@@ -265,7 +271,7 @@ async def test_nothing_is_served_before_all_is_applied_again(tmp_path: Path, mon
 
 
 async def test_a_damaged_leader_lets_another_lead_and_is_rebuilt(tmp_path: Path) -> None:
-    """Clients that read meanwhile wait. At any time, each replica in sync has everything."""
+    """The damaged leader leaves the in-sync set, and gets a checkpoint from the new leader."""
     async with cluster(tmp_path, SLOW) as c:
         athens, *_ = await trimmed(c)
         flip(newest(athens, "*.sst"))
@@ -278,7 +284,9 @@ async def test_a_damaged_leader_lets_another_lead_and_is_rebuilt(tmp_path: Path)
 
 
 async def test_a_damaged_follower_leaves_before_its_copy_is_replaced(tmp_path: Path) -> None:
-    """Otherwise, if the leader died while the copy is replaced, the follower would be elected without data."""
+    """A follower must leave the in-sync set first: if the leader died during the replacement, a follower without data
+    could be elected.
+    """
     async with cluster(tmp_path, SLOW) as c:
         athens, byzantium, _ = await trimmed(c)
         in_sync: list[bool] = []
@@ -300,7 +308,7 @@ async def test_a_damaged_follower_leaves_before_its_copy_is_replaced(tmp_path: P
         assert athens.replica().row.leader == "athens"
 
 
-async def test_a_damaged_leader_that_is_alone_in_sync_lets_others_catch_up_by_its_log(tmp_path: Path) -> None:
+async def test_followers_catch_up_from_the_log_of_a_damaged_leader_that_is_alone_in_sync(tmp_path: Path) -> None:
     async with cluster(tmp_path, SLOW) as c:
         athens, byzantium, cyrene = await trimmed(c)
         for node in (byzantium, cyrene):
@@ -318,8 +326,10 @@ async def test_a_damaged_leader_that_is_alone_in_sync_lets_others_catch_up_by_it
         await until(lambda: "athens" in c.rows[1].isr)
 
 
-async def test_a_leader_does_not_ship_damage(tmp_path: Path) -> None:
-    """The receiver reads a checkpoint completely before it replaces anything with it."""
+async def test_a_damaged_checkpoint_replaces_nothing(tmp_path: Path) -> None:
+    """The target finds the damage before it replaces its data. Then another node leads, and sends a whole
+    checkpoint.
+    """
     async with cluster(tmp_path, SLOW) as c:
         athens, *_ = await trimmed(c)
         (ephesus,) = await c.add("ephesus")
@@ -333,7 +343,7 @@ async def test_a_leader_does_not_ship_damage(tmp_path: Path) -> None:
 
 
 async def test_a_follower_with_an_older_log_leaves_at_once(tmp_path: Path) -> None:
-    """The follower lacks entries that it has acknowledged, so it doesn't count until it has caught up."""
+    """A follower that lacks entries which it has acknowledged leaves the in-sync set until it has caught up."""
     async with cluster(tmp_path, SLOW) as c:
         athens, byzantium, _ = await three(c)
         await athens.put(1, {b"a": b"1"})

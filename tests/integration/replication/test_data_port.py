@@ -1,4 +1,4 @@
-"""The data port as a client meets it: who may connect, and what happens to a client that reads no answers."""
+"""Tests of the data port with clients: the port refuses some of them, and limits those that read no answers."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ def frame(number: int, op: kv_frames.Op, body: bytes, timeout_ms: int = 5000) ->
         (Hello("append", "test", "byzantium", "cyrene"), Code.UNREACHABLE),
     ],
 )
-async def test_who_is_refused(tmp_path: Path, hello: Hello, code: Code) -> None:
+async def test_a_wrong_hello_is_refused(tmp_path: Path, hello: Hello, code: Code) -> None:
     async with cluster(tmp_path) as c:
         await c.add("athens")
         stream = await c.connect("athens", hello)
@@ -40,7 +40,7 @@ async def test_who_is_refused(tmp_path: Path, hello: Hello, code: Code) -> None:
         assert caught.value.code is code
 
 
-async def test_what_speaks_no_protocol_is_refused(tmp_path: Path) -> None:
+async def test_a_client_with_another_protocol_is_refused(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         await c.add("athens")
         host, port = split_address(c.address_of("athens"))
@@ -51,8 +51,10 @@ async def test_what_speaks_no_protocol_is_refused(tmp_path: Path) -> None:
         writer.close()
 
 
-async def test_a_client_that_takes_no_answers_is_not_read_further(tmp_path: Path) -> None:
-    """The client's answers count as memory. Others are served meanwhile; the client gets all answers later."""
+async def test_the_node_stops_reading_from_a_client_that_reads_no_answers(tmp_path: Path) -> None:
+    """The answers that the client doesn't read count as used memory. The node serves other clients, and sends the slow
+    client all answers when it reads again.
+    """
     async with cluster(tmp_path) as c:
         athens = (await c.add("athens"))[0]
         await c.create("athens", 1)
@@ -96,7 +98,7 @@ async def test_a_request_that_waits_is_answered_at_its_deadline(tmp_path: Path, 
         athens.replica().gate.open()
 
 
-async def test_a_client_whose_requests_wait_is_not_read_further(tmp_path: Path) -> None:
+async def test_the_node_stops_reading_from_a_client_whose_requests_wait(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         athens = (await c.add("athens"))[0]
         await c.create("athens", 1)
@@ -105,7 +107,7 @@ async def test_a_client_whose_requests_wait_is_not_read_further(tmp_path: Path) 
         body = kv_frames.encode(kv_frames.WriteBody([b"k"], [_VALUE[: 256 * 1024]]))
         for number in range(200):
             stream.connection.send(frame(number, kv_frames.Op.WRITE, body, timeout_ms=60_000))
-        # The node has been sent all that it accepts, and from here on nothing changes until the gate opens.
+        # The node has read as much as it accepts; nothing changes until the gate opens.
         await until(lambda: any(not one.is_reading for one in athens.connections()))
         assert athens.clients_memory.used < 12 * len(_VALUE)
         athens.replica().gate.open()
@@ -115,9 +117,9 @@ async def test_a_client_whose_requests_wait_is_not_read_further(tmp_path: Path) 
         assert answered == set(range(200))
 
 
-async def test_clients_that_take_nothing_are_ended_when_others_wait_for_memory(tmp_path: Path) -> None:
+async def test_clients_that_read_no_answers_are_ended_when_others_wait_for_memory(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
-        c.clients_memory_bytes = 8 * len(_VALUE)  # the clients that read nothing hold more than half of it
+        c.clients_memory_bytes = 8 * len(_VALUE)  # clients that read nothing use more than half of it
         athens = (await c.add("athens"))[0]
         await c.create("athens", 1)
         await athens.put(1, {b"k": _VALUE})
@@ -133,7 +135,7 @@ async def test_clients_that_take_nothing_are_ended_when_others_wait_for_memory(t
         await until(lambda: athens.clients_memory.ended > 0)
 
 
-async def test_who_says_nothing_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connections_without_a_hello_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("minkad.data_port.incoming._HELLO_S", 0.05)
     monkeypatch.setattr("minkad.data_port.listener._FIRST_BYTE_S", 0.05)
     async with cluster(tmp_path) as c:
@@ -147,14 +149,16 @@ async def test_who_says_nothing_is_not_kept(tmp_path: Path, monkeypatch: pytest.
             writer.close()
 
 
-async def test_who_comes_just_before_the_end_is_not_served(tmp_path: Path) -> None:
-    """If such a stream were served, a leader could send to a node that has stopped."""
+async def test_a_connection_that_arrives_while_the_port_closes_is_ended(tmp_path: Path) -> None:
+    """A connection that arrives while the port closes is ended. If the node served it, a leader could send entries to a
+    node that has stopped.
+    """
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         reader, writer = await asyncio.open_connection("127.0.0.1", athens.port)
         other, other_writer = await asyncio.open_connection("127.0.0.1", athens.port)
         other_writer.write(PREFACE)
-        await until(lambda: len(athens.connections()) == 1)  # the first one has arrived, too, then
+        await until(lambda: len(athens.connections()) == 1)  # then the first connection has arrived, too
         athens.data_port.close()
         writer.write(PREFACE + encode_hello(Hello(Purpose.APPEND, "test", "byzantium")))
         with contextlib.suppress(ConnectionError):

@@ -1,4 +1,4 @@
-"""Nobody sees an expired key; expiries go through the log, so all replicas agree."""
+"""No client sees an expired key. Its removal goes through the log, so all replicas agree."""
 
 import asyncio
 from pathlib import Path
@@ -28,13 +28,13 @@ def has(node: TestNode, key: bytes) -> bool:
 
 
 @pytest.fixture
-def nobody_removes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is removed in the background."""
+def no_background_removal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the node from removing expired keys in the background."""
     monkeypatch.setattr(expiring.Expiring, "_step", lambda self, _: asyncio.sleep(0))
 
 
-@pytest.mark.usefixtures("nobody_removes")
-async def test_who_reads_it_too_late_does_not_see_it_and_nobody_does_after_that(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("no_background_removal")
+async def test_a_read_after_the_expiry_removes_the_key_for_all_later_reads(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         athens, byzantium, _ = await three(c)
         await put_for(athens, b"k")
@@ -51,11 +51,11 @@ async def test_who_reads_it_too_late_does_not_see_it_and_nobody_does_after_that(
         assert await byzantium.get(1, b"k") == [None]
 
 
-@pytest.mark.usefixtures("nobody_removes")
-async def test_no_kind_of_read_shows_it(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("no_background_removal")
+async def test_no_kind_of_read_shows_an_expired_key(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         athens, byzantium, _ = await three(c)
-        keys = [b"%02d" % number for number in range(90)]  # more than are read at once
+        keys = [b"%02d" % number for number in range(90)]  # more keys than the node reads at once
         await put_for(athens, *keys[::2])
         await athens.put(1, dict.fromkeys(keys[1::2], b"w"))
         await same_everywhere(c)
@@ -72,8 +72,8 @@ async def test_no_kind_of_read_shows_it(tmp_path: Path) -> None:
         await same_everywhere(c)
 
 
-@pytest.mark.usefixtures("nobody_removes")
-async def test_many_that_read_it_remove_it_once(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("no_background_removal")
+async def test_concurrent_reads_of_an_expired_key_remove_it_once(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -83,8 +83,8 @@ async def test_many_that_read_it_remove_it_once(tmp_path: Path) -> None:
         assert athens.replica().log.end == 2
 
 
-@pytest.mark.usefixtures("nobody_removes")
-async def test_a_read_is_refused_while_the_removal_would_be(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("no_background_removal")
+async def test_a_read_is_refused_if_the_removal_would_be_refused(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         athens, *_ = await three(c)
         await put_for(athens, b"k")
@@ -97,8 +97,8 @@ async def test_a_read_is_refused_while_the_removal_would_be(tmp_path: Path) -> N
         assert refused.value.error.code is Code.NOT_ENOUGH_REPLICAS
 
 
-@pytest.mark.usefixtures("nobody_removes")
-async def test_a_read_waits_while_the_removal_has_to(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("no_background_removal")
+async def test_a_read_waits_while_the_removal_must_wait(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -114,7 +114,7 @@ async def test_a_read_waits_while_the_removal_has_to(tmp_path: Path) -> None:
         assert await reading == [None]
 
 
-async def test_it_is_removed_although_nobody_reads_it(tmp_path: Path) -> None:
+async def test_an_expired_key_is_removed_even_if_nobody_reads_it(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         athens, byzantium, _ = await three(c)
         await put_for(athens, b"a", b"b")
@@ -148,7 +148,9 @@ async def test_nothing_is_removed_before_the_clock_is_checked(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("how", ["restart", "kill", "another leader"])
-async def test_the_next_leader_finds_what_expires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+async def test_the_next_leader_finds_the_keys_that_expire(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
     monkeypatch.setattr(expiring, "_LOOK_SECONDS", 0.1)
     monkeypatch.setattr(expiring, "_PAGE_ROWS", 7)
     async with cluster(tmp_path) as c:
@@ -175,7 +177,9 @@ async def test_the_next_leader_finds_what_expires(tmp_path: Path, monkeypatch: p
         await same_everywhere(c)
 
 
-async def test_more_expire_than_are_known_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_more_keys_expire_than_the_node_remembers_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(expiring, "_MAX_KNOWN", 5)
     monkeypatch.setattr(expiring, "_REMOVED_AT_ONCE", 3)
     async with cluster(tmp_path) as c:
@@ -187,7 +191,7 @@ async def test_more_expire_than_are_known_at_once(tmp_path: Path, monkeypatch: p
         await until(lambda: not any(has(athens, key) for key in keys))
 
 
-async def test_a_merge_takes_along_what_expires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_merge_keeps_expiry_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expiring, "_LOOK_SECONDS", 0.1)
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")

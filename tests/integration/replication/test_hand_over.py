@@ -1,5 +1,5 @@
-"""The hand-over that ends a move: its outcome may be unknown, a refusal, or late, but at any time at most one node
-serves.
+"""The hand-over that ends a move. Its outcome may be unknown, late or a refusal, but at any time at most one node
+serves the partition.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ _PHASE = MigrationPhase
 
 
 async def test_an_unknown_outcome_keeps_writes_and_reads_waiting(tmp_path: Path) -> None:
-    """The hand-over was recorded and the answer was lost: the source must serve nothing until it knows the outcome."""
+    """The hand-over is recorded, but its answer is lost: the source must serve nothing until it knows the outcome."""
     async with cluster(tmp_path) as c:
         athens, ephesus = await two(c, SMALL)
         c.after_hand_over = [MinkaError(Code.OUTCOME_UNKNOWN, "lost")] * 100_000
@@ -30,13 +30,15 @@ async def test_an_unknown_outcome_keeps_writes_and_reads_waiting(tmp_path: Path)
         assert caught.value.error.code is Code.DEADLINE_EXCEEDED
         asked = len(c.hand_overs)
         c.after_hand_over = []
-        await arrived(c)  # the source asks again, and the controller says what it recorded
+        await arrived(c)  # the source asks again, and hears the recorded outcome
         assert len(c.hand_overs) > asked
         await check(ephesus, SMALL)
 
 
-async def test_a_refusal_behind_an_unknown_outcome_decides_nothing(tmp_path: Path) -> None:
-    """The second request may be refused because the first one was recorded."""
+async def test_a_refusal_after_an_unknown_outcome_decides_nothing(tmp_path: Path) -> None:
+    """The controller may refuse the second request because it has recorded the first one. So the source still doesn't
+    know the outcome.
+    """
     async with cluster(tmp_path) as c:
         athens, _ = await two(c, SMALL)
         c.before_hand_over = [
@@ -54,8 +56,8 @@ async def test_a_refusal_behind_an_unknown_outcome_decides_nothing(tmp_path: Pat
         await athens.put(1, {b"a": b"2"})
 
 
-async def test_a_refusal_lets_writes_go_on(tmp_path: Path) -> None:
-    """The migration tries again later."""
+async def test_writes_continue_after_a_refused_hand_over(tmp_path: Path) -> None:
+    """After a refused hand-over, the source accepts writes; it tries to hand over again later."""
     async with cluster(tmp_path) as c:
         athens, ephesus = await two(c, SMALL)
         c.before_hand_over = [MinkaError(Code.STALE_GENERATION, "not now")] * 3
@@ -67,7 +69,7 @@ async def test_a_refusal_lets_writes_go_on(tmp_path: Path) -> None:
 
 
 async def test_the_gate_opens_when_the_target_does_not_catch_up(tmp_path: Path) -> None:
-    """Writes wait at most as long as the setting says."""
+    """If the target doesn't catch up, writes wait at most `write_pause_timeout`, and the source tries again later."""
     async with cluster(tmp_path, ReplicationSettings(write_pause_timeout=0.05, lag_timeout=10.0)) as c:
         athens, ephesus = await two(c, SMALL)
         c.hold_hand_over()
@@ -93,8 +95,8 @@ async def test_the_gate_opens_when_the_target_does_not_catch_up(tmp_path: Path) 
         await check(ephesus, {**SMALL, b"c": b"3", b"d": b"4"})
 
 
-async def test_cancelled(tmp_path: Path) -> None:
-    """The source goes on serving and the target deletes its copy, even if the source was waiting for the outcome."""
+async def test_a_cancelled_move(tmp_path: Path) -> None:
+    """The source serves again and the target deletes its copy, even if the source was waiting for the outcome."""
     async with cluster(tmp_path) as c:
         athens, ephesus = await two(c, ROWS)
         c.before_hand_over = [MinkaError(Code.NO_CONTROLLER, "nobody")] * 1000
@@ -111,11 +113,11 @@ async def test_cancelled(tmp_path: Path) -> None:
         assert athens.manager.migrations() == []
 
 
-async def test_the_source_deletes_only_when_told(tmp_path: Path) -> None:
+async def test_the_source_deletes_its_copy_only_when_told(tmp_path: Path) -> None:
     """The source deletes its copy only if a row has the source in removing_replicas."""
     async with cluster(tmp_path) as c:
         athens, _ = await two(c, ROWS)
-        c.tell_later = lambda *_: None  # type: ignore[method-assign] # nobody is told but by the answer
+        c.tell_later = lambda *_: None  # type: ignore[method-assign] # only the answer has the new row
         await c.move("ephesus", 1)
         await until(lambda: c.rows[1].leader == "ephesus")
         await until(lambda: not athens.manager.migrations())

@@ -1,4 +1,4 @@
-"""Periodic work is only for changes: it doesn't look at partitions to which nothing happens."""
+"""Periodic work doesn't look at partitions in which nothing happens."""
 
 import asyncio
 from collections import Counter
@@ -16,7 +16,7 @@ from tests.integration.replication.replicas import three
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> Counter[str]:
-    """Count the calls of a method."""
+    """Count the calls of a method from now on."""
     calls: Counter[str] = Counter()
     method = getattr(owner, name)
 
@@ -28,9 +28,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> Counter[
     return calls
 
 
-async def test_a_leader_is_checked_while_something_is_under_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_leadership_is_checked_only_after_a_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = counted(monkeypatch, Leader, "check")
     async with cluster(tmp_path, ReplicationSettings(lag_timeout=0.08)) as c:
         athens, *_ = await three(c)
@@ -45,11 +43,11 @@ async def test_a_leader_is_checked_while_something_is_under_way(
             await until(lambda was=before: calls["check"] > was)  # type: ignore[misc]
 
 
-async def test_while_a_node_is_away_each_partition_hears_of_it_once(
+async def test_each_partition_hears_only_once_that_a_node_is_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This is so however often the stream is tried again: a try concerns only the partitions in its first frame, which
-    is never sent.
+    """The leader marks each partition as disconnected once, no matter how often it tries to connect. A try marks only
+    the partitions in its first frame, which it never sends.
     """
     monkeypatch.setattr(replication_sender, "_FRAME_APPENDS", 2)
     calls = counted(monkeypatch, Leader, "disconnected")
@@ -66,7 +64,7 @@ async def test_while_a_node_is_away_each_partition_hears_of_it_once(
         assert partitions <= calls["disconnected"] <= partitions + 2 * (sender._connection - first)
 
 
-async def test_a_size_is_looked_at_when_it_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_size_is_checked_soon_after_it_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sizing, "_INTERVAL_S", 0.01)
     monkeypatch.setattr(sizing, "_ROUND", 10_000)
     looked: list[int] = []
@@ -89,5 +87,5 @@ async def test_a_size_is_looked_at_when_it_has_changed(tmp_path: Path, monkeypat
         await until(lambda: 5 in looked and not changed)
         assert Counter(looked)[5] <= 3
         looked.clear()
-        await until(lambda: len(looked) >= 8)  # each in its turn
+        await until(lambda: len(looked) >= 8)  # a later round looks at each partition
         assert len(set(looked)) == 8

@@ -1,5 +1,5 @@
-"""The in-sync set: a follower that lags leaves the set, and returns when it has caught up. Writes wait for all replicas
-in the set, and are refused when there are too few.
+"""The in-sync set. A follower that lags leaves the set, and returns when it has caught up. Writes wait for all replicas
+in the set, and are refused when the set has too few.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ from tests.integration.replication.replicas import cut_off, same_everywhere, thr
 from tests.integration.replication.writers import Watch, Writers
 
 
-async def test_who_lags_leaves_and_returns(tmp_path: Path) -> None:
-    """Writes wait for a follower that lags, at most as long as the setting says. Once it has caught up, they wait for
+async def test_a_lagging_follower_leaves_the_set_and_returns(tmp_path: Path) -> None:
+    """Writes wait for a follower that lags, but at most `lag_timeout`. When the follower has caught up, writes wait for
     it again.
     """
     async with cluster(tmp_path, ReplicationSettings(lag_timeout=0.3)) as c:
@@ -28,7 +28,7 @@ async def test_who_lags_leaves_and_returns(tmp_path: Path) -> None:
         await athens.put(1, {b"a": b"1"})
         committer = cyrene.manager.committer
         sync, held = committer.sync, asyncio.Event()
-        committer.sync = lambda replica, *, to_disk: held.set()  # type: ignore[method-assign] # it takes no time for its disk
+        committer.sync = lambda replica, *, to_disk: held.set()  # type: ignore[method-assign] # nothing is synced
         await athens.put(1, {b"b": b"2"})
         assert held.is_set()
         assert c.rows[1].isr == ["athens", "byzantium"]
@@ -41,8 +41,8 @@ async def test_who_lags_leaves_and_returns(tmp_path: Path) -> None:
         assert byzantium.replica().applied == 4
 
 
-async def test_who_lacks_something_does_not_join(tmp_path: Path) -> None:
-    """Even a replica that lacks little can't join: the entries that it lacks are acknowledged already."""
+async def test_a_replica_that_lacks_an_entry_does_not_join(tmp_path: Path) -> None:
+    """A replica that lacks even one entry can't join: clients may have the acknowledgement of this entry."""
     async with cluster(tmp_path, ReplicationSettings(lag_timeout=30.0, longest_backoff=0.05)) as c:
         athens, _, cyrene = await three(c)
         leader = led(athens)
@@ -71,9 +71,11 @@ async def test_who_lacks_something_does_not_join(tmp_path: Path) -> None:
         await same_everywhere(c)
 
 
-async def test_who_has_yet_to_truncate_its_log_does_not_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The leader was elected uncleanly, without some of this replica's entries; these must not return if the replica is
-    elected.
+async def test_a_replica_joins_only_when_it_has_truncated_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an unclean election, this replica has entries that its leader lacks. Until it has truncated them, it may
+    not join: if it were elected, they would return.
     """
     take, lets_go = Progress.next_append, asyncio.Event()
 
@@ -102,8 +104,8 @@ async def test_who_has_yet_to_truncate_its_log_does_not_join(tmp_path: Path, mon
         assert athens.replica().log.end == 0
 
 
-async def test_under_load_a_replica_returns(tmp_path: Path) -> None:
-    """Although writes continue, there is a moment at which the replica has all acknowledged ones."""
+async def test_a_replica_returns_while_clients_write(tmp_path: Path) -> None:
+    """A restarted replica joins the in-sync set again, although clients write all the time."""
     async with cluster(tmp_path) as c:
         await three(c)
         writers, watch = Writers(c, 12), Watch(c)
@@ -121,8 +123,8 @@ async def test_under_load_a_replica_returns(tmp_path: Path) -> None:
         await same_everywhere(c)
 
 
-async def test_what_the_leader_tells_of_its_followers(tmp_path: Path) -> None:
-    """The leader reports how far its followers lag, and each change of an in-sync set."""
+async def test_the_leader_reports_lags_and_changes_of_the_set(tmp_path: Path) -> None:
+    """The leader reports the lags of its followers, and counts the changes of in-sync sets."""
     async with cluster(tmp_path) as c:
         athens, byzantium, cyrene = await three(c)
         await athens.put(1, {b"a": b"1"})
@@ -144,9 +146,9 @@ async def test_what_the_leader_tells_of_its_followers(tmp_path: Path) -> None:
         assert byzantium.manager.follower_lags() == {}
 
 
-async def test_with_too_few_in_sync_writes_are_refused(tmp_path: Path) -> None:
-    """The refusal has a code of its own, and nothing is written. Reads go on; writes are accepted again when a replica
-    is back.
+async def test_writes_are_refused_when_too_few_are_in_sync(tmp_path: Path) -> None:
+    """With too few replicas in sync, the leader refuses writes and still answers reads. It accepts writes again when a
+    replica is back.
     """
     async with cluster(tmp_path) as c:
         c.keyspace.min_insync = 2
@@ -169,8 +171,10 @@ async def test_with_too_few_in_sync_writes_are_refused(tmp_path: Path) -> None:
         await athens.put(1, {b"a": b"3"})
 
 
-async def test_who_is_gone_is_taken_out_by_the_leader_as_soon_as_the_table_says_so(tmp_path: Path) -> None:
-    """The leader doesn't wait until the replica lags, and takes it out of all partitions with one request."""
+async def test_the_leader_takes_out_a_failed_node_at_once(tmp_path: Path) -> None:
+    """When the table says that a node has failed, the leader takes it out of all in-sync sets with one request. The
+    leader doesn't wait for `lag_timeout`.
+    """
     async with cluster(tmp_path, ReplicationSettings(lag_timeout=600.0)) as c:
         athens, _, cyrene = await c.add("athens", "byzantium", "cyrene")
         await c.create("athens", 1, 2, followers=["byzantium", "cyrene"])
@@ -188,8 +192,10 @@ async def test_who_is_gone_is_taken_out_by_the_leader_as_soon_as_the_table_says_
         await until(lambda: all(list(c.rows[i].isr) == ["byzantium"] for i in (1, 2)))
 
 
-async def test_what_was_under_way_is_not_acknowledged_by_too_few(tmp_path: Path) -> None:
-    """The in-sync set shrank while the write waited: the write stays unseen until there are enough replicas again."""
+async def test_a_waiting_write_is_not_acknowledged_by_too_few_replicas(tmp_path: Path) -> None:
+    """The in-sync set shrinks while a write waits: reads don't see the write until enough replicas are in sync
+    again.
+    """
     async with cluster(tmp_path) as c:
         c.keyspace.min_insync = 2
         athens, byzantium, cyrene = await three(c)
@@ -213,8 +219,8 @@ async def test_what_was_under_way_is_not_acknowledged_by_too_few(tmp_path: Path)
 
 
 @pytest.mark.parametrize("lost", ["the request", "the answer"])
-async def test_an_unknown_outcome_counts_the_larger_set(tmp_path: Path, lost: str) -> None:
-    """A write waits for each replica that may be in sync, until the outcome is known."""
+async def test_while_a_change_is_unknown_writes_wait_for_the_larger_set(tmp_path: Path, lost: str) -> None:
+    """As long as the outcome of a change is unknown, a write waits for each replica that may be in sync."""
     async with cluster(tmp_path, ReplicationSettings(lag_timeout=0.2)) as c:
         athens, _, cyrene = await three(c)
         await athens.put(1, {b"a": b"1"})
@@ -234,11 +240,11 @@ async def test_an_unknown_outcome_counts_the_larger_set(tmp_path: Path, lost: st
         await until(lambda: athens.replica().high_watermark == cyrene.replica().durable == 2)
 
 
-async def test_a_refused_change_is_tried_again_later(tmp_path: Path) -> None:
-    """Writes don't wait for the change."""
+async def test_a_refused_change_of_the_set_is_requested_again_later(tmp_path: Path) -> None:
+    """The controller refuses to let a replica join; writes continue, and the leader asks again later."""
     async with cluster(tmp_path, ReplicationSettings(lag_timeout=0.2, longest_backoff=0.1)) as c:
         athens, _, cyrene = await three(c)
-        await c.fail("cyrene")  # by the table; the node itself goes on
+        await c.fail("cyrene")  # only in the table: the node still runs
         for i in range(50):
             await athens.put(1, {b"%d" % i: b"1"})
         assert c.rows[1].isr == ["athens", "byzantium"]
@@ -247,8 +253,10 @@ async def test_a_refused_change_is_tried_again_later(tmp_path: Path) -> None:
         assert cyrene.replica().log.end == 50
 
 
-async def test_an_answer_that_comes_after_the_leadership(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answer to a change of the set is too late, and changes nothing; the node goes on."""
+async def test_an_answer_after_the_end_of_the_leadership_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change of the in-sync set is answered after the leadership has ended. The answer changes nothing."""
     async with cluster(tmp_path, ReplicationSettings(lag_timeout=0.2)) as c:
         athens, byzantium, cyrene = await three(c)
         answer, asked, may_answer = c.alter_isr, asyncio.Event(), asyncio.Event()

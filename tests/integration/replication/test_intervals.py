@@ -1,4 +1,4 @@
-"""Replicas' reports for the history of a node's load: each client request is reported once, and so is each change of a
+"""The reports of replicas for the history of a node's load. They contain each client request once, and each change of a
 size.
 """
 
@@ -20,12 +20,12 @@ async def take(node: TestNode, *, whole: bool = False) -> list[PartitionInterval
     return await node.manager.intervals.take(whole=whole)
 
 
-async def test_each_answer_is_counted_once_where_it_was_given(tmp_path: Path) -> None:
+async def test_each_answer_is_counted_once_at_the_node_that_gave_it(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         athens, byzantium, cyrene = await three(c)
         await athens.put(1, PAIRS)
         await athens.put(1, {b"000": None})
-        await athens.get(1, *PAIRS)  # more keys than are read at once
+        await athens.get(1, *PAIRS)  # more keys than the node reads at once
         await athens.get(1, b"001")
         scan = kv_frames.encode(kv_frames.ScanBody(b"", b"", False, 1000, 1 << 20))
         page = await athens.ask(kv_frames.Op.SCAN, 1, 1, scan)
@@ -33,7 +33,7 @@ async def test_each_answer_is_counted_once_where_it_was_given(tmp_path: Path) ->
             await athens.put(1, {b"": b""})
         assert refused.value.error.code is Code.INVALID_ARGUMENT
         await applied(byzantium, athens.replica().applied)
-        await until_fresh(byzantium, 400)  # this reads
+        await until_fresh(byzantium, 400)  # this sends reads, too
         await take(byzantium)
         await byzantium.get_stale(1, b"001", b"002")
         (leader,) = await take(athens)
@@ -54,7 +54,9 @@ async def test_each_answer_is_counted_once_where_it_was_given(tmp_path: Path) ->
         assert (quiet.ops, quiet.bytes) == (0, leader.bytes)
 
 
-async def test_what_is_quiet_is_told_when_its_size_changes_or_all_is_asked_for(tmp_path: Path) -> None:
+async def test_a_quiet_partition_is_reported_only_after_a_change_of_size_or_if_all_are_requested(
+    tmp_path: Path,
+) -> None:
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1, 2, 3)

@@ -1,5 +1,5 @@
-"""A leadership begins, is handed over, and ends. No acknowledged write is lost; entries that only the former leader has
-are removed.
+"""The begin, the hand-over and the end of leaderships. No acknowledged write is lost, and entries that only the former
+leader has are removed.
 """
 
 import asyncio
@@ -21,8 +21,8 @@ from tests.integration.replication.replicas import cut_off, led_by, same_everywh
 from tests.integration.replication.writers import Watch, Writers
 
 
-async def test_a_new_leader_waits_until_all_before_it_is_committed(tmp_path: Path) -> None:
-    """The new leader has entries that may be acknowledged, and must not serve reads that don't see them."""
+async def test_a_new_leader_answers_reads_only_when_its_log_is_committed(tmp_path: Path) -> None:
+    """A new leader has entries that may be acknowledged. It answers no read until these entries are committed."""
     async with cluster(tmp_path, ReplicationSettings(lag_timeout=30.0)) as c:
         athens, byzantium, cyrene = await three(c)
         cyrene.manager.mute = True
@@ -44,8 +44,8 @@ async def test_a_new_leader_waits_until_all_before_it_is_committed(tmp_path: Pat
         assert await byzantium.get(1, b"a") == [b"1"]
 
 
-async def test_leadership_goes_round_under_load(tmp_path: Path) -> None:
-    """A planned change of leader loses no write, and each write gets an answer."""
+async def test_leadership_changes_lose_no_write(tmp_path: Path) -> None:
+    """Planned changes of the leader lose no write, and no write has an unknown outcome."""
     async with cluster(tmp_path) as c:
         nodes = await three(c)
         writers, watch = Writers(c), Watch(c)
@@ -65,7 +65,7 @@ async def test_leadership_goes_round_under_load(tmp_path: Path) -> None:
 
 
 async def test_the_leader_dies_while_it_hands_over(tmp_path: Path) -> None:
-    """Another leader is elected as usual, and nothing is lost."""
+    """If the leader dies while it hands over, another leader is elected, and no write is lost."""
     async with cluster(tmp_path) as c:
         athens, byzantium, _ = await three(c)
         writers = Writers(c)
@@ -84,8 +84,10 @@ async def test_the_leader_dies_while_it_hands_over(tmp_path: Path) -> None:
         await writers.check(byzantium)
 
 
-async def test_nobody_leads_again_at_an_epoch_of_an_earlier_life(tmp_path: Path) -> None:
-    """Other nodes may have entries of that epoch that this one lacks."""
+async def test_a_restarted_node_does_not_lead_at_its_former_epoch(tmp_path: Path) -> None:
+    """A restarted leader refuses to lead at its former leader_epoch, since other nodes may have entries of this epoch
+    that it lacks.
+    """
     async with cluster(tmp_path) as c:
         athens, *_ = await three(c)
         await athens.put(1, {b"a": b"1"})
@@ -98,12 +100,12 @@ async def test_nobody_leads_again_at_an_epoch_of_an_earlier_life(tmp_path: Path)
         await athens.put(1, {b"a": b"2"})
 
 
-# Logs that diverge
+# Diverging logs
 
 
 async def test_a_log_that_diverged_is_truncated(tmp_path: Path) -> None:
-    """Entries that only the old leader has were never acknowledged, and are truncated; the new leader's take their
-    place.
+    """The former leader has entries that no other node has; they were never acknowledged. It truncates them, and the
+    new leader's entries take their place.
     """
     async with cluster(tmp_path, ReplicationSettings(lag_timeout=30.0)) as c:
         athens, byzantium, _ = await three(c)
@@ -128,8 +130,8 @@ async def test_a_log_that_diverged_is_truncated(tmp_path: Path) -> None:
         assert (await athens.count())[1] == 4
 
 
-async def test_leaders_that_change_fast(tmp_path: Path) -> None:
-    """Each leader appends entries that reach no other node, so the logs diverge again and again (KIP-279)."""
+async def test_logs_that_diverge_in_several_epochs_become_equal(tmp_path: Path) -> None:
+    """Each leader appends entries that reach no other node, so the logs diverge in several epochs (KIP-279)."""
     async with cluster(tmp_path, ReplicationSettings(lag_timeout=30.0)) as c:
         nodes = await three(c)
         await nodes[0].put(1, {b"start": b"1"})
@@ -138,7 +140,7 @@ async def test_leaders_that_change_fast(tmp_path: Path) -> None:
             c.elect(1, leader.id)
             await leader.tell(c.rows[1])
             mend = cut_off(leader)
-            # The leader doesn't serve before it has heard its followers, so the test appends to its log directly.
+            # The leader accepts no writes until its followers have answered, so the test appends to its log directly.
             body = kv_frames.encode(kv_frames.WriteBody([b"round %d" % round_], [b"x"]))
             for _ in range(round_ % 4):
                 leader.replica().append(body)
@@ -153,8 +155,10 @@ async def test_leaders_that_change_fast(tmp_path: Path) -> None:
         assert await nodes[1].get(1, b"start", b"end") == [b"1", b"1"]
 
 
-async def test_a_log_is_truncated_where_it_parts_from_the_leaders(tmp_path: Path) -> None:
-    """A stream broke, and the leader resumes where both logs diverge; a follower refuses entries after a gap."""
+async def test_a_log_is_truncated_where_the_leader_resumes(tmp_path: Path) -> None:
+    """On a new stream, the leader resumes at an earlier offset than the log's end. The follower truncates its log
+    there, but refuses entries after a gap.
+    """
     async with cluster(tmp_path) as c:
         (ephesus,) = await c.add("ephesus")
         c.rows[1] = Partition(id=1, replicas=["athens"], leader="athens", leader_epoch=1, partition_epoch=1)
@@ -178,8 +182,8 @@ async def test_a_log_is_truncated_where_it_parts_from_the_leaders(tmp_path: Path
                 pass
 
 
-async def test_a_leader_that_was_not_in_sync(tmp_path: Path) -> None:
-    """Writes that the new leader lacks are lost, as the keyspace allows; the other replicas take over its data."""
+async def test_replicas_take_over_the_data_of_an_unclean_leader(tmp_path: Path) -> None:
+    """After an unclean election, writes that the new leader lacks are lost. The other replicas take over its data."""
     async with cluster(tmp_path) as c:
         athens, byzantium, cyrene = await three(c)
         await athens.put(1, {b"a": b"1"})

@@ -1,4 +1,4 @@
-"""Partitions that are too busy: their leaders' reports, and their splits."""
+"""Partitions that are too busy: their leaders report and split them."""
 
 import asyncio
 import random
@@ -15,8 +15,8 @@ from tests.integration.replication.harness import Cluster, cluster
 from tests.integration.replication.node import Refused, TestNode, until
 
 KEYS = [b"%04d" % i for i in range(1000)]
-ROUNDS, KEYS_A_ROUND = 200, 10  # at most 200 rounds in a second
-MOST_OPS = ROUNDS * KEYS_A_ROUND
+ROUNDS, KEYS_PER_ROUND = 200, 10  # at most 200 rounds in a second
+MOST_OPS = ROUNDS * KEYS_PER_ROUND
 
 
 @pytest.fixture(autouse=True)
@@ -29,8 +29,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Users:
-    """Users who read keys of `pick`, some at a time, each key from its partition. They accept one refusal: that their
-    row is older than the node's.
+    """Users who read random keys of `pick`, some in each round. The only refusal that they accept is STALE_GENERATION:
+    their row is older than the node's.
     """
 
     def __init__(self, c: Cluster, node: TestNode, pick: list[bytes]) -> None:
@@ -40,7 +40,7 @@ class Users:
     async def run(self) -> None:
         rng = random.Random(1)
         while True:
-            keys = rng.choices(self.pick, k=KEYS_A_ROUND)
+            keys = rng.choices(self.pick, k=KEYS_PER_ROUND)
             for row in list(self.c.rows.values()):
                 mine = [key for key in keys if row.start_key <= key and (not row.end_key or key < row.end_key)]
                 if mine:
@@ -65,8 +65,10 @@ async def users(c: Cluster, node: TestNode, pick: list[bytes]) -> AsyncIterator[
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_what_is_too_busy_is_split_until_it_is_not(tmp_path: Path) -> None:
-    """The partition is split where its load is until it isn't too busy, and then no more, even if the load lasts."""
+async def test_a_busy_partition_is_split_until_no_part_is_too_busy(tmp_path: Path) -> None:
+    """The leader splits the partition at its hot keys until no part is too busy. Then it splits no more, although the
+    load lasts.
+    """
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -77,15 +79,15 @@ async def test_what_is_too_busy_is_split_until_it_is_not(tmp_path: Path) -> None
             await until(lambda: len(c.rows) >= 2)
             assert b"0930" <= c.proposed[0].key <= b"0970", c.proposed[0].key
             rates, replicas = athens.manager.load_check.meter, athens.manager.replicas
-            c.keyspace.max_ops = MOST_OPS * 3 // 4  # less than both halves have, and more than each has
+            c.keyspace.max_ops = MOST_OPS * 3 // 4  # less than the load of both halves, more than that of each half
             await until(lambda: not any(replica.load.sample for replica in replicas.values()))
             settled, proposed = rates.at, len(c.proposed)
             await until(lambda: rates.at > settled + 3 * load_check.SUSTAINED_S)
             assert len(c.proposed) == proposed
 
 
-async def test_one_hot_key_is_said(tmp_path: Path) -> None:
-    """The report ends when the load does."""
+async def test_a_single_hot_key_is_reported(tmp_path: Path) -> None:
+    """The leader reports that one hot key keeps the partition busy. The report ends with the load."""
     async with cluster(tmp_path) as c:
         c.keyspace.max_ops = 100
         (athens,) = await c.add("athens")
@@ -104,7 +106,7 @@ async def test_one_hot_key_is_said(tmp_path: Path) -> None:
         assert not c.proposed
 
 
-async def test_scans_across_every_key_are_said(tmp_path: Path) -> None:
+async def test_scans_of_all_keys_are_reported(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         c.keyspace.max_ops = 100
         (athens,) = await c.add("athens")
@@ -117,9 +119,13 @@ async def test_scans_across_every_key_are_said(tmp_path: Path) -> None:
         assert athens.replica().load.not_split == 'too busy, and no key divides its load: all of it begins at ""'
 
 
-async def test_a_busy_node_splits_what_keeps_it_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy node splits a partition far below `max_ops`, but no partition of a keyspace without `max_ops`."""
-    monkeypatch.setattr(load_check, "_BUSY_PROCESSORS", 0.005)  # these users keep a fast machine idle
+async def test_a_busy_node_splits_the_partition_that_keeps_it_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy node splits a partition even if its load is far below `max_ops`; but not in a keyspace without
+    `max_ops`.
+    """
+    monkeypatch.setattr(load_check, "_BUSY_PROCESSORS", 0.005)  # these users need little of a fast processor
     monkeypatch.setattr(load_check, "_LEAST_OPS", 10)
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
@@ -138,7 +144,7 @@ async def test_busy_partitions_are_reported_and_idle_ones_are_not(tmp_path: Path
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1, 2)
-        del c.rows[2]  # no client asks for it
+        del c.rows[2]  # so the users don't read it
         await athens.put(1, {b"key": b"value"})
         told: list[tuple[int, int]] = []
 

@@ -18,7 +18,7 @@ MIB = 1024 * 1024
 
 
 async def check_only_deletes(node: TestNode) -> None:
-    """Check that the node refuses requests that need room, and no others."""
+    """Check that the node refuses writes that need room, and accepts deletes and reads."""
     for pairs in ({b"a": b"2"}, {b"a": None, b"b": b"2"}):
         with pytest.raises(Refused) as refusal:
             await node.put(1, pairs)
@@ -28,7 +28,7 @@ async def check_only_deletes(node: TestNode) -> None:
 
 
 def bytes_in(folder: Path) -> int:
-    """The size of the tables; one that a compaction has just removed counts as empty."""
+    """The size of all tables in the folder; a table that a compaction has just removed counts as empty."""
     total = 0
     for file in folder.glob("*.sst"):
         with contextlib.suppress(FileNotFoundError):
@@ -43,8 +43,8 @@ async def started(c: Cluster) -> list[TestNode]:
     return nodes
 
 
-async def test_the_leaders_disk_is_low(tmp_path: Path) -> None:
-    """Deletes go on at all replicas. Once there is room again, all writes go on."""
+async def test_a_leader_with_a_low_disk_accepts_only_deletes(tmp_path: Path) -> None:
+    """If the leader's disk is low, it accepts only deletes. When the disk has room again, it accepts all writes."""
     async with cluster(tmp_path) as c:
         nodes = await started(c)
         c.low_disks.add("athens")
@@ -54,8 +54,10 @@ async def test_the_leaders_disk_is_low(tmp_path: Path) -> None:
         await nodes[0].put(1, {b"a": b"3"})
 
 
-async def test_a_follower_without_which_too_few_would_be_in_sync(tmp_path: Path) -> None:
-    """The follower stays in sync, so it gets the deletes, which make room."""
+async def test_a_needed_follower_with_a_low_disk_stays_in_sync(tmp_path: Path) -> None:
+    """If too few replicas would be in sync without the follower, it stays in sync. So it gets the deletes, which make
+    room.
+    """
     async with cluster(tmp_path) as c:
         c.keyspace.min_insync = 3
         nodes = await started(c)
@@ -66,8 +68,10 @@ async def test_a_follower_without_which_too_few_would_be_in_sync(tmp_path: Path)
 
 
 @pytest.mark.parametrize("log_is_kept", [True, False])
-async def test_a_follower_without_which_enough_are_in_sync(tmp_path: Path, log_is_kept: bool) -> None:
-    """Writes go on without the follower, which takes none of them, and comes back when it has room."""
+async def test_an_unneeded_follower_with_a_low_disk_leaves_the_set(tmp_path: Path, log_is_kept: bool) -> None:
+    """If enough replicas are in sync without the follower, it leaves the set, and writes continue without it. It gets
+    them when it has room again.
+    """
     storage = StorageSettings(flush=MIB if log_is_kept else 20_000)
     async with cluster(tmp_path, ReplicationSettings(lag_timeout=0.5, log_only_bytes=1000), storage) as c:
         c.keyspace.min_insync = 2
@@ -86,8 +90,8 @@ async def test_a_follower_without_which_enough_are_in_sync(tmp_path: Path, log_i
         assert await nodes[0].get(1, b"99") == [b"x" * 1000]
 
 
-async def test_a_checkpoint_is_taken_in_only_where_there_is_room(tmp_path: Path) -> None:
-    """The waiting migration says why."""
+async def test_a_node_takes_a_checkpoint_only_if_it_has_room(tmp_path: Path) -> None:
+    """A node without room refuses a checkpoint, and the migration reports this until the node has room."""
     async with cluster(tmp_path, ReplicationSettings(log_only_bytes=1000)) as c:
         nodes = await three(c)
         await nodes[0].put(1, {b"%d" % i: b"x" * 1000 for i in range(100)})
@@ -101,9 +105,9 @@ async def test_a_checkpoint_is_taken_in_only_where_there_is_room(tmp_path: Path)
         await until(lambda: "ephesus" in c.rows[1].isr)
 
 
-async def test_what_is_deleted_gives_its_room_back_while_the_disk_is_low(tmp_path: Path) -> None:
-    """Deleted data is removed without waiting for RocksDB's own compaction: also at a follower, where its size is never
-    measured.
+async def test_deleted_data_frees_its_room_while_the_disk_is_low(tmp_path: Path) -> None:
+    """While its disk is low, a node compacts deleted data away, without waiting for RocksDB's own compaction. A
+    follower does so, too, although it never measures its size.
     """
     async with cluster(tmp_path) as c:
         nodes = await three(c)

@@ -1,4 +1,6 @@
-"""Merges on the nodes: one partition gets the data of another one, while clients write and things fail."""
+"""Merges on the nodes: one partition gets the data of another one, while clients write, nodes die and answers
+are lost.
+"""
 
 import asyncio
 import random
@@ -23,11 +25,11 @@ from tests.integration.replication.halves import KEY, LOWER, NODES, ROWS, UPPER,
 from tests.integration.replication.harness import Cluster, cluster
 from tests.integration.replication.node import Refused, TestNode, until
 
-GENERATION = 2  # the remaining partition's after the merge
+GENERATION = 2  # of the remaining partition, after the merge
 
 
 async def two(c: Cluster, followers: Sequence[str] = ()) -> None:
-    """Create partition 1 up to KEY and partition 2 from KEY on, with rows."""
+    """Create partition 1 with the keys below KEY, and partition 2 with the others; write rows to both."""
     await c.create("athens", 1, 2, followers=followers)
     await bound(c)
     await c.nodes["athens"].put(1, LOWER)
@@ -35,13 +37,14 @@ async def two(c: Cluster, followers: Sequence[str] = ()) -> None:
 
 
 async def bound(c: Cluster) -> None:
+    """Set KEY as the bound between partitions 1 and 2."""
     c.change(1, lambda row: setattr(row, "end_key", KEY))
     c.change(2, lambda row: setattr(row, "start_key", KEY))
     await c.tell_all(1, 2)
 
 
 async def merged(c: Cluster, *nodes: TestNode) -> None:
-    """Wait until the nodes know of the merge, and none of them has anything left of partition 2."""
+    """Wait until the nodes know of the merge and have deleted their replicas of partition 2."""
     await until(lambda: 2 in c.gone)
     there = nodes or tuple(c.nodes.values())
     await until(lambda: all(node.replica(1).row.partition_epoch == c.rows[1].partition_epoch for node in there))
@@ -64,7 +67,7 @@ async def assert_has(node: TestNode, rows: dict[bytes, bytes | None]) -> None:
     assert counted.keys == len(there)
 
 
-async def test_one_serves_what_both_had(tmp_path: Path) -> None:
+async def test_the_merged_partition_serves_the_rows_of_both(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await two(c)
@@ -85,9 +88,9 @@ async def test_one_serves_what_both_had(tmp_path: Path) -> None:
         assert [row.id for row in refusal.value.error.partitions] in ([], [1]), "the node may not have been told yet"
 
 
-async def test_refusals_name_the_one_that_remains(tmp_path: Path) -> None:
-    """A partition may have been merged into one that was merged itself; or split off from one, and merged into it
-    again.
+async def test_refusals_name_the_remaining_partition(tmp_path: Path) -> None:
+    """The refusal names the remaining partition, even if the merge's result was merged again, or if the partition came
+    from a split of this one.
     """
 
     async def refusal_of(node: TestNode, partition_id: int) -> tuple[Code, list[int]]:
@@ -112,7 +115,9 @@ async def test_refusals_name_the_one_that_remains(tmp_path: Path) -> None:
             assert await refusal_of(athens, partition_id) == (Code.STALE_GENERATION, [1])
 
 
-async def test_what_goes_while_it_is_counted_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_partition_that_is_merged_while_it_is_counted_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await two(c)
@@ -132,7 +137,7 @@ async def test_what_goes_while_it_is_counted_is_not_counted(tmp_path: Path, monk
         assert (counted.keys, counted.generation, counted.leader) == (len(ROWS), GENERATION, True)
 
 
-async def test_an_empty_one(tmp_path: Path) -> None:
+async def test_an_empty_partition_is_merged(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1, 2)
@@ -144,11 +149,9 @@ async def test_an_empty_one(tmp_path: Path) -> None:
         await assert_has(athens, LOWER)
 
 
-async def test_what_was_left_there_by_a_split_does_not_come_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Split, delete in the upper half, merge: the deleted keys are still in the lower half's data, which is not
-    trimmed.
+async def test_keys_that_a_split_left_behind_do_not_return(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Split, delete keys of the upper half, and merge. The lower half's data isn't trimmed, so it still has these keys;
+    they must not return.
     """
     monkeypatch.setattr(ReplicaCore, "is_to_be_trimmed", False)
     async with cluster(tmp_path) as c:
@@ -172,7 +175,7 @@ async def test_what_was_left_there_by_a_split_does_not_come_back(
             assert counted.keys == len(rows)
 
 
-async def test_while_it_is_written_to(tmp_path: Path) -> None:
+async def test_a_merge_while_clients_write(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         nodes = await c.add(*NODES)
         await two(c, NODES[1:])
@@ -194,7 +197,7 @@ async def test_while_it_is_written_to(tmp_path: Path) -> None:
 
         async def read() -> None:
             while not stop.is_set():
-                await asyncio.sleep(0.0005)  # a read alone lets no other task run; the log's thread needs the GIL
+                await asyncio.sleep(0.0005)  # reads don't let other tasks run, and the log's thread needs the GIL
                 try:
                     await athens.get(2, b"0700")
                 except Refused as refused:
@@ -218,7 +221,7 @@ async def test_while_it_is_written_to(tmp_path: Path) -> None:
             assert counted.keys == len(there)
 
 
-async def test_the_log_is_kept_for_what_is_yet_to_be_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_log_keeps_entries_that_are_not_copied_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await two(c)
@@ -240,8 +243,10 @@ async def test_the_log_is_kept_for_what_is_yet_to_be_copied(tmp_path: Path, monk
         await assert_has(athens, {**ROWS, b"0700": b"4", **{b"080%d" % number: None for number in range(5)}})
 
 
-async def test_what_was_on_the_disk_is_there_again_before_it_is_deleted(tmp_path: Path) -> None:
-    """Even if writes are acknowledged before they are synced, a power cut must not lose writes of long ago."""
+async def test_rows_are_durable_in_the_merged_partition_before_the_old_copy_is_deleted(tmp_path: Path) -> None:
+    """Before the merged partition is deleted, its rows are on the disks of the remaining one. So a power cut can't lose
+    old writes, even with `async` durability.
+    """
     async with cluster(tmp_path, settings=ReplicationSettings(lag_timeout=30)) as c:
         c.keyspace.durability = Durability.DURABILITY_ASYNC
         athens, byzantium, _ = await c.add(*NODES)
@@ -264,7 +269,7 @@ async def test_what_was_on_the_disk_is_there_again_before_it_is_deleted(tmp_path
         await assert_has(athens, {**ROWS, b"0700": b"new"})
 
 
-async def test_an_answer_that_is_lost(tmp_path: Path) -> None:
+async def test_a_merge_whose_answers_are_lost(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await two(c)
@@ -283,7 +288,7 @@ async def test_an_answer_that_is_lost(tmp_path: Path) -> None:
         await assert_has(athens, {**ROWS, b"0700": late})
 
 
-async def test_no_write_while_the_end_is_in_doubt(tmp_path: Path) -> None:
+async def test_writes_wait_while_the_outcome_of_the_merge_is_unknown(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await two(c)
@@ -301,8 +306,8 @@ async def test_no_write_while_the_end_is_in_doubt(tmp_path: Path) -> None:
         await assert_has(athens, {**ROWS, b"0100": b"new"})
 
 
-async def test_given_up(tmp_path: Path) -> None:
-    """The rows say that the merge is off: writes go on, and all replicas remove the copied rows."""
+async def test_a_cancelled_merge(tmp_path: Path) -> None:
+    """New rows cancel the merge: writes continue, and all replicas remove the copied keys."""
     async with cluster(tmp_path) as c:
         nodes = await c.add(*NODES)
         await two(c, NODES[1:])
@@ -324,9 +329,9 @@ async def test_given_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-async def test_given_up_and_the_next_leader_has_never_heard_of_it(tmp_path: Path, restarts: bool) -> None:
-    """The new leader was told neither that the merge began nor that it is off, but its log has the copied rows. It
-    knows of the copied rows after a restart, too, although it doesn't read that part of its log again.
+async def test_a_new_leader_removes_the_rows_of_a_cancelled_merge(tmp_path: Path, restarts: bool) -> None:
+    """The new leader hears neither of the merge nor of its end, but its log has the copied rows. It removes them, also
+    after a restart, which doesn't read this part of the log again.
     """
     async with cluster(tmp_path) as c:
         nodes = await c.add(*NODES)
@@ -355,8 +360,8 @@ async def test_given_up_and_the_next_leader_has_never_heard_of_it(tmp_path: Path
 
 
 @pytest.mark.parametrize("place", ["copy", "freeze", "finish"])
-async def test_the_leader_dies(tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The new leader begins the merge again; its data has the rows that were already copied."""
+async def test_the_leader_dies_during_a_merge(tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader dies during a merge; the new leader, whose data has the rows copied so far, begins the merge again."""
     async with cluster(tmp_path) as c:
         nodes = await c.add(*NODES)
         await two(c, NODES[1:])
@@ -401,9 +406,9 @@ async def test_the_leader_dies(tmp_path: Path, place: str, monkeypatch: pytest.M
         assert 2 not in athens.manager.replicas
 
 
-async def test_both_rows_one_after_the_other(tmp_path: Path) -> None:
-    """The controller's rows come before its answer. The first is that of the partition that remains; from then on, the
-    other partition serves nothing.
+async def test_the_rows_after_a_merge_may_arrive_one_after_the_other(tmp_path: Path) -> None:
+    """The rows after the merge arrive before the controller's answer. When the node has the remaining partition's row,
+    the other partition serves nothing.
     """
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
@@ -424,15 +429,15 @@ async def test_both_rows_one_after_the_other(tmp_path: Path) -> None:
         await assert_has(athens, {**ROWS, b"0700": b"new"})
 
 
-async def test_old_reads_know_how_old_they_are(tmp_path: Path) -> None:
-    """A follower that hears of the new row before it has the copied data refuses to answer. Otherwise it would say that
-    the copied keys don't exist.
+async def test_stale_reads_are_refused_before_a_follower_has_the_copied_rows(tmp_path: Path) -> None:
+    """A follower that has the new row, but not the copied data, refuses stale reads. If it answered, the copied keys
+    would seem to be missing.
     """
     async with cluster(tmp_path) as c:
         nodes = await c.add(*NODES)
         await two(c, NODES[1:])
         athens, cyrene = nodes[0], nodes[2]
-        cyrene.replica(1).applying = Applying.AT_MARK  # from here on it applies nothing
+        cyrene.replica(1).applying = Applying.AT_MARK  # it applies no more entries
         c.merge(1, 2)
         await c.tell_all(1, 2)
         await until(lambda: 2 in c.gone)
@@ -455,8 +460,8 @@ async def test_old_reads_know_how_old_they_are(tmp_path: Path) -> None:
         assert await athens.get(1, b"0700", generation=GENERATION) == [ROWS[b"0700"]]
 
 
-async def test_a_checkpoint_taken_meanwhile(tmp_path: Path) -> None:
-    """A replica that gets a checkpoint during the copy gets the remaining rows through the log."""
+async def test_a_replica_that_gets_a_checkpoint_during_a_merge(tmp_path: Path) -> None:
+    """A new replica gets a checkpoint during the copy, and the remaining rows from the log."""
     async with cluster(tmp_path) as c:
         nodes = await c.add(*NODES)
         await two(c, NODES[1:2])

@@ -1,5 +1,5 @@
-"""Moves of partitions between nodes: in the end only the target has the partition, all of it, while clients write and
-read.
+"""Moves of partitions between nodes while clients write and read. In the end, only the target has the partition, with
+all its rows.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ _PHASE = MigrationPhase
 
 @pytest.mark.parametrize("rows", [SMALL, ROWS], ids=["by its log", "by a checkpoint"])
 async def test_a_partition_moves(tmp_path: Path, rows: dict[bytes, bytes | None]) -> None:
-    """In the end only the target has the partition; the source's refusals have the new row."""
+    """After the move, only the target has the partition; the source's refusals contain the new row."""
     async with cluster(tmp_path) as c:
         athens, ephesus = await two(c, rows)
         await c.move("ephesus", 1)
@@ -38,7 +38,7 @@ async def test_a_partition_moves(tmp_path: Path, rows: dict[bytes, bytes | None]
 
 
 async def test_an_empty_partition_moves(tmp_path: Path) -> None:
-    """No node has a folder for it."""
+    """A move of an empty partition creates no folder on any node."""
     async with cluster(tmp_path) as c:
         _, ephesus = await c.add("athens", "ephesus")
         await c.create("athens", 1)
@@ -48,8 +48,8 @@ async def test_an_empty_partition_moves(tmp_path: Path) -> None:
         assert not c.folders()
 
 
-async def test_there_and_back(tmp_path: Path) -> None:
-    """A node can get the partition a second time."""
+async def test_a_partition_moves_there_and_back(tmp_path: Path) -> None:
+    """A partition can move back to a node that had it before."""
     async with cluster(tmp_path) as c:
         athens, ephesus = await two(c, ROWS)
         rows = dict(ROWS)
@@ -63,8 +63,8 @@ async def test_there_and_back(tmp_path: Path) -> None:
             await check(target, rows, generation)
 
 
-class Load:
-    """Writers that go on while partitions move; each key is written once, so the sum shows any loss."""
+class MovingWriters:
+    """Clients that write while partitions move. They write each key once, so the number of keys shows any loss."""
 
     def __init__(self, c: Cluster, partition_ids: list[int]) -> None:
         self.c = c
@@ -74,7 +74,7 @@ class Load:
         self._tasks = [asyncio.create_task(self._write(random.Random(number), number)) for number in range(8)]
 
     async def stop(self) -> None:
-        """Stop, and wait for the last writes."""
+        """Stop the writers, and wait for the last writes."""
         self._stop = True
         await asyncio.gather(*self._tasks)
 
@@ -105,21 +105,21 @@ async def test_nothing_is_lost_under_load(tmp_path: Path) -> None:
     ids = list(range(1, 17))
     async with cluster(tmp_path) as c:
         athens, ephesus = await two(c, {b"old %d" % i: b"x" * 1000 for i in range(300)}, *ids)
-        load = Load(c, ids)
+        writers = MovingWriters(c, ids)
         await c.move("ephesus", *ids)
         for id_ in ids:
             await arrived(c, id_)
-        await load.stop()
+        await writers.stop()
         for id_ in ids:
-            written = load.written[id_]
+            written = writers.written[id_]
             assert await ephesus.get(id_, *written, b"old 7", generation=2) == [*written.values(), b"x" * 1000]
             assert (await ephesus.count())[id_] == len(written) + 300
         assert await athens.count() == {}
         assert len(athens.write_pauses) == len(ids)
 
 
-async def test_deletions_and_flushes_move_too(tmp_path: Path) -> None:
-    """The log is trimmed all the time."""
+async def test_a_move_during_deletions_and_flushes(tmp_path: Path) -> None:
+    """Keys are deleted during the move, and frequent flushes trim the log; the target gets all deletes."""
     async with cluster(tmp_path, storage=StorageSettings(flush=20_000)) as c:
         athens, ephesus = await two(c, ROWS)
         rows = dict(ROWS)
@@ -137,8 +137,8 @@ async def test_deletions_and_flushes_move_too(tmp_path: Path) -> None:
         await check(ephesus, rows)
 
 
-async def test_reads_go_on_and_see_every_acknowledged_write(tmp_path: Path) -> None:
-    """A counter that only grows is read all the time from the present leader."""
+async def test_reads_during_a_move_see_every_acknowledged_write(tmp_path: Path) -> None:
+    """Clients increment and read a counter during the move. No read returns less than the acknowledged number."""
     async with cluster(tmp_path) as c:
         await two(c, {**ROWS, b"counter": b"0"})
         acknowledged, done = 0, False
@@ -146,7 +146,7 @@ async def test_reads_go_on_and_see_every_acknowledged_write(tmp_path: Path) -> N
         async def route(op: Callable[[TestNode, int], object]) -> object:
             while True:
                 row = c.rows[1]
-                await asyncio.sleep(0.0005)  # an answer may come at once; the log's thread needs the GIL now and then
+                await asyncio.sleep(0.0005)  # requests may not let other tasks run, and the log's thread needs the GIL
                 try:
                     return await op(c.nodes[row.leader], row.generation)  # type: ignore[misc]
                 except Refused as refused:
@@ -178,8 +178,8 @@ async def test_reads_go_on_and_see_every_acknowledged_write(tmp_path: Path) -> N
         assert acknowledged > 0
 
 
-async def test_progress(tmp_path: Path) -> None:
-    """The progress has phases, bytes and the lag."""
+async def test_the_progress_of_a_migration(tmp_path: Path) -> None:
+    """The source reports the phase, the copied bytes and the lag of a migration."""
     async with cluster(tmp_path) as c:
         athens, _ = await two(c, ROWS)
         c.before_hand_over = [MinkaError(Code.NO_CONTROLLER, "nobody")] * 1000

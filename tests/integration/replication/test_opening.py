@@ -1,4 +1,4 @@
-"""The making and opening of databases, and their order."""
+"""Creating, opening and closing databases."""
 
 import asyncio
 from pathlib import Path
@@ -22,7 +22,7 @@ ROWS: dict[bytes, bytes | None] = {b"key %d" % i: b"value %d" % i for i in range
 
 
 def opened(node: TestNode) -> int:
-    """The number of open databases."""
+    """The number of the node's open databases."""
     return sum(replica.data.is_open and not replica.data.in_memory for replica in node.manager.replicas.values())
 
 
@@ -32,8 +32,8 @@ def openings_of(node: TestNode) -> Openings:
 
 
 async def on_disk(c: Cluster, node: TestNode, *partition_ids: int) -> None:
-    """Make partitions, and restart the node. Their data is then on disk, in closed databases; later entries are in the
-    log.
+    """Create partitions, and restart the node. Their rows are then in closed databases, and a later write is only in
+    the log.
     """
     await c.create(node.id, *partition_ids)
     for id_ in partition_ids:
@@ -44,10 +44,8 @@ async def on_disk(c: Cluster, node: TestNode, *partition_ids: int) -> None:
     await node.start()
 
 
-async def test_first_writes_make_no_database(tmp_path: Path) -> None:
-    """There is no database after the first writes to many partitions. Everything is there after a crash, and after a
-    graceful stop.
-    """
+async def test_first_writes_create_no_database(tmp_path: Path) -> None:
+    """The first writes to a partition create no database. A crash or a graceful stop loses none of them."""
     async with cluster(tmp_path) as c:
         athens, byzantium = await c.add("athens", "byzantium")
         ids = range(1, 41)
@@ -62,13 +60,15 @@ async def test_first_writes_make_no_database(tmp_path: Path) -> None:
             assert not c.folders()
             await lead_again(c, athens, *ids)
             await byzantium.tell(*(c.rows[id_] for id_ in ids))
-            for id_ in ids:  # each answers once it has applied what it had committed
+            for id_ in ids:  # it answers when it has applied its committed entries
                 assert await athens.get(id_, *ROWS) == list(ROWS.values())
             assert await athens.count() == dict.fromkeys(ids, len(ROWS))
 
 
-async def test_much_data_is_moved_to_a_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log is trimmed when the data has a database."""
+async def test_data_that_is_too_large_for_memory_gets_a_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Data that has grown too large for memory gets a database, and the log is trimmed."""
     monkeypatch.setattr(data_database, "_MEMORY_BYTES", 1000)
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
@@ -81,8 +81,8 @@ async def test_much_data_is_moved_to_a_database(tmp_path: Path, monkeypatch: pyt
         assert await athens.get(1, b"a", b"b") == [b"x" * 900] * 2
 
 
-async def test_one_with_a_long_log_is_moved_to_a_database(tmp_path: Path) -> None:
-    """The same keys are written again and again."""
+async def test_a_partition_with_a_long_log_gets_a_database(tmp_path: Path) -> None:
+    """Clients overwrite the same key again and again: the data stays small, but the log becomes long."""
     async with cluster(tmp_path, storage=StorageSettings(flush=5000)) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -92,7 +92,7 @@ async def test_one_with_a_long_log_is_moved_to_a_database(tmp_path: Path) -> Non
 
 
 async def test_requests_wait_until_the_data_is_open(tmp_path: Path) -> None:
-    """The start of the leadership waits, too; all other partitions go on."""
+    """Requests and the begin of the leadership wait until the database is open; other partitions are served."""
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await on_disk(c, athens, 1)
@@ -114,7 +114,7 @@ async def test_requests_wait_until_the_data_is_open(tmp_path: Path) -> None:
 
 
 async def test_databases_are_opened_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The event loop has a turn between two of them."""
+    """The event loop gets a turn between the openings of two databases."""
     count = 0
 
     async def counted() -> None:
@@ -132,8 +132,8 @@ async def test_databases_are_opened_one_at_a_time(tmp_path: Path, monkeypatch: p
         assert [await athens.get(id_, b"later") for id_ in ids] == [[b"%d" % id_] for id_ in ids]
 
 
-async def test_what_is_deleted_before_its_database_is_made_is_not_flushed(tmp_path: Path) -> None:
-    """The node goes on."""
+async def test_a_flush_of_a_deleted_partition_does_nothing(tmp_path: Path) -> None:
+    """The partition is deleted before its database is created. The flush ends without an error."""
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -151,13 +151,13 @@ async def test_what_is_deleted_before_its_database_is_made_is_not_flushed(tmp_pa
 
 
 @pytest.fixture
-def resting_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_rest_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resting, "_INTERVAL_S", 0.005)
 
 
-@pytest.mark.usefixtures("resting_at_once")
-async def test_what_is_not_used_is_closed_and_opened_again(tmp_path: Path) -> None:
-    """Leaders of closed partitions go on leading, even at a new leader_epoch, and the sizes are known."""
+@pytest.mark.usefixtures("short_rest_interval")
+async def test_unused_databases_are_closed_and_opened_again(tmp_path: Path) -> None:
+    """A leader with a closed database still leads, even at a new leader_epoch, and knows the size."""
     async with cluster(tmp_path, storage=StorageSettings(open_databases=1)) as c:
         athens, byzantium = await c.add("athens", "byzantium")
         ids = range(1, 6)
@@ -177,8 +177,8 @@ async def test_what_is_not_used_is_closed_and_opened_again(tmp_path: Path) -> No
         assert [await athens.get(id_, b"round") for id_ in ids] == [[b"2"]] * 5
 
 
-@pytest.mark.usefixtures("resting_at_once")
-async def test_a_merge_of_partitions_that_are_at_rest(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("short_rest_interval")
+async def test_a_merge_of_partitions_with_closed_databases(tmp_path: Path) -> None:
     async with cluster(tmp_path, storage=StorageSettings(open_databases=0)) as c:
         (athens,) = await c.add("athens")
         await two(c)

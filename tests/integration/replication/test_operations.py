@@ -1,5 +1,5 @@
-"""Operations whose effect depends on the present value. The leader decides them in the order of the log, and takes
-account of entries that aren't applied yet.
+"""Operations whose effect depends on the present value. The leader decides them in the order of the log, and considers
+entries that it hasn't applied yet.
 """
 
 import asyncio
@@ -35,7 +35,9 @@ MIB = 1024 * 1024
 
 
 async def begun(node: TestNode, *operations: Operation) -> "asyncio.Task[list[Outcome]]":
-    """Begin operations: they are decided, and appended if they change anything, but may not be applied yet."""
+    """Begin operations. The leader has decided them, and appended those that change anything, but may not have applied
+    them.
+    """
     task = asyncio.create_task(node.operate(1, *operations))
     await asyncio.sleep(0)
     return task
@@ -47,7 +49,7 @@ async def version_of(node: TestNode, key: bytes, partition_id: int = 1, generati
     return found.version
 
 
-async def test_increments_that_are_under_way_at_once_all_count(tmp_path: Path) -> None:
+async def test_all_concurrent_increments_count(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         athens, *_ = await three(c)
         tasks = [await begun(athens, Add(b"n", 1), Add(b"n", 1)) for _ in range(200)]
@@ -57,7 +59,7 @@ async def test_increments_that_are_under_way_at_once_all_count(tmp_path: Path) -
         await same_everywhere(c)
 
 
-async def test_what_is_decided_rests_on_writes_that_are_not_applied(tmp_path: Path) -> None:
+async def test_operations_are_decided_by_entries_that_are_not_applied_yet(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -78,7 +80,9 @@ async def test_what_is_decided_rests_on_writes_that_are_not_applied(tmp_path: Pa
         assert await athens.get(1, b"k", b"gone") == [b"newer", b"back"]
 
 
-async def test_a_large_write_that_is_half_applied_counts_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_operation_sees_all_of_a_large_write_that_is_half_applied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -100,7 +104,7 @@ async def test_a_large_write_that_is_half_applied_counts_whole(tmp_path: Path, m
         assert await version_of(athens, b"00000") == await version_of(athens, b"09998") == version_at(1)
 
 
-async def test_versions_change_with_each_write_and_outlive_a_crash(tmp_path: Path) -> None:
+async def test_versions_change_with_each_write_and_survive_a_crash(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         athens, byzantium, _ = await three(c)
         assert await athens.versions(1, b"k") == [None]
@@ -127,7 +131,7 @@ async def test_versions_change_with_each_write_and_outlive_a_crash(tmp_path: Pat
         assert athens.replica().data.stored([b"k"]) == byzantium.replica().data.stored([b"k"])
 
 
-async def test_acknowledged_increments_outlive_a_crash(tmp_path: Path) -> None:
+async def test_acknowledged_increments_survive_a_crash(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -144,7 +148,7 @@ async def test_acknowledged_increments_outlive_a_crash(tmp_path: Path) -> None:
         assert await athens.get(1, b"n") == [b"%d" % counted.number]
 
 
-async def test_no_version_comes_again_after_a_split_and_a_merge(tmp_path: Path) -> None:
+async def test_no_version_is_used_twice_before_and_after_a_merge(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await two(c)
@@ -172,8 +176,8 @@ async def test_no_version_comes_again_after_a_split_and_a_merge(tmp_path: Path) 
         assert min(seen[40:]) > last.version
 
 
-async def test_versions_are_told_right_while_what_a_merge_copies_is_not_applied(tmp_path: Path) -> None:
-    """Later writes get versions above those of the copied rows."""
+async def test_versions_are_right_while_copied_rows_of_a_merge_are_not_applied(tmp_path: Path) -> None:
+    """Writes during a merge get higher versions than the copied rows, even before these rows are applied."""
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await two(c)
@@ -183,7 +187,7 @@ async def test_versions_are_told_right_while_what_a_merge_copies_is_not_applied(
         with held_syncs(athens, lambda: True) as held:
             c.merge(1, 2)
             telling = asyncio.create_task(c.tell_all(1, 2))
-            await until(lambda: athens.replica().log.end == before + 3)  # the entry that stays, and two pages of rows
+            await until(lambda: athens.replica().log.end == before + 3)  # the merge's first entry, and two pages
             plain = asyncio.create_task(athens.put(1, {b"0100": b"plain"}))
             await asyncio.sleep(0)
             changing = await begun(athens, Set(b"0200", b"changed"))
@@ -200,7 +204,7 @@ async def test_versions_are_told_right_while_what_a_merge_copies_is_not_applied(
         assert last < versions[0] < versions[1]
 
 
-async def test_a_split_keeps_versions_and_goes_on_after_them(tmp_path: Path) -> None:
+async def test_a_split_keeps_versions_and_later_ones_are_higher(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -216,7 +220,7 @@ async def test_a_split_keeps_versions_and_goes_on_after_them(tmp_path: Path) -> 
 
 
 async def test_an_operation_waits_for_a_load_whose_mark_is_in_the_log(tmp_path: Path) -> None:
-    """The rows of the load are known only when it has been taken in."""
+    """The leader knows the rows of a load only when it has taken the load in, so it decides no operation before."""
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -231,7 +235,7 @@ async def test_an_operation_waits_for_a_load_whose_mark_is_in_the_log(tmp_path: 
         assert await operation == [Outcome(True, version_at(3), 1)]
 
 
-async def test_all_or_none_of_several_keys(tmp_path: Path) -> None:
+async def test_an_operation_sets_all_of_several_keys_or_none(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -241,7 +245,7 @@ async def test_all_or_none_of_several_keys(tmp_path: Path) -> None:
         assert await athens.get(1, b"a", b"b", b"c") == [b"1", b"2", None]
 
 
-async def test_a_value_does_not_grow_over_its_limit(tmp_path: Path) -> None:
+async def test_an_append_beyond_the_size_limit_is_refused(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)

@@ -1,4 +1,4 @@
-"""Copies of partitions that are written faster than they are copied."""
+"""Copies of partitions to which clients write faster than the copy proceeds."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -18,7 +18,9 @@ QUICK = ReplicationSettings(lag_timeout=0.2, log_only_bytes=1000)
 
 
 def shipped(node: TestNode, hold: asyncio.Event) -> list[str]:
-    """The targets of the node's checkpoints, as they begin; the first one ends when `hold` is set."""
+    """Record the targets of the checkpoints that the node sends from now on. The first one waits until `hold`
+    is set.
+    """
     begun: list[str] = []
     ship = node.links.ship
 
@@ -54,8 +56,8 @@ async def move(c: Cluster) -> None:
     await c.tell_all(1)
 
 
-async def test_a_slow_copy_under_writes_is_begun_once(tmp_path: Path) -> None:
-    """While the target gets the copy, and then the log after it, it lags for longer than a replica in sync may."""
+async def test_a_slow_copy_during_writes_begins_once(tmp_path: Path) -> None:
+    """The copy begins only once, although the target lags for longer than `lag_timeout`."""
     async with cluster(tmp_path, QUICK, FLUSHES) as c:
         athens, _ = await two(c, ROWS)
         hold = asyncio.Event()
@@ -71,8 +73,10 @@ async def test_a_slow_copy_under_writes_is_begun_once(tmp_path: Path) -> None:
         assert begun == ["ephesus"]
 
 
-async def test_a_limit_that_the_writes_would_outrun_is_named_before_anything_is_sent(tmp_path: Path) -> None:
-    """The move continues when the limit is lifted; until then no checkpoint is kept for it."""
+async def test_a_too_low_rate_limit_is_reported_before_the_copy_begins(tmp_path: Path) -> None:
+    """The leader names a rate limit that is too low for the writes, and sends no checkpoint until the limit is lifted.
+    Until then, it keeps no log for the copy.
+    """
     settings = ReplicationSettings(lag_timeout=0.2, log_only_bytes=1000, copy_log_bytes=1)
     async with cluster(tmp_path, settings, FLUSHES) as c:
         athens, _ = await two(c, ROWS)
@@ -95,7 +99,7 @@ async def test_a_limit_that_the_writes_would_outrun_is_named_before_anything_is_
         await writers.stop()
 
 
-async def test_a_copy_that_was_outrun_says_so_when_it_begins_again(tmp_path: Path) -> None:
+async def test_the_progress_says_that_writes_have_outrun_the_former_copy(tmp_path: Path) -> None:
     settings = ReplicationSettings(lag_timeout=0.2, log_only_bytes=1000, copy_log_bytes=1)
     async with cluster(tmp_path, settings, FLUSHES) as c:
         athens, _ = await two(c, {b"a": b"1" * 20_000})
@@ -114,7 +118,7 @@ async def test_a_copy_that_was_outrun_says_so_when_it_begins_again(tmp_path: Pat
         await arrived(c)
 
 
-async def test_when_the_leaders_disk_becomes_low_no_log_is_kept_for_copies(tmp_path: Path) -> None:
+async def test_no_log_is_kept_for_copies_when_the_leaders_disk_is_low(tmp_path: Path) -> None:
     async with cluster(tmp_path, QUICK, FLUSHES) as c:
         athens, _ = await two(c, ROWS)
         hold = asyncio.Event()

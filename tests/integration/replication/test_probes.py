@@ -1,4 +1,4 @@
-"""A leader probes a follower's log before the follower has heard of the leadership."""
+"""Leaders probe a follower's log before the follower has heard of the leadership."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,8 +10,8 @@ from tests.integration.replication.harness import cluster
 from tests.integration.replication.node import TestNode
 
 
-class Leader:
-    """A leader's stream, made by the test."""
+class LeaderStream:
+    """A leader's stream to a node. The test plays the leader."""
 
     def __init__(self, node: TestNode, number: int = 0) -> None:
         self._number = number
@@ -24,13 +24,13 @@ class Leader:
             yield await self._frames.get()
 
     async def ask(self, partition_id: int, leader_epoch: int) -> None:
-        """Probe, and wait until the follower has read it."""
+        """Send a probe, and wait until the follower has read it."""
         probe = Append(partition_id, leader_epoch, 0, 0, 0, [], probe=True)
         await self._frames.put(encode(Frame([probe], [], 0.0, self._number)))
         self._acks = decode_answer(await anext(self._answers)).acks
 
     async def answer(self) -> Ack:
-        """The first acknowledgement."""
+        """Wait for the follower's first acknowledgement."""
         while not self._acks:
             self._acks = decode_answer(await anext(self._answers)).acks
         return self._acks[0]
@@ -39,14 +39,14 @@ class Leader:
         await self._answers.aclose()  # type: ignore[attr-defined]
 
 
-async def test_a_former_leader_asks_later_than_the_new_one(tmp_path: Path) -> None:
-    """The former leader was cut off, and doesn't know that another node leads. Its probe must not replace the new
-    leader's.
+async def test_a_later_probe_of_a_former_leader_is_ignored(tmp_path: Path) -> None:
+    """A former leader that doesn't know of the new one sends its probe last. This probe must not replace the new
+    leader's probe.
     """
     async with cluster(tmp_path) as c, asyncio.timeout(10):
         athens, _ = await c.add("athens", "byzantium")
         await c.create("byzantium", 1, followers=["athens"])
-        new, former = Leader(athens), Leader(athens)
+        new, former = LeaderStream(athens), LeaderStream(athens)
         row = c.change(1, lambda row: setattr(row, "leader_epoch", 7))
         await new.ask(1, 7)
         await former.ask(1, 6)
@@ -57,14 +57,14 @@ async def test_a_former_leader_asks_later_than_the_new_one(tmp_path: Path) -> No
         await new.close()
 
 
-async def test_a_stream_that_the_leader_has_given_up_is_read_after_the_next_one(tmp_path: Path) -> None:
-    """The node was stopped for a while. It has to answer the probe on the newest stream, before and after the row has
-    come.
+async def test_a_probe_on_an_older_stream_of_the_leader_is_ignored(tmp_path: Path) -> None:
+    """A node that was stopped reads a leader's newest stream before the older ones, which the leader has given up. It
+    must answer on the newest stream, whether an older one is read before or after the row arrives.
     """
     async with cluster(tmp_path) as c, asyncio.timeout(10):
         athens, _ = await c.add("athens", "byzantium")
         await c.create("byzantium", 1, followers=["athens"])
-        newer, older, oldest = Leader(athens, 3), Leader(athens, 2), Leader(athens, 1)
+        newer, older, oldest = LeaderStream(athens, 3), LeaderStream(athens, 2), LeaderStream(athens, 1)
         row = c.change(1, lambda row: setattr(row, "leader_epoch", 7))
         await newer.ask(1, 7)
         await older.ask(1, 7)

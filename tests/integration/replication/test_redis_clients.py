@@ -1,4 +1,4 @@
-"""Redis clients of a node whose table lags, or whose partition another node leads."""
+"""Redis clients of a node: its table may lag, or another node may lead the partition."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -29,7 +29,7 @@ RANGES = Keyspace(id=1, name="default", partitioning=Partitioning.PARTITIONING_R
 
 
 def table_of(c: Cluster, keyspace: Keyspace) -> State:
-    """A node's copy of the table, with the present rows. This copy doesn't change later."""
+    """Return a node's table with the present rows. Later changes of the rows don't change it."""
     state = State()
     state.keyspaces[1] = keyspace
     for row in c.rows.values():
@@ -44,7 +44,7 @@ def table_of(c: Cluster, keyspace: Keyspace) -> State:
 
 @asynccontextmanager
 async def client(node: TestNode, state: State, *, knows_table: bool = True) -> AsyncIterator["Client"]:
-    """A connection to the node, which has this table."""
+    """Connect a client to the Redis port of the node; the node has this table."""
     async with clients(node, state, 1, knows_table=knows_table) as (one,):
         yield one
 
@@ -53,7 +53,7 @@ async def client(node: TestNode, state: State, *, knows_table: bool = True) -> A
 async def clients(
     node: TestNode, state: State, count: int, patience_s: float | None = None, *, knows_table: bool = True
 ) -> AsyncIterator[list["Client"]]:
-    """`count` connections. `patience_s`: how long a batch of writes waits for clients that were just answered."""
+    """Connect `count` clients. `patience_s` is how long a batch of writes waits for clients that were just answered."""
     memory, requests = node.clients_memory, node.manager.requests
     address = f"127.0.0.1:{node.port}"
     port = RespPort(
@@ -83,17 +83,17 @@ async def clients(
 
 
 class Client:
-    """Sends inline commands."""
+    """A Redis client that sends raw commands."""
 
-    service: Service  # the node's
-    address: tuple[str, int]  # the port's
+    service: Service  # of the node's Redis port
+    address: tuple[str, int]  # of the node's Redis port
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
 
     async def say(self, *commands: str) -> list[bytes]:
-        """Send inline commands at once, and read an answer of one line for each."""
+        """Send inline commands in one piece; returns the answers, one line for each command."""
         self._writer.write("".join(f"{command}\r\n" for command in commands).encode())
         return [(await self._reader.readline()).strip() for _ in commands]
 
@@ -102,37 +102,37 @@ class Client:
         self._writer.close()
 
     async def say_all(self, commands: bytes, answers: int) -> list[bytes]:
-        """Send commands of any form at once, and read an answer of one line for each."""
+        """Send commands of any form in one piece; returns `answers` answers of one line."""
         self._writer.write(commands)
         return [(await self._reader.readline()).strip() for _ in range(answers)]
 
     async def lines(self, commands: bytes, count: int) -> list[bytes]:
-        """Send commands of any form, and read `count` lines of answers."""
+        """Send commands of any form; returns `count` lines of the answers."""
         self._writer.write(commands)
         return [(await self._reader.readline()).strip() for _ in range(count)]
 
     async def all_bulks(self, command: str, keys: list[bytes]) -> list[bytes | None]:
-        """Send the command for each key, all at once, and read a value for each."""
+        """Send the command for each key, in one piece; returns a value for each key."""
         self._writer.write(b"".join(b"%b %b\r\n" % (command.encode(), key) for key in keys))
         return [await self._bulk() for _ in keys]
 
     async def say_last(self, commands: bytes) -> bytes:
-        """Send these bytes as the client's last ones, and read until the node ends the connection."""
+        """Send these bytes, and no more; returns all answers until the node ends the connection."""
         self._writer.write(commands)
         self._writer.write_eof()
         return await self._reader.read()
 
     def ask(self, command: str) -> None:
-        """Send the command, and wait for nothing."""
+        """Send the command without waiting for the answer."""
         self._writer.write(f"{command}\r\n".encode())
 
     async def bulks(self, command: str) -> list[bytes | None]:
-        """Send the command, and read an array of values."""
+        """Send the command; returns an array of values."""
         self.ask(command)
         return [await self._bulk() for _ in range(int((await self._reader.readline())[1:]))]
 
     async def get(self, keys: list[bytes]) -> list[bytes | None]:
-        """GET each of the keys, all at once."""
+        """Send GET for each key, in one piece; returns the values."""
         return await self.all_bulks("GET", keys)
 
     async def _bulk(self) -> bytes | None:
@@ -141,6 +141,7 @@ class Client:
 
 
 async def split(c: Cluster, key: bytes) -> None:
+    """Split partition 1 at this key."""
     parent, child = c.split(1, key)
     await c.tell_all(parent.id, child.id)
     await until(lambda: not c.rows[child.id].splitting)
@@ -161,8 +162,8 @@ async def test_entries_of_a_batch_find_their_partitions_after_a_split(tmp_path: 
         assert await athens.get(2, b"9", b"n", generation=2) == [b"b", b"3"]
 
 
-async def until_two_are_awaited(log: PartitionLog, first: "Client", second: "Client") -> None:
-    """Write with both clients until one batch answers both, so that the next batch waits for both."""
+async def until_batches_wait_for_both(log: PartitionLog, first: "Client", second: "Client") -> None:
+    """Write with both clients until both writes are in one batch. Then the next batch waits for both clients."""
     async with asyncio.timeout(30):
         while True:
             end = log.end
@@ -178,7 +179,7 @@ async def test_writes_wait_for_the_clients_that_were_just_answered(tmp_path: Pat
         await c.create("athens", 1)
         log = athens.replica(1).log
         async with clients(athens, table_of(c, RANGES), 3, patience_s=60.0) as (first, second, third):
-            await until_two_are_awaited(log, first, second)
+            await until_batches_wait_for_both(log, first, second)
             end = log.end
             early = asyncio.create_task(first.say("SET 1 b"))
             for _ in range(20):
@@ -189,22 +190,22 @@ async def test_writes_wait_for_the_clients_that_were_just_answered(tmp_path: Pat
             assert log.end == end + 1, "they are one entry"
 
 
-async def test_writes_do_not_wait_for_long(tmp_path: Path) -> None:
+async def test_a_write_waits_only_briefly_for_another_client(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
         async with clients(athens, table_of(c, RANGES), 2) as (first, second):
-            await until_two_are_awaited(athens.replica(1).log, first, second)
+            await until_batches_wait_for_both(athens.replica(1).log, first, second)
             assert await first.say("SET 1 b") == [b"+OK"]
             assert first.service.pipes.commit_delay.awaited(2, 0) == 0, "the next batch doesn't wait"
 
 
-async def test_writes_that_wait_find_their_partitions_after_a_split(tmp_path: Path) -> None:
+async def test_waiting_writes_find_their_partitions_after_a_split(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
         async with clients(athens, table_of(c, RANGES), 2, patience_s=60.0) as (first, second):
-            await until_two_are_awaited(athens.replica(1).log, first, second)
+            await until_batches_wait_for_both(athens.replica(1).log, first, second)
             waiting = asyncio.create_task(first.say("SET 1 b"))
             await split(c, b"5")
             assert not waiting.done()
@@ -221,9 +222,9 @@ NONSENSE = b"-ERR Protocol error: expected '*' and then '$'\r\n"
 @pytest.mark.parametrize(
     ("last", "answered"), [(b"", b""), (b"*1\r\n:1\r\n", NONSENSE), (b"QUIT\r\nPING\r\nSET a 9\r\n", b"+OK\r\n")]
 )
-async def test_all_that_came_before_the_end_is_answered(tmp_path: Path, last: bytes, answered: bytes) -> None:
-    """Even commands that wait for a write are answered. Afterwards the client sends nothing more, or something that
-    ends the connection.
+async def test_all_commands_before_the_end_are_answered(tmp_path: Path, last: bytes, answered: bytes) -> None:
+    """The node answers all commands that came before the end of the connection, even those that wait for a write. Then
+    the client sends nothing more, or bytes that end the connection.
     """
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
@@ -245,7 +246,7 @@ async def test_nothing_is_done_for_a_web_page(tmp_path: Path, line: bytes, caplo
         assert [one.levelname for one in caplog.records if "POST" in one.message] == ["WARNING"]
 
 
-async def test_lines_and_arrays_in_one_piece(tmp_path: Path) -> None:
+async def test_inline_commands_and_arrays_in_one_piece(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -255,7 +256,7 @@ async def test_lines_and_arrays_in_one_piece(tmp_path: Path) -> None:
             assert said == [b":1", b":2", b":3", b":4", b":5", b"+PONG", b":6"]
 
 
-async def test_what_another_node_leads_is_passed_on(tmp_path: Path) -> None:
+async def test_requests_are_passed_on_to_the_leader(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         athens, _ = await c.add("athens", "byzantium")
         await c.create("byzantium", 1)
@@ -288,12 +289,12 @@ async def test_the_connection_to_a_node_that_has_left_is_ended(tmp_path: Path) -
 
 
 def change_node(state: State, node_id: str) -> None:
-    """A new version of the table, in which this node's row is changed, or gone."""
+    """Note a new version of the table, in which the row of this node has changed or is gone."""
     state.version += 1
     state.changes.note(Changed(nodes=frozenset({node_id})))
 
 
-async def test_a_node_that_leaves_answers_what_it_was_asked(tmp_path: Path) -> None:
+async def test_requests_to_a_node_that_leaves_the_table_are_answered(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         (byzantium,) = await c.add("byzantium")
         await c.create("byzantium", 1)
@@ -302,7 +303,7 @@ async def test_a_node_that_leaves_answers_what_it_was_asked(tmp_path: Path) -> N
         share = byzantium.clients_memory.share()
         deadline = asyncio.get_running_loop().time() + 30.0
         results: list[GroupResult] = []
-        # Before the first answer the connection isn't made; requests of this turn aren't sent.
+        # Before the first answer, there is no connection yet. Requests of the present turn aren't sent yet.
         for waits_for, is_sent in ((0, True), (1, True), (1, False)):
             del results[:]
             elsewhere.ask(address, Asked(group, deadline, 1000, 1000, share, results.append))
@@ -337,7 +338,7 @@ async def test_a_client_of_a_cluster_is_sent_to_the_leader(tmp_path: Path) -> No
 
 
 async def test_the_keys_of_a_slot(tmp_path: Path) -> None:
-    """The keys are found among all keys of their partition, which fill several pages; the commands keep their order."""
+    """The node searches all keys of the partition, over several pages. The commands keep their order."""
     keyspace = Keyspace(id=1, name="default", partition_count=1, hash=HashFunction.HASH_FUNCTION_CRC16)
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
@@ -372,7 +373,7 @@ async def test_the_keys_of_a_slot(tmp_path: Path) -> None:
             assert refused.startswith(b"-TRYAGAIN")
 
 
-async def test_the_keys_of_a_slot_are_not_read_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reading_the_keys_of_a_slot_has_a_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keyspace = Keyspace(id=1, name="default", partition_count=1, hash=HashFunction.HASH_FUNCTION_CRC16)
     monkeypatch.setattr(slot_keys, "TIMEOUT_MS", 0)
     async with cluster(tmp_path) as c:
@@ -384,7 +385,7 @@ async def test_the_keys_of_a_slot_are_not_read_without_end(tmp_path: Path, monke
         assert said[2] == b"+PONG"
 
 
-async def test_nobody_leads(tmp_path: Path) -> None:
+async def test_requests_are_answered_with_tryagain_while_nobody_leads(tmp_path: Path) -> None:
     keyspace = Keyspace(id=1, name="default", partition_count=1, hash=HashFunction.HASH_FUNCTION_CRC16)
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
@@ -399,8 +400,8 @@ async def test_nobody_leads(tmp_path: Path) -> None:
 
 
 async def test_gets_of_many_connections_have_their_own_answers(tmp_path: Path) -> None:
-    """The GETs of a turn of the loop are read together; if their answers are too large together, they are read one by
-    one.
+    """The node reads all GETs of a turn of the loop together. If their values are too large together, it reads them one
+    by one.
     """
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
@@ -443,7 +444,7 @@ async def test_options_and_limits_are_those_of_redis(tmp_path: Path, commands: b
             assert await redis.say_last(commands) == answers
 
 
-async def test_a_node_says_how_it_is_reached(tmp_path: Path) -> None:
+async def test_config_get_returns_the_address_of_the_port(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -454,7 +455,7 @@ async def test_a_node_says_how_it_is_reached(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("leader", "memory_mib"), [("athens", 64), ("byzantium", 1024)])
 async def test_keys_are_counted_however_large_their_values_are(tmp_path: Path, leader: str, memory_mib: int) -> None:
-    """The values exceed the limit of an answer, in each partition and in total, and may exceed the memory."""
+    """Counting works although the values are larger than the limit of an answer, and perhaps larger than the memory."""
     async with cluster(tmp_path) as c:
         c.clients_memory_bytes = memory_mib << 20
         await c.add("athens", "byzantium")
@@ -481,10 +482,12 @@ def set_range(row: Partition, start: bytes, end: bytes) -> None:
     row.start_key, row.end_key = start, end
 
 
-async def test_what_is_read_at_once_is_no_older_than_a_get_before_it(
+async def test_an_immediate_read_does_not_overtake_an_earlier_get(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A GET that waits for the end of the turn is read before the next requests on its connection."""
+    """The node reads the key of a GET that waits for the end of the turn before those of later requests on the
+    connection.
+    """
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)

@@ -1,4 +1,4 @@
-"""Hostile Redis clients: others are served meanwhile, no turn of the loop is long, and memory is freed."""
+"""Hostile Redis clients. The node still serves other clients, no turn of its loop is long, and it frees the memory."""
 
 import asyncio
 import random
@@ -15,11 +15,11 @@ from tests.integration.replication.node import until
 from tests.integration.replication.test_redis_clients import RANGES, clients, table_of
 
 MIB = 1024 * 1024
-LONG_S = 1.0  # seconds of processor time, on any machine
+LONG_S = 1.0  # seconds of processor time that no turn of the loop may take, even on a slow machine
 
 
 async def fuzz(path: Path, seed: int, attackers: int, scale: int, count: int) -> float:
-    """Attack a node. Returns the most processor time that a turn of the loop took, in seconds."""
+    """Attack a node; returns the processor time of the longest turn of its loop, in seconds."""
     rng, stopped = random.Random(seed), Event()
     async with cluster(path) as c:
         c.clients_memory_bytes = 64 * MIB

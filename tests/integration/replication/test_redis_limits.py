@@ -1,4 +1,6 @@
-"""Whatever a Redis client sends: the node's memory for it is counted and bounded, and others are served in between."""
+"""Limits for Redis clients: the node counts and bounds the memory that it uses for a client, and serves other clients
+in the meantime, whatever the client sends.
+"""
 
 import asyncio
 import gc
@@ -29,11 +31,11 @@ from tests.integration.replication.node import TestNode, until
 from tests.integration.replication.test_redis_clients import RANGES, client, clients, table_of
 
 MIB = 1024 * 1024
-HELLO_LINES = 26  # of the answer to HELLO 3
+HELLO_LINES = 26  # lines in the answer to HELLO 3
 
 
 async def led_by_byzantium(c: Cluster, rows: dict[bytes, bytes | None]) -> TestNode:
-    """A partition with these rows. Returns a node that does not lead it."""
+    """Create a partition with these rows that byzantium leads; returns athens, which has no replica."""
     athens, byzantium = await c.add("athens", "byzantium")
     await c.create("byzantium", 1)
     for key, value in rows.items():
@@ -41,7 +43,7 @@ async def led_by_byzantium(c: Cluster, rows: dict[bytes, bytes | None]) -> TestN
     return athens
 
 
-async def test_what_is_passed_on_for_clients_that_take_nothing_is_bounded_and_counted(tmp_path: Path) -> None:
+async def test_answers_passed_on_to_clients_that_do_not_read_are_bounded_and_counted(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         c.clients_memory_bytes = 16 * MIB
         athens = await led_by_byzantium(c, {b"k%d" % number: bytes(MIB) for number in range(3)})
@@ -60,7 +62,7 @@ async def test_what_is_passed_on_for_clients_that_take_nothing_is_bounded_and_co
         await until(lambda: memory.used < MIB)
 
 
-async def test_what_the_leader_answers_to_pipelines_is_bounded_and_counted(tmp_path: Path) -> None:
+async def test_the_leaders_answers_to_pipelines_are_bounded_and_counted(tmp_path: Path) -> None:
     rows: dict[bytes, bytes | None] = {b"k%d" % number: bytes(4 * MIB) for number in range(2)}
     async with cluster(tmp_path) as c:
         c.clients_memory_bytes = 64 * MIB
@@ -93,7 +95,7 @@ async def test_pipelined_gets_of_large_values_are_answered_in_order(tmp_path: Pa
         await until(lambda: byzantium.clients_memory.used < MIB)
 
 
-async def test_an_answer_that_is_larger_than_expected_is_asked_for_again(tmp_path: Path) -> None:
+async def test_a_request_is_repeated_if_the_answer_is_larger_than_expected(tmp_path: Path) -> None:
     rows: dict[bytes, bytes | None] = {b"k%d" % number: b"%d" % number * MIB for number in range(9)}
     async with cluster(tmp_path) as c:
         athens = await led_by_byzantium(c, rows)
@@ -103,7 +105,7 @@ async def test_an_answer_that_is_larger_than_expected_is_asked_for_again(tmp_pat
         assert athens.clients_memory.used < MIB
 
 
-async def test_several_values_that_are_too_much_together_are_deleted_one_by_one(tmp_path: Path) -> None:
+async def test_values_that_are_too_large_together_are_deleted_one_by_one(tmp_path: Path) -> None:
     rows: dict[bytes, bytes | None] = {b"k%d" % number: b"%d" % number * 9 * MIB for number in range(4)}
     async with cluster(tmp_path) as c:
         athens = await led_by_byzantium(c, rows)
@@ -116,7 +118,7 @@ async def test_several_values_that_are_too_much_together_are_deleted_one_by_one(
 
 
 async def test_a_scan_for_keys_has_no_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests, "_PAGE_SECONDS", 30.0)  # a page ends early on a slow machine
+    monkeypatch.setattr(requests, "_PAGE_SECONDS", 30.0)  # else a page may end early on a slow machine
     async with cluster(tmp_path) as c:
         athens = await led_by_byzantium(c, {b"a": bytes(MIB), b"b": b"1", b"c": bytes(MIB)})
         byzantium = c.nodes["byzantium"]
@@ -157,7 +159,7 @@ async def test_nothing_is_left_for_the_garbage_collector(tmp_path: Path) -> None
         (lambda: b"PING\r\n" * 100_000, 100_000, b"+PONG"),
     ],
 )
-async def test_others_are_served_in_between(
+async def test_other_clients_are_served_during_a_long_command(
     tmp_path: Path, commands: Callable[[], bytes], answers: int, last: bytes
 ) -> None:
     async with cluster(tmp_path) as c:
@@ -200,7 +202,7 @@ async def test_the_values_of_a_few_keys_are_bounded(tmp_path: Path) -> None:
             assert await redis.bulks("MGET k0 k1 k2") == [bytes(9 * MIB)] * 3
 
 
-async def test_a_long_command_has_its_turn_however_much_others_settle(tmp_path: Path) -> None:
+async def test_a_long_command_gets_its_turn_while_other_connections_are_busy(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         athens = await led_by_byzantium(c, {b"other": b"1"})
         async with client(athens, table_of(c, RANGES)) as redis:
@@ -227,7 +229,7 @@ async def test_a_long_command_has_its_turn_however_much_others_settle(tmp_path: 
         assert done[0] < 10
 
 
-async def test_a_mistake_ends_one_connection(tmp_path: Path) -> None:
+async def test_a_bug_ends_only_one_connection(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         athens = await led_by_byzantium(c, {b"other": b"1"})
         async with clients(athens, table_of(c, RANGES), 2) as (one, other):
@@ -242,7 +244,9 @@ async def test_a_mistake_ends_one_connection(tmp_path: Path) -> None:
             assert await other.say("PING", "GET none") == [b"+PONG", b"$-1"]
 
 
-async def test_what_follows_multi_waits_for_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_commands_after_multi_wait_for_the_answers_before_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with cluster(tmp_path) as c:
         athens = await led_by_byzantium(c, {b"other": b"1"})
         held: list[Asked] = []
@@ -272,7 +276,7 @@ async def test_reset_in_a_transaction_waits_for_the_answers_before_it(tmp_path: 
             assert said[4:] == [b"+RESET", b"$-1"]
 
 
-async def test_a_scan_says_what_it_could_not_read(tmp_path: Path) -> None:
+async def test_a_scan_reports_a_partition_without_a_leader(tmp_path: Path) -> None:
     keyspace = Keyspace(id=1, name="default", partition_count=1, hash=HashFunction.HASH_FUNCTION_CRC16)
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
@@ -308,7 +312,7 @@ async def test_a_command_that_is_done_in_part_says_so(tmp_path: Path, monkeypatc
                 assert many.answer.startswith(said)
 
 
-async def test_what_is_asked_again_for_its_size_keeps_its_deadline(tmp_path: Path) -> None:
+async def test_a_request_that_is_repeated_for_its_size_keeps_its_deadline(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         athens = await led_by_byzantium(c, {b"k": bytes(MIB)})
         elsewhere, share = Elsewhere("test", lambda: None), athens.clients_memory.share()
@@ -331,7 +335,7 @@ async def test_what_is_asked_again_for_its_size_keeps_its_deadline(tmp_path: Pat
 
 
 class Taker:
-    """Takes the answers of reads."""
+    """Collects the answers of reads."""
 
     reads = writes = 0
 
@@ -342,8 +346,10 @@ class Taker:
         self.taken.append(slot.answer)
 
 
-async def test_what_is_known_to_be_large_waits_for_room_however_much_was_begun_before(tmp_path: Path) -> None:
-    """For example, many reads are repeated after a refusal, and their size has become known meanwhile."""
+async def test_reads_with_known_large_answers_wait_for_room(tmp_path: Path) -> None:
+    """A read with a known large answer waits for room, even if many such reads began at once; for example, when they
+    are repeated after a refusal.
+    """
     value, taker = bytes(4 * MIB), Taker()
     async with cluster(tmp_path) as c:
         c.clients_memory_bytes = 64 * MIB
@@ -375,7 +381,7 @@ async def test_writes_that_are_passed_on_do_not_wait_for_the_room_of_answers(tmp
         async with client(athens, table_of(c, RANGES)) as redis:
             assert await redis.get([b"k0"]) == [bytes(4 * MIB)]
             share = redis.service.pipes.share
-            share.take(athens.clients_memory.limit // 4)  # like the answers of GETEX that are under way
+            share.take(athens.clients_memory.limit // 4)  # as if answers of GETEX were under way
             assert await redis.say("SET k0 1") == [b"+OK"]
             share.give(athens.clients_memory.limit // 4)
 
@@ -418,7 +424,7 @@ async def test_nothing_of_a_transaction_is_carried_out(tmp_path: Path) -> None:
             assert await redis.say("EXEC", "DISCARD") == [b"-ERR EXEC without MULTI", b"-ERR DISCARD without MULTI"]
 
 
-async def test_a_node_that_does_not_know_its_table_yet_says_so(tmp_path: Path) -> None:
+async def test_a_node_without_a_table_answers_auth_with_loading(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         athens = await led_by_byzantium(c, {b"other": b"1"})
         async with client(athens, table_of(c, RANGES), knows_table=False) as redis:
@@ -453,5 +459,5 @@ async def test_long_words_are_refused(tmp_path: Path) -> None:
 
 
 def array(*words: bytes) -> bytes:
-    """A command in the form in which clients send it."""
+    """Encode a command as clients send it: as an array of words."""
     return b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])

@@ -1,4 +1,6 @@
-"""Three replicas: an acknowledged write is on all replicas in sync, and stays, even if nodes die at any time."""
+"""Partitions with three replicas: an acknowledged write is on all replicas in sync. It is never lost, even if nodes die
+at any time.
+"""
 
 import asyncio
 import random
@@ -18,9 +20,9 @@ from tests.integration.replication.writers import Watch, Writers
 MIB = 1024 * 1024
 
 
-async def test_an_acknowledged_write_is_on_all_that_are_in_sync(tmp_path: Path) -> None:
-    """The logs of the replicas in sync have the write durably; the replicas apply it when they hear that it is
-    committed.
+async def test_an_acknowledged_write_is_on_all_replicas_in_sync(tmp_path: Path) -> None:
+    """When a write is acknowledged, the logs of all replicas in sync have it durably. The replicas apply it when they
+    hear that it is committed.
     """
     async with cluster(tmp_path) as c:
         nodes = await three(c)
@@ -32,8 +34,8 @@ async def test_an_acknowledged_write_is_on_all_that_are_in_sync(tmp_path: Path) 
         assert [keys for node in nodes for keys in (await node.count()).values()] == [20] * 3
 
 
-async def test_a_frame_carries_many_partitions(tmp_path: Path) -> None:
-    """Writes at the same time cost one sync at each node, and few frames."""
+async def test_writes_to_many_partitions_share_frames_and_syncs(tmp_path: Path) -> None:
+    """Concurrent writes to many partitions share few frames, and each node needs few syncs for them."""
     ids = range(1, 25)
     async with cluster(tmp_path) as c:
         nodes = await three(c, *ids)
@@ -47,8 +49,8 @@ async def test_a_frame_carries_many_partitions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_nodes_die_under_load(tmp_path: Path, seed: int) -> None:
-    """Leaders and followers die one after the other: no acknowledged write is lost, no watermark goes back, and in the
+async def test_nodes_die_while_clients_write(tmp_path: Path, seed: int) -> None:
+    """Leaders and followers die one after the other: no acknowledged write is lost, no high watermark falls, and in the
     end all logs are equal.
     """
     rng = random.Random(seed)
@@ -76,7 +78,7 @@ async def test_nodes_die_under_load(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 async def test_all_nodes_die_at_once(tmp_path: Path, seed: int) -> None:
-    """After a power cut, any replica of the in-sync set that leads next has every acknowledged write."""
+    """After all nodes have died, each replica of the in-sync set can lead, and has every acknowledged write."""
     rng = random.Random(seed)
     async with cluster(tmp_path) as c:
         nodes = await three(c)
@@ -96,8 +98,8 @@ async def test_all_nodes_die_at_once(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-async def test_async_survives_the_end_of_processes(tmp_path: Path, seed: int) -> None:
-    """No write waits for a disk, and acknowledged ones are there after kill -9 of all nodes."""
+async def test_async_writes_survive_kill_9(tmp_path: Path, seed: int) -> None:
+    """With `async` durability, writes don't wait for a sync; yet kill -9 of all nodes loses no acknowledged write."""
     rng = random.Random(seed)
     async with cluster(tmp_path, storage=StorageSettings(flush=20_000)) as c:
         c.keyspace.durability = Durability.DURABILITY_ASYNC
@@ -119,10 +121,12 @@ async def test_async_survives_the_end_of_processes(tmp_path: Path, seed: int) ->
         await writers.check(c.nodes[c.rows[1].leader])
 
 
-async def test_what_was_not_foreseen_is_logged_and_the_stream_begins_anew(
+async def test_an_unexpected_error_is_logged_and_the_stream_begins_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If the stream ended instead, the followers would hear nothing from then on, and nobody would know why."""
+    """After an unexpected error, the leader logs the error and begins the stream again. If the stream ended silently,
+    the followers would get no entries any more, and nobody would know why.
+    """
     take = Progress.next_append
     failed: list[str] = []
 

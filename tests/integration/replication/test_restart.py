@@ -1,4 +1,4 @@
-"""Crashes and restarts: no acknowledged write is lost, and nothing half-done is served."""
+"""Crashes and restarts: no acknowledged write is lost, and no node serves a half-installed copy."""
 
 import asyncio
 import shutil
@@ -22,7 +22,7 @@ ROWS: dict[bytes, bytes | None] = {b"key %05d" % i: b"%d" % i * 100 for i in ran
 
 
 async def crash(c: Cluster, node: TestNode) -> None:
-    """Crash the node, without a flush or a close, and start it again."""
+    """Restart the node with the files that a crash would have left now."""
     left = crashed_copy(node.path, node.path.with_name(f"{node.id}-crashed"))
     await restart_from(node, left)
     assert c.nodes[node.id] is node
@@ -50,8 +50,8 @@ async def lead_again(c: Cluster, node: TestNode, *partition_ids: int) -> None:
 
 
 @pytest.mark.parametrize("flush", [1000, 100_000, 16 * MIB])
-async def test_what_was_acknowledged_survives_a_crash(tmp_path: Path, flush: int) -> None:
-    """The writes come back from tables, from the log, or from both, after several crashes in a row."""
+async def test_acknowledged_writes_survive_crashes(tmp_path: Path, flush: int) -> None:
+    """After several crashes, all acknowledged writes are still there: in tables, in the log, or in both."""
     async with cluster(tmp_path, storage=StorageSettings(flush=flush)) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1, 2)
@@ -70,8 +70,8 @@ async def test_what_was_acknowledged_survives_a_crash(tmp_path: Path, flush: int
         assert (await athens.count())[1] == sum(value is not None for value in rows.values())
 
 
-async def test_nothing_is_served_until_told(tmp_path: Path) -> None:
-    """A restarted node leads a partition only when the controller says so."""
+async def test_a_restarted_node_serves_nothing_until_told(tmp_path: Path) -> None:
+    """A restarted node serves a partition only when the controller lets it lead."""
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -87,7 +87,7 @@ async def test_nothing_is_served_until_told(tmp_path: Path) -> None:
 
 
 async def test_a_graceful_stop_leaves_nothing_to_replay(tmp_path: Path) -> None:
-    """The next start opens no data, and still knows the sizes."""
+    """After a graceful stop, the log is empty. The next start opens no database, and still knows the sizes."""
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -105,8 +105,8 @@ async def test_a_graceful_stop_leaves_nothing_to_replay(tmp_path: Path) -> None:
         assert replica.log.end == 2
 
 
-async def test_a_folder_that_is_gone_is_noticed(tmp_path: Path) -> None:
-    """If an empty partition took its place, nobody would see the loss."""
+async def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
+    """The node reports CORRUPT_DATA if a partition's folder is missing: an empty partition would hide the loss."""
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -120,8 +120,10 @@ async def test_a_folder_that_is_gone_is_noticed(tmp_path: Path) -> None:
             await athens.get(1, b"a", timeout_ms=50)
 
 
-async def test_a_folder_of_which_the_log_knows_nothing_is_not_served(tmp_path: Path) -> None:
-    """Once the log's mark is removed, the node starts. The data is counted, and deleted when the controller says so."""
+async def test_data_without_a_log_is_not_served(tmp_path: Path) -> None:
+    """Without its log, the node starts only when a person has removed the log's mark. It counts the data and doesn't
+    serve it, and deletes it when the controller says so.
+    """
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -140,7 +142,7 @@ async def test_a_folder_of_which_the_log_knows_nothing_is_not_served(tmp_path: P
 
 
 async def test_a_folder_is_not_removed_while_it_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise RocksDB would write into the folder during the removal, and these files would stay for good."""
+    """A removal waits for the end of the count: else RocksDB would write files into the folder that nobody removes."""
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -165,7 +167,9 @@ async def test_a_folder_is_not_removed_while_it_is_counted(tmp_path: Path, monke
 
 
 def snapshots_around(node: TestNode, owner: object, *names: str) -> list[Path]:
-    """Copies of the node's folder as a crash would leave it, from before and after each call of these methods."""
+    """Return a list that gets copies of the node's folder, as a crash would leave it: before and after each call of
+    these methods.
+    """
     copies: list[Path] = []
 
     def copy() -> None:
@@ -189,8 +193,8 @@ STEPS = ("clear", "put_in_place", "take_over")
 
 
 @pytest.mark.parametrize("which", range(2 * len(STEPS)))
-async def test_a_target_that_dies_while_it_installs(tmp_path: Path, which: int) -> None:
-    """The target may die at any step; in the end it has every row once."""
+async def test_the_target_dies_during_the_installation(tmp_path: Path, which: int) -> None:
+    """The target may die at any step of the installation; in the end it has all rows."""
     async with cluster(tmp_path) as c:
         athens, ephesus = await c.add("athens", "ephesus")
         await c.create("athens", 1)
@@ -211,8 +215,8 @@ async def test_a_target_that_dies_while_it_installs(tmp_path: Path, which: int) 
 
 
 @pytest.mark.parametrize("which", range(1, 5))
-async def test_half_an_installation_is_never_served(tmp_path: Path, which: int) -> None:
-    """The node refuses to serve even if the controller says that it leads."""
+async def test_an_incomplete_installation_is_never_served(tmp_path: Path, which: int) -> None:
+    """A node whose installation is incomplete refuses to lead, even if the controller says that it leads."""
     async with cluster(tmp_path) as c:
         athens, ephesus = await c.add("athens", "ephesus")
         await c.create("athens", 1)
@@ -229,8 +233,8 @@ async def test_half_an_installation_is_never_served(tmp_path: Path, which: int) 
 
 
 @pytest.mark.parametrize("which", range(2))
-async def test_a_source_that_dies_while_it_deletes(tmp_path: Path, which: int) -> None:
-    """The source deletes the rest when it is told again."""
+async def test_the_source_dies_during_the_deletion(tmp_path: Path, which: int) -> None:
+    """A source that dies during the deletion deletes the rest when the controller sends the row again."""
     async with cluster(tmp_path) as c:
         athens, ephesus = await c.add("athens", "ephesus")
         await c.create("athens", 1)
@@ -247,8 +251,8 @@ async def test_a_source_that_dies_while_it_deletes(tmp_path: Path, which: int) -
         assert (await ephesus.count()) == {1: len(ROWS)}
 
 
-async def test_a_target_that_dies_before_it_leads(tmp_path: Path) -> None:
-    """After its restart the target leads with the entries that it acknowledged as a follower."""
+async def test_the_target_dies_before_it_leads(tmp_path: Path) -> None:
+    """A target that dies just before it leads has all entries that it acknowledged as a follower."""
     async with cluster(tmp_path) as c:
         athens, ephesus = await c.add("athens", "ephesus")
         await c.create("athens", 1)
@@ -266,8 +270,8 @@ async def test_a_target_that_dies_before_it_leads(tmp_path: Path) -> None:
         assert await ephesus.get(1, *rows, generation=2) == list(rows.values())
 
 
-async def test_a_stop_while_something_is_to_be_applied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The write is in the log, and is applied after the next start."""
+async def test_a_stop_before_a_committed_write_is_applied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node stops while a committed write isn't applied. The write is in the log, so the next start applies it."""
     monkeypatch.setattr(committer, "_STALL_RETRY_SECONDS", 0.0)
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
@@ -290,7 +294,7 @@ async def test_a_stop_while_something_is_to_be_applied(tmp_path: Path, monkeypat
 
 
 async def test_a_full_disk_stops_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No write is acknowledged, and the log database's owner is told."""
+    """When the log can't be written, the node acknowledges no write, and the log database reports its failure once."""
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)

@@ -22,9 +22,9 @@ async def page(node: TestNode, start: bytes, end: bytes, reverse: bool) -> kv_fr
 
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("durability", [1, 2])
-async def test_deleted_keys(tmp_path: Path, durability: int, reverse: bool) -> None:
-    """A page ends before the deleted keys; the next one waits until they are cleared away, but no other request
-    does.
+async def test_a_scan_over_deleted_keys_delays_only_itself(tmp_path: Path, durability: int, reverse: bool) -> None:
+    """A page ends before the deleted keys. The next page waits until the node has cleared them away; other requests
+    don't wait.
     """
     async with cluster(tmp_path) as c:
         c.keyspace.durability = durability  # type: ignore[assignment]  # an enum by its number

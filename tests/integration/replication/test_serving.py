@@ -1,4 +1,4 @@
-"""Writes and reads at one node: routing, waiting, limits, refusals."""
+"""Writes and reads at one node: their routing, waiting, limits and refusals."""
 
 import asyncio
 import time
@@ -20,7 +20,7 @@ MIB = 1024 * 1024
 
 
 async def started(c: Cluster, *partition_ids: int) -> TestNode:
-    """One node that leads these partitions."""
+    """Start a node, and create these partitions on it."""
     (athens,) = await c.add("athens")
     await c.create("athens", *partition_ids)
     return athens
@@ -29,19 +29,19 @@ async def started(c: Cluster, *partition_ids: int) -> TestNode:
 async def refusal(
     node: TestNode, op: kv_frames.Op, body: bytes, generation: int = 1, timeout_ms: int = 300
 ) -> MinkaError:
-    """The error with which a group for partition 1 is refused."""
+    """Send a group for partition 1, which must be refused; returns the error."""
     with pytest.raises(Refused) as caught:
         await node.ask(op, 1, generation, body, timeout_ms)
     return caught.value.error
 
 
 def write(*pairs: tuple[bytes, bytes | None]) -> bytes:
-    """The body of a write."""
+    """Encode the body of a write."""
     return kv_frames.encode(kv_frames.WriteBody([key for key, _ in pairs], [value for _, value in pairs]))
 
 
-async def test_what_is_written_is_read(tmp_path: Path) -> None:
-    """Values, missing keys and deletions, with few keys and with many."""
+async def test_reads_return_written_values(tmp_path: Path) -> None:
+    """Reads return values, and None for missing and deleted keys, for few keys and for many."""
     async with cluster(tmp_path) as c:
         athens = await started(c, 1)
         await athens.put(1, {b"a": b"1", b"b": b"2"})
@@ -70,7 +70,9 @@ async def test_a_frame_for_many_partitions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("others", "refused"), [(0, 0), (36 * MIB, 1)])
 async def test_a_frame_does_not_wait_for_its_own_answers(tmp_path: Path, others: int, refused: int) -> None:
-    """A frame's answers leave together. A group that doesn't fit is refused at once, so that the others can leave."""
+    """The node sends a frame's answers together. It refuses a group whose answer doesn't fit into the memory at once,
+    so the answers of the other groups needn't wait.
+    """
     async with cluster(tmp_path) as c:
         athens = await started(c, 1, 2, 3)
         for id_ in (1, 2, 3):
@@ -86,7 +88,7 @@ async def test_a_frame_does_not_wait_for_its_own_answers(tmp_path: Path, others:
 
 
 async def test_writes_of_one_turn_share_a_sync(tmp_path: Path) -> None:
-    """Writes to several partitions, in several frames, share a sync."""
+    """Writes to several partitions, in several frames of one turn, share a sync."""
     async with cluster(tmp_path) as c:
         athens = await started(c, *range(1, 9))
         before = athens.log_db.counters.syncs
@@ -113,18 +115,18 @@ async def test_writes_of_one_turn_share_a_sync(tmp_path: Path) -> None:
     ],
     ids=lambda value: value.name if isinstance(value, Code) else "",
 )
-async def test_what_is_not_well_formed_is_refused_before_anything_is_done(
+async def test_malformed_requests_are_refused_and_do_nothing(
     tmp_path: Path, op: kv_frames.Op, body: bytes, code: Code
 ) -> None:
-    """Nothing gets into the log."""
+    """A refused request appends nothing to the log."""
     async with cluster(tmp_path) as c:
         athens = await started(c, 1)
         assert (await refusal(athens, op, body)).code is code
         assert athens.manager.stats(changed_only=False)[0].log_end_offset == 0
 
 
-async def test_the_largest_are_taken(tmp_path: Path) -> None:
-    """A key, a value and a batch of exactly the largest size are taken."""
+async def test_the_largest_key_and_value_are_accepted(tmp_path: Path) -> None:
+    """The node accepts a key and a value of exactly the largest size, and a batch of many keys."""
     async with cluster(tmp_path) as c:
         athens = await started(c, 1)
         key, value = b"k" * MAX_KEY_BYTES, b"v" * kv_frames.MAX_VALUE_BYTES
@@ -137,7 +139,7 @@ async def test_the_largest_are_taken(tmp_path: Path) -> None:
 
 
 async def test_without_clearance_nothing_is_served(tmp_path: Path) -> None:
-    """Refused writes aren't done either."""
+    """A node without clearance refuses reads and writes, and does none of the refused writes."""
     async with cluster(tmp_path) as c:
         athens = await started(c, 1)
         await athens.put(1, {b"a": b"1"})
@@ -148,8 +150,10 @@ async def test_without_clearance_nothing_is_served(tmp_path: Path) -> None:
         assert await athens.get(1, b"a") == [b"1"]
 
 
-async def test_a_write_under_way_is_acknowledged_whatever_becomes_of_the_clearance(tmp_path: Path) -> None:
-    """All replicas in sync have the write, so any later leader has it, too. New writes are refused."""
+async def test_a_write_under_way_is_acknowledged_even_without_clearance(tmp_path: Path) -> None:
+    """A write that began before the clearance ended is acknowledged: all replicas in sync have it, so any later leader
+    has it, too. New writes are refused.
+    """
     async with cluster(tmp_path) as c:
         athens = await started(c, 1)
         writing = asyncio.create_task(athens.put(1, {b"a": b"1"}))
@@ -160,7 +164,7 @@ async def test_a_write_under_way_is_acknowledged_whatever_becomes_of_the_clearan
 
 
 async def test_an_older_generation_is_refused_with_the_row(tmp_path: Path) -> None:
-    """The refusal has the new row, so the client can continue."""
+    """The refusal of an older generation contains the new row, so the client can continue."""
     async with cluster(tmp_path) as c:
         athens = await started(c, 1)
         error = await refusal(athens, kv_frames.Op.READ, kv_frames.encode([b"a"]), generation=0)
@@ -169,7 +173,7 @@ async def test_an_older_generation_is_refused_with_the_row(tmp_path: Path) -> No
 
 
 async def test_a_newer_generation_waits_until_the_node_knows_it(tmp_path: Path) -> None:
-    """The client may have heard of the new generation before the node."""
+    """A client may hear of a new generation before the node does; its request waits until the node knows the row."""
     async with cluster(tmp_path) as c:
         athens = await started(c, 1)
         row = c.change(1, lambda row: setattr(row, "generation", 2))
@@ -181,8 +185,8 @@ async def test_a_newer_generation_waits_until_the_node_knows_it(tmp_path: Path) 
         assert await athens.get(1, b"a", generation=2) == [b"1"]
 
 
-async def test_a_partition_that_the_node_was_not_told_of_yet(tmp_path: Path) -> None:
-    """The request waits; then the partition is unknown."""
+async def test_a_request_for_an_unknown_partition_waits(tmp_path: Path) -> None:
+    """A request for an unknown partition waits. It is refused at its deadline, or served when the node hears of it."""
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         early = asyncio.create_task(athens.put(1, {b"a": b"1"}))
@@ -191,8 +195,8 @@ async def test_a_partition_that_the_node_was_not_told_of_yet(tmp_path: Path) -> 
         await early
 
 
-async def test_who_does_not_lead_says_who_does(tmp_path: Path) -> None:
-    """Both a follower and a node without a replica name the leader."""
+async def test_a_node_that_does_not_lead_names_the_leader(tmp_path: Path) -> None:
+    """A follower and a node that deleted its replica name the leader; a partition without one is offline."""
     async with cluster(tmp_path) as c:
         athens, ephesus = await c.add("athens", "ephesus")
         await c.create("athens", 1)
@@ -207,8 +211,10 @@ async def test_who_does_not_lead_says_who_does(tmp_path: Path) -> None:
         assert (await refusal(athens, kv_frames.Op.READ, kv_frames.encode([b"a"]))).code is Code.PARTITION_OFFLINE
 
 
-async def test_too_much_at_once_is_refused(tmp_path: Path) -> None:
-    """The request that exceeds the limit is refused before any of it is done; the request before it is done."""
+async def test_too_many_pending_bytes_are_refused(tmp_path: Path) -> None:
+    """A write that exceeds the limit of pending bytes is refused, and no part of it is done; earlier writes are
+    done.
+    """
     async with cluster(tmp_path, storage=StorageSettings(max_pending=MIB)) as c:
         athens = await started(c, 1)
         half = {b"k": b"v" * (MIB // 2)}
@@ -220,8 +226,10 @@ async def test_too_much_at_once_is_refused(tmp_path: Path) -> None:
         await athens.put(1, half)
 
 
-async def test_an_older_controller_is_refused_and_an_older_row_ignored(tmp_path: Path) -> None:
-    """The answer to an older row has the epoch of the node's own row."""
+async def test_an_older_controller_is_refused_and_an_older_row_is_ignored(tmp_path: Path) -> None:
+    """The node refuses rows of an older controller. It ignores an older row, and answers with the epoch of its
+    own row.
+    """
     async with cluster(tmp_path) as c:
         athens = await started(c, 1)
         old = c.rows[1]
@@ -235,8 +243,8 @@ async def test_an_older_controller_is_refused_and_an_older_row_ignored(tmp_path:
         await athens.put(1, {b"a": b"1"}, generation=5)
 
 
-async def test_stats(tmp_path: Path) -> None:
-    """The partitions that the node leads, or only those that have changed."""
+async def test_stats_of_all_or_of_changed_partitions(tmp_path: Path) -> None:
+    """The node reports all partitions that it leads, or only those that have changed."""
     async with cluster(tmp_path) as c:
         athens = await started(c, 1, 2)
         assert {stats.partition_id for stats in athens.manager.stats(changed_only=True)} == {1, 2}
@@ -249,18 +257,18 @@ async def test_stats(tmp_path: Path) -> None:
 
 
 async def test_flushing_trims_the_log(tmp_path: Path) -> None:
-    """Writes go on meanwhile, and nothing is lost."""
+    """Flushes during writes trim the log, and lose no row."""
     storage = StorageSettings(flush=MIB // 4)
     async with cluster(tmp_path, storage=storage) as c:
         athens = await started(c, 1)
         for i in range(40):
             await athens.put(1, {b"%d-%d" % (i, j): b"v" * 1000 for j in range(50)})
         assert (await athens.count())[1] == 2000
-    entries = await_log(tmp_path / "athens")
-    assert len(entries) == 0  # all were flushed by `close`
+    entries = log_entries(tmp_path / "athens")
+    assert len(entries) == 0  # `close` has flushed all entries
 
 
-def await_log(path: Path) -> list[tuple[bytes, bytes]]:
+def log_entries(path: Path) -> list[tuple[bytes, bytes]]:
     """The entries of partition logs on disk."""
     from minkad.storage.log_database import LogDatabase
 
@@ -272,7 +280,7 @@ def await_log(path: Path) -> list[tuple[bytes, bytes]]:
 
 
 async def test_1024_partitions_on_four_nodes(tmp_path: Path) -> None:
-    """Empty partitions open no database."""
+    """Empty partitions create no database."""
     async with cluster(tmp_path) as c:
         names = ["athens", "byzantium", "cyrene", "ephesus"]
         await c.add(*names)
@@ -281,8 +289,10 @@ async def test_1024_partitions_on_four_nodes(tmp_path: Path) -> None:
         await c.nodes["cyrene"].put(1022, {b"a": b"1"})
 
 
-async def test_the_stream(tmp_path: Path) -> None:
-    """Frames overlap in flight, and one that isn't a valid request ends the connection."""
+async def test_a_stream_with_many_frames_under_way(tmp_path: Path) -> None:
+    """A client can send many frames before the answers arrive. A frame that isn't a valid request ends the
+    connection.
+    """
     async with cluster(tmp_path) as c:
         await started(c, 1)
         stream = await c.connect("athens", Hello(Purpose.KV, "", ""))
@@ -298,8 +308,10 @@ async def test_the_stream(tmp_path: Path) -> None:
         assert caught.value.code is Code.INVALID_ARGUMENT
 
 
-async def test_draining_answers_what_was_begun_and_refuses_the_rest(tmp_path: Path) -> None:
-    """A node that stops gracefully leaves no client with an unknown outcome."""
+async def test_a_drain_answers_requests_that_have_begun_and_refuses_the_others(tmp_path: Path) -> None:
+    """A drain answers all requests that have begun, and refuses waiting and later ones: no client gets an unknown
+    outcome.
+    """
     async with cluster(tmp_path) as c:
         athens = await started(c, 1, 2)
         athens.manager.replicas[2].gate.close()

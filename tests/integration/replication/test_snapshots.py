@@ -1,4 +1,4 @@
-"""The time for which a node keeps a snapshot."""
+"""A node keeps a snapshot until it is released or not renewed in time."""
 
 import asyncio
 import uuid
@@ -39,7 +39,7 @@ async def test_a_snapshot_is_kept_while_it_is_renewed(tmp_path: Path, monkeypatc
         service, snapshot = SnapshotService(snapshots), await snapshots.open(1, 1, 0)
 
         async def renew() -> None:
-            await service.Digest(renewal_of(snapshot), None)  # type: ignore[arg-type]  # the service doesn't use it
+            await service.Digest(renewal_of(snapshot), None)  # type: ignore[arg-type]  # it uses no context
 
         for _ in range(3):
             now[0] += 800
@@ -57,7 +57,7 @@ async def test_a_snapshot_is_kept_while_it_is_renewed(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("is_begun", [False, True])
-async def test_a_replica_keeps_no_snapshot_that_was_released_before_it_had_it(
+async def test_a_snapshot_that_is_released_before_it_is_taken_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_begun: bool
 ) -> None:
     id_ = uuid.uuid4()
@@ -86,8 +86,8 @@ async def test_a_replica_keeps_no_snapshot_that_was_released_before_it_had_it(
 
 
 @pytest.mark.parametrize("begins", ["before its turn", "in the middle"])
-async def test_what_reads_a_snapshot_that_is_released_leaves_nothing(tmp_path: Path, begins: str) -> None:
-    """A renewal that waited for its turn when the release came made the snapshot's folder again."""
+async def test_a_read_during_the_release_leaves_no_files(tmp_path: Path, begins: str) -> None:
+    """A read that waits or runs during the release must not create the snapshot's folder again."""
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -119,9 +119,7 @@ async def test_what_reads_a_snapshot_that_is_released_leaves_nothing(tmp_path: P
         assert not list((athens.path / "snapshots").glob("*"))
 
 
-async def test_an_open_that_nobody_waits_for_leaves_no_snapshot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_cancelled_open_leaves_no_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -145,7 +143,9 @@ async def test_an_open_that_nobody_waits_for_leaves_no_snapshot(
         assert not list((athens.path / "snapshots").glob("*"))
 
 
-async def test_a_reader_that_stands_still_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_reader_that_takes_no_rows_does_not_block_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(scanner_module, "_UNTAKEN_S", 0.05)
     monkeypatch.setattr(scanner_module, "_LOOK_S", 0.01)
     async with cluster(tmp_path) as c:

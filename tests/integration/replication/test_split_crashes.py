@@ -1,4 +1,4 @@
-"""Crashes in the middle of a split: from any state of the disk, both halves come back."""
+"""Crashes during a split: from each state of the disk, the nodes can serve both halves again."""
 
 import shutil
 from pathlib import Path
@@ -41,7 +41,9 @@ CRASH_POINTS = [
 
 
 def copied_at(monkeypatch: pytest.MonkeyPatch, place: str, when: str, node: TestNode) -> list[Path]:
-    """A list that gets a copy of the node's folder, as a crash would leave it, when the node gets to this place."""
+    """Return a list that gets a copy of the node's folder, as a crash would leave it, when the node reaches
+    this place.
+    """
     left: list[Path] = []
     executor, splitting = node.manager.executor, node.manager.splitting
     where: object = {"mark": executor, "finish": executor}.get(place, splitting)
@@ -71,11 +73,11 @@ def copied_at(monkeypatch: pytest.MonkeyPatch, place: str, when: str, node: Test
 
 @pytest.mark.parametrize("flush", [1000, 16 << 20])
 @pytest.mark.parametrize(("place", "when"), CRASH_POINTS)
-async def test_a_crash_anywhere(
+async def test_the_only_replica_crashes_during_a_split(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, when: str, flush: int
 ) -> None:
-    """The only replica crashes. The rows are the controller's at that time: splitting, and led by no other
-    node.
+    """The only replica crashes, at any step of the split. The controller's rows are still splitting, and the node leads
+    them again.
     """
     async with cluster(tmp_path, storage=StorageSettings(flush=flush)) as c:
         (athens,) = await c.add("athens")
@@ -105,11 +107,11 @@ async def test_a_crash_anywhere(
 
 
 @pytest.mark.parametrize(("place", "when"), CRASH_POINTS[:-1])
-async def test_the_leader_dies_and_another_goes_on(
+async def test_the_leader_dies_during_a_split(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, when: str
 ) -> None:
-    """The new leader goes on with the split, with or without the marker in its log. The old leader comes back with the
-    data on its disk.
+    """The leader dies at any step of the split. The new leader completes the split, whether its log has the marker or
+    not, and the old leader joins again with the data on its disk.
     """
     async with cluster(tmp_path) as c:
         c.before_finish_split = [MinkaError(Code.NO_CONTROLLER, "not now")] * 10_000

@@ -1,4 +1,4 @@
-"""Splits that leaders propose: only of partitions that are too large."""
+"""Leaders propose splits only of partitions that are too large."""
 
 import random
 from pathlib import Path
@@ -12,8 +12,10 @@ from tests.integration.replication.harness import cluster
 from tests.integration.replication.node import until
 
 
-async def test_what_is_too_large_is_split_until_it_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The leader proposes each split, in the middle."""
+async def test_a_large_partition_is_split_until_no_part_is_too_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader proposes to split a partition in the middle, until all parts are small enough."""
     limit = 64 * 1024
     keys = [b"%05d" % i for i in range(2000)]
     async with cluster(tmp_path, settings=ReplicationSettings(lag_timeout=10)) as c:
@@ -39,7 +41,9 @@ async def test_what_is_too_large_is_split_until_it_is_not(tmp_path: Path, monkey
         assert [key for row in rows for key in await scanned(athens, row.id, row.generation)] == keys
 
 
-async def test_one_huge_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_partition_with_one_huge_key_is_reported_and_not_split(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with cluster(tmp_path) as c:
         monkeypatch.setattr(sizing, "_INTERVAL_S", 0.05)
         c.keyspace.max_bytes = 64 * 1024
@@ -52,7 +56,7 @@ async def test_one_huge_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             told.extend(one.not_split for one in athens.manager.stats(changed_only=True))
             return bool(told) and bool(told[-1])
 
-        await until(is_told)  # although nothing has been written since
+        await until(is_told)  # without another write
         assert told[-1] == "too large, and no key divides it"
         assert not c.proposed
         await athens.put(1, {b"other": b"v" * 30_000})
@@ -60,8 +64,10 @@ async def test_one_huge_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert c.proposed[0].key == b"o"
 
 
-async def test_overwritten_is_not_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Writing the same keys again and again doesn't make more data."""
+async def test_overwritten_values_do_not_make_a_partition_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Overwritten values don't count, so clients can overwrite keys again and again without a split."""
     async with cluster(tmp_path) as c:
         monkeypatch.setattr(sizing, "_INTERVAL_S", 0.05)
         c.keyspace.max_bytes = 64 * 1024
@@ -78,7 +84,7 @@ async def test_overwritten_is_not_large(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 async def test_an_uncertain_size_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The size is measured whether the keyspace has a maximum or not."""
+    """The node measures a size that has become uncertain, even if the keyspace has no maximum."""
     async with cluster(tmp_path) as c:
         monkeypatch.setattr(sizing, "_INTERVAL_S", 0.05)
         monkeypatch.setattr(sizing, "_RECHECK_S", 0.05)
@@ -87,7 +93,7 @@ async def test_an_uncertain_size_is_measured(tmp_path: Path, monkeypatch: pytest
         with monkeypatch.context() as held:
             held.setattr(sizing.SizeCheck, "_is_to_be_checked", lambda *_: False)
             await athens.put(1, {b"%05d" % n: b"v" * 10 for n in range(5000)})
-            # Half of the values are of another size: that few samples don't show how much is replaced.
+            # Half of the values have another size, so a few samples don't show how many bytes are replaced.
             await athens.put(1, {b"%05d" % n: b"v" * (n % 2 * 1000) for n in range(5000)})
             await athens.put(1, {b"%05d" % n: b"v" * 500 for n in range(5000)})
             data = athens.replica().data

@@ -1,4 +1,4 @@
-"""Splits on the nodes: each replica makes the same new partition of its data, whatever fails meanwhile."""
+"""Splits on the nodes: each replica creates the same new partition from its data, whatever fails during the split."""
 
 import asyncio
 import itertools
@@ -30,7 +30,7 @@ from tests.integration.replication.node import Refused, until
 from tests.integration.replication.replicas import three
 
 
-async def test_both_halves_are_served_and_nothing_else(tmp_path: Path) -> None:
+async def test_each_half_serves_only_its_own_keys(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -63,7 +63,7 @@ async def test_both_halves_are_served_and_nothing_else(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("durability", [1, 2])
-async def test_every_replica_makes_it(tmp_path: Path, durability: int) -> None:
+async def test_every_replica_creates_the_child(tmp_path: Path, durability: int) -> None:
     async with cluster(tmp_path) as c:
         c.keyspace.durability = durability  # type: ignore[assignment]  # an enum by its number
         athens, *others = await c.add(*NODES)
@@ -90,7 +90,7 @@ async def test_every_replica_makes_it(tmp_path: Path, durability: int) -> None:
 async def test_followers_hear_at_once_that_the_marker_is_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("_WATERMARK_S", "_BEAT_S"):  # nothing else tells them
+    for name in ("_WATERMARK_S", "_BEAT_S"):  # so that no other frame has the watermark
         monkeypatch.setattr(replication_sender, name, 3600.0)
     async with cluster(tmp_path) as c:
         athens, *_ = await three(c)
@@ -101,8 +101,8 @@ async def test_followers_hear_at_once_that_the_marker_is_committed(
         assert sorted(c.rows[2].isr) == sorted(NODES)
 
 
-async def test_writes_go_on_meanwhile(tmp_path: Path) -> None:
-    """Clients learn of the split by refusals; no acknowledged write is lost."""
+async def test_writes_continue_during_a_split(tmp_path: Path) -> None:
+    """Clients hear of the split by refusals, and continue to write; no acknowledged write is lost."""
     async with cluster(tmp_path) as c:
         athens, *_ = await c.add(*NODES)
         await c.create("athens", 1, followers=NODES[1:])
@@ -139,7 +139,7 @@ async def test_writes_go_on_meanwhile(tmp_path: Path) -> None:
         await assert_halves(athens, lower, upper)
 
 
-async def test_an_empty_partition(tmp_path: Path) -> None:
+async def test_an_empty_partition_is_split(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         athens, *_ = await c.add(*NODES)
         await c.create("athens", 1, followers=NODES[1:])
@@ -150,8 +150,8 @@ async def test_an_empty_partition(tmp_path: Path) -> None:
         await assert_halves(athens, {}, {b"9": b"last"})
 
 
-async def test_one_split_after_the_other(tmp_path: Path) -> None:
-    """The first partition and new ones are split again; a restart keeps all of them."""
+async def test_several_splits_one_after_the_other(tmp_path: Path) -> None:
+    """The first partition and new partitions are split again. After a restart, the node serves all of them."""
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -170,8 +170,8 @@ async def test_one_split_after_the_other(tmp_path: Path) -> None:
             assert await scanned(athens, row.id, row.generation) == keys
 
 
-async def test_a_follower_that_is_told_late(tmp_path: Path) -> None:
-    """The marker comes before the row: the follower waits at the marker, and answers that its data grows older."""
+async def test_a_follower_waits_at_the_marker_for_the_row(tmp_path: Path) -> None:
+    """The marker arrives before the row. The follower waits at the marker, and its stale reads report a growing age."""
     async with cluster(tmp_path, settings=ReplicationSettings(lag_timeout=30)) as c:
         athens, byzantium = await c.add("athens", "byzantium")
         await c.create("athens", 1, followers=["byzantium"])
@@ -188,7 +188,7 @@ async def test_a_follower_that_is_told_late(tmp_path: Path) -> None:
         for _ in range(3):
             ages.append((await byzantium.get_stale(1, b"0700")).age_ms)
             await until(lambda: byzantium.manager.receiver.age(byzantium.replica()) * 1000 > ages[-1] + 100)
-        await byzantium.tell(parent)  # it hears of the child later
+        await byzantium.tell(parent)  # it gets the child's row later
         await until(lambda: byzantium.replica(2).is_made)
         assert c.rows[2].splitting
         await byzantium.tell(child)
@@ -196,9 +196,9 @@ async def test_a_follower_that_is_told_late(tmp_path: Path) -> None:
         await assert_halves(athens, LOWER | {b"0": b"first"})
 
 
-async def test_a_child_does_nothing_before_its_beginning_is_durable(tmp_path: Path) -> None:
-    """While the log's disk hangs, the child's row comes again. The controller mustn't hear that the child exists, as a
-    power cut would leave data without the beginning of its log.
+async def test_a_child_is_idle_until_the_beginning_of_its_log_is_durable(tmp_path: Path) -> None:
+    """While the log's disk hangs, the child's row arrives again. The controller must not hear that the child exists: a
+    power cut would leave its data without the beginning of its log.
     """
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
@@ -210,7 +210,7 @@ async def test_a_child_does_nothing_before_its_beginning_is_durable(tmp_path: Pa
             await until(lambda: bool(syncs.held))
             held = len(syncs.held)
             telling.append(asyncio.create_task(athens.tell(child)))
-            await until(lambda: len(syncs.held) > held)  # it takes over the row, which has to be durable, too
+            await until(lambda: len(syncs.held) > held)  # the row has to be durable, too
             role = athens.replica(2).role
             await syncs.release()
         await asyncio.gather(*telling)
@@ -220,7 +220,7 @@ async def test_a_child_does_nothing_before_its_beginning_is_durable(tmp_path: Pa
 
 
 async def test_a_replica_that_was_away_gets_a_copy(tmp_path: Path) -> None:
-    """The replica meets the marker after the split has ended: it makes no child, and takes the leader's copy."""
+    """A replica that gets the marker after the end of the split creates no child, and gets a copy from the leader."""
     async with cluster(tmp_path) as c:
         athens, _, cyrene = await c.add(*NODES)
         await c.create("athens", 1, followers=NODES[1:])
@@ -243,9 +243,9 @@ async def test_a_replica_that_was_away_gets_a_copy(tmp_path: Path) -> None:
         assert (await cyrene.count())[2] == len(upper)
 
 
-async def test_too_few_are_in_sync_before_the_marker_is_committed(tmp_path: Path) -> None:
-    """The other replicas come back and may join again. If they waited for the split's end, the split would wait for
-    them, too.
+async def test_replicas_may_join_before_the_marker_is_committed(tmp_path: Path) -> None:
+    """Before the marker is committed, replicas may join the in-sync set. If they had to wait for the end of the split,
+    both would wait for each other.
     """
     async with cluster(tmp_path) as c:
         c.keyspace.min_insync = 2
@@ -268,8 +268,8 @@ async def test_too_few_are_in_sync_before_the_marker_is_committed(tmp_path: Path
         await assert_halves(athens)
 
 
-async def test_nobody_joins_behind_the_marker(tmp_path: Path) -> None:
-    """A copy of the data that is taken after the marker lacks the other half."""
+async def test_no_replica_joins_between_the_marker_and_the_end_of_the_split(tmp_path: Path) -> None:
+    """A replica that got its data after the marker lacks the other half, so it may join only after the split."""
     async with cluster(tmp_path) as c:
         athens, byzantium, cyrene = await c.add(*NODES)
         await c.create("athens", 1, followers=NODES[1:])
@@ -291,12 +291,16 @@ async def test_nobody_joins_behind_the_marker(tmp_path: Path) -> None:
 
 
 def has_write(replica: Replica) -> bool:
-    """True if a write waits, apart from the marks for trimming."""
+    """True if a write of a client waits to be applied. Marks for trimming don't count."""
     return any(isinstance(one.write, kv_frames.WriteBody) for one in replica.pending)
 
 
-async def test_who_may_have_joined_one_half_counts_for_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The in-sync set was proposed before the other half was made, and recorded later: it counts for both halves."""
+async def test_a_replica_that_may_have_joined_one_half_counts_for_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader proposes an in-sync set before it creates the child, and the controller records it later: the replica
+    then counts for both halves.
+    """
 
     async def attach(parent: Replica, child: Replica, entry: Pending) -> None:
         await until(lambda: parent.leader is not None and parent.leader.proposed is not None)
@@ -314,7 +318,7 @@ async def test_who_may_have_joined_one_half_counts_for_both(tmp_path: Path, monk
         await athens.put(1, ROWS)
         asked = c.requests
         await until(lambda: c.requests > asked)
-        c.before_finish_split = [MinkaError(Code.NO_CONTROLLER, "not now")] * 10_000  # after its end each half is alone
+        c.before_finish_split = [MinkaError(Code.NO_CONTROLLER, "not now")] * 10_000  # no split ends
         attached = athens.manager.splitting.attach
         monkeypatch.setattr(athens.manager.splitting, "attach", attach)
         await begin(c)

@@ -12,8 +12,8 @@ from tests.integration.replication.node import Refused, until
 from tests.integration.replication.replicas import applied, three, until_fresh
 
 
-async def test_stale_reads(tmp_path: Path) -> None:
-    """Any replica answers, with a bound on the age of its data, which grows while the leader is gone."""
+async def test_each_replica_answers_stale_reads(tmp_path: Path) -> None:
+    """Each replica answers with a bound on the age of its data. The age grows while the leader is gone."""
     async with cluster(tmp_path) as c:
         nodes = await three(c)
         athens, byzantium, cyrene = nodes
@@ -45,8 +45,8 @@ async def test_stale_reads(tmp_path: Path) -> None:
         assert caught.value.error.code is Code.AGE_UNKNOWN
 
 
-async def test_what_is_sent_anyway_says_how_old_the_data_is(tmp_path: Path) -> None:
-    """An idle follower seldom hears how old its data is. A follower that is sent entries hears it with them."""
+async def test_a_follower_hears_the_age_of_its_data_with_entries(tmp_path: Path) -> None:
+    """An idle follower seldom hears how old its data is. But when it gets entries, it hears the age with them."""
     async with cluster(tmp_path) as c:
         athens, _, cyrene = await three(c)
         await athens.put(1, {b"a": b"1"})
@@ -55,8 +55,10 @@ async def test_what_is_sent_anyway_says_how_old_the_data_is(tmp_path: Path) -> N
         await until_fresh(cyrene, 200)
 
 
-async def test_a_leader_without_clearance_vouches_for_nothing(tmp_path: Path) -> None:
-    """The leader goes on sending, but other nodes may have newer writes."""
+async def test_a_leader_without_clearance_does_not_make_followers_fresh(tmp_path: Path) -> None:
+    """A leader without clearance still sends frames, but they don't make followers' data fresh: another node may have
+    newer writes.
+    """
     async with cluster(tmp_path) as c:
         athens, _, cyrene = await three(c)
         await athens.put(1, {b"a": b"1"})
@@ -66,7 +68,7 @@ async def test_a_leader_without_clearance_vouches_for_nothing(tmp_path: Path) ->
 
 
 async def test_the_age_of_a_stale_read_is_a_bound(tmp_path: Path) -> None:
-    """A follower answers with a counter's value, which was the newest at some time within the age in the answer."""
+    """A follower returns a counter's value that isn't older than the age in the answer."""
     async with cluster(tmp_path) as c:
         athens, _, cyrene = await three(c)
         loop, history, done = asyncio.get_running_loop(), [(0.0, 0)], False
@@ -80,7 +82,7 @@ async def test_the_age_of_a_stale_read_is_a_bound(tmp_path: Path) -> None:
         await until(lambda: len(history) > 10)
         await until_fresh(cyrene, 1000)
         for i in range(200):
-            if i % 50 == 25:  # for a while it applies nothing
+            if i % 50 == 25:  # for a while, the follower applies nothing
                 cyrene.replica().applying = Applying.AT_MARK
             if i % 50 == 35:
                 cyrene.replica().applying = Applying.IDLE

@@ -1,4 +1,4 @@
-"""A new replica gets its data by a checkpoint and the log, over links that break, while nodes restart."""
+"""A new replica gets its data as a checkpoint and from the log, although links break and nodes restart."""
 
 import asyncio
 import random
@@ -23,8 +23,8 @@ from tests.integration.replication.replicas import applied, same_everywhere, thr
 from tests.integration.replication.writers import Writers
 
 
-async def test_a_replica_is_added_and_removed_under_load(tmp_path: Path) -> None:
-    """The new replica comes into sync by a checkpoint and the log; nothing is left of the removed one."""
+async def test_replicas_are_added_and_removed_while_clients_write(tmp_path: Path) -> None:
+    """The new replica gets a checkpoint and the log, and joins the in-sync set. The removed replica leaves no files."""
     storage = StorageSettings(flush=50_000)
     async with cluster(tmp_path, ReplicationSettings(log_only_bytes=1000), storage) as c:
         nodes = await three(c)
@@ -51,14 +51,14 @@ async def test_a_replica_is_added_and_removed_under_load(tmp_path: Path) -> None
 
 
 async def test_a_broken_transfer_is_resumed(tmp_path: Path) -> None:
-    """Files that arrived whole are not sent again."""
+    """After a broken transfer, the leader doesn't send files again that have arrived completely."""
     storage = StorageSettings(flush=100_000)
     async with cluster(tmp_path, ReplicationSettings(chunk_bytes=10_000), storage) as c:
         athens, ephesus = await c.add("athens", "ephesus")
         await c.create("athens", 1)
         rng = random.Random(1)
         rows: dict[bytes, bytes | None] = {}
-        for i in range(3):  # one file each; RocksDB would merge four of them
+        for i in range(3):  # three files: RocksDB would merge four
             rows.update({b"%d/%d" % (i, j): rng.randbytes(1000) for j in range(800)})
             await athens.put(1, {key: rows[key] for key in list(rows)[-800:]})
             await until(lambda: athens.replica().flushed == athens.replica().applied)
@@ -89,8 +89,8 @@ async def test_a_broken_transfer_is_resumed(tmp_path: Path) -> None:
         assert await ephesus.get(1, *rows) == list(rows.values())
 
 
-class Interfering:
-    """The links of a node, with changes to their messages."""
+class ChangedLinks:
+    """Records what a node appends at followers, and lets a test change the messages of its checkpoints."""
 
     def __init__(self, node: TestNode) -> None:
         self._append, self._ship = node.links.append, node.links.ship
@@ -101,7 +101,7 @@ class Interfering:
         node.links.ship = self.ship  # type: ignore[method-assign]
 
     def append(self, node_id: str, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """Send frames, and record what they append."""
+        """Send frames, and record the appends in them."""
 
         async def watched() -> AsyncIterator[bytes]:
             async for frame in frames:
@@ -124,11 +124,11 @@ class Interfering:
         return await self._ship(node_id, changed())
 
 
-async def test_damage_on_the_way_is_refused_and_sent_again(tmp_path: Path) -> None:
-    """Nothing of the damaged checkpoint is used."""
+async def test_a_checkpoint_that_was_damaged_on_the_way_is_sent_again(tmp_path: Path) -> None:
+    """The target uses no part of a checkpoint that was damaged on the way; the leader sends a second one."""
     async with cluster(tmp_path, ReplicationSettings(chunk_bytes=1000)) as c:
         athens, ephesus = await two(c, ROWS)
-        links = Interfering(athens)
+        links = ChangedLinks(athens)
         links.on_ship = lambda ship, number, data: (
             bytes([data[0] ^ 1]) + data[1:] if ship == 1 and number == 5 else data
         )
@@ -139,11 +139,11 @@ async def test_damage_on_the_way_is_refused_and_sent_again(tmp_path: Path) -> No
         await check(ephesus, ROWS)
 
 
-async def test_a_transfer_that_breaks_starts_again(tmp_path: Path) -> None:
-    """The transfer may break at any message."""
+async def test_a_transfer_that_breaks_begins_again(tmp_path: Path) -> None:
+    """A transfer that breaks at a message begins again, even if it breaks several times."""
     async with cluster(tmp_path, ReplicationSettings(chunk_bytes=10_000, longest_backoff=0.05)) as c:
         athens, ephesus = await two(c, ROWS)
-        links = Interfering(athens)
+        links = ChangedLinks(athens)
 
         def broken(ship: int, number: int, data: bytes) -> bytes:
             if ship < 5 and number == 2 * ship - 2:
@@ -158,11 +158,11 @@ async def test_a_transfer_that_breaks_starts_again(tmp_path: Path) -> None:
         assert c.folders() == {"ephesus/partitions/1"}
 
 
-async def test_a_target_that_restarts_goes_on_from_what_it_has(tmp_path: Path) -> None:
-    """No second checkpoint is sent, and only the rest of the log."""
+async def test_a_restarted_target_keeps_its_entries(tmp_path: Path) -> None:
+    """After the target's restart, the leader sends no second checkpoint, and only the rest of the log."""
     async with cluster(tmp_path) as c:
         athens, ephesus = await two(c, ROWS)
-        links = Interfering(athens)
+        links = ChangedLinks(athens)
         c.before_hand_over = [MinkaError(Code.STALE_GENERATION, "not yet")] * 10_000
         await c.move("ephesus", 1)
         await until(lambda: len(c.hand_overs) >= 1)
@@ -180,9 +180,9 @@ async def test_a_target_that_restarts_goes_on_from_what_it_has(tmp_path: Path) -
         await check(ephesus, {**ROWS, b"c": b"3", b"d": b"4"})
 
 
-async def test_a_source_that_restarts_goes_on(tmp_path: Path) -> None:
-    """The source leads at a new leader_epoch, and sends entries from the place where both logs diverge: entries that
-    the target has aren't sent again.
+async def test_a_restarted_source_continues_the_transfer(tmp_path: Path) -> None:
+    """After its restart, the source leads at a new leader_epoch. It sends only entries that the target lacks, and no
+    checkpoint.
     """
     async with cluster(tmp_path) as c:
         athens, ephesus = await two(c, ROWS)
@@ -191,7 +191,7 @@ async def test_a_source_that_restarts_goes_on(tmp_path: Path) -> None:
         await until(lambda: len(c.hand_overs) >= 1)
         await athens.stop()
         await athens.start()
-        links = Interfering(athens)
+        links = ChangedLinks(athens)
         c.before_hand_over.clear()
         c.elect(1, "athens")
         c.succeed(1, "ephesus")
@@ -201,21 +201,25 @@ async def test_a_source_that_restarts_goes_on(tmp_path: Path) -> None:
         await check(ephesus, ROWS)
 
 
-async def test_a_target_that_is_told_later_than_asked(tmp_path: Path) -> None:
-    """The target answers once it knows the row; meanwhile no checkpoint is sent."""
+async def test_a_probe_arrives_before_the_row(tmp_path: Path) -> None:
+    """The leader's probe arrives before the row. The target answers when it has the row; until then, the leader sends
+    no checkpoint.
+    """
     async with cluster(tmp_path) as c:
         athens, ephesus = await two(c, ROWS)
         row = c.add_target(1, "ephesus")
         await athens.tell(row)
-        links = Interfering(athens)
+        links = ChangedLinks(athens)
         await until(lambda: len(ephesus.manager.receiver.early_probes) == 1)
         assert links.ships == 0
         await ephesus.tell(row)
         await arrived(c)
 
 
-async def test_a_target_that_is_down(tmp_path: Path) -> None:
-    """Meanwhile the source serves, and says what is wrong; it goes on with the transfer when the target is back."""
+async def test_a_transfer_waits_for_a_target_that_is_down(tmp_path: Path) -> None:
+    """While the target is down, the source serves and reports the reason. It begins the transfer when the target is
+    back.
+    """
     async with cluster(tmp_path) as c:
         athens, ephesus = await two(c, ROWS)
         await ephesus.stop()
@@ -230,11 +234,11 @@ async def test_a_target_that_is_down(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("writes", "ships"), [(4, 1), (50, 2)])
-async def test_the_log_is_kept_for_who_is_away_a_while(tmp_path: Path, writes: int, ships: int) -> None:
-    """The log is kept for a few flushes; a node that stays away longer gets a checkpoint."""
+async def test_the_log_is_kept_for_a_target_that_is_away_briefly(tmp_path: Path, writes: int, ships: int) -> None:
+    """The source keeps the log for a few flushes. A node that is away for longer gets a checkpoint."""
     async with cluster(tmp_path, storage=StorageSettings(flush=1000)) as c:
         athens, ephesus = await two(c, ROWS)
-        links = Interfering(athens)
+        links = ChangedLinks(athens)
         c.before_hand_over = [MinkaError(Code.STALE_GENERATION, "not yet")] * 10_000
         await c.move("ephesus", 1)
         await until(lambda: len(c.hand_overs) >= 1)
@@ -250,8 +254,8 @@ async def test_the_log_is_kept_for_who_is_away_a_while(tmp_path: Path, writes: i
         await check(ephesus, {**ROWS, **more})
 
 
-async def test_a_checkpoint_counts_once_its_log_is_durable(tmp_path: Path) -> None:
-    """While the log's disk hangs, the replica says that it has nothing, since a power cut would leave it nothing."""
+async def test_a_checkpoint_counts_only_when_its_log_is_durable(tmp_path: Path) -> None:
+    """While the disk of its log hangs, the replica doesn't count a received checkpoint: a power cut could lose it."""
     async with cluster(tmp_path, ReplicationSettings(log_only_bytes=1000), StorageSettings(flush=10_000)) as c:
         athens, byzantium = await c.add("athens", "byzantium")
         await c.create("athens", 1)
@@ -267,8 +271,8 @@ async def test_a_checkpoint_counts_once_its_log_is_durable(tmp_path: Path) -> No
         await until(lambda: "byzantium" in c.rows[1].isr)
 
 
-async def test_streams_of_others_are_refused(tmp_path: Path) -> None:
-    """A frame that can't be decoded is refused, and so is a checkpoint that nobody requested."""
+async def test_unreadable_frames_and_unrequested_checkpoints_are_refused(tmp_path: Path) -> None:
+    """A node refuses frames that it can't decode, and checkpoints that it hasn't requested."""
     async with cluster(tmp_path) as c:
         athens, _ = await c.add("athens", "ephesus")
 
@@ -284,15 +288,15 @@ async def test_streams_of_others_are_refused(tmp_path: Path) -> None:
                 await athens.links.ship("ephesus", frames(*messages))
 
 
-async def test_a_flush_that_ends_while_a_checkpoint_takes_the_place_of_the_log(
+async def test_a_flush_that_ends_after_a_checkpoint_has_emptied_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The flush leaves the log alone, since the checkpoint has emptied it meanwhile."""
+    """A checkpoint empties the log during a flush. The flush doesn't change the log when it ends."""
     async with cluster(tmp_path) as c:
         athens, byzantium = await c.add("athens", "byzantium")
         await c.create("athens", 1, followers=["byzantium"])
         replica, manager = byzantium.replica(), byzantium.manager
-        for number in (1, 2):  # the log is trimmed up to the flush before the last one
+        for number in (1, 2):  # a flush trims the log up to the former flush
             await athens.put(1, {b"%d" % number: b"v"})
             await applied(byzantium, number)
             if number == 1:
@@ -312,7 +316,7 @@ async def test_a_flush_that_ends_while_a_checkpoint_takes_the_place_of_the_log(
         may_end.set()
         await flushing
         assert replica.log.end == 0
-        await byzantium.kill()  # before the checkpoint is in its place
+        await byzantium.kill()  # before the checkpoint has replaced the data
         await byzantium.start()
         await byzantium.tell(c.rows[1])
         await same_everywhere(c)

@@ -1,4 +1,4 @@
-"""Load on replicated partitions: writers that remember acknowledged writes, and a watch over the watermarks."""
+"""Helpers that write to a replicated partition and remember acknowledged writes, and that watch the watermarks."""
 
 import asyncio
 import contextlib
@@ -9,12 +9,12 @@ from minkad.replication.replica import Replica
 from tests.integration.replication.harness import Cluster
 from tests.integration.replication.node import Refused, TestNode, until
 
-# Refusals by a node that did nothing: the writer goes elsewhere.
+# Codes of refusals that mean that nothing was done: the writer tries again at the present leader.
 ELSEWHERE = (Code.STALE_GENERATION, Code.NOT_LEADER, Code.NO_CLEARANCE, Code.PARTITION_OFFLINE, Code.UNKNOWN_PARTITION)
 
 
 class Watch:
-    """Checks all the time that no high watermark and no applied offset goes back while a process lives."""
+    """Checks all the time that no replica's high watermark or applied offset falls while its process lives."""
 
     def __init__(self, c: Cluster) -> None:
         self._c = c
@@ -33,14 +33,14 @@ class Watch:
             await asyncio.sleep(0.001)
 
     async def stop(self) -> None:
-        """Stop. Raises the errors that the watch has found."""
+        """Stop the checks. Raises AssertionError if one failed."""
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
 
 
 class Writers:
-    """Writers that go on while nodes die; each key is written once, so the sum shows any loss."""
+    """Clients that write while nodes die. They write each key once, so `check` finds any lost write."""
 
     def __init__(self, c: Cluster, count: int = 6, partition_id: int = 1) -> None:
         self.c = c
@@ -52,7 +52,7 @@ class Writers:
         self._tasks = [asyncio.create_task(self._write(random.Random(number), number)) for number in range(count)]
 
     async def stop(self) -> None:
-        """Stop, and wait for the last writes."""
+        """Stop the writers, and wait for the last writes."""
         self._stop = True
         await asyncio.gather(*self._tasks)
 
@@ -86,7 +86,7 @@ class Writers:
                     return
 
     async def check(self, node: TestNode) -> None:
-        """Check that no acknowledged write is lost, and that every value was written by somebody."""
+        """Check that no acknowledged write is lost, and that all values are values that a writer wrote."""
         row = self.c.rows[self.partition_id]
         expected = {**self.acknowledged, **self.unknown}
         found = dict(zip(expected, await node.get(row.id, *expected, generation=row.generation), strict=True))

@@ -1,4 +1,4 @@
-"""python -m tests.simulation.scale: the cost of the controller of a thousand nodes, by the number of partitions."""
+"""python -m tests.simulation.scale: the processor time of a controller of 1,000 nodes, by the number of partitions."""
 
 import argparse
 import cProfile
@@ -20,17 +20,17 @@ _PROFILED: Final = 25  # functions to show
 
 
 def main() -> int:
-    """The exit status: 0."""
+    """Run the scenario for each number of partitions; returns the exit status, 0."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.scale", description=__doc__)
     parser.add_argument("--partitions", type=_numbers, default=[1000, 10_000, 100_000], metavar="N,…")
     parser.add_argument("--nodes", type=int, default=1000, metavar="N")
     parser.add_argument("--learners", action="store_true", help="every node has the log, not only the voters")
     parser.add_argument("--events", type=int, default=EVENTS, metavar="N", help="only the first N events")
     parser.add_argument(
-        "--walks", action="store_true", help="count the rows visited, and name who goes over all of them"
+        "--walks", action="store_true", help="count the rows visited, and name the callers that go over all rows"
     )
     parser.add_argument("--profile", action="store_true", help="show which functions took most of each event")
-    parser.add_argument("--uncharged", action="store_true", help="nothing that the controller does takes time there")
+    parser.add_argument("--uncharged", action="store_true", help="let the controller's work take no simulated time")
     parser.add_argument("--json", type=Path, metavar="FILE", help="append a line for each event")
     arguments = parser.parse_args()
     found: dict[int, list[Measurement]] = {}
@@ -46,7 +46,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def _say(text: str) -> None:
-    print(text, flush=True)  # noqa: T201 - for the person who runs it
+    print(text, flush=True)  # noqa: T201 - for the person who runs this program
 
 
 def _run(size: Size, arguments: argparse.Namespace) -> Iterable[Measurement]:

@@ -1,8 +1,8 @@
 """A node as its controller sees it: it registers, sends heartbeats, and answers rows like a data plane.
 
-It has no data and no table. Its steps of the protocol follow `minkad.replication` and
-`minkad.core.replication`: a leader has its in-sync sets changed (`IsrChanges`, `Leader`), hands over to the row's
-successor, and a replica that is to go is deleted before the row is acknowledged (`Adoption`).
+A fake node has no data and no table. Its steps of the protocol follow `minkad.replication` and
+`minkad.core.replication`: a leader asks for changes of its in-sync sets (`IsrChanges`, `Leader`) and hands over to the
+row's successor; a node deletes a removed replica before it acknowledges the row (`Adoption`).
 """
 
 from collections.abc import Callable, Iterable
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
     from tests.simulation.scale.world import ScaleWorld
 
 HEARTBEAT_S: Final = 0.2
-SYNC_S: Final = 0.002  # until a row is durable
+SYNC_S: Final = 0.002  # the time until a row is durable
 DELETE_S: Final = 0.02
-CATCH_UP_S: Final = 0.05  # the time for a replica that lacks little
-COPY_S: Final = 0.5  # the time for a replica that is added
+CATCH_UP_S: Final = 0.05  # the time in which a replica that lacks little catches up
+COPY_S: Final = 0.5  # the time in which an added replica gets its copy
 HAND_OVER_S: Final = 0.01
 _RETRY_S: Final = 0.05
-_POLL_S: Final = 0.02  # between two questions whether a node may stop
-_MAX_CHANGES: Final = 1000  # of in-sync sets in one call
-_MAX_STATS: Final = 500  # in one heartbeat
+_POLL_S: Final = 0.02  # the time between two requests of a node that wants to stop
+_MAX_CHANGES: Final = 1000  # changes of in-sync sets in one call
+_MAX_STATS: Final = 500  # replicas' stats in one heartbeat
 
 Answered = Callable[[UpdateReplicasResponse | MinkaError], None]
 
 
 class FakeNode:
-    """One node, through all its processes."""
+    """One node and all its processes, one after the other."""
 
     def __init__(self, world: "ScaleWorld", row: Node) -> None:
         self.id = row.id
@@ -62,11 +62,11 @@ class FakeNode:
         self._sequence = 0
         self._led: dict[int, None] = {}
         self._caught_up: dict[tuple[int, str], bool] = {}  # by partition and follower; False: still catching up
-        self._to_ask: dict[int, None] = {}  # partitions whose in-sync sets are to be changed
+        self._to_ask: dict[int, None] = {}  # partitions whose in-sync sets it wants to change
         self._is_asking = False
         self._handing_over: set[int] = set()
         self._copying: dict[tuple[int, str], None] = {}
-        self._changed: dict[int, None] = {}  # partitions with news for the next heartbeat
+        self._changed: dict[int, None] = {}  # partitions whose stats go into the next heartbeat
 
     # The process
 
@@ -75,12 +75,12 @@ class FakeNode:
         self._timeline.after(self._timeline.rng.random() * HEARTBEAT_S, self._beat, self._row.incarnation)
 
     def kill(self) -> None:
-        """The machine loses its power."""
+        """End the process, as by a power cut."""
         self.alive = self._is_registered = False
         self._stop_leading()
 
     def start(self) -> None:
-        """A new process, with the rows of its predecessor."""
+        """Start a new process; it has the rows of the former one."""
         assert not self.alive, self.id
         self.alive = True
         self._new_incarnation()
@@ -153,7 +153,7 @@ class FakeNode:
             sequence=self._sequence,
             applied_index=self._world.applied_index(),
             replicas=[ReplicaStats(partition_id=id_, bytes=4096, keys=32) for id_ in changed],
-            from_start=True,  # each time it reports all of its migrations
+            from_start=True,  # each heartbeat reports all migrations
             migrations=[self._progress(id_, target) for id_, target in self._copying],
             disk=DiskSpace(total_bytes=1 << 40, free_bytes=1 << 39, low_mark_bytes=1 << 30),
         )
@@ -164,7 +164,7 @@ class FakeNode:
         return MigrationProgress(partition_id=partition_id, target=target, bytes_total=4096, phase=phase)
 
     def refused(self, incarnation: str) -> None:
-        """The controller takes this process for dead, so the node comes back with a new process."""
+        """Register as a new process, since the controller has refused a heartbeat: it takes the process for dead."""
         if self._is(incarnation) and self._is_registered:
             self._new_incarnation()
             self._register()
@@ -192,7 +192,7 @@ class FakeNode:
             if row_here is None or row_here.partition_epoch != epoch:
                 response.unknown_ids.append(partition_id)
             else:
-                self._adopt(row_here)  # the controller confirms it
+                self._adopt(row_here)  # the controller confirms the row
         self._timeline.after(delay, answered, response)
 
     def _adopt(self, row: Partition) -> None:
@@ -222,7 +222,7 @@ class FakeNode:
     # The leader
 
     def consider(self, partition_id: int) -> None:
-        """A row, or a node in it, has changed: do the leader's work for it."""
+        """Do the leader's work after a change of the row, or of a node in it."""
         if partition_id not in self._led or not self.alive:
             return
         row, world = self.rows[partition_id], self._world
@@ -253,7 +253,7 @@ class FakeNode:
             del self._caught_up[key]
 
     def _wanted(self, row: Partition) -> list[str]:
-        """The in-sync set without the nodes that are gone, and with those that have caught up."""
+        """The in-sync set that the leader wants: without absent nodes, and with the replicas that have caught up."""
         stay = [node for node in row.isr if node == self.id or not self._world.is_absent(node)]
         return stay + [n for n in row.replicas if n not in row.isr and self._caught_up.get((row.id, n), False)]
 
@@ -264,7 +264,7 @@ class FakeNode:
             self._timeline.after(0.0, self._ask, self._row.incarnation)
 
     def _ask(self, incarnation: str) -> None:
-        """Ask for changes of in-sync sets: one call at a time, with all changes that are due."""
+        """Ask the controller for all due changes of in-sync sets in one call; one call at a time is under way."""
         if not self._is(incarnation):
             return
         self._is_asking = False

@@ -1,4 +1,4 @@
-"""A fake member of the Raft group: it takes the log like a learner, and keeps only its position."""
+"""A fake learner of the Raft group: it accepts all entries, but keeps only the index of the last one."""
 
 from collections.abc import Callable
 from typing import Final
@@ -18,7 +18,7 @@ _SYNC_S: Final = 0.001
 
 
 class FakeLearner:
-    """Answers each batch of messages with one batch; `answer` takes it to the leader."""
+    """Answers each batch of messages with one batch; `answer` sends the batch to the leader."""
 
     def __init__(self, raft_id: int, last: int, timeline: Timeline, answer: Callable[[int, bytes], None]) -> None:
         self.last = last  # the index of its last entry
@@ -27,7 +27,7 @@ class FakeLearner:
         self._answer = answer
 
     def hear(self, content: bytes) -> None:
-        """Messages of the leader have arrived."""
+        """Answer messages that have arrived from the leader."""
         answers, to, delay = RaftMessageBatch(), 0, 0.0
         for message in RaftMessageBatch.FromString(content).messages:
             answer = self._answer_to(message)

@@ -1,4 +1,4 @@
-"""Counts the processor time of one loop's turns, and finds the tasks that took it."""
+"""Counts the processor time of one loop's turns, and of the tasks in them."""
 
 import asyncio
 import functools
@@ -17,7 +17,7 @@ from tests.simulation.loop import ProcessLoop
 class Meter:
     """The cost of the turns since the last reset. Times are seconds of processor time.
 
-    A turn is a loop's work between two looks at its sockets: the callbacks that were ready when it began.
+    A turn is the work of a loop between two polls of its sockets: the callbacks that are ready when the turn begins.
     """
 
     seconds: float = 0.0
@@ -25,32 +25,32 @@ class Meter:
     longest_s: float = 0.0
     culprit: str = ""  # the task or callback that took most of the longest turn
     by_name: dict[str, float] = field(default_factory=dict)
-    aside_s: float = 0.0  # the present callback's time for work that a daemon does on a thread
+    aside_s: float = 0.0  # the time of the present callback that a daemon would spend on a thread
     began: float | None = None  # the time, by the processor's clock, at which the present callbacks began
     profile: Profile | None = None
 
     def in_turn_s(self) -> float:
-        """The time for which the loop has been running without a look at its sockets."""
+        """The time for which the loop has been running since it last polled its sockets."""
         return 0.0 if self.began is None else time.thread_time() - self.began
 
     def set_aside(self, seconds: float) -> None:
-        """A daemon spends these seconds on a thread: they don't count as the loop's."""
+        """Don't count these seconds for the loop: a daemon would spend them on a thread."""
         self.aside_s += seconds
         if self.began is not None:
             self.began += seconds
 
     def reset(self) -> None:
-        """Start again at zero."""
+        """Set all figures to zero."""
         self.seconds, self.turns, self.longest_s, self.culprit = 0.0, 0, 0.0, ""
         self.by_name = {}
 
     def most(self, count: int) -> list[tuple[str, float]]:
-        """The tasks and callbacks that took most, with their seconds."""
+        """The `count` tasks and callbacks that took most time, with their seconds."""
         return sorted(self.by_name.items(), key=lambda item: -item[1])[:count]
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Profile the block, if a profile is wanted."""
+        """Profile the block, if there is a profile."""
         if self.profile is None:
             yield
             return
@@ -62,8 +62,8 @@ class Meter:
 
 
 class MeteredLoop(ProcessLoop):
-    """A loop that is divided into turns, like a real one. With `takes_time`, `turn` runs one turn; without it, all
-    turns of this moment.
+    """A loop that runs in turns, like a real one. With `takes_time`, `turn` runs one turn; otherwise, it runs turns
+    until no callback is ready.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class MeteredLoop(ProcessLoop):
 
     @property
     def is_ready(self) -> bool:
-        """True if there is something to do at once."""
+        """True if a callback is ready."""
         return bool(self._ready)
 
     def _run_ready(self) -> None:
@@ -126,5 +126,5 @@ def _name_of(handle: asyncio.Handle) -> str:
 
 
 def _kind(name: str) -> str:
-    """A task's name without its node."""
+    """Remove the node from a task's name."""
     return name.rpartition(" of ")[0] or name.rpartition(" to ")[0] or name

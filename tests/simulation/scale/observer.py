@@ -1,5 +1,5 @@
-"""Looks at the table as a follower applies it, so that the leader's turns aren't disturbed: which rows were recorded,
-and which partitions are not settled yet.
+"""Watches the table of a follower, so that the leader's turns aren't disturbed: counts the recorded rows, and finds the
+partitions that are not settled yet.
 """
 
 from collections.abc import Callable
@@ -17,20 +17,22 @@ _OPERATIONS = ("operation_started", "operation_changed", "operation_finished")
 
 
 class Observer:
-    """`changed` is called with each node whose state has changed."""
+    """Counts records and rows, and finds the unsettled partitions. It calls `changed` with each node that has
+    changed.
+    """
 
     def __init__(self, state: Callable[[], State], changed: Callable[[Node], None]) -> None:
         self.records = 0
-        self.rows = 0  # rows of partitions in these records
-        self.migrations = 0  # rows of migrations in these records
+        self.rows = 0  # the number of partitions' rows in these records
+        self.migrations = 0  # the number of migrations' rows in these records
         self.changed_at = 0.0  # the time at which the table last changed
-        self.unsettled: dict[int, None] = {}  # partitions
+        self.unsettled: dict[int, None] = {}  # partitions that are not settled
         self.operations: dict[int, None] = {}  # operations that have not ended
         self._state = state
         self._changed = changed
 
     def applied(self, data: bytes, now: float) -> None:
-        """The follower has applied this command."""
+        """Look at a command that the follower has applied."""
         batch = RecordBatch.FromString(data)
         self.records += len(batch.records)
         self.changed_at = now
@@ -64,7 +66,7 @@ class Observer:
             self.unsettled[row.id] = None
 
     def _is_settled(self, row: Partition) -> bool:
-        """True if the partition is led, and its replicas on nodes that are up are all in sync."""
+        """True if the partition has a leader, nothing moves, and all replicas on nodes that are up are in sync."""
         nodes = self._state().nodes
         if row.state != PartitionState.PARTITION_STATE_ONLINE or row.successor or row.target_replicas:
             return False

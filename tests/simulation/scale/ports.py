@@ -1,5 +1,5 @@
-"""The part of the network that the real transport of Raft messages uses. Messages are encoded in the sender's turns, as
-in a daemon.
+"""The simulated ports that the real transport of Raft messages uses. As in a daemon, the sender's loop encodes the
+messages.
 """
 
 from typing import TYPE_CHECKING, cast
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 class SimPorts:
-    """The ports of other processes, as one process reaches them."""
+    """Connects one process to the ports of the others."""
 
     def __init__(self, voter: "Voter") -> None:
         self._voter = voter
 
     async def connect(self, address: str, raft_id: int, receiver: Receiver) -> Connection:
-        """A connection to the data port of the node with this gRPC address. Raises UNREACHABLE."""
+        """Connect to the data port of the node with this gRPC address. Raises UNREACHABLE."""
         self._check(address)
         return cast("Connection", _Connection(self._voter, address))
 
@@ -42,7 +42,9 @@ class _Connection:
         self._has_begun = False
 
     def send(self, content: bytes) -> None:
-        """Send a frame; the first one says where the sender is, which the other side already knows here."""
+        """Send a frame. The first frame only has the sender's address, which the receiver knows here; so it is
+        dropped.
+        """
         if self._has_begun:
             _send(self._voter, self._address, content)
         self._has_begun = True

@@ -1,4 +1,4 @@
-"""Shows the figures of the world of scale as one table."""
+"""Formats the measurements of the world of scale as a table."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,9 +6,9 @@ from tests.simulation.scale.scenario import IDLE, Measurement
 
 
 def table(found: Mapping[int, Sequence[Measurement]]) -> str:
-    """A table with a row for each event and a column for each number of partitions. A cell has the controller's
-    processor time above that of an idle one, the recorded rows, the longest turn, and the time until the partition
-    table was settled.
+    """Return a table with a row for each event and a column for each number of partitions. A cell has the controller's
+    processor time above that of an idle controller, the number of recorded rows, the longest turn, and the time until
+    the partition table was settled.
     """
     heads = "".join(f" | {count:,} partitions" for count in found)
     lines = [f"| event{heads} |", "|---" * (len(found) + 1) + "|"]
@@ -20,7 +20,7 @@ def table(found: Mapping[int, Sequence[Measurement]]) -> str:
 
 
 def _idle(measured: Sequence[Measurement]) -> float:
-    """Seconds of processor time that an idle controller uses in a second."""
+    """The processor time that an idle controller uses, in seconds per second."""
     return next((one.cpu_s / one.watched_s for one in measured if one.event == IDLE), 0.0)
 
 

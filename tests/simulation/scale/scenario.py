@@ -1,4 +1,4 @@
-"""The events of the world of scale, one after the other, and the cost of each for the active controller."""
+"""Runs the events of the world of scale, one after the other, and measures what each costs the active controller."""
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
@@ -13,22 +13,22 @@ from tests.simulation.scale.fake_node import FakeNode
 from tests.simulation.scale.walks import Visits, watch
 from tests.simulation.scale.world import VOTERS, ScaleWorld
 
-LOOK_S: Final = 0.05  # between two checks whether the table is settled
-TRANSFER_S: Final = 2.0  # for a transfer of the leadership
-TAIL_S: Final = 0.5  # for the last acknowledgements
+LOOK_S: Final = 0.05  # the time between two checks if the table is settled
+TRANSFER_S: Final = 2.0  # the time limit for a transfer of the leadership
+TAIL_S: Final = 0.5  # the time in which the last acknowledgements arrive
 IDLE_S: Final = 5.0
-PATIENCE_S: Final = 60.0  # an event that takes longer is given up
-MAX_KEYSPACE: Final = 25_000  # partitions
+PATIENCE_S: Final = 60.0  # the time limit for an event
+MAX_KEYSPACE: Final = 25_000  # partitions in a keyspace
 RESTARTS: Final = 3
 DOWN_S: Final = 1.0
-SHARE_ADDED: Final = 10  # one new node for 10 existing ones
+SHARE_ADDED: Final = 10  # one node is added for 10 existing nodes
 EVENTS: Final = 10
 IDLE: Final = f"idle, {IDLE_S:.0f} s"
-_SHOWN: Final = 8  # tasks and callbacks
+_SHOWN: Final = 8  # tasks and callbacks in a measurement
 
 
 class Walk(NamedTuple):
-    """`caller` went over the whole table `times` times, in `seconds` altogether."""
+    """`caller` went over the whole table `times` times; this took `seconds` in total."""
 
     caller: str
     times: int
@@ -41,16 +41,16 @@ class Measurement:
 
     event: str
     cpu_s: float  # the active controller's whole processor time
-    virtual_s: float  # from the event until the table was settled, or until it was given up
+    virtual_s: float  # from the event until the table was settled, or the time limit
     watched_s: float  # the time for which `cpu_s` was counted
     turns: int
     longest_s: float
     culprit: str
-    rows: int  # of partitions, recorded
+    rows: int  # recorded rows of partitions
     records: int
     sent_bytes: int  # of Raft messages
-    planned_s: float  # processor time on a thread
-    most: list[tuple[str, float]]  # tasks and callbacks
+    planned_s: float  # the processor time of plans, which a daemon makes on a thread
+    most: list[tuple[str, float]]  # the tasks and callbacks that took most, with their seconds
     ended: bool
     visited: int  # rows of the table, if visits are counted
     walks: list[Walk]
@@ -63,8 +63,8 @@ class Measurement:
 
 
 class Scenario:
-    """Runs the events. `watched`: visits of rows are counted; `profiled`: functions are profiled. Both cost processor
-    time.
+    """Runs the events. If `watched`, it counts visits of rows; if `profiled`, it profiles functions. Both cost
+    processor time.
     """
 
     def __init__(self, world: ScaleWorld, *, watched: bool = False, profiled: bool = False) -> None:
@@ -99,7 +99,7 @@ class Scenario:
         began, rows, records = world.timeline.now, observer.rows, observer.records
         try:
             begin()
-        except MinkaError:  # the controller may lose its leadership because of it
+        except MinkaError:  # the event may cost the controller its leadership
             ended = False
         else:
             settled = lambda: done() and not observer.unsettled and not observer.operations  # noqa: E731
@@ -129,7 +129,7 @@ class Scenario:
         )
 
     def _reset(self) -> Profile | None:
-        """Count from here on."""
+        """Set all counters to zero; returns the profile of the next event."""
         gc.collect()
         if self._watched and self._visits is None:
             self._visits = watch(self._world.controller())
@@ -191,7 +191,7 @@ class Scenario:
     def _transfer(self) -> None:
         before = self._world.leader()
         second = list(self._world.nodes)[1]
-        while self._world.active() in (None, before):  # it may fail, and is requested again then
+        while self._world.active() in (None, before):  # a transfer that fails is requested again
             before.arrive(before.coordinator.transfer_leadership, second)
             self._until(lambda: self._world.active() not in (None, before), self._world.timeline.now + TRANSFER_S)
         self._visits = None

@@ -8,7 +8,7 @@ from typing import Any, Final
 from tests.simulation.scale.meter import Meter, MeteredLoop
 
 FIRST_UNIX_MS: Final = 1_700_000_000_000
-_DELAY_S: Final = 0.0005  # the mean of one way through the network
+_DELAY_S: Final = 0.0005  # the mean time of a message, one way
 
 
 class Timeline:
@@ -21,24 +21,24 @@ class Timeline:
         self._scheduled = 0
 
     def at(self, when: float, function: Callable[..., object], *arguments: Any) -> None:
-        """Call `function` at this time."""
+        """Call `function` at the time `when`, or now if `when` has passed."""
         self._scheduled += 1
         heappush(self._events, (max(when, self.now), self._scheduled, function, arguments))
 
     def after(self, delay: float, function: Callable[..., object], *arguments: Any) -> None:
-        """Call `function` `seconds` from now."""
+        """Call `function` in `delay` seconds."""
         self.at(self.now + delay, function, *arguments)
 
     def delay(self) -> float:
-        """The seconds that a message takes."""
+        """Draw the seconds that a message takes."""
         return _DELAY_S * (0.5 + self.rng.random())
 
     def unix_ms(self) -> int:
-        """The wall clock, which matters only to people who read times."""
+        """The time of the wall clock. It matters only for displayed times."""
         return FIRST_UNIX_MS + int(self.now * 1000)
 
     def run_until(self, end: float) -> None:
-        """Let everything happen that is due before `end`, in seconds."""
+        """Run all events that are due before the time `end`."""
         events = self._events
         while events and events[0][0] < end:
             self.now, _, function, arguments = heappop(events)
@@ -49,8 +49,8 @@ class Timeline:
 class Host:
     """A process with a loop of its own. `meter` counts the cost of the loop's turns.
 
-    `charged`: the process's clock advances by the processor time that the process uses, and messages wait meanwhile, as
-    on a real machine; each run is different then. Otherwise the process's work takes no time.
+    If `charged`, the process's clock advances by the processor time that the process uses, and messages wait while it
+    works, as on a real machine; so each run is different. If not, the process's work takes no virtual time.
     """
 
     def __init__(self, timeline: Timeline, *, charged: bool) -> None:
@@ -62,11 +62,11 @@ class Host:
         self._busy_until = 0.0
 
     def now(self) -> float:
-        """Seconds of the process's clock."""
+        """The time on the process's clock, in seconds."""
         return self.timeline.now + (self.meter.in_turn_s() if self._charged else 0.0)
 
     def arrive(self, act: Callable[..., object], *arguments: Any) -> None:
-        """A message arrives at this process: `act` is called on its loop."""
+        """Let a message arrive: call `act` on this process's loop."""
         self.loop.call_soon(act, *arguments)
 
     def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:

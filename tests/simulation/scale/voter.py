@@ -1,4 +1,4 @@
-"""A voter's process: the real coordinator, driver and Raft core, with the real transport of its messages."""
+"""A voter's process: the real coordinator, driver, Raft core and transport of Raft messages."""
 
 import asyncio
 import random
@@ -38,13 +38,13 @@ _SNAPSHOT_ENTRIES: Final = 10_000
 
 
 class Voter(Host):
-    """One process, which never ends."""
+    """The process of a voter. It never ends."""
 
     def __init__(self, world: "ScaleWorld", node: Node, start: Snapshot) -> None:
         super().__init__(world.timeline, charged=world.size.charged)
         self.world = world
         self.node = node
-        self.sent_bytes = 0  # of Raft messages
+        self.sent_bytes = 0  # the size of all sent Raft messages
         self.planned_s = 0.0  # processor time of plans, which a daemon makes on a thread
         rng = random.Random(node.raft_id)
         self.coordinator = Coordinator(
@@ -106,7 +106,7 @@ class Voter(Host):
         node = self.coordinator.node_with(raft_id)
         return node.address if node is not None else None
 
-    # The transport's reports; the driver is made after it
+    # The transport's reports. These methods exist because the transport is created before the driver
 
     def _unreachable(self, raft_id: int) -> None:
         self.driver.report_unreachable(raft_id)
@@ -120,14 +120,14 @@ class Voter(Host):
     # Arrivals
 
     def hear(self, data: bytes, address: str) -> None:
-        """Raft messages of another node have arrived, as `RaftReceiver` takes them."""
+        """Give Raft messages that have arrived to the driver, like `RaftReceiver`."""
         messages = RaftMessageBatch.FromString(data).messages
         if sender := sender_of(messages):
             self.transport.heard_from(sender, address)
         self.driver.receive(messages)
 
     def heartbeat(self, node: FakeNode, incarnation: str, data: bytes) -> None:
-        """A heartbeat has arrived."""
+        """Answer a heartbeat that has arrived."""
         request = HeartbeatRequest.FromString(data)
         check(request)
         try:
@@ -139,7 +139,7 @@ class Voter(Host):
     def serve(
         self, requests: object, method: str, data: bytes, kind: type[AnyMessage], answered: Callable[[Any], object]
     ) -> None:
-        """Carry out a request; some time later `answered` gets the response, or the MinkaError."""
+        """Carry out a request; call `answered` later with the response or the MinkaError."""
 
         async def answer() -> None:
             request = kind.FromString(data)
@@ -154,7 +154,7 @@ class Voter(Host):
 
         self.spawn(answer(), method)
 
-    # Its requests to others
+    # Requests to other nodes
 
     async def _update_replicas(self, node_id: str, request: UpdateReplicasRequest) -> UpdateReplicasResponse:
         future: asyncio.Future[UpdateReplicasResponse] = self.loop.create_future()
@@ -173,7 +173,7 @@ class Voter(Host):
             raise MinkaError(Code.DEADLINE_EXCEEDED, f"{node_id} did not answer in time") from None
 
     async def _in_thread(self, plan: Callable[..., Plan], *arguments: Any) -> Plan:
-        """Plan at once; the time doesn't count as the loop's."""
+        """Plan at once; the time for it doesn't count as time of the loop."""
         return self.world.beside(self, lambda: plan(*arguments))
 
 
@@ -189,8 +189,8 @@ def _settle(
 
 
 class _Log:
-    """The log and its database in one: the parts of `RaftStorage` and `LogDatabase` that `RaftDriver` uses. No process
-    of this world dies, so the log doesn't distinguish synced writes from others.
+    """The Raft log and its database in one class: the parts of `RaftStorage` and `LogDatabase` that `RaftDriver` uses.
+    Voters' processes don't die in this world, so the log doesn't distinguish synced writes from others.
     """
 
     stalled = False

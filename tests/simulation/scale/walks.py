@@ -20,21 +20,21 @@ _INNER: Final = ("<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>", "slices")
 
 @dataclass(slots=True)
 class Visits:
-    """The visits since the last reset."""
+    """The visits of rows since the last reset."""
 
-    rows: int = 0  # visits of single rows, and of rows in walks over the table
-    walks: Counter[str] = field(default_factory=Counter)  # by caller: how often it began to go over the whole table
-    # by caller: processor time from the first row to the last
+    rows: int = 0  # the number of visited rows, single or in walks over the table
+    walks: Counter[str] = field(default_factory=Counter)  # by caller: the number of walks over the whole table
+    # by caller: the processor time of its walks
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def reset(self) -> None:
-        """Start again at zero."""
+        """Set all counters to zero."""
         self.rows = 0
         self.walks.clear()
         self.seconds.clear()
 
     def walk(self, items: Iterable[T]) -> Iterator[T]:
-        """The items; the caller is recorded."""
+        """Yield the items, and count a walk of the caller."""
         where = _caller()
         self.walks[where] += 1
         return self._walk(items, where)
@@ -50,7 +50,7 @@ class Visits:
 
 
 class WatchedRows(Partitions):
-    """The rows of a `State`; each visit of a row is counted."""
+    """The rows of a `State`. It counts each visit of a row."""
 
     def __init__(self, rows: Partitions, visits: Visits) -> None:
         super().__init__()
@@ -67,16 +67,16 @@ class WatchedRows(Partitions):
         return self._visits.walk(super().__iter__())
 
     def encoded(self) -> Sequence[bytes]:
-        """All rows; this counts as going over the whole table."""
+        """All rows, encoded. This counts as a walk over the whole table."""
         return list(self._visits.walk(super().encoded()))
 
     def copy(self) -> Any:
-        """Rows that nobody watches."""
+        """Copy the rows; visits of the copy don't count."""
         return self._rows.copy()
 
 
 def watch(controller: ActiveController) -> Visits:
-    """Count the visits of both tables of a controller from now on."""
+    """Count the visits of both tables of a controller from now on; returns the counters."""
     visits = Visits()
     for state in (controller.decided, controller._committed):
         state.partitions = WatchedRows(state.partitions, visits)
@@ -84,7 +84,7 @@ def watch(controller: ActiveController) -> Visits:
 
 
 def _caller() -> str:
-    """The function that goes over the rows, and its caller."""
+    """Describe the function that goes over the rows, and its caller."""
     frame = sys._getframe(2)
     while frame.f_back is not None and (frame.f_code.co_filename in _HERE or frame.f_code.co_name in _INNER):
         frame = frame.f_back

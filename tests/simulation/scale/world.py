@@ -1,7 +1,7 @@
-"""The world of scale: the real controller of a thousand fake nodes, by a virtual clock.
+"""The world of scale: a real controller and a thousand fake nodes, by a virtual clock.
 
-Three voters run the real code. The cost of the active controller's loop is measured; everything else keeps the
-controller as busy as a real cluster would.
+Three voters run the real code, and the world measures the processor time of the active controller's loop. The fake
+nodes keep the controller as busy as a real cluster would.
 """
 
 import gc
@@ -37,14 +37,14 @@ R = TypeVar("R")
 VOTERS: Final = 3
 ZONES: Final = ("a", "b", "c")
 _BOOTSTRAP_INDEX: Final = 1
-_NEWS_S: Final = 0.003  # until the nodes have heard of a record through the log
+_NEWS_S: Final = 0.003  # the time until a record has reached the nodes through the log
 _NO_LIMIT: Final = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The size of the world. `learners`: every node has the log, as in a real cluster; else only the voters have it.
-    `charged`: the voters' processor time passes in the world, too.
+    """The size of the world. If `learners`, every node has the log, as in a real cluster; if not, only the voters have
+    it. If `charged`, the voters' processor time passes on the virtual clock, too.
     """
 
     nodes: int
@@ -54,7 +54,7 @@ class Size:
 
 
 class ScaleWorld:
-    """A cluster whose nodes are LIVE and have nothing."""
+    """A cluster of LIVE nodes without partitions."""
 
     def __init__(self, size: Size, seed: int = 0) -> None:
         self.size = size
@@ -76,7 +76,7 @@ class ScaleWorld:
         self.nodes: dict[str, FakeNode] = {}
         self.voters: dict[str, Voter] = {}  # by address
         self._learners: dict[str, FakeLearner] = {}  # by address
-        self._last: dict[tuple[str, str], float] = {}  # by link: the time at which the last Raft messages arrive
+        self._last: dict[tuple[str, str], float] = {}  # by link: the arrival time of the last Raft messages
         for row in rows:
             self._add(row, _BOOTSTRAP_INDEX)
         for row in rows[:VOTERS]:
@@ -115,7 +115,7 @@ class ScaleWorld:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Start everything, and wait for the first active controller."""
+        """Start the cluster, and wait for the first active controller; stop the voters after the block."""
         logger = logging.getLogger("minkad")
         level, unix_ms = logger.level, self.timeline.unix_ms
         logger.setLevel(logging.CRITICAL + 1)
@@ -138,7 +138,7 @@ class ScaleWorld:
 
     @staticmethod
     def _allow_more(patches: ExitStack) -> None:
-        """Lift the limits of a cluster's size: these worlds should show what lies beyond them."""
+        """Lift the limits of a cluster's size, since this world measures larger clusters, too."""
         patches.enter_context(mock.patch.object(keyspaces, "MAX_PARTITIONS_IN_CLUSTER", _NO_LIMIT))
         patches.callback(check_of.cache_clear)
         patches.enter_context(mock.patch.dict(COUNTS, dict.fromkeys(("nodes", "moves"), _NO_LIMIT)))
@@ -156,7 +156,7 @@ class ScaleWorld:
     # Nodes
 
     def add_nodes(self, count: int) -> list[FakeNode]:
-        """New nodes, which have yet to register."""
+        """Add nodes, which then begin to register."""
         first = len(self.nodes) + 1
         added = [self._add(self._row(number), 0) for number in range(first, first + count)]
         for node in added:
@@ -169,11 +169,11 @@ class ScaleWorld:
         return [node for number, node in enumerate(self.nodes.values(), 1) if ZONES[number % len(ZONES)] == zone]
 
     def is_up(self, node: str) -> bool:
-        """True if the table has this node as up."""
+        """True if the node is up according to the table."""
         return node in self._up
 
     def is_absent(self, node: str) -> bool:
-        """True if the table has this node as gone."""
+        """True if the node is not up according to the table."""
         return node in self._absent
 
     def _node_changed(self, row: Node) -> None:
@@ -188,7 +188,7 @@ class ScaleWorld:
     # Calls
 
     def active(self) -> Voter | None:
-        """The voter that is the active controller."""
+        """The voter that is the active controller; None if there is none."""
         active = [voter for voter in self.voters.values() if voter.coordinator.active is not None]
         return max(active, key=lambda voter: voter.driver.raw.basic_status().term, default=None)
 
@@ -205,7 +205,7 @@ class ScaleWorld:
         return controller
 
     def has_told_all(self) -> bool:
-        """True if the active controller has nothing left to send, and everything that it sent is acknowledged."""
+        """True if the active controller has sent all rows, and nodes have acknowledged them."""
         outboxes = self.controller().outboxes._of.values()
         return not any(outbox.unacknowledged or outbox._in_flight for outbox in outboxes)
 
@@ -223,7 +223,7 @@ class ScaleWorld:
         return self._follower.driver.applied_index
 
     def call(self, node: FakeNode, method: str, request: Any, answered: Callable[[Any], object]) -> None:
-        """A node calls the active controller."""
+        """Send a node's call to the active controller; `answered` gets the response or the MinkaError."""
         active = self.active()
         if active is None:
             refusal = MinkaError(Code.NO_CONTROLLER, "no leader is known")
@@ -234,14 +234,14 @@ class ScaleWorld:
         self.timeline.after(self.timeline.delay(), active.arrive, active.serve, *arguments)
 
     def ask(self, method: str, request: Any) -> list[Any]:
-        """A person sends a request to the active controller. The returned list gets the answer."""
+        """Send a request of an administrator to the active controller. The returned list gets the answer."""
         active, answers = self.leader(), list[Any]()
         data = request.SerializeToString()
         active.arrive(active.serve, active.admin_requests, method, data, type(request), answers.append)
         return answers
 
     def heartbeat(self, node: FakeNode, request: Any) -> None:
-        """A node sends a heartbeat to the active controller."""
+        """Send a node's heartbeat to the active controller."""
         active = self.active()
         if active is not None:
             data, incarnation = request.SerializeToString(), request.incarnation
@@ -254,7 +254,7 @@ class ScaleWorld:
         return _Machine(self, voter)
 
     def applied(self, voter: Voter, data: bytes) -> None:
-        """A voter has applied a command."""
+        """Show a command that a voter has applied to the observer, if the voter is the observed follower."""
         if voter is self._follower:
             self.observer.applied(data, self.timeline.now)
 
@@ -263,7 +263,7 @@ class ScaleWorld:
         return address in self.voters or address in self._learners
 
     def raft_to(self, sender: Voter, address: str, content: bytes) -> None:
-        """A batch of messages is on its way, in order on each link."""
+        """Send a batch of Raft messages; batches keep their order on each link."""
         link = (sender.node.address, address)
         when = max(self.timeline.now + self.timeline.delay(), self._last.get(link, 0.0))
         self._last[link] = when
@@ -280,7 +280,7 @@ class ScaleWorld:
         return answer
 
     def beside(self, voter: Voter, work: Callable[[], R]) -> R:
-        """Do what a daemon does on a thread: the time doesn't count as the loop's."""
+        """Do work that a daemon does on a thread; its time doesn't count as time of the loop."""
         began = time.thread_time()
         try:
             return work()
@@ -291,7 +291,7 @@ class ScaleWorld:
 
 
 class _Machine:
-    """The coordinator as its driver knows it."""
+    """The coordinator's state machine, as the driver uses it."""
 
     def __init__(self, world: ScaleWorld, voter: Voter) -> None:
         self._world = world
@@ -312,5 +312,5 @@ class _Machine:
 
 
 async def _nobody_listens(_: str) -> bool:
-    """Say that the machine doesn't answer."""
+    """Return False: the machine doesn't refuse connections."""
     return False

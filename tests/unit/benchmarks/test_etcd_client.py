@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from benchmarks.etcd_client import PUT, Load, put_request, txn_request
+from benchmarks.etcd_client import PUT, Calls, put_request, txn_request
 from benchmarks.processes import free_ports
 
 
@@ -39,9 +39,9 @@ class Recorder:
             await server.stop(0)
 
 
-async def load_from(recorder: Recorder, message: bytes, concurrency: int, connections: int) -> Load:
+async def load_from(recorder: Recorder, message: bytes, concurrency: int, connections: int) -> Calls:
     """Run load for 0.05 s, and then until every request is answered."""
-    load = Load(PUT, lambda number: message + put_request(b"%d" % number, b""))
+    load = Calls(PUT, lambda number: message + put_request(b"%d" % number, b""))
     async with recorder.serve() as address, asyncio.timeout(30):
         await load.run(address, concurrency, connections, 0.05)
     return load

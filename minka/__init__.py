@@ -82,10 +82,10 @@ _MODULES = {
 }
 
 
-if not TYPE_CHECKING:  # a type checker is to see which names there are
+if not TYPE_CHECKING:  # a type checker would accept any name if it saw this
 
     def __getattr__(name: str) -> Any:
-        # These are loaded when first used: minkad and minkactl import the package for its errors and messages alone.
+        # Names are loaded when first used: minkad and minkactl import the package only for its errors and messages.
         if name not in __all__:
             raise AttributeError(f"module 'minka' has no attribute {name!r}")
         if name in _PACKAGES:

@@ -1,4 +1,6 @@
-"""Items of feeds in an SQLite file that several workers write to. A worker that no longer has the feed is refused."""
+"""Items of feeds in an SQLite file that several workers write to. Writes of a worker that no longer has the feed are
+refused.
+"""
 
 import sqlite3
 from collections.abc import Mapping
@@ -45,7 +47,7 @@ class Items:
         try:
             last = self._epoch(feed)
             if last > epoch:
-                raise StaleToken(f"{worker} has {feed} with the fencing token {epoch}, another one with {last}")
+                raise StaleToken(f"{worker} has {feed} with the fencing token {epoch}; a write with {last} came before")
             self._database.execute("INSERT OR REPLACE INTO feeds VALUES (?, ?)", (feed, epoch))
             self._database.executemany("INSERT INTO items VALUES (?, ?, ?, ?, ?)", new)
         except BaseException:

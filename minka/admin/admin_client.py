@@ -27,10 +27,11 @@ class Admin:
     """The administration of one cluster, for one thread at a time.
 
     `endpoints` are addresses host:port of some of its nodes; without them the cluster is the one that `minka.connect`
-    would find. A method finishes within `timeout` seconds, and raises only `MinkaError`: with the codes that its
-    description names; UNREACHABLE, NO_CONTROLLER or DEADLINE_EXCEEDED if no node could answer; OUTCOME_UNKNOWN for a
-    change whose answer was lost. A change that takes longer is an `Operation`, which the cluster carries on with alone;
-    `wait` waits for its end. `requested_by` is recorded with each change; the default is user@host.
+    would find. A method finishes within `timeout` seconds, and raises only `MinkaError`. Its codes are those that the
+    method's description names; UNREACHABLE, NO_CONTROLLER or DEADLINE_EXCEEDED if no node could answer; and
+    OUTCOME_UNKNOWN if the answer to a change was lost. For a change that takes longer, a method returns an `Operation`,
+    which the cluster carries out alone; `wait` waits for its end. `requested_by` is recorded with each change; the
+    default is user@host.
 
     Keyspaces can't be deleted. There is no class for asyncio: use `asyncio.to_thread`.
     """
@@ -44,7 +45,7 @@ class Admin:
         requested_by: str = "",
     ) -> None:
         endpoints, tls = given_or_resolved(endpoints, tls)
-        self.control: Final = Control(endpoints, timeout, tls=tls)  # beneath: for views that show whole messages
+        self.control: Final = Control(endpoints, timeout, tls=tls)  # for views that show whole messages
         self._requester: Final = requested_by or requester()
 
     def __enter__(self) -> Self:
@@ -60,7 +61,7 @@ class Admin:
     # Nodes
 
     def nodes(self) -> list[Node]:
-        """All nodes, by the table of the active controller if it answers, else by the table of another node."""
+        """All nodes. If the active controller doesn't answer, they are read from another node, which may be behind."""
         status = self.control.summary()
         counts = {one.node_id: one for one in status.summary.nodes}
         heard = {one.node_id: one.heartbeat_age_ms for one in status.nodes if one.HasField("heartbeat_age_ms")}
@@ -102,11 +103,13 @@ class Admin:
         return operation_of(started)
 
     def undrain(self, node: str) -> None:
-        """Let a node stay after all; a drain that has not ended is cancelled. Raises UNKNOWN_NODE."""
+        """Take back a drain, so that the node is used again; if the drain has not ended, it is cancelled. Raises
+        UNKNOWN_NODE.
+        """
         self.control.undrain(node, self._requester)
 
     def drain_status(self, node: str) -> DrainStatus:
-        """What would happen if the node stopped now. Raises UNKNOWN_NODE."""
+        """The effects that stopping the node now would have. Raises UNKNOWN_NODE."""
         return read(DrainStatus, self.control.drain_status(node))
 
     def remove_node(self, node: str) -> None:
@@ -210,8 +213,9 @@ class Admin:
         return operation_of(self.control.merge(keyspace, keys, self._requester, reason, queue=queue))
 
     def split_keys(self, partition: int, parts: int) -> list[bytes]:
-        """Keys, for `split`, that divide a partition by ranges, given by its id, into `parts` parts of about the same
-        bytes. The partition's leader proposes them. Raises UNKNOWN_PARTITION, PARTITION_OFFLINE, NO_SPLIT_KEY.
+        """Keys that divide a partition by ranges into `parts` parts of about the same size in bytes. `partition` is its
+        id, its leader proposes the keys, and `split` takes them. Raises UNKNOWN_PARTITION, PARTITION_OFFLINE,
+        NO_SPLIT_KEY.
         """
         checked_whole(partition, "partition", range(1 << 32))
         listed = self.control.partitions(admin_pb2.PartitionFilter(ids=[partition])).whole()
@@ -239,12 +243,12 @@ class Admin:
     ) -> Plan:
         """The plan that spreads replicas evenly over the nodes `to` (none: all LIVE ones). Nothing is changed.
 
-        `keyspaces` are those that are planned (none: all). `weights` are the shares of nodes in relation to each other.
-        Nodes in `drain` have nothing after this plan, but later plans and keyspaces may use them again; to take a node
-        out for good, use the method `drain`. `partitions` gives the replicas that partitions, by id, are to have, the
-        preferred leader first: then nothing else is planned. `rate_limit`, in bytes a second (0: no limit), is the most
-        that each node ships. Partitions that running operations move are left alone; with `queue` the plan begins where
-        those operations end.
+        Only these `keyspaces` are planned (none: all). `weights` are the shares of nodes in relation to each other: a
+        node of weight 2 gets twice as much as a node of weight 1. Nodes in `drain` have nothing after this plan, but
+        later plans and keyspaces may use them again; to take a node out for good, use the method `drain`. `partitions`
+        maps ids of partitions to their new replicas, the preferred leader first; with it, only these partitions are
+        planned. `rate_limit`, in bytes a second (0: no limit), is the most that each node ships. Partitions that
+        running operations move are left alone; with `queue` the plan begins where those operations end.
 
         Raises UNKNOWN_NODE, UNKNOWN_KEYSPACE, UNKNOWN_PARTITION, NOT_ENOUGH_NODES, NO_SOURCE.
         """
@@ -273,8 +277,9 @@ class Admin:
     def elect_leaders(
         self, *, keyspaces: Sequence[str] = (), partitions: Sequence[int] = (), reason: str = "", queue: bool = False
     ) -> Election:
-        """Let the first replica of each partition lead, in these keyspaces and of these partitions by id (none: all).
-        Raises UNKNOWN_KEYSPACE, UNKNOWN_PARTITION, OPERATION_RUNNING.
+        """Let the preferred leader of each partition lead, which is its first replica. The partitions are those of
+        these keyspaces, and those with these ids (neither given: all). Raises UNKNOWN_KEYSPACE, UNKNOWN_PARTITION,
+        OPERATION_RUNNING.
         """
         answer = self.control.elect_leaders(
             keyspaces, partitions, requested_by=self._requester, reason=reason, queue=queue

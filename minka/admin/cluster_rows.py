@@ -1,4 +1,4 @@
-"""Nodes and partitions as the cluster has them: what `Admin` returns. All times are in UTC, sizes in bytes."""
+"""Nodes and partitions, as `Admin` returns them. All times are in UTC, sizes in bytes."""
 
 from dataclasses import dataclass
 from datetime import datetime

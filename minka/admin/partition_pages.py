@@ -56,11 +56,11 @@ class Partitions:
         return self.status
 
     def close(self) -> None:
-        """Read no further."""
+        """End the call; no more partitions come."""
         self._call.cancel()
 
     def _next(self, timeout: float) -> admin_pb2.ListPartitionsResponse | None:
-        # A deadline would be over while somebody pages through the output.
+        # Each page has its own timer: a deadline for the whole call could end while somebody pages through the output.
         overdue = threading.Event()
 
         def give_up() -> None:

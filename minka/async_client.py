@@ -380,9 +380,10 @@ class AsyncClient(_Operations):
     raises `BatchError`, which names the keys that failed, their nodes and the reasons. The codes are:
 
     - OUTCOME_UNKNOWN, DEADLINE_EXCEEDED: a write may or may not have been done. The library never repeats such a write,
-    since somebody else's write may have come in between. Reads are repeated until the deadline. - TOO_LARGE,
-    INVALID_ARGUMENT, UNKNOWN_KEYSPACE: nothing was done. - Any other code is the node's last answer. If a repetition
-    was safe, the library repeated the call until the deadline.
+      since somebody else's write may have come in between. Reads are repeated until the deadline.
+    - TOO_LARGE, INVALID_ARGUMENT, UNKNOWN_KEYSPACE: nothing was done.
+    - Any other code is the node's last answer. If a repetition was safe, the library repeated the call until the
+      deadline.
 
     A key can't be watched: read it again, or follow all changes of a keyspace with `minka.spark`.
     """

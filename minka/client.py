@@ -241,7 +241,7 @@ class _Operations:
             while page := self._loop.run(_next_page(pages)):
                 yield page
         finally:
-            with contextlib.suppress(MinkaError):  # the client is closed, or the garbage collection ends this
+            with contextlib.suppress(MinkaError):  # the client may be closed already
                 self._loop.run(pages.aclose())
 
 

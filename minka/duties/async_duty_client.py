@@ -54,9 +54,9 @@ class AsyncClient:
     can use any node.
 
     `endpoints` are addresses host:port of some of the nodes; the one that answered last is asked first. Without
-    `endpoints` the cluster is the one that `minka.connect` would find. `timeout`, in seconds, holds for every call that
-    doesn't state its own. `tls` is for a cluster with TLS; its files are read at once, and a mistake in them raises
-    INVALID_CONFIG.
+    `endpoints` the cluster is the one that `minka.connect` would find. `timeout`, in seconds, holds for every call
+    without a `timeout` of its own. `tls` is for a cluster with TLS; its files are read at once, and a mistake in them
+    raises INVALID_CONFIG.
 
     Names of pallets, shards and duties have 1 to 256 printable characters, and a pallet's name has no slash. Every call
     raises `MinkaError`, whose `code` says why:
@@ -65,7 +65,7 @@ class AsyncClient:
       nothing. The client repeats a change only after a refusal that shows that nothing was done.
     - INVALID_ARGUMENT, and the codes that a method names: nothing was done.
     - UNREACHABLE, NO_CONTROLLER and other retriable codes: nothing was done. The client tried until the deadline, or
-      until it found that there is no node at any of the endpoints.
+      gave up early because none of the endpoints could be reached.
 
     Methods that change something take `consistency`. It names the nodes that have the change durably when the call
     returns: only the "leader" of the coordinator, a "quorum" of its voters, all "voters", or "all" voters and learners.
@@ -168,7 +168,7 @@ class AsyncClient:
         self, changes: Iterable[DutyChange], *, consistency: Consistency = "quorum", timeout: float | None = None
     ) -> list[DutyRow]:
         """Make all of the changes, or none: at most 1,000, of different duties, with payloads of at most 8 MiB
-        together. `minka.duties.changes` makes them.
+        together. The functions of `minka.duties.changes` make changes.
 
         Returns the duties as they are after the changes, in the order of the changes; for a deleted duty its last row.
         Payloads are left out. Raises UNKNOWN_PALLET, UNKNOWN_DUTY, DUTY_EXISTS, VERSION_MISMATCH, INVALID_DUTY,
@@ -194,9 +194,9 @@ class AsyncClient:
 
         `payload` is handed to the shard: at most 1 MiB; a str stands for its UTF-8 form. `weight`, 0 to
         1,000,000,000,000, is in the unit of the shards' capacities. A synthetic duty is on every shard that takes its
-        pallet. A stationary one isn't idempotent: once placed, it is never moved to balance. A lazy one ends when the
-        delegate no longer reports it. Raises DUTY_EXISTS (also if the existing duty is the same), UNKNOWN_PALLET, and
-        INVALID_DUTY for a synthetic duty that is also lazy or stationary.
+        pallet. A stationary duty isn't idempotent: once placed, it is never moved to balance the shards. A lazy duty
+        ends when the delegate no longer reports it. Raises DUTY_EXISTS (also if the existing duty is the same),
+        UNKNOWN_PALLET, and INVALID_DUTY for a synthetic duty that is also lazy or stationary.
         """
         made = changes_.create(
             pallet, duty, payload, weight=weight, synthetic=synthetic, stationary=stationary, lazy=lazy
@@ -214,7 +214,7 @@ class AsyncClient:
         consistency: Consistency = "quorum",
         timeout: float | None = None,
     ) -> DutyRow:
-        """Give a duty another payload or weight (None: as it is), and return its row, without the payload. The shards
+        """Give a duty another payload or weight (None: unchanged), and return its row, without the payload. The shards
         that have the duty hear of the change. Raises UNKNOWN_DUTY, VERSION_MISMATCH.
         """
         made = changes_.update(pallet, duty, payload, weight=weight, if_version=if_version)
@@ -272,10 +272,10 @@ class AsyncClient:
         with_payloads: bool = False,
         timeout: float | None = None,
     ) -> AsyncIterator[DutyStatus]:
-        """The duties of a pallet ("": all pallets) on a shard ("": any, or none), in the order in which they were
-        created; with `unplaced` only duties that no shard has, with `quarantined` only duties that are kept from shards
-        because attaching them failed or ended processes. The client asks page by page, each within `timeout` seconds,
-        so the list as a whole isn't a snapshot. Raises UNKNOWN_PALLET, UNKNOWN_SHARD.
+        """The duties of a pallet ("": all pallets) on a shard ("": on any shard or on none), in the order in which they
+        were created; with `unplaced` only duties that no shard has, with `quarantined` only duties that are kept from
+        shards because attaching them failed or ended processes. The client asks page by page, each within `timeout`
+        seconds, so the list as a whole isn't a snapshot. Raises UNKNOWN_PALLET, UNKNOWN_SHARD.
         """
         async for page in self._pages(pallet, shard, unplaced, quarantined, with_payloads, timeout):
             for status in page:
@@ -302,7 +302,8 @@ class AsyncClient:
     async def change_pallets(
         self, changes: Iterable[PalletChange], *, consistency: Consistency = "quorum", timeout: float | None = None
     ) -> builtins.list[Pallet]:
-        """Make all of the changes of pallets, or none: at most 1,000. `minka.duties.changes` makes them.
+        """Make all of the changes of pallets, or none: at most 1,000. The functions of `minka.duties.changes` make
+        changes.
 
         Returns the pallets as they are after the changes, in the order of the changes; for a deleted pallet its last
         row. Raises PALLET_EXISTS, PALLET_IN_USE, UNKNOWN_PALLET, VERSION_MISMATCH.
@@ -364,7 +365,7 @@ class AsyncClient:
         return messages.shards(await self._do(_calls.get_shards(names), timeout))
 
     async def compare_pallet(self, pallet: str, *, timeout: float | None = None) -> builtins.list[BalancerComparison]:
-        """The result of each balancer for the pallet as it is now. Raises UNKNOWN_PALLET."""
+        """The result that each kind of balancer would have for the pallet now. Raises UNKNOWN_PALLET."""
         return messages.comparisons(await self._do(_calls.compare_pallet(pallet), timeout))
 
     async def plan_rebalance(self, pallet: str, reason: str = "", *, timeout: float | None = None) -> Plan:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 class Capacity:
     """The most of a pallet that a shard can carry, in the unit of its duties' weights.
 
-    With 0 it is given none, and each duty that it has goes as soon as another shard has room for it. Synthetic duties
-    come in any case: they are on every shard that takes the pallet.
+    With 0 the shard gets no duties, and each duty that it has moves away as soon as another shard has room. Synthetic
+    duties come in any case: they are on every shard that takes the pallet.
     """
 
     weight: int
@@ -21,7 +21,7 @@ def _never(number: int, epoch: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Duty:
-    """A named piece of your own work, as a delegate is given it, and as clients return it.
+    """A named piece of your own work, as delegates get it and clients return it.
 
     Duties are equal if they have the same number and epoch: after an update the delegate gets a new object, which is
     equal to the old one. A client returns a duty with the epoch 0, and `is_held()` is False for it.
@@ -44,8 +44,8 @@ class Duty:
     def is_held(self) -> bool:
         """True if this process may act for the duty now: the process has the duty, and by its own clock it has
         clearance. The call sends nothing, so call it before each step that nobody else may do at the same time. A
-        process that was paused for too long sees False as soon as it goes on. Work that it had begun before is fenced
-        by `epoch`.
+        process that was paused for too long sees False as soon as it goes on. A step that it began before the pause may
+        still go on; give `epoch` to stores that can refuse such a step.
         """
         return self.holds(self.number, self.epoch)
 

@@ -88,13 +88,13 @@ NO_BALANCER = Pallet("f", balancer="even")  # type: ignore[arg-type]
 NO_KIND = Pallet("f", balancer=Balancer(kind="best"))  # type: ignore[arg-type]
 NO_ORDER = Pallet("f", balancer=Balancer(shard_order="one"))  # type: ignore[arg-type]
 BAD: list[tuple[str, Ask]] = [
-    ("a weight of -1: must be a whole number", lambda client: client.create("feeds", "bbc", weight=-1)),
-    ("a weight of 1.5: must be a whole number", lambda client: client.create("feeds", "bbc", weight=1.5)),
+    ("weight=-1 isn't a whole number", lambda client: client.create("feeds", "bbc", weight=-1)),
+    ("weight=1.5 isn't a whole number", lambda client: client.create("feeds", "bbc", weight=1.5)),
     ("a payload is int, not bytes or str", lambda client: client.create("feeds", "bbc", 7)),
     ("the payload .* isn't UTF-8 text", lambda client: client.update("feeds", "bbc", "\udcff")),
     ("lazy is 'yes', not bool", lambda client: client.create("feeds", "bbc", lazy="yes")),
-    ("consistency 'most': one of leader", lambda client: client.create("feeds", "bbc", consistency="most")),
-    (r"consistency \[\]: one of leader", lambda client: client.create("feeds", "bbc", consistency=[])),
+    ("consistency is 'most', not one of leader", lambda client: client.create("feeds", "bbc", consistency="most")),
+    (r"consistency is \[\], not one of leader", lambda client: client.create("feeds", "bbc", consistency=[])),
     ("the id of a duty is int, not str", lambda client: client.update("feeds", 7)),
     ("the name of a pallet is int, not str", lambda client: client.get(5, "bbc")),
     ("the id of a duty .* isn't UTF-8 text", lambda client: client.get("feeds", "\udcff")),
@@ -154,17 +154,17 @@ def test_a_change_shows_what_it_does(change: object, shown: str) -> None:
 
 MIB = 1 << 20
 LARGE: list[tuple[str, Ask]] = [
-    ("a payload of 1,048,577 bytes: 1,048,576 is", lambda client: client.create("feeds", "bbc", b"x" * (MIB + 1))),
-    ("a payload of 1,048,578 bytes", lambda client: client.update("feeds", "bbc", "ä" * (MIB // 2 + 1))),
+    ("a payload has 1,048,577 bytes; 1,048,576 is", lambda client: client.create("feeds", "bbc", b"x" * (MIB + 1))),
+    ("a payload has 1,048,578 bytes", lambda client: client.update("feeds", "bbc", "ä" * (MIB // 2 + 1))),
     (
-        "a request of 1,001 changes: 1,000",
+        "a request has 1,001 changes; 1,000",
         lambda client: client.change(changes.delete("f", f"{n}") for n in range(1001)),
     ),
     (
-        "with payloads of 9,437,184",
+        "a request has 9,437,184 bytes of payloads",
         lambda client: client.change(changes.create("f", f"{n}", b"x" * MIB) for n in range(9)),
     ),
-    ("a request of 1,001 names", lambda client: client.get_many([("f", f"{n}") for n in range(1001)])),
+    ("a request has 1,001 names", lambda client: client.get_many([("f", f"{n}") for n in range(1001)])),
     ("1,001 changes", lambda client: client.change_pallets(changes.delete_pallet(f"{n}") for n in range(1001))),
 ]
 

@@ -89,7 +89,7 @@ def test_without_endpoints_it_is_in_the_cluster_of_the_environment(monkeypatch: 
         ("the delegate is the class Fetcher: an instance is wanted", {"delegate": Fetcher}),
         ("the delegate is Delegate, which has no", {"delegate": Delegate()}),
         (
-            "the delegate is SimpleNamespace, of which attach can't be called",
+            "the delegate is SimpleNamespace, whose attach can't be called",
             {"delegate": SimpleNamespace(attach=1, detach=print)},
         ),
     ],

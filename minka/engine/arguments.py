@@ -20,7 +20,7 @@ def invalid(message: str) -> MinkaError:
 
 
 def checked_timeout(seconds: Any, name: str = "timeout") -> float:
-    """The argument `name`, a time in seconds. Only numbers can be compared; the limit is that of messages to nodes."""
+    """The argument `name`, a positive time in seconds. The limit is the most that a message to a node can hold."""
     if not isinstance(seconds, int | float) or not 0 < seconds <= MAX_SECONDS:
         raise invalid(f"{name}={clipped(repr(seconds))} isn't a positive time in seconds, up to {MAX_SECONDS:,}")
     return seconds
@@ -45,7 +45,7 @@ def checked_text(given: Any, what: str, problem_of: Callable[[str], str]) -> str
 
 
 def utf8(text: str, what: str) -> bytes:
-    """The UTF-8 form of the text. `what` says what it is."""
+    """The UTF-8 form of the text. `what` is the text's name in an error."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:

@@ -35,10 +35,10 @@ class Part:
     node: str = ""
     address: str = ""
     sent: bool = False
-    waits: bool = False  # until it is sent again
+    waits: bool = False  # True until it is sent again
     open: bool = True
     error: MinkaError | None = None  # the last refusal
-    scan: ScanBody | None = None  # then there are no keys
+    scan: ScanBody | None = None  # of a part of a scan, which has no keys
 
     def find_route(self) -> Route | None:
         """The route to the part's partition; None while it isn't known."""
@@ -67,7 +67,7 @@ class Client(Protocol):
         """The calls under way."""
 
     def send(self, part: Part) -> None:
-        """Give the part to the stream of the node that it is for."""
+        """Give the part to the stream of the node that should answer it."""
 
     def has_newer_route(self, part: Part) -> bool:
         """True if a newer row than the one by which the part was sent names a leader."""
@@ -77,7 +77,7 @@ class Client(Protocol):
 
 
 class Call:
-    """Parts under way towards one result, with one deadline."""
+    """A call's parts under way, its deadline and its result."""
 
     def __init__(self, client: Client, routes: KeyspaceRoutes, op: Op, timeout: float, deadline: float) -> None:
         self.op: Final = op
@@ -94,11 +94,11 @@ class Call:
         self._done: asyncio.Future[None] = client.loop.create_future()
 
     def add(self, place: int, keys: list[bytes], values: list[Any] | None, size: int, *, alone: bool = False) -> None:
-        """Put a part on its way."""
+        """Send a part."""
         self._add(Part(self, place, keys, values, size, alone))
 
     def add_scan(self, scan: ScanBody) -> None:
-        """Put a scan on its way."""
+        """Send a scan."""
         self._add(Part(self, 0, [], None, 0, alone=True, scan=scan))
 
     def _add(self, part: Part) -> None:
@@ -192,13 +192,13 @@ class Call:
         self._client.loop.call_later(delay_s(part.attempts, self._client.rng), self.send_again, part)
 
     def send_again(self, part: Part) -> None:
-        """Send a part that waits. A part that was sent meanwhile, is over, or has too little time, is left alone."""
+        """Send a part that waits, unless it was sent meanwhile, is over, or has too little time left."""
         if part.open and part.waits and self._client.loop.time() <= last_send(self.deadline, self._timeout):
             part.waits = False
             self._client.send(part)
 
     def _read_apart(self, part: Part) -> None:
-        """The values are too large for one answer: read them apart from other parts, then in halves."""
+        """Repeat a read whose values are too large for one answer: first apart from other parts, then in halves."""
         self._replace(part)
         middle = len(part.keys) // 2 if part.alone else 0
         for keys in (part.keys[:middle], part.keys[middle:]):

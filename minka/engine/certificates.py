@@ -1,7 +1,7 @@
 """The dates between which certificates are valid.
 
-The standard library gives these dates for a peer's certificate or an authority's, but not for this side's own, and a
-library for X.509 would be a dependency just for two dates. The dates are at a fixed place (RFC 5280, section 4.1), and
+The standard library gives these dates for a peer's certificate or an authority's, but not for this side's own, and an
+X.509 library would be a large dependency for two dates. The dates are at a fixed place (RFC 5280, section 4.1), and
 OpenSSL has checked the files before they are read here.
 """
 
@@ -44,7 +44,7 @@ def _validity(der: bytes) -> Validity:
 
 def _time(tag: int, text: bytes) -> float:
     if tag not in (_UTC_TIME, _GENERALIZED_TIME):
-        raise ValueError(f"no time: tag {tag}")
+        raise ValueError(f"a date has the tag {tag}, which isn't a time's")
     digits = text.decode("ascii")
     if tag == _UTC_TIME:  # the year has two digits: 50 to 99 are 19xx
         digits = ("19" if digits[:2] >= "50" else "20") + digits
@@ -52,7 +52,7 @@ def _time(tag: int, text: bytes) -> float:
 
 
 def _fields(der: bytes) -> list[tuple[int, bytes]]:
-    """The elements of a DER sequence's content: tag and content. Raises ValueError when there is none."""
+    """The tag and content of each element of a DER sequence. Raises ValueError if there is none."""
     found = list(_parts(der))
     if not found:
         raise ValueError("no certificate")
@@ -69,6 +69,6 @@ def _parts(der: bytes) -> Iterator[tuple[int, bytes]]:
             length = int.from_bytes(der[place : place + size])
             place += size
         if place + length > len(der):
-            raise ValueError("cut off")
+            raise ValueError("the certificate is cut off")
         yield tag, der[place : place + length]
         place += length

@@ -36,7 +36,7 @@ MAX_CALLS: Final = 100_000
 _CONNECT_TIMEOUT_S: Final = 2.0
 _TABLE_TIMEOUT_S: Final = 1.0  # the time for one node to give its table
 _HEDGE_S: Final = 0.1  # after this time without an answer the next node is asked, too
-_MAX_ASKED: Final = 5  # nodes asked for the table in one refresh, once there is one
+_MAX_ASKED: Final = 5  # the most nodes asked in one refresh, once the client has a table
 _REFRESH_GAP_S: Final = 0.03  # between two refreshes
 _KEYSPACE_TRIES: Final = 7  # refreshes in about 0.5 s before a keyspace counts as unknown: a node may lag a little
 # After one of these codes, a client without a table asks again until its call's deadline: a node is there, but is slow
@@ -46,7 +46,7 @@ _log: Final = logging.getLogger("minka")
 
 
 class Core:
-    """The part of a client that belongs to its event loop; it is made with the first call."""
+    """The part of a client that its handles share. It belongs to the event loop of the first call."""
 
     loop: asyncio.AbstractEventLoop
 
@@ -64,8 +64,8 @@ class Core:
         self._refresh: asyncio.Task[MinkaError | None] | None = None
         self._refreshed_at = float("-inf")
         self._wanted: Final = Wanted()
-        self._wants_newer = False  # rows than are here, and not only those that are missing
-        self._fetches_newer = False  # now
+        self._wants_newer = False  # fetch newer rows of what is here, too, not only missing rows
+        self._fetches_newer = False  # such a fetch is under way
         self._timer: asyncio.TimerHandle | None = None
         self._state = "new"
 
@@ -118,7 +118,7 @@ class Core:
         self.loop.call_soon(part.call.refused, part, why)
 
     def _lacks_row(self, part: Part) -> bool:
-        """True if the partition's row is yet to come; then the part waits for the row."""
+        """True if the partition's row hasn't come yet; then the part waits for the row."""
         routes = part.call.routes
         if not isinstance(routes, HashRoutes) or not self._wanted.need_slot(routes.name, part.place):
             return False
@@ -168,7 +168,8 @@ class Core:
 
     def _on_quiet(self, address: str) -> None:
         """A node is silent: find out which nodes lead its partitions now. Once other nodes lead them, reads no longer
-        wait for the silent node. Writes still do while the controller hears that node, since it will then answer them.
+        wait for the silent node. Writes still wait as long as the controller hears that node, since the node will then
+        answer them.
         """
         if self._state == "closed":
             return
@@ -192,7 +193,7 @@ class Core:
         self._state = "open"
 
     async def _look_for(self, name: str, deadline: float) -> None:
-        """Refresh until the keyspace is there, or counts as unknown since enough tables lacked it."""
+        """Refresh until the keyspace is there. It counts as unknown once `_KEYSPACE_TRIES` tables have lacked it."""
         missing_from, error = 0, None
         self._wanted.need(name)
         for attempt in itertools.count(1):
@@ -200,13 +201,13 @@ class Core:
             await asyncio.wait([refresh], timeout=deadline - self.loop.time())
             if self._state == "closed":
                 raise MinkaError(Code.UNREACHABLE, "the client was closed")
-            if not refresh.done() or self.loop.time() >= deadline:  # a timer may ring a little early
+            if not refresh.done() or self.loop.time() >= deadline:  # a timer may end a little early
                 why = f": {clipped(error.message)}" if error is not None else ""
                 raise MinkaError(Code.DEADLINE_EXCEEDED, f"no partition table in time{why}")
             error = refresh.result()
             if self._wanted.has(name):
                 return
-            if error is not None and _is_final(error) and not self._wanted.lacks(name):  # so that was refused
+            if error is not None and _is_final(error) and not self._wanted.lacks(name):  # so this keyspace was refused
                 raise error
             missing_from += error is None and not self.table.knows(name)
             if missing_from == _KEYSPACE_TRIES:
@@ -235,7 +236,7 @@ class Core:
         except (asyncio.CancelledError, GeneratorExit):
             goes_on = False  # the client ends, or its loop
             raise
-        finally:  # also after an unforeseen error: a refresh that stayed would be the last one
+        finally:  # also after an unforeseen error: if `_refresh` stayed set, no other would begin
             self._refreshed_at = self.loop.time()
             self._refresh, self._fetches_newer = None, False
             if goes_on:
@@ -294,7 +295,7 @@ class Core:
         return changed
 
     async def _fetch_table(self, request: admin_pb2.GetTableRequest, avoid: str) -> admin_pb2.GetTableResponse:
-        """The first node's answer: its table, the changes since this client's table, or nothing newer."""
+        """The first answer of any node: its table, the changes since this client's table, or nothing newer."""
         addresses = list(dict.fromkeys([*self._endpoints, *self.table.addresses()]))
         self.rng.shuffle(addresses)
         addresses.sort(key=lambda address: address == avoid)
@@ -303,7 +304,7 @@ class Core:
         asked: dict[asyncio.Task[admin_pb2.GetTableResponse], str] = {}
         try:
             while waiting or asked:
-                if waiting:  # the last one was slow, or refused
+                if waiting:  # the node that was asked last is slow, or refused
                     address = waiting.pop()
                     asked[self.loop.create_task(self._ask_for_table(address, request))] = address
                 done, _ = await asyncio.wait(

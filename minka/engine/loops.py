@@ -31,7 +31,7 @@ os.register_at_fork(before=_making.acquire, after_in_parent=_making.release, aft
 
 
 class SharedLoop:
-    """The loop and its thread, which ends with the process."""
+    """An event loop and its thread, which both end with the process."""
 
     def __init__(self, name: str) -> None:
         self.loop: Final = _new_event_loop()
@@ -52,7 +52,7 @@ class AsyncClosable(Protocol):
 
 
 class ClientLoop:
-    """One client's part of the shared loop: its calls, and its end."""
+    """A synchronous client's access to the shared loop. It knows the client's calls under way."""
 
     def __init__(self) -> None:
         self._shared: Final = _shared_loop()
@@ -89,8 +89,8 @@ class ClientLoop:
         return future
 
     def stop(self, client: AsyncClosable, process: int) -> None:
-        """Close the client, and answer callers that wait in other threads. `process`: the id of the process that made
-        the client; in a child that was forked from it there is nothing to close.
+        """Close the client, and answer callers that wait in other threads. `process` is the id of the process that made
+        the client; in a child that was forked from it, this does nothing.
         """
         if process != os.getpid():
             return
@@ -98,7 +98,7 @@ class ClientLoop:
             self._stopping = True
             closing = asyncio.run_coroutine_threadsafe(client.close(), self._shared.loop)
             calls = list(self._calls)
-        if threading.current_thread() is self._shared.thread:  # the garbage collector found the client here
+        if threading.current_thread() is self._shared.thread:  # the garbage collector's call: this thread can't wait
             return
         closing.result(_CLOSE_TIMEOUT_S)
         for call in concurrent.futures.wait(calls, _CLOSE_TIMEOUT_S / 2).not_done:
@@ -128,6 +128,6 @@ def _end(loop: asyncio.AbstractEventLoop, thread: threading.Thread, process: int
 def _new_event_loop() -> asyncio.AbstractEventLoop:
     try:
         import uvloop
-    except ImportError:  # not on every platform, and only makes clients faster
+    except ImportError:  # it isn't there on every platform, and only makes clients faster
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()

@@ -29,6 +29,6 @@ def asks_for_table(error: MinkaError) -> bool:
 
 
 def delay_s(attempt: int, rng: Random) -> float:
-    """Seconds before the repetition after the attempt-th try, 1 for the first: exponential, capped, with jitter."""
+    """The seconds to wait after a try (1 for the first): exponential with a limit and jitter."""
     assert attempt >= 1, attempt
     return min(_MAX_DELAY_S, _FIRST_DELAY_S * 2.0 ** min(attempt - 1, 20)) * rng.uniform(0.5, 1.0)

@@ -97,7 +97,7 @@ class _Stretch:
         return page
 
     async def close(self) -> None:
-        """Ask for nothing more."""
+        """Stop reading pages ahead."""
         self._task.cancel()
         await asyncio.wait([self._task])
 

@@ -24,8 +24,8 @@ _CONNECT_S: Final = 2.0
 
 
 class NodeStream:
-    """Sends parts to one node and hands them their answers: a `Receiver`. It connects when there is something to
-    send.
+    """Sends parts to one node, and gives their calls the answers, as the connection's `Receiver`. It connects when
+    there is something to send.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class NodeStream:
     # The receiver
 
     def received(self, content: bytes) -> None:
-        """The answers of a frame."""
+        """Give the answers in a frame to their calls."""
         self._heard_at = self._loop.time()
         try:
             response = decode_response(content)

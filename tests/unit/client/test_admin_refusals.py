@@ -18,7 +18,7 @@ PLAN = admin_pb2.Plan(digest="4711", created_ms=1_700_000_000_000, moves=MOVES, 
 Ask = Callable[[Any], Any]
 WRONG: list[tuple[str, Ask]] = [
     ("partitions is '8', not int", lambda admin: admin.create_keyspace("f", partitions="8")),
-    ("partitions is -1: 0 to 4,294,967,295", lambda admin: admin.create_keyspace("f", partitions=-1)),
+    ("partitions is -1, not from 0 to 4,294,967,295", lambda admin: admin.create_keyspace("f", partitions=-1)),
     ("partitions is True, not int", lambda admin: admin.create_keyspace("f", partitions=True)),
     ("max_bytes and max_ops are for", lambda admin: admin.create_keyspace("f", partitions=4, max_bytes=1 << 30)),
     ("max_bytes and max_ops are for", lambda admin: admin.create_keyspace("f", partitions=4, max_ops=0)),
@@ -37,7 +37,7 @@ WRONG: list[tuple[str, Ask]] = [
     ("rate_limit is -1: 0 to", lambda admin: admin.limit(3, -1)),
     ("rate_limit is 18446744073709551616: 0 to", lambda admin: admin.drain("cyrene", rate_limit=1 << 64)),
     ("limit is 'x', not int", lambda admin: admin.operations("x")),
-    ("limit is 0: 1 to 1,000", lambda admin: admin.operations(0)),
+    ("limit is 0, not from 1 to 1,000", lambda admin: admin.operations(0)),
     ("'x' isn't a positive time", lambda admin: admin.wait(3, "x")),
     ("drain is 'cyrene', not a list of str", lambda admin: admin.plan_reassign(drain="cyrene")),
     ("to is 'cyrene', not a list of str", lambda admin: admin.plan_reassign(to="cyrene")),

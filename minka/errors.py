@@ -262,7 +262,7 @@ class Code(Enum):
 
     CHANGES_GONE = CodeInfo(
         "The nodes no longer keep these changes: their logs don't go back so far.",
-        "Read the whole keyspace again, and follow it from there; storage.change_retention_mib is the size that they keep.",
+        "Read the whole keyspace again, and follow it from there; storage.change_retention_mib says how much is kept.",
         False,
         "NOT_FOUND",
     )

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Playground:
-    """A running playground: its process, its control socket and where its nodes listen."""
+    """A running playground: its process, its control socket and its nodes' endpoints."""
 
     pid: int
     socket: str
@@ -39,7 +39,7 @@ def read() -> Playground | None:
     try:
         with open(_file(), encoding="utf-8") as file:
             if os.fstat(file.fileno()).st_uid != os.getuid():
-                return None  # the folder may be everybody's
+                return None  # another user's: everybody may write to the folder for temporary files
             content = json.load(file)
         found = Playground(int(content["pid"]), str(content["socket"]), tuple(map(str, content["endpoints"])))
     except (OSError, ValueError, KeyError, TypeError):
@@ -48,7 +48,7 @@ def read() -> Playground | None:
 
 
 def write(playground: Playground) -> None:
-    """Write the file, in the place of an older one."""
+    """Write the file, and replace an older one."""
     import tempfile
 
     target = path()

@@ -34,7 +34,7 @@ def encode_value(row: Mapping[str, Any]) -> bytes:
     """The value of a row, which maps columns' names to bool, int, float, Decimal, str, bytes, date, datetime, UUID,
     None, and lists, tuples and mappings (with keys of text) of those.
 
-    Raises MinkaError(INVALID_ARGUMENT) with the column that is of another type.
+    Raises MinkaError(INVALID_ARGUMENT), which names the column, if one is of another type.
     """
     plain = {name: _plain(value, name) for name, value in _named(row, "the row")}
     try:
@@ -48,7 +48,7 @@ def encode_value(row: Mapping[str, Any]) -> bytes:
 def decode_value(value: bytes, *, exact: bool = False) -> dict[str, Any]:
     """The columns of a value, as JSON has them: dates, timestamps, bytes and NaN come back as text. Numbers with a
     point or an exponent are floats, which can't hold decimals of more than 15 digits; with `exact` they are Decimals
-    instead. Raises INVALID_ARGUMENT when it isn't a JSON object in UTF-8.
+    instead. Raises INVALID_ARGUMENT if the value isn't a JSON object in UTF-8.
     """
     try:
         return (_EXACT_DECODER if exact else _DECODER).decode(value)

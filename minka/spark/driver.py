@@ -62,7 +62,7 @@ def _end_process() -> None:
     if gateway is not None:
         process = gateway.proc
         gateway.shutdown()
-        process.stdin.close()  # Spark's process waits for that
+        process.stdin.close()  # Spark's process ends when its stdin is closed
         process.wait()
 
 

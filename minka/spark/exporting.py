@@ -21,7 +21,7 @@ from minka.spark.report import Report, timestamp
 from minka.spark.source import MinkaDataSource
 from minka.tls import Tls
 
-# White space would be trimmed. A null is a field with nothing in it, and empty text is "".
+# By default Spark would trim white space. A null becomes an empty field, and empty text becomes "".
 _CSV: Final = {
     "header": "true",
     "escape": '"',
@@ -40,7 +40,7 @@ class ExportReport(Report):
     destination: str
     file_format: str
     since: Mapping[str, int] | None = None
-    versions: Mapping[str, int]  # by partition id (text): all up to this offset of its log is in the files
+    versions: Mapping[str, int]  # by partition id (text): the files have everything up to this offset of its log
 
 
 def export(

@@ -15,7 +15,7 @@ _MAX_FILE_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Pem:
-    """The contents of the files."""
+    """The contents of the three files."""
 
     ca: bytes
     cert: bytes
@@ -147,11 +147,11 @@ def _content(path: "str | Path") -> tuple[bytes, os.stat_result]:
 
 
 def _others_who_read(key: os.stat_result) -> str:
-    """The users besides its owner who can read the private key, but must not by PostgreSQL's rule, as text for people;
-    "" if there are none.
+    """The users, as text for people, who can read the private key although PostgreSQL's rule forbids it; "" if there
+    are none.
 
-    A group may read a key that root owns: so a service can use the system's store of keys, or secrets of Kubernetes
-    (PostgreSQL, "Secure TCP/IP Connections with SSL").
+    A group may read a key that root owns, so that a service can use the system's store of keys, or secrets of
+    Kubernetes (PostgreSQL, "Secure TCP/IP Connections with SSL").
     """
     if key.st_mode & (stat.S_IRWXO):
         return "everybody"

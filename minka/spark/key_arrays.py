@@ -1,6 +1,5 @@
-"""Keys of columns for whole Arrow arrays at once.
-
-The bytes are the same as those of `minka.rows.encode_key`.
+"""Encodes and decodes keys for whole Arrow arrays of columns at once. The bytes are those of
+`minka.rows.encode_key`.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +19,7 @@ _Words = npt.NDArray[np.uint64]
 _Numbers = npt.NDArray[np.int64]
 _Flags = npt.NDArray[np.bool_]
 
-_LEAST_OF_SIZE: Final = np.array([1 << 8 * size for size in range(8)], np.uint64)  # the least that needs size + 1 bytes
+_LEAST_OF_SIZE: Final = np.array([1 << 8 * size for size in range(8)], np.uint64)  # the least number of size + 1 bytes
 _SIGN: Final = np.uint64(1 << 63)
 _ALL: Final = ~np.uint64(0)
 _PADDING: Final = 18  # the most bytes that are read from the beginning of a column
@@ -135,7 +134,7 @@ def _as_integers(column: pa.Array, name: str) -> _Numbers:
 
 
 def _binary(data: _Bytes, lengths: npt.NDArray[np.integer[Any]] | int) -> pa.BinaryArray:
-    """A binary array; of each row of the matrix it has the first `lengths` bytes."""
+    """A binary array with the first `lengths` bytes of each row of the matrix."""
     rows, width = data.shape
     offsets = np.zeros(rows + 1, np.int32)
     offsets[1:] = np.cumsum(np.broadcast_to(lengths, rows))
@@ -255,7 +254,7 @@ class _Keys:
         self._terminators: npt.NDArray[np.int64] | None = None
 
     def codes(self) -> tuple[_Bytes, _Flags]:
-        """The type codes of the next column, and which rows are null there."""
+        """The type codes of the next column, and flags for the rows that are null there."""
         codes = self.data[self.at]
         self.bad |= self.at >= self.ends
         return codes, codes == key_format.NULL
@@ -299,7 +298,7 @@ def decode_keys(keys: pa.Array, types: Sequence[pa.DataType]) -> list[pa.Array]:
         columns = [_decoder(kind, f"column {number}")(rows, kind) for number, kind in enumerate(types, 1)]
     except pa.ArrowInvalid as error:
         _refuse_first(keys, np.ones(len(keys), np.bool_), types)
-        raise MinkaError(Code.INVALID_ARGUMENT, f"no keys of columns: {error}") from None
+        raise MinkaError(Code.INVALID_ARGUMENT, f"not keys of columns: {error}") from None
     bad = rows.bad | (rows.at != rows.ends)
     if bad.any():
         _refuse_first(keys, bad, types)
@@ -394,7 +393,7 @@ def _decode_integer(rows: _Keys, kind: pa.DataType) -> pa.Array:
 
 
 def _magnitudes(words: _Words, sizes: npt.NDArray[np.int64], negative: _Flags) -> _Words:
-    """The first `sizes` bytes (0 to 8) of each word as a number; of a negative one the absolute value."""
+    """The first `sizes` bytes (0 to 8) of each word as a number; for a negative number its absolute value."""
     unused = (64 - 8 * sizes).astype(np.uint64)
     some = unused < 64
     unused = np.minimum(unused, 63)

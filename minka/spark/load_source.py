@@ -60,8 +60,8 @@ def without_fingerprint(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def refuse_another(found: Load, marks: Mapping[str, str]) -> None:
-    """Raises LOAD_EXISTS if the load was begun with another fingerprint. A load that another program began without a
-    fingerprint is accepted.
+    """Raise LOAD_EXISTS if the load was begun with another fingerprint. This accepts a load that another program began
+    without a fingerprint.
     """
     try:
         before = json.loads(found.job)[_FINGERPRINT]
@@ -74,7 +74,7 @@ def refuse_another(found: Load, marks: Mapping[str, str]) -> None:
 
 
 def refuse_foreign(spark: SparkSession, folder: str) -> None:
-    """Raises INVALID_ARGUMENT if the folder, which the bad rows are to replace, has any other files in it."""
+    """Raise INVALID_ARGUMENT if the folder has other files than bad rows: the new bad rows would replace them."""
     reader = spark.read.option("recursiveFileLookup", "true")
     try:
         paths = [row.path for row in reader.format("binaryFile").load(folder).select("path").collect()]

@@ -50,7 +50,7 @@ class LoadTask:
     refuses_repeated: bool
 
     def ingest(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write the file and upload it. Returns a row that names the file for the commit."""
+        """Write the rows to a file and upload it. Yields a row that names the file for the commit."""
         spare_the_collector()
         load = Load.FromString(self.load)
         self._check_goes_on(load)
@@ -111,8 +111,8 @@ class LoadTask:
 
 
 class _Rows:
-    """The rows to write, in batches, without the rows that are left out. Rows of both kinds are counted. If it
-    `compares`, rows that the keyspace has with the same values count as written.
+    """The rows that a task has to write, in batches. It leaves out rows whose key came before or is in the keyspace,
+    and counts all rows. With `compares`, rows that the keyspace has with the same values count as written.
     """
 
     def __init__(self, task: LoadTask, batches: Iterator[pa.RecordBatch], *, compares: bool = False) -> None:

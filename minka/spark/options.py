@@ -23,7 +23,7 @@ class SourceOptions:
     keyspace: str
     key_columns: tuple[str, ...] = ()  # none: the column `key`
     key_format: KeyFormat = "binary"
-    split_bytes: int = 256 * MIB  # a partition with more than twice as many bytes is read by several tasks; 0: none is
+    split_bytes: int = 256 * MIB  # several tasks read a partition of more than twice this; 0: one task
     delete_column: str = ""
     batch_bytes: int = 2 * MIB  # keys and values in one write
     timeout: float = 60.0  # seconds for which a partition may have no leader that answers
@@ -79,7 +79,7 @@ def _key_format(given: str, key_columns: tuple[str, ...]) -> KeyFormat:
         text = f"option 'keyFormat' is {given!r}; there are {', '.join(get_args(KeyFormat))}"
         raise MinkaError(Code.INVALID_ARGUMENT, text)
     if given == "columns" and not key_columns:
-        raise MinkaError(Code.INVALID_ARGUMENT, "option 'keyFormat' is 'columns', and 'keyColumns' names none")
+        raise MinkaError(Code.INVALID_ARGUMENT, "option 'keyFormat' is 'columns', but 'keyColumns' names no column")
     if given != "columns" and len(key_columns) > 1:
         text = f"a key of {len(key_columns)} columns can't have keyFormat {given!r}; 'columns' keeps their order"
         raise MinkaError(Code.INVALID_ARGUMENT, text)
@@ -115,6 +115,6 @@ def _tls(options: Mapping[str, str]) -> Tls | None:
     if not any(paths.values()):
         return None
     if missing := [name for name, path in paths.items() if not path]:
-        text = f"option 'tls{missing[0].capitalize()}' is missing: the three of TLS come together"
+        text = f"option 'tls{missing[0].capitalize()}' is missing: tlsCa, tlsCert and tlsKey go together"
         raise MinkaError(Code.INVALID_ARGUMENT, text)
     return Tls(**paths)

@@ -34,7 +34,7 @@ class PairColumns:
     value_form: Form = "auto"
 
     def __post_init__(self) -> None:
-        """Raises INVALID_ARGUMENT for a str: its letters would be columns."""
+        """Raises INVALID_ARGUMENT for a str, whose letters would count as columns."""
         for names in (self.key, self.value):
             items(names, "names of columns")
 
@@ -70,7 +70,7 @@ class PairColumns:
 
 
 def chosen(name: str, value: str, choices: Sequence[str]) -> None:
-    """Raises INVALID_ARGUMENT if the value of this option isn't one of the choices."""
+    """Raise INVALID_ARGUMENT if the value of this option isn't one of the choices."""
     if value not in choices:
         raise MinkaError(Code.INVALID_ARGUMENT, f"{name} is {value!r}; there are {', '.join(choices)}")
 
@@ -89,8 +89,8 @@ def pairs_of(frame: DataFrame, columns: PairColumns, *others: Column) -> DataFra
 
 
 def problem_of(frame: DataFrame) -> Column:
-    """The reason why a pair can't be in a keyspace, as text; null if it can. It looks at `key`, `value` and, if it is
-    there, UNREADABLE.
+    """The reason why a pair can't be in a keyspace, as text; null if it can. It depends on the columns `key`, `value`
+    and, if the data frame has it, UNREADABLE.
     """
     key, value, size = F.col("key"), F.col("value"), F.octet_length
     is_unreadable = F.col(UNREADABLE).isNotNull() if UNREADABLE in frame.columns else F.lit(False)

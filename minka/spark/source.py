@@ -34,9 +34,9 @@ class MinkaDataSource(DataSource):
         return "minka"
 
     def schema(self) -> str:
-        """The schema if none is given. Raises INVALID_ARGUMENT with the option keyColumns, which needs one."""
+        """The default schema. Raises INVALID_ARGUMENT with the option keyColumns, which needs a schema."""
         if self._options.key_columns:
-            text = 'with the option keyColumns the types of the columns are needed: .schema("a INT, b STRING, …")'
+            text = 'the option keyColumns needs the types of the columns: .schema("a INT, b STRING, …")'
             raise MinkaError(Code.INVALID_ARGUMENT, text)
         return DEFAULT_SCHEMA
 

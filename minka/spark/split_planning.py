@@ -1,7 +1,7 @@
-"""Finds keys that divide a keyspace by ranges before it is filled, so that ranges get equal bytes.
+"""Finds the keys at which to divide a keyspace by ranges, before it is filled, so that all ranges get equal bytes.
 
 Rows are sampled in proportion to their bytes, so that a row of 1 MB counts a thousand times as much as one of 1 kB. A
-few large rows can fill a range, which a sample with equal chances would miss.
+few large rows can fill a range, but a sample with equal chances for all rows would miss them.
 """
 
 from bisect import bisect_left
@@ -23,7 +23,7 @@ from minka.spark.report import Report, timestamp
 _SAMPLES_A_RANGE: Final = 2048
 _LEAST_SAMPLES: Final = 65_536
 _MOST_SAMPLES: Final = 1_000_000
-_ROW_BYTES: Final = 16  # bytes that a row costs a node besides its key and value, about
+_ROW_BYTES: Final = 16  # about the bytes that a row costs a node besides its key and value
 MAX_RANGES: Final = 5000
 
 
@@ -66,7 +66,7 @@ def splits(
     SPARK_FAILED.
     """
     if not 2 <= ranges <= MAX_RANGES:
-        raise MinkaError(Code.INVALID_ARGUMENT, f"{ranges} ranges: 2 to {MAX_RANGES} are possible")
+        raise MinkaError(Code.INVALID_ARGUMENT, f"ranges={ranges} isn't from 2 to {MAX_RANGES}")
     with running("splits", spark, ["weigh", "sample"], on_progress) as job:
         found = pairs_of(source, columns)
         pairs = found.where(problem_of(found).isNull())

@@ -22,7 +22,7 @@ _Offset = dict[str, Any]
 
 
 class Segment(NamedTuple):
-    """Changes of a partition after one offset of its log, up to and with another one."""
+    """The changes of a partition from after the offset `after` of its log up to and including `until`."""
 
     partition_id: int
     after: int
@@ -39,7 +39,7 @@ class Lineage(InputPartition):
 
 
 class ChangeStreamReader(DataSourceStreamReader):
-    """Reads changes. One reader is made for a query, and one in each task. An offset of the stream is {"offsets":
+    """Reads changes. PySpark makes one reader for a query, and one in each task. An offset of the stream is {"offsets":
     {partition: offset}, "begins": the same for partitions that were split off since the offset before}.
     """
 
@@ -64,7 +64,7 @@ class ChangeStreamReader(DataSourceStreamReader):
             known = {int(id_): offset for id_, offset in start["offsets"].items()}
             rows = {row.id: row for row in client.partitions(keyspace)}
             if merged := sorted(known.keys() - rows.keys()):
-                text = f"partition {merged[0]} was merged into another one; what was not read of it is gone"
+                text = f"partition {merged[0]} was merged into another one; its changes that were not read are gone"
                 raise MinkaError(Code.CHANGES_GONE, text)
             begins: dict[int, int] = {}
             for id_ in sorted(rows.keys() - known.keys()):
@@ -86,7 +86,7 @@ class ChangeStreamReader(DataSourceStreamReader):
             return known[id_] if id_ in known else begins[id_]
         parent = rows[id_].split_from
         if parent not in rows:
-            text = f"partition {id_} is new, and the one from which it was split off is gone"
+            text = f"partition {id_} is new, but the partition from which it was split off is gone"
             raise MinkaError(Code.CHANGES_GONE, text)
         begins[id_] = client.child_at(parent, self._find_begin(client, rows, parent, known, begins), id_)
         return begins[id_]
@@ -136,7 +136,7 @@ class ChangeReader(DataSourceReader):
         self._stream = ChangeStreamReader(options, layout)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The inputs of the tasks, as of `ChangeStreamReader`. Raises CHANGES_GONE."""
+        """The inputs of the tasks, as `ChangeStreamReader` makes them. Raises CHANGES_GONE."""
         now = self._stream.latestOffset(self._since, None)
         return [*self._stream.partitions(self._since, now)] or [Lineage(())]
 

@@ -1,4 +1,4 @@
-"""Values of columns (JSON objects, see `minka.rows.values`) as Arrow arrays of given types."""
+"""Converts values of columns (JSON objects, see `minka.rows.values`) to Arrow arrays of given types."""
 
 from base64 import b64decode
 from collections.abc import Callable, Sequence

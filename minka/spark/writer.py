@@ -1,4 +1,4 @@
-"""Writes a data frame's rows into a keyspace, in batches, at most two of which are not acknowledged."""
+"""Writes a data frame's rows into a keyspace, in batches. At most two batches are under way at the same time."""
 
 import time
 from collections import deque
@@ -25,7 +25,7 @@ Pairs = dict[bytes, bytes | None]
 
 @dataclass
 class Written(WriterCommitMessage):
-    """The counts of a task."""
+    """The number of puts, deletes and bytes of a task."""
 
     puts: int
     deletes: int
@@ -97,8 +97,8 @@ def write_batches(client: Client, batches: Iterable[Pairs], timeout: float) -> N
 
 
 def _write(client: Client, pairs: Pairs, timeout: float) -> None:
-    """Write a batch, and repeat it for `timeout` seconds. It may be written twice, which changes nothing. Raises the
-    error of the last try.
+    """Write a batch, and repeat it for `timeout` seconds. Writing it twice does no harm. Raises the error of the last
+    try.
     """
     puts = {key: value for key, value in pairs.items() if value is not None}
     deletes = [key for key, value in pairs.items() if value is None]

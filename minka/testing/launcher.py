@@ -21,10 +21,10 @@ from weakref import finalize
 from minka.errors import Code, MinkaError
 
 _LAUNCHERS: Final = 3  # so that nodes hash strings by different seeds, as real ones do
-# Variables that count when a process begins, or when minkad is imported.
+# Prefixes of variables that have an effect only when a process begins, or when minkad is imported.
 _EARLY: Final = ("LD_", "PYTHON", "MALLOC_", "MINKA_FAILPOINTS_FILE")
 # Nodes don't get these variables: they come from the service manager of the process that starts the cluster, and are
-# for that process alone.
+# meant only for that process.
 _NOT_INHERITED: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID")
 _PR_SET_PDEATHSIG: Final = 1
 _CLONE_NEWNET: Final = 0x40000000
@@ -32,13 +32,13 @@ _CLONE_NEWNET: Final = 0x40000000
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A node that is to be started. Sessions matter since Linux shares processors out among sessions first."""
+    """What the launcher needs to start a node. Sessions matter, since Linux first divides processors among sessions."""
 
     config: Path
     log: Path
     env: dict[str, str]
     own_session: bool
-    network: Path | None  # the file that stands for its network namespace; None: this process's
+    network: Path | None  # the file of its network namespace; None: the namespace of this process
 
 
 class NodeProcess:
@@ -79,7 +79,7 @@ class NodeProcess:
                 if self.returncode is None:
                     try:
                         self.returncode = self._launcher.ask("status", self.pid)
-                    except MinkaError:  # its nodes end with it
+                    except MinkaError:  # the launcher has ended, and its nodes end with it
                         self.returncode = -signal.SIGKILL
         return self.returncode
 
@@ -96,7 +96,7 @@ class Launcher:
                 stdin=subprocess.DEVNULL,
                 env=self._env,
                 pass_fds=[theirs.fileno()],
-                process_group=0,  # a Ctrl-C is for the process that runs the cluster
+                process_group=0,  # a Ctrl-C is meant for the process that runs the cluster
             )
         self._connection: Final = Connection(ours.detach())
         self._lock: Final = Lock()
@@ -109,7 +109,7 @@ class Launcher:
         return NodeProcess(self.ask("start", node, may_fork), self)
 
     def ask(self, *request: Any) -> Any:
-        """The answer to a request to the process."""
+        """Send a request to the launcher's process, and return its answer."""
         with self._lock:
             try:
                 self._connection.send(request)
@@ -124,12 +124,12 @@ def _end(connection: Connection, process: "subprocess.Popen[bytes]") -> None:
 
 
 def launcher(index: int) -> Launcher:
-    """The launcher for the cluster's node of this index. It is kept for all clusters of this process."""
+    """The launcher for the cluster's node of this index. All clusters of this process share it."""
     return _launcher(index % _LAUNCHERS, os.getpid())
 
 
 @cache
-def _launcher(index: int, pid: int) -> Launcher:  # the arguments are the key
+def _launcher(index: int, pid: int) -> Launcher:  # the cache's key is the arguments
     return Launcher()
 
 
@@ -152,7 +152,7 @@ def _early(env: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if name.startswith(_EARLY)}
 
 
-# In the process
+# In the launcher's process
 
 
 def serve(descriptor: int) -> None:
@@ -183,7 +183,7 @@ def _fork(*, preloaded: bool) -> int:
     if preloaded:
         import_module("minkad.node.daemon")
         gc.collect()
-        gc.freeze()  # the collector writes to the objects that it looks at, and so to pages that nodes share
+        gc.freeze()  # a collection would write to all objects, and so to the memory pages that nodes share
     launcher_pid = os.getpid()
     pid = os.fork()
     if pid == 0:

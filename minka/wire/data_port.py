@@ -20,7 +20,7 @@ from minka.errors import Code, MinkaError
 from minka.v1 import errors_pb2
 
 PREFACE: Final = b"\x00minka\x01"
-"""No request of a Redis client begins with its first byte. The last one is the protocol's version."""
+"""No request of a Redis client begins with the first of these bytes. The last byte is the protocol's version."""
 
 MAX_FRAME_BYTES: Final = 128 * 1024 * 1024
 _HEADER_BYTES: Final = 5
@@ -36,19 +36,20 @@ class Purpose(StrEnum):
     KV = "kv"  # `wire.Request`s of a client, and `wire.Response`s
     APPEND = "append"  # a leader's stream to a follower: see minkad.replication.frames
     SHIP = "ship"  # a checkpoint
-    PING = "ping"  # each frame is answered with an empty one: see minkad.data_port.watch
+    PING = "ping"  # the other side answers each frame with an empty one: see minkad.data_port.watch
     RAFT = "raft"  # messages of the coordinator's Raft group, in one direction: see minkad.data_port.raft
 
 
 class Hello(msgspec.Struct, array_like=True, gc=False):
-    """The first frame: the side that connects, and its purpose. Clients may leave out the cluster, and have no node. A
-    node that sends its log to another node names the receiver: its address may belong to a third node by now.
+    """The first frame: the connection's purpose, and the side that connects. Clients may leave out the cluster, and
+    have no node. A node that sends its log to another node names that node, since the address may belong to a third one
+    by now.
     """
 
     purpose: str
     cluster_id: str
     node_id: str
-    to_node: str = ""  # "": to whichever is there
+    to_node: str = ""  # "": to whichever node is there
 
 
 class Kind(IntEnum):
@@ -64,7 +65,7 @@ decode_hello: Final = msgspec.msgpack.Decoder(Hello).decode
 
 
 class Frame(NamedTuple):
-    """A frame that has come."""
+    """A frame that was received."""
 
     kind: int
     content: bytes
@@ -75,11 +76,11 @@ class Splitter:
 
     def __init__(self, preface: bytes = b"") -> None:
         """`preface`: the bytes before the first frame."""
-        self.max_bytes = MAX_FRAME_BYTES  # of a frame; another value counts from the next frame on
+        self.max_bytes = MAX_FRAME_BYTES  # the most bytes of a frame; a new value holds from the next frame on
         self._preface = preface
         self._rest = b""
         self._parts: list[bytes] = []  # of a frame that has not come completely
-        self._missing = 0  # bytes of that frame
+        self._missing = 0  # the bytes of that frame that haven't come yet
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """The frames that are complete now, one after the other. Raises INVALID_ARGUMENT for another protocol, and
@@ -100,7 +101,10 @@ class Splitter:
     def _past_preface(self, data: bytes) -> int:
         size = len(self._preface)
         if data[:size] != self._preface[: len(data)]:
-            raise MinkaError(Code.INVALID_ARGUMENT, "the connection doesn't begin as Minka's protocol of this version")
+            raise MinkaError(
+                Code.INVALID_ARGUMENT,
+                "the connection doesn't begin with the preface of this version of Minka's protocol",
+            )
         if len(data) < size:
             return 0
         self._preface = b""
@@ -111,7 +115,7 @@ class Splitter:
         while not self._preface and end - start >= _HEADER_BYTES:
             size = int.from_bytes(data[start : start + 4], "big")
             if not 1 <= size <= self.max_bytes:
-                raise MinkaError(Code.TOO_LARGE, f"a frame of {size} bytes")
+                raise MinkaError(Code.TOO_LARGE, f"a frame has {size} bytes, not 1 to {self.max_bytes}")
             after = start + 4 + size
             if after > end:
                 self._parts, self._missing = [data[start:]], after - end
@@ -137,7 +141,7 @@ class Receiver(Protocol):
         """The other side doesn't read."""
 
     def resumed(self) -> None:
-        """All that was sent has left."""
+        """Everything that was sent has left this machine's buffers."""
 
 
 class Connection(asyncio.Protocol):
@@ -177,7 +181,7 @@ class Connection(asyncio.Protocol):
                     self._transport.abort()
                     return
                 else:
-                    raise MinkaError(Code.INVALID_ARGUMENT, f"a frame of the unknown kind {kind}")
+                    raise MinkaError(Code.INVALID_ARGUMENT, f"a frame has the unknown kind {kind}")
                 if self.is_over:
                     return
         except MinkaError as error:
@@ -204,7 +208,7 @@ class Connection(asyncio.Protocol):
     # Called by the receiver
 
     def send(self, content: bytes, kind: Kind = Kind.DATA) -> None:
-        """Send a frame with the others of this turn of the loop. After the end nothing is sent."""
+        """Send a frame with the others of this turn of the loop. After the connection's end this does nothing."""
         if self.is_over:
             return
         if not self._out:
@@ -289,11 +293,11 @@ class Connection(asyncio.Protocol):
 
 
 def _sent_error(content: bytes) -> MinkaError:
-    """Raises INVALID_ARGUMENT."""
+    """The error in a frame. Raises INVALID_ARGUMENT if the frame has none."""
     try:
         return MinkaError.from_proto(errors_pb2.Error.FromString(content))
     except DecodeError as error:
-        raise MinkaError(Code.INVALID_ARGUMENT, f"a frame that isn't an error: {error}") from error
+        raise MinkaError(Code.INVALID_ARGUMENT, f"the content of a frame isn't an error: {error}") from error
 
 
 class _Deaf:

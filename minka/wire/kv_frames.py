@@ -21,7 +21,7 @@ MAX_GROUPS: Final = 1024
 MAX_KEYS: Final = 1_000_000  # in one group
 PIECE_BYTES: Final = 256 * 1024
 
-_PIECE: Final = 0xC1  # with it begins a piece: the byte that MessagePack never uses; then 1 if more come, else 0
+_PIECE: Final = 0xC1  # a piece's first byte, which MessagePack never uses; the second is 1 if more pieces come, else 0
 
 _Unsigned = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
@@ -64,8 +64,8 @@ class Request(msgspec.Struct, array_like=True, gc=False):
 
 
 class GroupResult(msgspec.Struct, array_like=True, gc=False):
-    """`error` is a serialized `minka.v1.Error` or None. `body` is encoded: the `ReadResult` of a READ, the
-    `StaleResult` of a READ_STALE, the `ScanPage` of a SCAN, the outcomes of an OPERATE, in order, or for a
+    """The result of a group. `error` is a serialized `minka.v1.Error` or None. `body` is encoded: the `ReadResult` of a
+    READ, the `StaleResult` of a READ_STALE, the `ScanPage` of a SCAN, the outcomes of an OPERATE, in order, or for a
     READ_VERSIONED a list with a `minka.wire.key_operations.Versioned` or None for each key. For other groups it is
     None.
     """
@@ -117,7 +117,7 @@ class ScanBody(msgspec.Struct, array_like=True, gc=False):
     reverse: bool
     max_rows: _Unsigned
     max_bytes: _Unsigned
-    only_keys: bool = False  # then the page has no values
+    only_keys: bool = False  # True: the page has no values
 
 
 class ScanPage(msgspec.Struct, array_like=True, gc=False):
@@ -168,7 +168,7 @@ class Assembly:
         self._parts: list[memoryview] = []
 
     def add(self, message: bytes) -> bytes | None:
-        """The frame that this message completes; None if more pieces have to come."""
+        """The frame that this message completes; None if pieces are still missing."""
         if message[:1] != bytes((_PIECE,)):
             return message
         self._parts.append(memoryview(message)[2:])

@@ -109,7 +109,7 @@ class Tls:
                 continue
             if name != "key" and not _has_certificates(contents[name]):
                 mistakes[name] = f"{path}: holds no certificate in PEM form"
-            if name == "key" and (readers := _others_who_read(status)):
+            if name == "key" and (readers := _forbidden_readers(status)):
                 mistakes[name] = (
                     f"{path}: {readers} may read it (mode {stat.S_IMODE(status.st_mode):04o}): chmod 600 {path}"
                 )
@@ -146,7 +146,7 @@ def _content(path: "str | Path") -> tuple[bytes, os.stat_result]:
     return content, status
 
 
-def _others_who_read(key: os.stat_result) -> str:
+def _forbidden_readers(key: os.stat_result) -> str:
     """The users, as text for people, who can read the private key although PostgreSQL's rule forbids it; "" if there
     are none.
 

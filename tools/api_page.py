@@ -71,7 +71,7 @@ class _Page:
                     entries[public] = value
         every = [pair for entries in self.entries.values() for pair in entries.items()]
         self._aliases = {_plain(repr(value)): name for name, value in every if typing.get_origin(value) is not None}
-        self._untold: dict[str, str] = {}  # types that aren't on the page, with the name that uses them
+        self._unlisted: dict[str, str] = {}  # types that aren't on the page, with the name that uses them
 
     def text(self) -> str:
         """The whole page, in Markdown. Raises LookupError if a type that it names isn't on it."""
@@ -80,9 +80,9 @@ class _Page:
             parts += [f"## {module}\n", inspect.getdoc(sys.modules[module]) or "", ""]
             for name, value in entries.items():
                 parts += [f"### {module}.{name}\n", *self._entry(name, value)]
-        if self._untold:
-            lines = [f"{kind}, of {where}" for kind, where in self._untold.items()]
-            raise LookupError("types that public names use, but that aren't public: " + "; ".join(lines))
+        if self._unlisted:
+            lines = [f"{kind}, of {where}" for kind, where in self._unlisted.items()]
+            raise LookupError("types of public names that aren't public: " + "; ".join(lines))
         return "\n".join([*parts, *_codes()]).rstrip() + "\n"
 
     def _entry(self, name: str, value: Any) -> Iterator[str]:
@@ -99,7 +99,7 @@ class _Page:
         elif inspect.isroutine(value):
             yield from (*self._call(name, value, name), inspect.getdoc(value) or "", "")
         else:
-            yield from (f"    {name} = {_plain(repr(value))}\n", _told_of_alias(name), "")
+            yield from (f"    {name} = {_plain(repr(value))}\n", _docstring_of_alias(name), "")
 
     def _class(self, name: str, kind: type[Any]) -> Iterator[str]:
         is_record = dataclasses.is_dataclass(kind) or issubclass(kind, Enum | BaseException | tuple)
@@ -184,12 +184,12 @@ class _Page:
         yield f"    ){end}\n"
 
     def _hints(self, value: Any, where: str, only: str = "") -> dict[str, Any]:
-        """The types in the value's annotations, resolved. Types of Minka that aren't on the page go to `_untold`."""
+        """The types in the value's annotations, resolved. Types of Minka that aren't on the page go to `_unlisted`."""
         hints = typing.get_type_hints(value, localns=_FOR_TYPING)
         for name, hint in hints.items():
             for kind in _minka_types(hint) if only in ("", name) else ():
                 if id(kind) not in self._names:
-                    self._untold[f"{kind.__module__}.{kind.__name__}"] = where
+                    self._unlisted[f"{kind.__module__}.{kind.__name__}"] = where
         return hints
 
     def _type(self, hint: Any) -> str:
@@ -255,7 +255,7 @@ def _default(value: ast.expr | None) -> str:
     return f" = {'...' if text.startswith('_') else text}" if text else ""
 
 
-def _told_of_alias(name: str) -> str:
+def _docstring_of_alias(name: str) -> str:
     """The docstring below the definition of an alias."""
     for module in [one for path, one in sys.modules.items() if path.startswith("minka.")]:
         body = ast.parse(inspect.getsource(module)).body if getattr(module, "__file__", None) else []

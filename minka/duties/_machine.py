@@ -153,7 +153,7 @@ class ShardMachine:
         if self._connected and self.is_registered and (report := self.reports.next(now)) is not None:
             self._send(ShardMessage(report=report))
         self._renew()
-        self._end_if_through(now)
+        self._end_if_done(now)
 
     def _may_take(self, now: float) -> bool:
         allowed = not self._fenced and not self._giving_up and not self._releasing
@@ -281,7 +281,7 @@ class ShardMachine:
         if pallets and pallets != self._unknown:
             named = ", ".join(pallets[:_NAMED]) + (f" and {len(pallets) - _NAMED:,} more" if pallets[_NAMED:] else "")
             how = f"minkactl pallet create {pallets[0]}, or minka.duties.Client.create_pallet"
-            self._note(WARNING, f"no duties come of pallets that don't exist: {named}; create them: {how}")
+            self._note(WARNING, f"no duties come from pallets that don't exist: {named}; create them: {how}")
         self._unknown = pallets
 
     # Clearance
@@ -397,7 +397,7 @@ class ShardMachine:
         self._on_give_up(GiveUp((_MALFORMED, text)), now)
         self._end_clearance(now)
 
-    def _end_if_through(self, now: float) -> None:
+    def _end_if_done(self, now: float) -> None:
         """After GiveUp, end when nothing is left to release and the last report is recorded or too late."""
         if not self._giving_up or self.hosting.records:
             return

@@ -106,7 +106,7 @@ class _Stretch:
             while self._limit is None or self._limit > 0:
                 page = await self._ask()
                 await self._pages.put(page)
-                if self._go_on_behind(page):
+                if self._advance_past(page):
                     break
             await self._pages.put(None)
         except MinkaError as error:
@@ -120,7 +120,7 @@ class _Stretch:
         assert call.page is not None, "a scan that was answered has a page"
         return call.page
 
-    def _go_on_behind(self, page: ScanPage) -> bool:
+    def _advance_past(self, page: ScanPage) -> bool:
         """Take the page's range off the rest of the stretch; return True if nothing is left. Raises INTERNAL."""
         if self._limit is not None:
             self._limit -= len(page.keys)

@@ -522,7 +522,7 @@ def test_pallets_that_nobody_has_created_are_named_once(world: World) -> None:
     for unknown in (["maps"], ["maps"], [], ["maps"], [f"p{number}" for number in range(5)]):
         world.say(welcome=ShardWelcome(heartbeat_interval_ms=500, unknown_pallets=unknown))
     assert [note.level for note in world.notes] == [logging.WARNING] * 3
-    text = "no duties come of pallets that don't exist: maps; create them: minkactl pallet create maps, or"
+    text = "no duties come from pallets that don't exist: maps; create them: minkactl pallet create maps, or"
     assert world.notes[0].text.startswith(text)
     assert "p0, p1, p2 and 2 more" in world.notes[2].text
 

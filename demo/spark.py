@@ -29,7 +29,7 @@ def main() -> None:
     """Run the demo."""
     with tempfile.TemporaryDirectory(prefix="minka-demo-") as name, LocalCluster(3, config=HISTORY) as cluster:
         folder = Path(name)
-        os.environ["XDG_CACHE_HOME"] = name  # for Spark's logs
+        os.environ["XDG_CACHE_HOME"] = name  # so that Spark's logs are removed at the end, too
         source, points, target = folder / "flights.csv", folder / "points", folder / "flights.parquet"
         _unpack(source)
         say(bold("Three daemons on this machine (athens, byzantium, cyrene), and Spark on its processors."))

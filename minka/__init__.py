@@ -82,7 +82,7 @@ _MODULES = {
 }
 
 
-if not TYPE_CHECKING:  # a type checker would accept any name if it saw this
+if not TYPE_CHECKING:  # hidden from type checkers, which would accept any name
 
     def __getattr__(name: str) -> Any:
         # Names are loaded when first used: minkad and minkactl import the package only for its errors and messages.

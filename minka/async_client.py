@@ -45,7 +45,7 @@ MAX_BATCH_KEYS: Final = MAX_KEYS
 class StaleValue(NamedTuple):
     """The result of `get_stale`."""
 
-    value: bytes | None  # None: the key had no value
+    value: bytes | None  # None: the replica has no value for the key
     age: float  # at most this many seconds before the read, this was the newest value
 
 
@@ -144,8 +144,8 @@ class _Operations:
         return None if found is None else VersionedValue.of(found)
 
     async def get_stale(self, key: Key, *, timeout: float | None = None) -> StaleValue:
-        """The value of a key from any in-sync replica, which may lag, and the most that it lags. This works also while
-        the partition has no leader.
+        """The value of a key from any in-sync replica, and the most by which the value may be out of date. This works
+        also while the partition has no leader.
         """
         key = _bytes(key)
         call = await self._one(Op.READ_STALE, key, None, timeout)
@@ -237,8 +237,8 @@ class _Operations:
         await self._write_many(Op.WRITE, dict.fromkeys(_keys(_listed(keys))), (), timeout)
 
     async def get_many(self, keys: Iterable[AnyKey], *, timeout: float | None = None) -> dict[AnyKey, bytes]:
-        """The values of many keys (up to a million, and up to 32 MiB of keys), by the keys as they were given. Keys
-        that have no value are left out.
+        """A dict of the values of many keys (up to a million, and up to 32 MiB of keys). It has the keys as they were
+        given, without those that have no value.
         """
         return cast(dict[AnyKey, bytes], await self._read_many(Op.READ, _listed(keys), timeout))
 

@@ -118,8 +118,8 @@ class _Operations:
         return self._loop.run(self._handle.get_versioned(key, timeout=timeout))
 
     def get_stale(self, key: Key, *, timeout: float | None = None) -> StaleValue:
-        """The value of a key from any in-sync replica, which may lag, and the most that it lags. This works also while
-        the partition has no leader.
+        """The value of a key from any in-sync replica, and the most by which the value may be out of date. This works
+        also while the partition has no leader.
         """
         return self._loop.run(self._handle.get_stale(key, timeout=timeout))
 
@@ -189,8 +189,8 @@ class _Operations:
         self._loop.run(self._handle.put_many(pairs, ttl=ttl, timeout=timeout))
 
     def get_many(self, keys: Iterable[AnyKey], *, timeout: float | None = None) -> dict[AnyKey, bytes]:
-        """The values of many keys (up to a million, and up to 32 MiB of keys), by the keys as they were given. Keys
-        that have no value are left out.
+        """A dict of the values of many keys (up to a million, and up to 32 MiB of keys). It has the keys as they were
+        given, without those that have no value.
         """
         return self._loop.run(self._handle.get_many(keys, timeout=timeout))
 

@@ -75,7 +75,7 @@ def split_endpoints(text: str, source: str) -> tuple[str, ...]:
 def load() -> Config:
     """The configuration file; empty when there is none. Raises MinkaError(INVALID_CONFIG) for a mistake in it."""
     path = config_path()
-    if not os.path.exists(path):  # spares the import of yaml
+    if not os.path.exists(path):  # so yaml needn't be imported
         return Config()
     import yaml
 

@@ -14,9 +14,9 @@ class CodeInfo:
 
     meaning: str
     remedy: str
-    retriable: bool = False  # nothing was done, and it is sensible to repeat the same request
+    retriable: bool = False  # nothing was done, and the same request may succeed later
     grpc_status: str = "FAILED_PRECONDITION"
-    node_remedy: str = ""  # the remedy for a reader of the node's own log, if that differs
+    node_remedy: str = ""  # the remedy in the node's own log; "": `remedy`
 
 
 @unique
@@ -492,8 +492,8 @@ class MinkaError(Exception):
     """
 
     code: Code
-    message: str  # a sentence with the specifics, for people
-    details: dict[str, str]  # some of the specifics, by name; numbers are their decimal text
+    message: str  # a sentence for people, with the details of this error
+    details: dict[str, str]  # some of these details, by name; numbers as decimal text
 
     def __new__(cls, code: Code, *_: object, **__: object) -> Self:
         """An instance of the class that `kind_of` returns, if no other class was asked for."""

@@ -29,7 +29,7 @@ def _file() -> str:
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     if runtime.startswith("/") and os.path.isdir(runtime):
         return os.path.join(runtime, "minka-playground.json")
-    import tempfile  # which imports much
+    import tempfile  # not at the top: it imports much
 
     return os.path.join(tempfile.gettempdir(), f"minka-playground-{os.getuid()}.json")
 

@@ -40,7 +40,7 @@ MODULES: Final = (
     "minka.testing.fixtures",
 )
 _WIDTH: Final = 110
-# The methods of the first class are those of the second: the page describes them there only.
+# A class, and the class that has the same methods: the page describes the methods only there.
 _TWINS: Final[dict[type, type]] = {
     minka.AsyncKeyspace: minka.AsyncClient,
     minka.Client: minka.AsyncClient,

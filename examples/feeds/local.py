@@ -41,7 +41,7 @@ class Polls:
     """
 
     now: float
-    published: int  # items
+    published: int  # the number of items that the server has published
     out_of_turn: int  # polls with a smaller fencing token than an earlier poll of the feed
     feeds: list[list[Poll]]
 

@@ -17,7 +17,7 @@ from minka.testing.local_cluster import LocalCluster
 
 NAMES: Final = ("worker-1", "worker-2", "worker-3", "worker-4")
 VICTIM: Final = "worker-2"
-BAR: Final = 30  # characters
+BAR: Final = 30  # the characters of the longest bar
 LOOK_S: Final = 0.25
 GIVE_UP_S: Final = 60.0
 

@@ -29,7 +29,7 @@ class Feed:
     def __init__(self, number: int) -> None:
         self.number = number
         self.published = 0
-        self.polls: list[list[str | int | float]] = []  # worker, epoch, first and last poll; one row an epoch
+        self.polls: list[list[str | int | float]] = []  # rows of worker, epoch, first and last poll
         self.out_of_turn = 0  # polls by a worker after another worker had got the feed
         self._entries: deque[str] = deque(maxlen=KEPT)
 

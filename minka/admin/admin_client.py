@@ -277,8 +277,8 @@ class Admin:
     def elect_leaders(
         self, *, keyspaces: Sequence[str] = (), partitions: Sequence[int] = (), reason: str = "", queue: bool = False
     ) -> Election:
-        """Let the preferred leader of each partition lead, which is its first replica. The partitions are those of
-        these keyspaces, and those with these ids (neither given: all). Raises UNKNOWN_KEYSPACE, UNKNOWN_PARTITION,
+        """Let the preferred leader of each partition, its first replica, lead the partition. The partitions are those
+        of these keyspaces, and those with these ids (neither given: all). Raises UNKNOWN_KEYSPACE, UNKNOWN_PARTITION,
         OPERATION_RUNNING.
         """
         answer = self.control.elect_leaders(
@@ -332,7 +332,9 @@ class Admin:
             time.sleep(_POLL_S)
 
     def pause(self, operation: Operation | int) -> Operation:
-        """Let an operation begin no further move; those under way go on. Raises UNKNOWN_OPERATION, OPERATION_ENDED."""
+        """Pause an operation: it begins no further move, but the moves under way go on. Raises UNKNOWN_OPERATION,
+        OPERATION_ENDED.
+        """
         return operation_of(self.control.pause_operation(_id_of(operation)))
 
     def resume(self, operation: Operation | int) -> Operation:

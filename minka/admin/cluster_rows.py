@@ -22,7 +22,7 @@ class NodeState(Word):
 class PartitionState(Word):
     """A partition's state (Kafka's controller has the same)."""
 
-    NEW = "new"  # it has replicas, and never had a leader
+    NEW = "new"  # it has replicas, but has never had a leader
     ASSIGNED = "assigned"  # its leader hasn't confirmed yet that it leads
     ONLINE = "online"
     OFFLINE = "offline"  # its leader is gone, and no replica can take its place
@@ -40,7 +40,7 @@ class Node:
     zone: str
     weight: int  # its share of replicas, in relation to the other nodes' weights
     capacity_bytes: int | None
-    version: str  # of Minka
+    version: str  # Minka's version there
     state: NodeState
     state_since: datetime
     state_reason: str
@@ -56,13 +56,13 @@ class Node:
 class Partition:
     """A partition, with its nodes and its size."""
 
-    id: int  # unique in the cluster, in all keyspaces
+    id: int  # unique among the partitions of all keyspaces
     keyspace: str
-    name: str  # "flights/7": by hash 7 is its slot, by ranges only a number; it isn't the id
+    name: str  # "flights/7": by hash, 7 is its slot; by ranges, 7 is only a number. It is never the id
     start_key: bytes  # by ranges: its keys begin here; b"": unbounded, as in a keyspace by hash
     end_key: bytes  # by ranges: its keys are smaller than this; b"": unbounded
     state: PartitionState
-    leader: str  # "": none
+    leader: str  # "": no node leads it
     replicas: tuple[str, ...]  # the first is the preferred leader
     isr: tuple[str, ...]  # the replicas in sync
     adding_replicas: tuple[str, ...]
@@ -90,6 +90,6 @@ class DrainStatus:
     leaders: int  # partitions that it leads
     replicas: int  # copies that it has, also those that it still has to delete
     safe_to_stop: bool
-    blockers: tuple[Blocker, ...]  # the first few
+    blockers: tuple[Blocker, ...]  # the first of `blocker_count`
     blocker_count: int
     shards: tuple[ShardOnNode, ...]

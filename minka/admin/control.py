@@ -276,8 +276,9 @@ class Control:
         reason: str = "",
         queue: bool = False,
     ) -> admin_pb2.ElectLeadersResponse:
-        """Let the preferred leader of each partition lead, which is its first replica. The partitions are those of
-        these keyspaces, and those with these ids (neither given: all). If a leader has to change, an operation does it.
+        """Let the preferred leader of each partition, its first replica, lead the partition. The partitions are those
+        of these keyspaces, and those with these ids (neither given: all). If a leader has to change, an operation does
+        it.
         """
         request = made(
             admin_pb2.ElectLeadersRequest,

@@ -30,8 +30,8 @@ class HashFunction(Word):
 class Durability(Word):
     """The moment from which a replica in sync counts as having a write."""
 
-    SYNC = "sync"  # once its disk has it
-    ASYNC = "async"  # once its memory has it: a power cut of all replicas can lose it
+    SYNC = "sync"  # as soon as its disk has the write
+    ASYNC = "async"  # as soon as its memory has the write: a power cut at all replicas can lose it
     UNKNOWN = "unknown"
 
 
@@ -42,7 +42,7 @@ class Keyspace:
     id: int
     name: str
     partitioning: Partitioning
-    hash_function: HashFunction | None  # None: by ranges
+    hash_function: HashFunction | None  # None for a keyspace by ranges
     replicas: int
     min_insync: int  # with fewer replicas in sync, writes are refused
     durability: Durability

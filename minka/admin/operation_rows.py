@@ -68,7 +68,7 @@ class Operation:
     rate_limit: int  # bytes a second that a node may send for it; 0: no limit
     plan_digest: str  # of the plan that it carries out; "": it has no plan
     node: str  # a drain's node; "": it isn't a drain
-    decommission: bool  # the drain leaves nothing on the node
+    decommission: bool  # it is a drain that also moves all data away
     pallet: str  # a rebalance's pallet; "": it isn't a rebalance
     keyspace_id: int  # a split's or a merge's keyspace; 0: it is neither
     keys: tuple[bytes, ...]  # the keys at which it still has to split or merge
@@ -81,7 +81,7 @@ class Migration:
     """One move of an operation: a replica from node to node, or a duty from shard to shard."""
 
     operation_id: int
-    index: int  # its place among the partition's migrations in the operation, from 0
+    index: int  # it is number `index` (from 0) of the partition's migrations in this operation
     partition_id: int | None  # None: a duty moves
     duty: int | None  # the duty's number
     source: str
@@ -100,7 +100,7 @@ class Blocker:
     operation_id: int  # 0: it holds up no operation
     partition_id: int | None
     duty: int | None  # the duty's number
-    partition: str  # "flights/7", or a duty as "feeds/bbc"; "": the whole operation
+    partition: str  # "flights/7", or a duty as "feeds/bbc"; "": it is about the whole operation
     reason: str
     remedy: str
 

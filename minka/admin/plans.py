@@ -18,10 +18,10 @@ class Move:
     source: str  # "": not exactly one replica moves (see `replicas`), or no shard had the duty
     target: str  # "": not exactly one replica moves (see `target_replicas`)
     bytes: int
-    weight: int  # the duty's
+    weight: int  # of the duty
     reason: str
-    replicas: tuple[str, ...]  # before
-    target_replicas: tuple[str, ...]  # after
+    replicas: tuple[str, ...]  # before the move
+    target_replicas: tuple[str, ...]  # after the move
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class NodeBalance:
     partitions_after: int
     bytes_before: int
     bytes_after: int
-    leaders_before: int  # preferred leaders
+    leaders_before: int  # partitions whose preferred leader the node is
     leaders_after: int
 
 

@@ -53,12 +53,12 @@ T = TypeVar("T")
 
 _CHUNK_BYTES: Final = 256 * 1024
 _ASK_SECONDS: Final = 5.0
-_FILE_SECONDS: Final = 3600.0  # the time for a node to fetch or cut one file
+_FILE_SECONDS: Final = 3600.0  # the most time for a node to fetch or cut one file
 _LOOK_SECONDS: Final = 10.0  # between two questions to a node that is receiving a file
 _SILENT_SECONDS: Final = 60.0  # the most time without an answer from such a node
-_ENOUGH_SECONDS: Final = 5.0  # the wait for late nodes, once enough nodes have a file
+_ENOUGH_SECONDS: Final = 5.0  # how long slow nodes are waited for once enough nodes have a file
 _POLL_SECONDS: Final = 0.1
-_PASSING_SECONDS: Final = 30.0  # the wait of a load, at its start, for a missing node or replica that may come back
+_PASSING_SECONDS: Final = 30.0  # how long a load waits at its start for a node or replica that may come back
 _RNG: Final = Random()
 # Errors that a repetition doesn't help against.
 _FINAL: Final = frozenset(
@@ -323,7 +323,7 @@ class LoadClient:
                 return
             except MinkaError as error:
                 failure = error
-            # The receiver reports a transfer that broke off as a damaged file.
+            # CORRUPT_DATA is repeated, too: the receiver reports a transfer that broke off as a damaged file.
             is_final = not failure.code.info.retriable and failure.code is not Code.CORRUPT_DATA
             if failure.code is Code.UNREACHABLE:
                 deadline = max(deadline, heard.at + self._timeout)

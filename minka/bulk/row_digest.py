@@ -16,7 +16,7 @@ from xxhash import xxh64_intdigest
 
 from minka.v1.loads_pb2 import LoadDigest
 
-_SEED: Final = 42  # Spark's
+_SEED: Final = 42  # Spark's xxhash64 has this seed
 _MASK: Final = 2**64 - 1
 # In the class, `bytes` means its field, so the type has other names there.
 _Key: TypeAlias = bytes

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from typing import Final
 
 OFF_MS: Final = 1000  # a clock is wrong if it differs by more from the clocks of most nodes
-_FEWEST: Final = 3  # of two clocks that differ, nobody can say which one is right
+_FEWEST: Final = 3  # if only two clocks differ, nobody can say which one is right
 
 
 def of_most(clocks_ms: Collection[int], nodes_up: int) -> int | None:

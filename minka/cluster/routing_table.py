@@ -156,14 +156,14 @@ class RangeRoutes(KeyspaceRoutes):
     is negative if the last of these ranges ends before the key, or if there is none.
 
     Rows come one by one, so the ranges may overlap or have gaps. A key belongs to the last range that starts at it or
-    before it, since a split leaves the parent's start and gives the child a new one. A range that was merged into
-    another one is dropped when the other one's row comes.
+    before it, since a split leaves the parent's start and gives the child a new one. When the row of a merged range
+    comes, the ranges that were merged into it are dropped.
     """
 
     def __init__(self, keyspace: cluster_pb2.Keyspace) -> None:
         super().__init__(keyspace.name)
-        self._starts: list[bytes] = []  # in order
-        self._routes: dict[bytes, Route] = {}  # by start
+        self._starts: list[bytes] = []  # of the known ranges, ascending
+        self._routes: dict[bytes, Route] = {}  # by the range's start
 
     def place(self, key: bytes) -> int:
         """The place of a key, as far as the ranges are known."""
@@ -269,8 +269,8 @@ class RoutingTable:
         self.cluster_id = ""
         self._keyspaces: dict[str, KeyspaceRoutes] = {}
         self._by_id: dict[int, KeyspaceRoutes] = {}
-        self._addresses: dict[str, tuple[str, str]] = {}  # of gRPC and of the data port
-        self._alive: set[str] = set()  # nodes that the controller hears
+        self._addresses: dict[str, tuple[str, str]] = {}  # by node id: the addresses of its gRPC and data ports
+        self._alive: set[str] = set()  # ids of the nodes that the controller hears
 
     def add(self, table: cluster_pb2.PartitionTable) -> bool:
         """Take the rows of a whole table that are new here; return True if any route changed. The table may be older

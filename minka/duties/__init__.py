@@ -95,7 +95,7 @@ _MODULES = {
 }
 
 
-if not TYPE_CHECKING:  # a type checker would accept any name if it saw this
+if not TYPE_CHECKING:  # hidden from type checkers, which would accept any name
 
     def __getattr__(name: str) -> Any:
         if name not in __all__:

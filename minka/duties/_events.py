@@ -27,13 +27,13 @@ class Method(Enum):
 class MachineSettings:
     """A shard's waiting times, in seconds, and its number of tries."""
 
-    call_timeout: float = 30.0  # the time limit of one call to the delegate
+    call_timeout: float = 30.0  # the most time of one call to the delegate
     retry_first: float = 0.1  # the pause after the first failure of a duty; each further pause is twice as long
     retry_most: float = 5.0  # the longest of these pauses
     tries: int = 5  # calls of attach, update or prepare before the duty goes to another shard
-    report_interval: float = 1.0  # between two calls that ask the delegate what it holds
-    weight_interval: float = 10.0  # between two reports of one duty's weight
-    weight_change: float = 0.1  # a smaller change, as a part of the weight, isn't reported
+    report_interval: float = 1.0  # the time between two calls that ask the delegate which duties it holds
+    weight_interval: float = 10.0  # the least time between two reports of one duty's weight
+    weight_change: float = 0.1  # a change by a smaller part of the weight isn't reported
     first_answer: float = 3.0  # a node that hasn't answered the first message for this long is left
     silence: float = 1.0  # the same for a grant; less if a third of the clearance is shorter
 
@@ -67,7 +67,7 @@ class CallEnded:
 
     call: int
     error: str | None = None
-    reported: Mapping[tuple[int, int], int | None] | None = None  # for Method.REPORT: weights by number and epoch
+    reported: Mapping[tuple[int, int], int | None] | None = None  # only of Method.REPORT: weights by number and epoch
 
 
 @dataclass(frozen=True, slots=True)

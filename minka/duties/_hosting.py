@@ -15,7 +15,7 @@ from minka.duties._events import MAX_CALL_DUTIES, CallDelegate, CancelCall, Inst
 from minka.duties._reports import Reports
 from minka.v1.shards_pb2 import HeldDuty, Holding
 
-WARNING: Final = 30  # as in logging, which isn't imported since it does I/O
+WARNING: Final = 30  # logging's value; this module doesn't import logging, which does I/O
 ERROR: Final = 40
 
 
@@ -42,14 +42,14 @@ class Record:
 
     duty: HeldDuty  # as the node last sent it
     phase: Phase
-    live: bool = False  # the delegate may act for it
+    live: bool = False  # the delegate may act for the duty
     busy: bool = False  # the duty is in a call that is under way
     alone: bool = False  # after a failure: the next call has only this duty
     apart: bool = False  # its calls take too long, so other duties don't wait for them
     given: int = 0  # the version of the duty that the delegate has
-    tries: int = 0  # failed calls of the present method
+    tries: int = 0  # the number of failed calls of the method that is due
     ending: Ending | None = None
-    reason: str = ""  # why it is FAILED
+    reason: str = ""  # why its ending is FAILED
     next: HeldDuty | None = None  # a later assignment, which begins when this one has ended
     released_epoch: int = 0  # the epoch of a later assignment whose release is reported when this one has ended
     detach_began: float = 0.0
@@ -83,10 +83,10 @@ class Hosting:
         self._methods = frozenset(methods)
         self._settings = settings
         self._reports = reports
-        self._calls: dict[int, tuple[CallDelegate, float]] = {}  # each with the time at which it began
+        self._calls: dict[int, tuple[CallDelegate, float]] = {}  # under way; with the time at which each began
         self._interrupted: set[int] = set()  # calls of prepare that an attach has cut short
         self._last_call = 0
-        self._retries: list[tuple[float, int, Method]] = []  # a heap
+        self._retries: list[tuple[float, int, Method]] = []  # a heap of (time, number of the duty, method)
         self._over: list[tuple[Record, float]] = []  # released in a hurry, with the seconds that each took
         self._report_due = float("-inf")
 
@@ -346,7 +346,7 @@ class Hosting:
                 record.tries, record.alone, record.apart = 0, False, False
                 outcome(record, duty, began, now)
             elif interrupted and record.ending is None:
-                self._queue(record.duty, call.method)  # it has not failed
+                self._queue(record.duty, call.method)  # the duty's own call has not failed
             else:
                 record.apart = len(call.duties) == 1 and now - began >= call.timeout
                 self._failed(record, call, error, now)

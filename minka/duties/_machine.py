@@ -41,7 +41,7 @@ MOST_MARGIN: Final = 1 / 2  # or at most this part, if there are many duties
 RELEASE_S: Final = 50e-6  # the most that a release takes without the delegate's work; measured: 14e-6
 _FENCED: Final = "SHARD_FENCED"
 _MALFORMED: Final = "INVALID_ARGUMENT"
-_HOPELESS: Final = (_MALFORMED, "CLUSTER_MISMATCH")  # another try would be refused as well
+_HOPELESS: Final = (_MALFORMED, "CLUSTER_MISMATCH")  # the cluster would refuse another try, too
 _SENT_KEPT: Final = 64
 _NAMED: Final = 3  # the most unknown pallets that a message names
 _FAREWELL_S: Final = 1.0  # the time for the last report when the process stops without waiting for the cluster
@@ -71,8 +71,8 @@ class ShardMachine:
         self._new_incarnation = new_incarnation
         self.ends_process = ends_process
         self._known_index = 0
-        self._interval = 0.5  # seconds between heartbeats, as the node says
-        self._clearance = 0.0  # seconds, as it is granted
+        self._interval = 0.5  # seconds between heartbeats; the node tells it
+        self._clearance = 0.0  # the longest clearance that a node has granted, in seconds
         self._connected = False
         self._heard_at = 0.0
         self._sequence = 0
@@ -398,7 +398,9 @@ class ShardMachine:
         self._end_clearance(now)
 
     def _end_if_done(self, now: float) -> None:
-        """After GiveUp, end when nothing is left to release and the last report is recorded or too late."""
+        """After GiveUp, end as soon as everything is released, and the last report is recorded or can't be sent in
+        time.
+        """
         if not self._giving_up or self.hosting.records:
             return
         self._farewell = min(self._farewell, now + _FAREWELL_S)

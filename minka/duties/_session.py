@@ -45,7 +45,7 @@ from minka.v1.shards_pb2 import ShardInstruction, ShardMessage
 from minka.v1.shards_pb2_grpc import ShardsStub
 
 _CONNECT_S: Final = 2.0
-_LOOK_S: Final = 0.1  # the longest time between two looks at the clock, which goes on while the machine sleeps
+_LOOK_S: Final = 0.1  # the clock, which runs also while the machine sleeps, is looked at this often
 _PAUSE_S: Final = (0.05, 1.0)  # the first and the longest pause between two tries to find a node
 
 _making: Final = threading.Lock()
@@ -274,7 +274,7 @@ class Session:
                 try:
                     await call.write(self._out.popleft())
                 except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                    return  # the call is over, and its reader says why
+                    return  # the call is over; its reader reports why
 
 
 def _options() -> list[tuple[str, int]]:

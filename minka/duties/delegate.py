@@ -32,10 +32,10 @@ class Duty:
     number: int  # unique in the cluster, never reused
     pallet: str = field(compare=False)
     id: str = field(compare=False)  # unique in its pallet
-    payload: bytes = field(default=b"", compare=False, repr=False)  # up to 1 MiB; from a client only if asked for
+    payload: bytes = field(default=b"", compare=False, repr=False)  # up to 1 MiB; clients fetch it only on request
     weight: int = field(default=1, compare=False)  # 0 to 1,000,000,000,000, in the unit of the shards' capacities
-    version: int = field(default=1, compare=False)  # 1 when it is created; each `update` adds 1, `pin` and others don't
-    epoch: int = 0  # the fencing token: greater with each assignment of the duty, to whichever shard
+    version: int = field(default=1, compare=False)  # it begins at 1; only `update` adds 1
+    epoch: int = 0  # the fencing token: it grows with each assignment of the duty to any shard
     synthetic: bool = field(default=False, compare=False)  # it is on every shard that takes its pallet
     stationary: bool = field(default=False, compare=False)  # once placed, it is never moved to balance the shards
     lazy: bool = field(default=False, compare=False)  # it ends when the delegate no longer reports it

@@ -19,7 +19,7 @@ class BalancerKind(Word):
     """The way in which a pallet's duties are spread over the shards that take it (docs/balancers.md)."""
 
     ROUND_ROBIN = "round_robin"  # the same number of duties on each shard
-    SPILL_OVER = "spill_over"  # one shard is filled before the next
+    SPILL_OVER = "spill_over"  # fills one shard after the other
     CAPACITY_WORKLOAD = "capacity_workload"  # each shard's weight is in proportion to its capacity
     FAIR_WORKLOAD = "fair_workload"  # the same weight on each shard
     UNKNOWN = "unknown"
@@ -79,11 +79,11 @@ class Pallet:
     id: str  # 1 to 256 printable characters, and no slash
     balancer: Balancer = field(default_factory=Balancer)
     manual: bool = False  # none of its duties is moved automatically, except from shards that leave
-    on_failure: OnFailure = OnFailure.REATTACH  # of stationary duties
+    on_failure: OnFailure = OnFailure.REATTACH  # what happens to stationary duties
     warm: bool = False  # before a duty moves, the new shard prepares for it
     moves_per_shard: int = 0  # the most moves to or from one shard at the same time; 0 means 50
     canary: Canary | None = None
-    version: int = 0  # 1 when it is created, and one more with each change
+    version: int = 0  # it begins at 1, and each change adds 1
     created: datetime | None = None
     changed: datetime | None = None
 
@@ -122,15 +122,15 @@ class PalletSummary:
     """A pallet, and the sums of its duties."""
 
     pallet: Pallet
-    duties: int  # synthetic ones included, as in `attached` and `weight`
+    duties: int  # `duties`, `attached` and `weight` count synthetic duties, too
     attached: int  # the number of duties that at least one shard has attached
     weight: int
-    unplaced: tuple[UnplacedDuty, ...]  # the first few, without synthetic ones
+    unplaced: tuple[UnplacedDuty, ...]  # the first of `unplaced_count`, without synthetic duties
     unplaced_count: int
     loads: tuple[ShardLoad, ...]
     held_back: str  # why it isn't balanced automatically now; "": nothing prevents it
     hand_overs: HandOverTimes
-    quarantined: int  # duties that are kept from some shards, or from all
+    quarantined: int  # the number of duties that are kept from some shards, or from all
 
 
 class AssignmentState(Word):
@@ -169,9 +169,9 @@ class Quarantine:
 class Suspicion:
     """Failures of shards while they were attaching a duty."""
 
-    failures: int  # the number since the duty was attached last
-    shard: str  # the last of them
-    since: datetime  # when that one failed
+    failures: int  # their number since the duty was last attached
+    shard: str  # the shard that failed last
+    since: datetime  # when that shard failed
     retry: datetime  # no shard gets the duty before this time
 
 
@@ -180,12 +180,12 @@ class DutyRow:
     """A duty, and the cluster's records about it."""
 
     duty: Duty
-    reported_weight: int | None  # the delegate's last report; a small change is ignored
+    reported_weight: int | None  # as the delegate last reported it, except for small changes
     payload_bytes: int
-    pinned_to: str  # the shard on which a person has placed it, until it is released; "": none
+    pinned_to: str  # the shard to which a person has pinned the duty; "": it isn't pinned
     quarantines: tuple[Quarantine, ...]
     suspicion: Suspicion | None
-    deleting: bool  # it is removed as soon as its shards have released it
+    deleting: bool  # a client has deleted the duty, which disappears once its shards have released it
     created: datetime
     changed: datetime
 
@@ -195,14 +195,14 @@ class DutyStatus(DutyRow):
     """A duty, the cluster's records about it, and the shards that have it."""
 
     assignments: tuple[Assignment, ...]
-    unplaced: str  # why no shard has it; "" if one has it, and always for a synthetic duty
+    unplaced: str  # why no shard has the duty; "": a shard has it, or it is synthetic
 
 
 class ShardState(Word):
     """The state of a process that hosts duties, as the cluster sees it."""
 
     LIVE = "live"
-    QUARANTINED = "quarantined"  # it is up, and gets no duties before its score is good again
+    QUARANTINED = "quarantined"  # it is up, but gets no duties until its score is good again
     LEAVING = "leaving"  # it is about to stop, and releases its duties
     AWAY = "away"  # its process is gone, and its duties are kept for it until `away_until`
     GONE = "gone"
@@ -216,18 +216,18 @@ class ShardStatus:
     """
 
     name: str
-    node: str  # on whose machine it runs; "": not known
+    node: str  # the node on whose machine it runs; "": not known
     version: str  # of your application
     state: ShardState
     state_reason: str
     state_since: datetime
-    score: int  # 0 to 100; with a low one it gets nothing
+    score: int  # 0 to 100; with a low score the shard gets nothing
     heartbeat_age_ms: int
     assigned: int
     attached: int
     releasing: int
     loads: tuple[ShardLoad, ...]
-    grace_ms: int  # for how long its duties are kept when its process is gone
+    grace_ms: int  # how long the cluster keeps its duties when its process is gone
     away_until: datetime | None
     registered: datetime  # when this process registered
 
@@ -281,6 +281,6 @@ class BalancerComparison:
     minimum_moves: int
     weight_skew: float  # the heaviest shard's weight divided by the mean
     count_skew: float
-    load_skew: float  # the skew of weight / capacity; 0 if no capacity is stated
+    load_skew: float  # the same for weight divided by capacity; 0 if no shard states a capacity
     unplaced: int
     loads: tuple[ShardLoad, ...]  # after its moves

@@ -29,7 +29,7 @@ from minka.tls import Tls
 from minka.v1.duties_pb2 import PalletCapacity
 from minka.v1.duties_pb2 import Shard as ShardRow
 
-LEAVE_S: Final = 30.0  # the time for the cluster to place everything elsewhere when the process stops
+LEAVE_S: Final = 30.0  # when the process stops, the cluster has this time to place its duties elsewhere
 _MAX_GRACE_S: Final = 7 * 86_400.0
 _MAX_VERSION_CHARS: Final = 64
 
@@ -66,7 +66,7 @@ class Shard:
         if on_stuck not in ("exit", "report"):
             raise invalid(f"on_stuck is {on_stuck!r}, not exit or report")
         endpoints, tls = given_or_resolved(endpoints, tls)
-        channel_credentials(tls)  # report a bad file now
+        channel_credentials(tls)  # raises an error at once if a file is bad
         self.name = default_name() if name is None else checked_shard(name)
         self._methods = methods_of(delegate)
         self._endpoints = checked_endpoints(endpoints)

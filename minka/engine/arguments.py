@@ -11,7 +11,7 @@ from minka.errors import Code, MinkaError
 
 _Item = TypeVar("_Item")
 
-MAX_SECONDS: Final = 10**12  # 30,000 years; a timedelta can't be much longer
+MAX_SECONDS: Final = 10**12  # over 30,000 years, longer than any timedelta needs to be
 
 
 def invalid(message: str) -> MinkaError:

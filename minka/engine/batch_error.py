@@ -44,7 +44,7 @@ class BatchError(MinkaError):
     work in a moment.
     """
 
-    failures: Final[tuple[Failure, ...]]  # one for all keys that failed together
+    failures: Final[tuple[Failure, ...]]  # one for each set of keys that failed together
 
     def __new__(cls, failures: Sequence[Failure], key_count: int) -> Self:
         """An instance of the class for the gravest code."""

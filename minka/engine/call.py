@@ -27,8 +27,8 @@ class Part:
     call: "Call"
     place: int
     keys: list[bytes]
-    values: list[Any] | None  # by position: bytes or None, for OPERATE an Operation; None for a read
-    size: int  # bytes of keys and values, roughly
+    values: list[Any] | None  # one for each key: bytes or None, or an Operation for OPERATE; None for a read
+    size: int  # about the bytes of keys and values
     alone: bool = False  # it wants a frame of its own
     attempts: int = 0
     route: Route | None = None  # the route by which it was last sent
@@ -83,7 +83,7 @@ class Call:
         self.op: Final = op
         self.routes: Final = routes
         self.deadline: Final = deadline  # by the loop's clock
-        # The answers: a value or None, for READ_VERSIONED a Versioned or None, for OPERATE an Outcome.
+        # The answers by key: a value or None; of READ_VERSIONED a Versioned or None; of OPERATE an Outcome.
         self.found: Final[dict[bytes, Any]] = {}
         self.age_ms = 0  # the greatest age of these answers
         self.page: ScanPage | None = None  # the answer to a scan

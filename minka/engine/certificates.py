@@ -38,7 +38,7 @@ def _validity(der: bytes) -> Validity:
     fields = _fields(_fields(_fields(der)[0][1])[0][1])
     if fields[0][0] == _VERSION:
         fields.pop(0)
-    times = _fields((fields[3:4] or [(0, b"")])[0][1])  # after serial number, algorithm and issuer
+    times = _fields((fields[3:4] or [(0, b"")])[0][1])  # the dates come after serial number, algorithm and issuer
     return Validity(_time(*times[0]), _time(*times[-1]))
 
 
@@ -64,7 +64,7 @@ def _parts(der: bytes) -> Iterator[tuple[int, bytes]]:
     while place < len(der):
         tag, length = der[place], int.from_bytes(der[place + 1 : place + 2])
         place += 2
-        if length & 0x80:  # this many bytes hold the length
+        if length & 0x80:  # the low bits are the number of bytes that hold the length
             size = length & 0x7F
             length = int.from_bytes(der[place : place + size])
             place += size

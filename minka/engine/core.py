@@ -34,11 +34,11 @@ from minka.wire.kv_frames import WRITING, Op
 
 MAX_CALLS: Final = 100_000
 _CONNECT_TIMEOUT_S: Final = 2.0
-_TABLE_TIMEOUT_S: Final = 1.0  # the time for one node to give its table
+_TABLE_TIMEOUT_S: Final = 1.0  # the most time for one node to give its table
 _HEDGE_S: Final = 0.1  # after this time without an answer the next node is asked, too
 _MAX_ASKED: Final = 5  # the most nodes asked in one refresh, once the client has a table
-_REFRESH_GAP_S: Final = 0.03  # between two refreshes
-_KEYSPACE_TRIES: Final = 7  # refreshes in about 0.5 s before a keyspace counts as unknown: a node may lag a little
+_REFRESH_GAP_S: Final = 0.03  # the least time between two refreshes
+_KEYSPACE_TRIES: Final = 7  # then a keyspace counts as unknown; 7 take about 0.5 s, since nodes may lag
 # After one of these codes, a client without a table asks again until its call's deadline: a node is there, but is slow
 # or has no table yet. All other codes mean that addresses or certificates are wrong.
 _ASKED_AGAIN: Final = (Code.NO_CONTROLLER, Code.DEADLINE_EXCEEDED)
@@ -59,7 +59,7 @@ class Core:
         self._tls: Final = tls.client_context(tls.read()) if tls is not None else None
         self._refresh_interval = refresh_interval
         self._channels: dict[str, grpc.aio.Channel] = {}
-        self._streams: dict[tuple[str, str], NodeStream] = {}  # by the addresses of a node
+        self._streams: dict[tuple[str, str], NodeStream] = {}  # by a node's two addresses
         self._has_table = False
         self._refresh: asyncio.Task[MinkaError | None] | None = None
         self._refreshed_at = float("-inf")
@@ -135,7 +135,7 @@ class Core:
             return ""
         if part.call.op is not Op.READ_STALE or not route.readable:
             return route.leader
-        others = [node for node in route.readable if node != part.node]  # other than the one that was tried
+        others = [node for node in route.readable if node != part.node]  # without the node that was tried
         return self.rng.choice(others or route.readable)
 
     def has_newer_route(self, part: Part) -> bool:
@@ -234,7 +234,7 @@ class Core:
             if _is_final(error):
                 _log.warning("the partition table can't be used: %s", error)
         except (asyncio.CancelledError, GeneratorExit):
-            goes_on = False  # the client ends, or its loop
+            goes_on = False  # the client or its loop is ending
             raise
         finally:  # also after an unforeseen error: if `_refresh` stayed set, no other would begin
             self._refreshed_at = self.loop.time()

@@ -47,10 +47,10 @@ _HINTS: Final = (
 def channel_options(connect_timeout_s: float) -> list[tuple[str, int]]:
     """Options of a channel whose attempts to connect give up after `connect_timeout_s` (gRPC's own default is 20)."""
     return [
-        ("grpc.min_reconnect_backoff_ms", max(1, int(connect_timeout_s * 1000))),  # it also bounds the attempt itself
+        ("grpc.min_reconnect_backoff_ms", max(1, int(connect_timeout_s * 1000))),  # also the most time of an attempt
         ("grpc.initial_reconnect_backoff_ms", 50),
         ("grpc.max_reconnect_backoff_ms", 1000),
-        ("grpc.use_local_subchannel_pool", 1),  # a new channel connects, even if others in the process just failed
+        ("grpc.use_local_subchannel_pool", 1),  # so a new channel connects even if others have just failed
         ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
         ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
         ("grpc.enable_http_proxy", 0),  # nodes are reached directly, even if the environment has a proxy for the web

@@ -30,7 +30,7 @@ from minka.wire.kv_frames import (
 FRAME_BYTES: Final = 1024 * 1024  # a frame that has reached this size gets no more groups
 MAX_FRAMES_UNDER_WAY: Final = 8  # fewer would leave the node idle, more would make frames small and many
 MAX_QUEUED_BYTES: Final = 64 * 1024 * 1024
-_PART_BYTES: Final = 64  # the bytes that a part costs besides its keys and values
+_PART_BYTES: Final = 64  # a part counts as this many bytes besides its keys and values
 
 # Parts of one group have the same key: the partition, its generation, and 0. A part that wants its own frame has its
 # own number in place of 0.

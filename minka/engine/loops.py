@@ -37,7 +37,7 @@ class SharedLoop:
         self.loop: Final = _new_event_loop()
         self.thread: Final = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
         self.thread.start()
-        # This object is kept for ever: otherwise the last channel to be freed, on any thread, would shut the poller
+        # This object is never freed. Without it, the last channel that is freed, on any thread, would shut the poller
         # down.
         asyncio.run_coroutine_threadsafe(_hold_grpc(), self.loop).result()
         # This finalizer is made before those of clients, so when the interpreter ends it is called after them.
@@ -72,7 +72,7 @@ class ClientLoop:
         try:
             return future.result()
         except BaseException:
-            future.cancel()  # this thread was interrupted: nobody waits now
+            future.cancel()  # this thread was interrupted, so nobody waits for the result
             raise
         finally:
             self._calls.discard(future)

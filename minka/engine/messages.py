@@ -19,7 +19,7 @@ from minka.engine.arguments import invalid
 from minka.engine.grpc_calls import clipped
 
 _Record = TypeVar("_Record")
-_Read = Callable[[Any], Any]  # from the message to the value of one field
+_Read = Callable[[Any], Any]  # reads the value of one field from the message
 
 _SCALARS: Final = (str, bytes, bool, int, float)
 

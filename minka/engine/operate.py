@@ -26,7 +26,7 @@ class Written:
     """
 
     done: bool
-    version: int  # the key's version now: the new value's if the write was done, else the present one's; 0: no value
+    version: int  # the key's version now, after the write if it was done; 0: the key has no value
 
     def __bool__(self) -> bool:
         return self.done

@@ -24,7 +24,7 @@ def is_repeatable(error: MinkaError, op: Op) -> bool:
 
 
 def asks_for_table(error: MinkaError) -> bool:
-    """True if the refusal hints at a partition table older than the cluster's."""
+    """True if the refusal hints that the client's partition table is out of date."""
     return error.code not in _ROUTED_RIGHT
 
 

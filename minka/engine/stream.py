@@ -19,7 +19,7 @@ from minka.wire.kv_frames import WRITING, Op, decode_response, encode
 # silent node's place.
 QUIET_S: Final = 0.25
 ASK_AGAIN_S: Final = 0.05
-OVERDUE_S: Final = 1.0  # a node answers every frame within its timeout; this much later the connection is given up
+OVERDUE_S: Final = 1.0  # a frame that is overdue for this long ends the connection
 _CONNECT_S: Final = 2.0
 
 
@@ -48,7 +48,7 @@ class NodeStream:
         self._connecting: asyncio.Task[None] | None = None
         self._connection: Connection | None = None
         self._fills_soon = False
-        self._heard_at = 0.0  # when the node was last heard, or a wait for it began
+        self._heard_at = 0.0  # when the node last answered, or when waiting for it began
         self._watch_timer: asyncio.TimerHandle | None = None
         self._closing = False
 
@@ -91,7 +91,7 @@ class NodeStream:
 
     def lost(self, error: MinkaError | None) -> None:
         """The connection is over."""
-        if error is None or error.code is Code.UNREACHABLE:  # sent parts may have been done
+        if error is None or error.code is Code.UNREACHABLE:  # the node may have done parts that were sent
             why = error.message if error is not None else "the node closed the connection"
             error = MinkaError(Code.OUTCOME_UNKNOWN, why)
         self._end(error)

@@ -80,7 +80,7 @@ class PartitionLoad:
 
     partition_id: int
     keyspace_id: int
-    ops: float  # a second, on average over the time in which its nodes were observed
+    ops: float  # operations a second, on average over the whole time
     of_cluster: float
     peak: PartitionPoint
     read_p99_ms: float | None

@@ -35,13 +35,13 @@ class FullForecast:
 
     node: str
     at_ms: int  # the time of the last point of the history
-    room: int  # bytes
-    bytes_per_day: float | None  # the change of its room
+    room: int  # the bytes that the node can still take
+    bytes_per_day: float | None  # the change of `room`
     low_bytes_per_day: float | None  # if the trend stays, the change is with 95 % between this
     high_bytes_per_day: float | None  # and this
     full_ms: int | None  # None: no end is in sight
     earliest_ms: int | None
-    latest_ms: int | None  # None: perhaps never
+    latest_ms: int | None  # None: the node may never be full
     hours: int  # the length of the history on which the forecast is based
     said: str  # the forecast in words
 

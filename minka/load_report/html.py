@@ -31,7 +31,7 @@ _COLOURS: Final = 8
 _MAX_LINES: Final = 8
 _MAX_TABLE_ROWS: Final = 48
 RING: Final = "m-3 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0"
-_ENDS: Final = ((1, 5), (2, 4), (2.5, 5), (5, 5), (10, 5))  # the end of an axis, and the number of its parts
+_ENDS: Final = ((1, 5), (2, 4), (2.5, 5), (5, 5), (10, 5))  # ends of an axis, with the number of its parts
 
 _STYLE: Final = """
 :root { color-scheme: light dark; --bg: #fff; --text: #1b1f24; --dim: #57606a; --line: #d0d7de;

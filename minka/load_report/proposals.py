@@ -17,14 +17,14 @@ from minka.load_report.analysis import LoadAnalysis, NodePoint
 from minka.load_report.forecast import FullForecast
 from minka.v1.cluster_pb2 import Keyspace, NodeState, Partition, PartitionState, PartitionTable
 
-_RECENT: Final = 4  # the last quarter of the time
-_LEAST_OPS: Final = 500  # a second; with fewer, nothing is busy
-_UNEVEN: Final = 1.25  # times the mean: a node with more does too much
+_RECENT: Final = 4  # the recent time is the last quarter of the history
+_LEAST_OPS: Final = 500  # a second; a node or partition with fewer isn't busy
+_UNEVEN: Final = 1.25  # times the mean: a node with more is too busy
 _EVEN: Final = 1.1  # times the mean: moves go on until the busiest node is down to this
 _LARGE: Final = 4  # times the median size of its keyspace
 _LEAST_LARGE: Final = 256 << 20
 _MAX_PARTS: Final = 16
-_MAX_MOVES: Final = 50  # for each kind, so that people read them
+_MAX_MOVES: Final = 50  # of each kind; people wouldn't read more
 _FULL_SOON_MS: Final = 14 * 86_400_000
 _LITTLE_ROOM: Final = 0.1  # a smaller free part of the file system is too little
 
@@ -51,7 +51,7 @@ class ProposedMove:
 
     partition_id: int
     partition: str
-    replicas: list[str]  # now
+    replicas: list[str]  # before the move
     target_replicas: list[str]
     bytes: int
     reason: str
@@ -99,7 +99,7 @@ class _View:
         self.loads = analysis.partitions
         since = analysis.to_ms - (analysis.to_ms - analysis.from_ms) // _RECENT
         self.served = _recent_ops(intervals, min(since, intervals[-1].start_ms))
-        self.ops: defaultdict[int, float] = defaultdict(float)  # by partition, at all nodes
+        self.ops: defaultdict[int, float] = defaultdict(float)  # by partition: of all nodes together
         self.node_ops = dict.fromkeys(self.live, 0.0)
         for (node, id_), ops in self.served.items():
             self.ops[id_] += ops

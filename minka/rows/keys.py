@@ -38,7 +38,7 @@ TRUE: Final = 0x27
 IDENTIFIER: Final = 0x30  # a UUID
 
 MAX_INTEGER_BYTES: Final = 255
-MAX_DEPTH: Final = 64  # of tuples in tuples
+MAX_DEPTH: Final = 64  # the most levels of tuples in tuples
 _SHORT: Final = 8  # the most bytes of an integer whose length is part of its code
 _SIZES: Final = {SINGLE: 4, DOUBLE: 8, IDENTIFIER: 16}
 NAN: Final = {SINGLE: bytes.fromhex("ffc00000"), DOUBLE: bytes.fromhex("fff8000000000000")}
@@ -160,7 +160,7 @@ def _integer(value: int, name: str) -> bytes:
         head = bytes([ZERO + size]) if size <= _SHORT else bytes([LONG_POSITIVE, size])
         return head + value.to_bytes(size, "big")
     head = bytes([ZERO - size]) if size <= _SHORT else bytes([LONG_NEGATIVE, size ^ 0xFF])
-    return head + (value + (1 << 8 * size) - 1).to_bytes(size, "big")  # the ones' complement
+    return head + (value + (1 << 8 * size) - 1).to_bytes(size, "big")  # the ones' complement of the absolute value
 
 
 def _floating(code: int, ieee: bytes, nan: bool) -> bytes:

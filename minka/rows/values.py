@@ -27,7 +27,7 @@ _ENCODER: Final = msgspec.json.Encoder()
 _DECODER: Final = msgspec.json.Decoder(dict[str, Any])
 _EXACT_DECODER: Final = msgspec.json.Decoder(dict[str, Any], float_hook=Decimal)
 _ESCAPE: Final = re.compile(rb"\\(?:u00[0-9a-f]{2}|.)")
-_PLAIN_POWERS: Final = range(-3, 7)  # powers of ten: outside of them Java writes an exponent
+_PLAIN_POWERS: Final = range(-3, 7)  # Java writes other powers of ten with an exponent
 
 
 def encode_value(row: Mapping[str, Any]) -> bytes:
@@ -108,7 +108,7 @@ def _floating(value: float) -> str | msgspec.Raw:
     number = Decimal(two_digits if float(two_digits) == value else float.__repr__(value))
     sign, digits, _ = number.as_tuple()
     text = "".join(map(str, digits)).rstrip("0") or "0"
-    power = number.adjusted() if value else 0  # the power of ten of the first digit
+    power = number.adjusted() if value else 0  # the first digit's power of ten
     if power not in _PLAIN_POWERS:
         text = f"{text[0]}.{text[1:] or '0'}E{power}"
     elif power < 0:

@@ -7,11 +7,11 @@ The data source needn't be registered, and reads each partition as it is at one 
     pairs = spark.read.format("minka").options(**cluster).load()  # key binary, value binary
     rows = (
         spark.read.format("minka")
-        .schema("day DATE, number INT, dest STRING, delay DOUBLE")  # as `minka.rows` writes them
-        .options(**cluster, keyColumns="day,number")  # the other columns are the value's
+        .schema("day DATE, number INT, dest STRING, delay DOUBLE")  # in the formats of `minka.rows`
+        .options(**cluster, keyColumns="day,number")  # the other columns are in the value
         .load()
     )
-    rows.where("day = DATE '2013-01-01'").show()  # filters by key read only their keys
+    rows.where("day = DATE '2013-01-01'").show()  # a filter on key columns reads only the keys that it allows
     rows.write.format("minka").options(**cluster, keyColumns="day,number").mode("append").save()
     changes = spark.readStream.format("minka").options(**cluster).load()  # its query needs a checkpointLocation
 

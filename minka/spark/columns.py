@@ -86,7 +86,7 @@ def value_fields(value: Column, schema: T.StructType) -> Column:
     _check_values(schema.fields)
     text = F.validate_utf8(value.cast("string"))
     read = F.from_json(text, schema, {**VALUE_OPTIONS, **_READING})
-    refused = F.raise_error(F.lit("a value is empty, so it isn't a JSON object"))  # from_json would give null
+    refused = F.raise_error(F.lit("a value is empty, so it isn't a JSON object"))  # from_json alone would give null
     return F.when(value.isNull(), None).otherwise(F.coalesce(read, refused.cast(schema)))
 
 
@@ -144,7 +144,7 @@ def _integer(value: Column) -> Column:
     return (
         F.when(value > 0, positive)
         .when(value == 0, _literal(ZERO))
-        .when(value == _LEAST, F.lit(encode_key((_LEAST,))))  # its negative doesn't fit in 64 bits
+        .when(value == _LEAST, F.lit(encode_key((_LEAST,))))  # its absolute value doesn't fit in 64 bits
         .when(value < 0, negative)
         .otherwise(_literal(NULL))
     )

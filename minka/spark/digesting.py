@@ -24,7 +24,7 @@ class DigestReport(Report):
 
     job: ClassVar[str] = "digest"
 
-    xor: str  # 16 hexadecimal digits, as `sum`
+    xor: str  # `xor` and `sum` have 16 hexadecimal digits
     sum: str
 
 

@@ -74,8 +74,8 @@ def export(
     items(key_columns, "names of columns")
     with running("export", spark, ["look", "read and write"], on_progress) as job:
         with job.stage("look"), ChangeClient(endpoints, tls=tls, timeout=timeout) as client:
-            # The positions are taken before anything is read: later writes may be in this export, and are in the next
-            # one.
+            # The positions are read before the rows: writes after the positions may be in this export, and are in the
+            # next one.
             positions = client.positions(client.keyspace(keyspace))
             versions = {str(one.partition_id): one.end_offset for one in positions.values()}
         source = MinkaDataSource(_options(endpoints, keyspace, key_columns, since, tls, timeout))

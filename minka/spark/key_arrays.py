@@ -75,7 +75,7 @@ def _pieces(column: pa.Array, name: str) -> list[bytes | pa.Array]:
         return [_integers(_as_integers(column, name), column)]
     if pa.types.is_decimal128(kind):
         low, high = _halves(column)
-        short = kind.precision <= 18  # digits that always fit in 64 bits
+        short = kind.precision <= 18  # numbers of up to 18 digits always fit in 64 bits
         return [_integers(low.view(np.int64), column) if short else _wide_integers(low, high, column)]
     if pa.types.is_float32(kind) or pa.types.is_float64(kind):
         return [_floats(column)]

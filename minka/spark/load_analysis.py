@@ -60,7 +60,7 @@ class ClusterLoadReport(Report):
 
     from_ms: int
     to_ms: int
-    step_ms: int  # the length of a step of `imbalance`, and of the peaks
+    step_ms: int  # the length of the steps of `imbalance` and of the peaks
     nodes: tuple[str, ...]  # the nodes that have sent their history
     missing: tuple[str, ...]  # the history that could not be read, a sentence for each node
     hot: tuple[HotPartition, ...]  # the busiest first
@@ -69,7 +69,7 @@ class ClusterLoadReport(Report):
     proposals: Proposals
     html: str = ""
     parquet: str = ""
-    # The proposals as a plan, as `minkactl apply` takes it; None if there is nothing to do. Not in the JSON.
+    # The plan of the proposals, for `minkactl apply`; None if nothing is proposed. The JSON doesn't have it.
     plan: Plan | None = field(default=None, repr=False)
 
     def to_document(self) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class LoadTask:
     timeout: float
     keyspace: bytes
     load: bytes
-    targets: tuple[LoadTarget, ...]  # by place
+    targets: tuple[LoadTarget, ...]  # target number i is for the rows of place i
     on_conflict: OnConflict
     refuses_repeated: bool
 
@@ -59,7 +59,7 @@ class LoadTask:
         if place is None:
             return
         target = self.targets[place]
-        # The name is random, since Spark counts attempts from 0 again with each driver.
+        # The name is random: Spark's numbers of attempts begin at 0 again with each driver.
         name = f"p{target.partition_id}-{uuid.uuid4().hex[:12]}"
         with tempfile.TemporaryDirectory(prefix="minka-load-", dir=_scratch()) as folder, self._client() as client:
             try:

@@ -43,7 +43,7 @@ _SHARE: Final = 3  # compressed files are at most this many times smaller than t
 _PROBLEM: Final = "_problem"
 _BAD: Final = "BAD_ROWS: "
 _FINAL: Final = (Code.INVALID_ARGUMENT, Code.TOO_LARGE, Code.DISK_FULL)  # the same load would be refused again
-_REASON: Final = re.compile(r"\b([A-Z]+_[A-Z_]+): (.+)")  # the reason of an abort
+_REASON: Final = re.compile(r"\b([A-Z]+_[A-Z_]+): (.+)")  # finds the code and the message in the reason of an abort
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class LoadOptions:
     mode: Mode = "ingest"
     on_conflict: OnConflict = "error"  # for keys that the keyspace has already; "keep": the old value stays
     last_by: str = ""  # if several rows have one key, the last by this column counts; "": such rows are refused
-    max_bad: int = 0  # at most this many rows that can't be in a keyspace are left out, and written to `bad_rows`
+    max_bad: int = 0  # the most rows that may be left out since they can't be in a keyspace; they go to `bad_rows`
     bad_rows: str = ""  # the folder for those rows, as JSON with the reasons
     rate_limit: int = 0  # bytes a second to each node; 0: no limit
 
@@ -113,7 +113,7 @@ class LoadReport(Report):
     repeated: int = 0  # rows left out since another row of the same key counted
     kept: int = 0  # rows left out since the keyspace had their key
     bad: int = 0  # rows left out since they can't be in a keyspace
-    was_done: bool = False  # an earlier run of this load had done everything
+    was_done: bool = False  # an earlier run of this load has done everything
 
 
 def load(
@@ -298,7 +298,7 @@ class _Run:
         by = [column_of(source, options.last_by).alias("_by")] if options.last_by else []
         pairs = pairs_of(source, options.columns, *by)
         found = pairs.withColumn(_PROBLEM, problem_of(pairs))
-        _ = found.schema  # Spark Connect looks at a query only when it needs the answer
+        _ = found.schema  # this makes Spark Connect check the query, which it otherwise does later
         if options.max_bad:
             refuse_foreign(self._spark, options.bad_rows)
         return found
@@ -393,7 +393,8 @@ class _Run:
         placed = good.withColumn("place", place_column(F.col("key"), keyspace, partitions))
         if len(wanted) < len(partitions):
             placed = placed.where(F.col("place").isin(list(wanted)))
-        # Among rows that are equal by `last_by` the value decides, so every attempt, and `verify`, takes the same row.
+        # If rows of a key are equal in `last_by`, their values decide, so that every attempt and `verify` take the same
+        # row.
         order = [F.col("key"), *([F.col("_by").desc(), F.col("value")] if options.last_by else [])]
         sorted_ = placed.repartitionById(len(partitions), "place").sortWithinPartitions(*order)
         run = task.put if options.mode == "put" else task.ingest

@@ -21,13 +21,13 @@ class SourceOptions:
 
     endpoints: tuple[str, ...]
     keyspace: str
-    key_columns: tuple[str, ...] = ()  # none: the column `key`
+    key_columns: tuple[str, ...] = ()  # (): the column `key`
     key_format: KeyFormat = "binary"
     split_bytes: int = 256 * MIB  # several tasks read a partition of more than twice this; 0: one task
     delete_column: str = ""
-    batch_bytes: int = 2 * MIB  # keys and values in one write
+    batch_bytes: int = 2 * MIB  # the bytes of keys and values in one write
     timeout: float = 60.0  # seconds for which a partition may have no leader that answers
-    changes_since: Mapping[str, int] | None = None  # instead of rows: the changes after these offsets
+    changes_since: Mapping[str, int] | None = None  # None: read rows; else read the changes after these offsets
     starting_offsets: Literal["earliest", "latest"] = "latest"
     tls: Tls | None = None
 

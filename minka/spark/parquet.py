@@ -26,7 +26,7 @@ _ROW_GROUP_BYTES: Final = 64 * 1024 * 1024  # the most data in Arrow's columns t
 
 
 def local_folder(spark: SparkSession, path: str) -> Path | None:
-    """The folder as a local path; None if it isn't local both to the session's tasks and to the caller."""
+    """The folder as a local path; None if the session's tasks or the caller are on another machine or file system."""
     if is_remote() or not str(spark.sparkContext.master).startswith("local"):
         return None
     url = urlsplit(absolute(spark, path))

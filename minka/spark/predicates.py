@@ -43,7 +43,7 @@ def wanted_keys(filters: Sequence[Filter], key_fields: Sequence[StructField], ke
     if key_format == "columns":
         try:
             return _of_columns(columns)
-        except MinkaError:  # no key has such a value, so Spark applies the filter
+        except MinkaError:  # no key can have the filter's value: Spark applies the filter to all rows
             return WantedKeys()
     encode = _text if key_format == "text" else bytes
     wanted = _of_one(columns[0].filters, lambda value: KeyRange(key := encode(value), key + b"\x00"))

@@ -31,7 +31,7 @@ _ANYWHERE: Final = {
 _OWN_DRIVER: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # Spark compiles a deep expression, such as the search for a key's range, to one large method.
+    # Spark makes one large method of a deep expression, such as the encoding of a key of many columns.
     "spark.driver.extraJavaOptions": "-XX:-DontCompileHugeMethods",
     "spark.executor.extraJavaOptions": "-XX:-DontCompileHugeMethods",
 }

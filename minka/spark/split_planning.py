@@ -33,7 +33,7 @@ class ExpectedRange:
 
     start: str
     bytes: int
-    share: float  # of all bytes, times the number of ranges: 1 is ideal
+    share: float  # its bytes, divided by the bytes of an equal share: 1 is ideal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class SplitsReport(Report):
 
     job: ClassVar[str] = "splits"
 
-    points: tuple[str, ...]  # as text, or 0x and hex
+    points: tuple[str, ...]  # keys as text, or as 0x and hex
     ranges: tuple[ExpectedRange, ...]
 
     count: int  # the number of ranges

@@ -56,7 +56,7 @@ class ChangeStreamReader(DataSourceStreamReader):
             offsets = {str(one.partition_id): one.base_offset if is_earliest else one.end_offset for one in found}
             return {"offsets": offsets, "begins": {}}
 
-    def latestOffset(self, start: _Offset, limit: Any) -> _Offset:  # there is no limit
+    def latestOffset(self, start: _Offset, limit: Any) -> _Offset:  # `limit` isn't used
         """The ends of the partitions' logs. Raises CHANGES_GONE if changes after `start` are no longer kept."""
         with self._client() as client:
             keyspace = client.keyspace(self._options.keyspace)

@@ -130,10 +130,10 @@ def verify(
 class _Findings:
     """The results for the partitions that have been compared."""
 
-    rows: int = 0  # of the keyspace
+    rows: int = 0  # the number of rows in the keyspace
     replicas: int = 0
-    places: list[int] = field(default_factory=list)  # of partitions that differ from the source
-    counts: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # keys by kind
+    places: list[int] = field(default_factory=list)  # the places of partitions that differ from the source
+    counts: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # the number of differing keys, by kind
     listed: list[tuple[bytes, str, int]] = field(default_factory=list)  # key, kind, partition
     broken: list[ReplicaDifference] = field(default_factory=list)
     unread: list[UnreadReplica] = field(default_factory=list)
@@ -398,7 +398,7 @@ def _pair() -> tuple[Column, Column]:
 
 def _bucket() -> Column:
     """The bucket of a key by its hash, as nodes compute it for digests."""
-    # To Spark the hash is a signed number, whose last bits are the same.
+    # For Spark the hash is a signed number, but its last bits are the same as the nodes'.
     return F.xxhash64("key").bitwiseAND(F.lit(BUCKETS - 1)).cast("int")
 
 

@@ -84,7 +84,7 @@ class KeyspaceStreamWriter(_Writing, DataSourceStreamArrowWriter):
 
 
 def write_batches(client: Client, batches: Iterable[Pairs], timeout: float) -> None:
-    """Write the batches, two at a time. Raises the client's error after `timeout` seconds."""
+    """Write the batches, two at a time. If a batch fails for `timeout` seconds, raise the client's error."""
     with ThreadPoolExecutor(_IN_FLIGHT, "minka-write") as threads:
         under_way: deque[tuple[Future[None], Pairs]] = deque()
         for pairs in batches:

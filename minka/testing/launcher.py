@@ -20,7 +20,7 @@ from weakref import finalize
 
 from minka.errors import Code, MinkaError
 
-_LAUNCHERS: Final = 3  # so that nodes hash strings by different seeds, as real ones do
+_LAUNCHERS: Final = 3  # several, so that nodes have different seeds for the hashes of strings, as real nodes have
 # Prefixes of variables that have an effect only when a process begins, or when minkad is imported.
 _EARLY: Final = ("LD_", "PYTHON", "MALLOC_", "MINKA_FAILPOINTS_FILE")
 # Nodes don't get these variables: they come from the service manager of the process that starts the cluster, and are

@@ -41,7 +41,7 @@ class LocalNode:
     http_address: str  # host:port, for /readyz and /metrics
     data_address: str
     bootstrap: bool  # it is one of the first voters
-    config: dict[str, Any] = field(default_factory=dict)  # merged over the cluster's at each start
+    config: dict[str, Any] = field(default_factory=dict)  # merged over the cluster's `config` at each start
     env: dict[str, str] = field(default_factory=dict)  # merged over the environment at each start
     network: Path | None = None  # the file of its network namespace
     process: NodeProcess | None = None

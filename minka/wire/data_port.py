@@ -24,9 +24,9 @@ PREFACE: Final = b"\x00minka\x01"
 
 MAX_FRAME_BYTES: Final = 128 * 1024 * 1024
 _HEADER_BYTES: Final = 5
-_GATHERED_BYTES: Final = 256 * 1024  # frames of one turn of the loop are written together, up to this size
+_GATHERED_BYTES: Final = 256 * 1024  # up to this size, all frames of one turn of the loop are written together
 _JOINED_BYTES: Final = 64 * 1024
-_UNSENT_BYTES: Final = 256 * 1024  # with more in the transport, writing counts as paused until it is empty
+_UNSENT_BYTES: Final = 256 * 1024  # if the transport holds more, `is_paused` is true until the transport is empty
 _KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 
 
@@ -34,8 +34,8 @@ class Purpose(StrEnum):
     """The purpose of a connection."""
 
     KV = "kv"  # `wire.Request`s of a client, and `wire.Response`s
-    APPEND = "append"  # a leader's stream to a follower: see minkad.replication.frames
-    SHIP = "ship"  # a checkpoint
+    APPEND = "append"  # a leader's log for a follower: see minkad.replication.frames
+    SHIP = "ship"  # the files of a checkpoint
     PING = "ping"  # the other side answers each frame with an empty one: see minkad.data_port.watch
     RAFT = "raft"  # messages of the coordinator's Raft group, in one direction: see minkad.data_port.raft
 
@@ -79,7 +79,7 @@ class Splitter:
         self.max_bytes = MAX_FRAME_BYTES  # the most bytes of a frame; a new value holds from the next frame on
         self._preface = preface
         self._rest = b""
-        self._parts: list[bytes] = []  # of a frame that has not come completely
+        self._parts: list[bytes] = []  # the parts of a frame that has not come completely
         self._missing = 0  # the bytes of that frame that haven't come yet
 
     def feed(self, data: bytes) -> Iterator[Frame]:

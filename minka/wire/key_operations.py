@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-MAX_OPERATIONS: Final = 10_000  # in one group
+MAX_OPERATIONS: Final = 10_000  # the most in one group
 
 MAX_EXPIRY_MS: Final = 2**63 - 1
 _Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=MAX_EXPIRY_MS)]

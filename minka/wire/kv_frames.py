@@ -18,7 +18,7 @@ MAX_BODY_BYTES: Final = 32 * 1024 * 1024
 MAX_FRAME_BYTES: Final = 34 * 1024 * 1024  # a group may come on top of others that nearly fill a frame
 MAX_ANSWER_BYTES: Final = 32 * 1024 * 1024  # for all results of a frame; a result beyond that is refused with TOO_LARGE
 MAX_GROUPS: Final = 1024
-MAX_KEYS: Final = 1_000_000  # in one group
+MAX_KEYS: Final = 1_000_000  # the most in one group
 PIECE_BYTES: Final = 256 * 1024
 
 _PIECE: Final = 0xC1  # a piece's first byte, which MessagePack never uses; the second is 1 if more pieces come, else 0
@@ -31,8 +31,8 @@ class Op(IntEnum):
 
     READ = 0
     WRITE = 1
-    READ_STALE = 2  # answered by any replica, which says how old its data may be
-    SCAN = 3  # for keyspaces by ranges: some of the pairs in a range, in order
+    READ_STALE = 2  # any replica answers, and says how old its data may be
+    SCAN = 3  # for keyspaces by ranges: a page of the pairs in a range, in order
     OPERATE = 4  # see minka.wire.key_operations
     READ_VERSIONED = 5
 
@@ -132,7 +132,7 @@ class ScanPage(msgspec.Struct, array_like=True, gc=False):
     end: bytes
 
 
-UNDECODABLE: Final = (msgspec.MsgspecError, ValueError)  # the errors of decoding; ValueError: text that isn't UTF-8
+UNDECODABLE: Final = (msgspec.MsgspecError, ValueError)  # errors of decoding; a ValueError: text isn't UTF-8
 
 encode: Final = msgspec.msgpack.Encoder().encode
 decode_request: Final = msgspec.msgpack.Decoder(Request).decode

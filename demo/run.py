@@ -137,7 +137,7 @@ class WriteLoad:
             await asyncio.sleep(PAUSE_S)
 
     def summary(self) -> str:
-        """The number of writes, and the times that they took."""
+        """The number of writes and the times that they took, as text for people."""
         ordered = sorted(self.seconds)
         if not ordered:
             return "no write was acknowledged"
@@ -222,7 +222,7 @@ def tell(cluster: LocalCluster) -> None:
 
 
 def main() -> int:
-    """Run the demo. Returns the exit status: 0 if everything was as it should be."""
+    """Run the demo. Returns the exit status: 0 if all checks succeeded."""
     begun = time.monotonic()
     threading.Thread(target=_loop.run_forever, name="clients", daemon=True).start()
     cluster = LocalCluster(("athens", "byzantium", "cyrene"))

@@ -13,7 +13,8 @@ Every error is a `MinkaError` with a `Code`; the error's class says if the call 
             sys.exit(f"{error}; {error.code.info.remedy}")  # str(error) is "CODE: message", without the remedy
         raise
 
-`minka.duties`, `minka.admin`, `minka.rows`, `minka.spark` and `minka.testing` are imported when they are first used.
+`minka.duties`, `minka.admin`, `minka.rows`, `minka.spark` and `minka.testing` are imported only when a program uses
+them.
 """
 
 import importlib

@@ -133,7 +133,7 @@ class _Operations:
         return Written(outcome.done, outcome.version)
 
     async def get(self, key: Key, *, timeout: float | None = None) -> bytes | None:
-        """The value of a key, as its partition's leader has it; None if the key has none."""
+        """The value of a key, read at its partition's leader; None if the key has no value."""
         key = _bytes(key)
         return cast(bytes | None, (await self._one(Op.READ, key, None, timeout)).found[key])
 
@@ -233,7 +233,7 @@ class _Operations:
         await self._write_many(Op.OPERATE, sets, batch.values(), timeout)
 
     async def delete_many(self, keys: Iterable[Key], *, timeout: float | None = None) -> None:
-        """Remove many keys, with the limits and promises of `put_many`."""
+        """Remove many keys. `put_many` describes the limits, and what a batch does if a part of it fails."""
         await self._write_many(Op.WRITE, dict.fromkeys(_keys(_listed(keys))), (), timeout)
 
     async def get_many(self, keys: Iterable[AnyKey], *, timeout: float | None = None) -> dict[AnyKey, bytes]:
@@ -259,13 +259,13 @@ class _Operations:
         timeout: float | None = None,
     ) -> AsyncGenerator[tuple[bytes, bytes], None]:
         """The pairs with start <= key < end in the order of their keys, at most `limit` of them. With `reverse` they
-        come in descending order; `start` is still the lower bound. An empty bound means no bound. Raises
+        come in descending order, but `start` is still the lower bound. An empty bound means no bound. Raises
         NOT_BY_RANGES for a keyspace by hash.
 
         A scan asks only the partitions that have such keys, page by page, and reads some pages ahead. A leader reads
         each page at one moment after the call began, and each key comes at most once, even if partitions are split or
-        moved meanwhile; the scan as a whole isn't a snapshot. `timeout`, in seconds, holds for each page. A caller that
-        stops early should close the scan (`contextlib.aclosing`), so that nothing more is read ahead.
+        moved during the scan. The scan as a whole isn't a snapshot. `timeout`, in seconds, holds for each page. A
+        caller that stops early should close the scan (`contextlib.aclosing`), so that nothing more is read ahead.
         """
         return rows_of(self.scan_pages(start, end, limit=limit, reverse=reverse, timeout=timeout))
 
@@ -278,7 +278,7 @@ class _Operations:
         reverse: bool = False,
         timeout: float | None = None,
     ) -> AsyncGenerator[list[tuple[bytes, bytes]], None]:
-        """The same pairs as from `scan`, in lists as they arrive; no list is empty."""
+        """The pairs of `scan`, in lists, as they arrive from the nodes. No list is empty."""
         if limit is not None and (type(limit) is not int or limit < 1):
             raise MinkaError(Code.INVALID_ARGUMENT, f"limit={clipped(repr(limit))} isn't a positive int")
         timeout = self._chosen_timeout(timeout)
@@ -304,7 +304,7 @@ class _Operations:
         return outcome
 
     async def _read_many(self, op: Op, given: list[AnyKey], timeout: float | None) -> dict[AnyKey, Any]:
-        """The answers, by the keys as they were given."""
+        """The answers, by the keys as the caller gave them; keys without an answer are left out."""
         timeout = self._chosen_timeout(timeout)
         unique = list(dict.fromkeys(_keys(given)))
         if not unique:
@@ -485,8 +485,8 @@ def _checked_keyspace(name: Any) -> str:
 
 
 def _add_in_pieces(call: Call, bucket: PairBucket[Any], extra: int) -> None:
-    """Add a large batch in pieces, so that each piece fills a frame and several are under way. Each key counts `extra`
-    bytes besides its own and its value's.
+    """Add a large batch in pieces, so that each piece fills a frame and several pieces are under way. Each key counts
+    as `extra` bytes more than the key and its value have.
     """
     keys, values = bucket.keys, bucket.values
     start, size = 0, 0

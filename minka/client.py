@@ -110,7 +110,7 @@ class _Operations:
         return self._loop.run(put(key, value, **conditions, ttl=ttl, timeout=timeout))
 
     def get(self, key: Key, *, timeout: float | None = None) -> bytes | None:
-        """The value of a key, as its partition's leader has it; None if the key has none."""
+        """The value of a key, read at its partition's leader; None if the key has no value."""
         return self._loop.run(self._handle.get(key, timeout=timeout))
 
     def get_versioned(self, key: Key, *, timeout: float | None = None) -> VersionedValue | None:
@@ -201,7 +201,7 @@ class _Operations:
         return self._loop.run(self._handle.get_many_versioned(keys, timeout=timeout))
 
     def delete_many(self, keys: Iterable[Key], *, timeout: float | None = None) -> None:
-        """Remove many keys, with the limits and promises of `put_many`."""
+        """Remove many keys. `put_many` describes the limits, and what a batch does if a part of it fails."""
         self._loop.run(self._handle.delete_many(keys, timeout=timeout))
 
     def scan(
@@ -214,13 +214,13 @@ class _Operations:
         timeout: float | None = None,
     ) -> Generator[tuple[bytes, bytes], None, None]:
         """The pairs with start <= key < end in the order of their keys, at most `limit` of them. With `reverse` they
-        come in descending order; `start` is still the lower bound. An empty bound means no bound. Raises
+        come in descending order, but `start` is still the lower bound. An empty bound means no bound. Raises
         NOT_BY_RANGES for a keyspace by hash.
 
         A scan asks only the partitions that have such keys, page by page, and reads some pages ahead. A leader reads
         each page at one moment after the call began, and each key comes at most once, even if partitions are split or
-        moved meanwhile; the scan as a whole isn't a snapshot. `timeout`, in seconds, holds for each page. A caller that
-        stops early should close the scan (`contextlib.closing`), so that nothing more is read ahead.
+        moved during the scan. The scan as a whole isn't a snapshot. `timeout`, in seconds, holds for each page. A
+        caller that stops early should close the scan (`contextlib.closing`), so that nothing more is read ahead.
         """
         with contextlib.closing(self.scan_pages(start, end, limit=limit, reverse=reverse, timeout=timeout)) as pages:
             for page in pages:
@@ -235,7 +235,7 @@ class _Operations:
         reverse: bool = False,
         timeout: float | None = None,
     ) -> Generator[list[tuple[bytes, bytes]], None, None]:
-        """The same pairs as from `scan`, in lists as they arrive; no list is empty."""
+        """The pairs of `scan`, in lists, as they arrive from the nodes. No list is empty."""
         pages = self._handle.scan_pages(start, end, limit=limit, reverse=reverse, timeout=timeout)
         try:
             while page := self._loop.run(_next_page(pages)):

@@ -27,7 +27,7 @@ _TLS_FILES: Final = ("ca", "cert", "key")
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """The addresses of nodes, and the source of them for people: "MINKA_ENDPOINTS", "context prod"."""
+    """The addresses of nodes, and their source as text for people: "MINKA_ENDPOINTS", "context prod"."""
 
     addresses: tuple[str, ...]
     source: str

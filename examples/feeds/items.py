@@ -20,11 +20,11 @@ CREATE TABLE IF NOT EXISTS items (
 
 
 class StaleToken(Exception):
-    """Somebody with a newer fencing token has written to this feed."""
+    """Another worker has written to this feed with a newer fencing token."""
 
 
 class Items:
-    """The items of all feeds, each once."""
+    """The items of all feeds. Each item is stored once."""
 
     def __init__(self, path: Path) -> None:
         self._database = sqlite3.connect(path, timeout=5.0, isolation_level=None)
@@ -35,9 +35,9 @@ class Items:
         self._database.close()
 
     def add(self, feed: str, epoch: int, worker: str, items: Mapping[str, str]) -> int:
-        """Store the items (titles by ids) that are new; returns their number. `epoch`, the worker's fencing token, is
-        compared and stored in the same transaction. Raises StaleToken if a newer token is stored, even without new
-        items.
+        """Store the items (titles by ids) that are new; returns their number. The same transaction compares `epoch`,
+        the worker's fencing token, with the stored one, and stores it. Raises StaleToken if a newer token is stored,
+        even without new items.
         """
         known = {row[0] for row in self._database.execute("SELECT id FROM items WHERE feed = ?", (feed,))}
         new = [(feed, item, title, epoch, worker) for item, title in items.items() if item not in known]

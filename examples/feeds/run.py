@@ -23,7 +23,7 @@ GIVE_UP_S: Final = 60.0
 
 
 class Show:
-    """A table of workers and their feeds; refreshed on a terminal, else printed at the end of each act."""
+    """A table of workers and their feeds. A terminal shows it all the time, other output at the end of each act."""
 
     def __init__(self, feeds: LocalFeeds) -> None:
         self._feeds = feeds

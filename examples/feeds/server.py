@@ -1,6 +1,7 @@
 """A server of small Atom feeds that it invents and changes now and then; it records which worker polls which feed.
 
-GET /feeds/17 is a feed, GET /polls says who has polled each one. The first line of output is the server's URL.
+GET /feeds/17 returns a feed, and GET /polls the workers that have polled each feed. The first line of output is the
+server's URL.
 """
 
 import argparse

@@ -1,5 +1,5 @@
 """Administering a cluster: `Admin` creates keyspaces, makes and applies plans, follows operations and looks after
-nodes, as `minkactl` does. The other names are the types that it takes and returns.
+nodes, as `minkactl` does. The other names are the types that its methods take and return.
 
     with Admin() as admin:
         plan = admin.plan_reassign(keyspaces=["flights"])

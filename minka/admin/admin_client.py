@@ -91,9 +91,9 @@ class Admin:
         queue: bool = False,
     ) -> Operation:
         """Make a node safe to stop: it hands over all that it leads, and with `decommission` also all its data. A drain
-        starts at once, and stays in force until `undrain`; `plan_reassign(drain=…)` only plans moves away from a node,
-        once. `rate_limit`, in bytes a second (0: no limit), is the most that each node ships for the drain. With
-        `queue` the drain waits for operations that touch the same partitions or duties.
+        starts at once, and stays in force until `undrain`; `plan_reassign(drain=…)` only makes one plan that moves data
+        away from a node. `rate_limit`, in bytes a second (0: no limit), is the most that each node ships for the drain.
+        With `queue` the drain waits for operations that touch the same partitions or duties.
 
         Raises UNKNOWN_NODE, OPERATION_RUNNING, NO_SOURCE, and NOT_ENOUGH_NODES if the others can't take its data.
         """
@@ -113,8 +113,8 @@ class Admin:
         return read(DrainStatus, self.control.drain_status(node))
 
     def remove_node(self, node: str) -> None:
-        """Forget a node that is down and holds nothing: it can't come back with its old data. Raises UNKNOWN_NODE,
-        NODE_IN_USE.
+        """Remove a node that is down and holds nothing from the cluster; it can't come back with its old data. Raises
+        UNKNOWN_NODE, NODE_IN_USE.
         """
         self.control.remove_node(node)
 
@@ -147,14 +147,14 @@ class Admin:
         max_bytes: int | None = None,
         max_ops: int | None = None,
     ) -> Keyspace:
-        """Create a keyspace: by hash, with this number of `partitions` for life; or by ranges, with `split_points`,
-        which ascend ([]: one range over all keys). A range of more than `max_bytes` (at least 65,536), or with more
-        than `max_ops` keys read and written a second (at least 100), is split automatically. A name has 1 to 63 of a-z,
-        0-9, _ and -, beginning with a letter.
+        """Create a keyspace: by hash, with `partitions` partitions, whose number never changes; or by ranges, with
+        ascending `split_points` ([]: one range over all keys). A range of more than `max_bytes` (at least 65,536), or
+        with more than `max_ops` keys read and written a second (at least 100), is split automatically. A name has 1 to
+        63 of a-z, 0-9, _ and -, beginning with a letter.
 
         The default of `replicas` is 3 in a cluster of three nodes or more, else 1. The default of `min_insync` is a
-        majority of three replicas or more, else 1. Raises KEYSPACE_EXISTS, NOT_ENOUGH_NODES, TOO_MANY_REPLICAS,
-        INVALID_ARGUMENT, EMPTY_SPLIT_POINT, DUPLICATE_SPLIT_POINT, UNSORTED_SPLIT_POINTS.
+        majority of the replicas if there are three or more, else 1. Raises KEYSPACE_EXISTS, NOT_ENOUGH_NODES,
+        TOO_MANY_REPLICAS, INVALID_ARGUMENT, EMPTY_SPLIT_POINT, DUPLICATE_SPLIT_POINT, UNSORTED_SPLIT_POINTS.
         """
         if (partitions is None) == (split_points is None):
             raise invalid("a keyspace has either partitions, by hash, or split_points, by ranges")
@@ -178,8 +178,8 @@ class Admin:
         return keyspace_of(created, admin_pb2.KeyspaceCounts(partitions=count))
 
     def partitions(self, keyspace: str | None = None) -> Iterator[Partition]:
-        """The partitions of a keyspace (None: of all), in the order of their slots or keys, read page by page. Raises
-        UNKNOWN_KEYSPACE.
+        """Yield the partitions of a keyspace (None: of all keyspaces), in the order of their slots or keys. This reads
+        them page by page. Raises UNKNOWN_KEYSPACE.
         """
         wanted = made(admin_pb2.PartitionFilter, keyspace=keyspace) if keyspace is not None else None
         listed = self.control.partitions(wanted)
@@ -269,8 +269,8 @@ class Admin:
         """Start exactly this plan. `reason` and `rate_limit`, if given, take the place of the plan's own.
 
         Raises STALE_PLAN if the plan's partitions or duties have changed since it was made, DAMAGED_PLAN if the plan
-        was edited, OPERATION_RUNNING if another operation moves one of them now, and INVALID_ARGUMENT if the plan has
-        no moves: look at `plan.moves` first.
+        was edited, OPERATION_RUNNING if another operation moves one of these partitions or duties now, and
+        INVALID_ARGUMENT if the plan has no moves: look at `plan.moves` first.
         """
         return operation_of(self.control.apply_plan(message_of(plan), self._requester, reason, rate_limit))
 
@@ -317,9 +317,9 @@ class Admin:
         return list(read_all(Blocker, self.control.operations([_id_of(operation)], with_migrations=True).blockers))
 
     def wait(self, operation: Operation | int, timeout: float = 3600.0) -> Operation:
-        """Wait, at most `timeout` seconds, until an operation has ended, and return it, also if it has FAILED: compare
-        its `state` with `OperationState.SUCCEEDED`. Raises UNKNOWN_OPERATION, and DEADLINE_EXCEEDED if the operation
-        hasn't ended in time.
+        """Wait, at most `timeout` seconds, until an operation has ended, and return it. It may have FAILED: compare its
+        `state` with `OperationState.SUCCEEDED`. Raises UNKNOWN_OPERATION, and DEADLINE_EXCEEDED if the operation hasn't
+        ended in time.
         """
         deadline = time.monotonic() + checked_timeout(timeout)
         while True:
@@ -338,7 +338,7 @@ class Admin:
         return operation_of(self.control.pause_operation(_id_of(operation)))
 
     def resume(self, operation: Operation | int) -> Operation:
-        """Let an operation that is paused go on. Raises UNKNOWN_OPERATION, OPERATION_ENDED."""
+        """Let a paused operation go on. Raises UNKNOWN_OPERATION, OPERATION_ENDED."""
         return operation_of(self.control.resume_operation(_id_of(operation)))
 
     def cancel(self, operation: Operation | int, *, reason: str = "") -> Operation:

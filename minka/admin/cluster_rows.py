@@ -20,7 +20,7 @@ class NodeState(Word):
 
 
 class PartitionState(Word):
-    """A partition's state (Kafka's controller has the same)."""
+    """A partition's state. Kafka's controller has the same states."""
 
     NEW = "new"  # it has replicas, but has never had a leader
     ASSIGNED = "assigned"  # its leader hasn't confirmed yet that it leads

@@ -89,8 +89,8 @@ class Control:
         return self._view(lambda address, timeout: self._status(address, request, timeout), lambda response: response)
 
     def summary_at(self, address: str, silent: Sequence[str] = ()) -> admin_pb2.GetStatusResponse:
-        """The summary as the node at this address sees it; no other node is asked. `silent`: see
-        TableSummary.only_on_silent.
+        """The summary as the node at this address sees it; no other node is asked. TableSummary.only_on_silent explains
+        `silent`.
         """
         request = admin_pb2.GetStatusRequest(summary=True, silent=silent)
         return self._status(address, request, self.timeout)
@@ -158,7 +158,7 @@ class Control:
     def describe_node(self, address: str, timeout: float, done: Callable[["Described"], None]) -> "Described":
         """Ask the node at this address about itself, for at most `timeout` seconds, without waiting for the answer.
 
-        `done` is called with the result on a thread of gRPC's once there is an answer or a failure.
+        When there is an answer or a failure, a thread of gRPC's calls `done` with the result.
         """
         call = AdminStub(self._channels.to(address, timeout)).DescribeNode
         described = Described(address, call.future(admin_pb2.DescribeNodeRequest(), timeout=timeout))
@@ -190,9 +190,9 @@ class Control:
         than `max_bytes`, or of which more than `max_ops` keys are read and written in a second (0: no limit), is then
         split automatically.
 
-        If `replicas` is 0, there are 3 in a cluster of three nodes or more, else 1. If `min_insync` is 0, it is a
-        majority of three replicas or more, else 1. An unspecified `durability` is SYNC. The controller decides these
-        when it creates the keyspace. Raises INVALID_ARGUMENT, KEYSPACE_EXISTS, and the controller's refusals.
+        `replicas` 0 means 3 in a cluster of three nodes or more, else 1. `min_insync` 0 means a majority of the
+        replicas if there are three or more, else 1. An unspecified `durability` is SYNC. The controller decides these
+        values when it creates the keyspace. Raises INVALID_ARGUMENT, KEYSPACE_EXISTS, and the controller's refusals.
         """
         ranges = None
         if split_points is not None:
@@ -350,24 +350,26 @@ class Control:
         return self._call(lambda channel: DutiesStub(channel).GetPallets, request, repeatable=True, timeout=timeout)
 
     def shards(self, timeout: float) -> duty_api_pb2.GetShardsResponse:
-        """All shards, with what they hold. It takes at most `timeout` seconds."""
+        """All shards, with their duties. It takes at most `timeout` seconds."""
         request = duty_api_pb2.GetShardsRequest()
         return self._call(lambda channel: DutiesStub(channel).GetShards, request, repeatable=True, timeout=timeout)
 
     def split_blockers(self, partition_id: int) -> admin_pb2.GetSplitBlockersResponse:
-        """The obstacles to splitting the partition now, as the active controller decides. Raises UNKNOWN_PARTITION."""
+        """The obstacles to a split of the partition now, as the active controller sees them. Raises
+        UNKNOWN_PARTITION.
+        """
         request = made(admin_pb2.GetSplitBlockersRequest, partition_id=partition_id)
         return self._call(lambda channel: AdminStub(channel).GetSplitBlockers, request, repeatable=True)
 
     def pause_operation(self, operation_id: int) -> cluster_pb2.Operation:
-        """Let the operation begin no further migration; those under way go on. Raises UNKNOWN_OPERATION,
-        OPERATION_ENDED.
+        """Pause the operation: it begins no further migration, but the migrations under way go on. Raises
+        UNKNOWN_OPERATION, OPERATION_ENDED.
         """
         request = made(admin_pb2.PauseOperationRequest, id=operation_id)
         return self._call(lambda channel: AdminStub(channel).PauseOperation, request, repeatable=True).operation
 
     def resume_operation(self, operation_id: int) -> cluster_pb2.Operation:
-        """Let an operation that is paused go on. Raises UNKNOWN_OPERATION, OPERATION_ENDED."""
+        """Let a paused operation go on. Raises UNKNOWN_OPERATION, OPERATION_ENDED."""
         request = made(admin_pb2.ResumeOperationRequest, id=operation_id)
         return self._call(lambda channel: AdminStub(channel).ResumeOperation, request, repeatable=True).operation
 
@@ -436,14 +438,14 @@ class Control:
         return self._call(lambda channel: LoadsStub(channel).TouchLoad, request, repeatable=True).load
 
     def commit_load(self, load_id: str, files: Sequence[loads_pb2.LoadFile]) -> loads_pb2.Load:
-        """Commit the load: these files are taken in, all or none. A load that is committed already stays as it is.
-        Raises STALE_LOAD, RANGES_CHANGING, LOAD_ENDED, UNKNOWN_LOAD.
+        """Commit the load: the nodes take in all of these files, or none. A load that is committed already stays as it
+        is. Raises STALE_LOAD, RANGES_CHANGING, LOAD_ENDED, UNKNOWN_LOAD.
         """
         request = made(load_api_pb2.CommitLoadRequest, load_id=load_id, files=files)
         return self._call(lambda channel: LoadsStub(channel).CommitLoad, request, repeatable=True).load
 
     def abort_load(self, load_id: str, requested_by: str, reason: str = "") -> loads_pb2.Load:
-        """Abort the load, so that nothing of it is taken in. Raises UNKNOWN_LOAD; LOAD_ENDED once it is committed."""
+        """Abort the load, so that nodes take in nothing of it. Raises UNKNOWN_LOAD; LOAD_ENDED once it is committed."""
         request = made(load_api_pb2.AbortLoadRequest, load_id=load_id, requested_by=requested_by, reason=reason)
         return self._call(lambda channel: LoadsStub(channel).AbortLoad, request, repeatable=True).load
 
@@ -594,7 +596,7 @@ def _each_once(queue: deque[str], tried: dict[str, MinkaError]) -> Iterator[str]
 
 
 def _share(deadline: float, attempts: int) -> float:
-    """The seconds that this attempt may take, so that `attempts` attempts fit in before the deadline."""
+    """The seconds that this attempt may take if `attempts` attempts must fit in before the deadline."""
     return max((deadline - time.monotonic()) / attempts, _MIN_SHARE_S)
 
 

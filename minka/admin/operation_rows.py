@@ -51,7 +51,7 @@ class MigrationState(Word):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A change that takes time, and goes on without the client that asked for it."""
+    """A change that takes some time. It goes on without the client that asked for it."""
 
     id: int
     kind: OperationKind

@@ -12,8 +12,8 @@ from minka.v1 import admin_pb2
 
 
 class Partitions:
-    """Partitions that a node lists, to be read once. `status` has no partitions; once all partitions are read,
-    `matching` is their number. `whole` returns all of them at once.
+    """The partitions that a node lists; they can be read only once. `status` is the status without partitions. When all
+    partitions are read, `matching` has their number. `whole` returns all partitions at once.
     """
 
     def __init__(
@@ -23,8 +23,8 @@ class Partitions:
         first_s: float,
         timeout: float,
     ) -> None:
-        """The first answer may take `first_s` seconds, each other one `timeout`; the reader's own time isn't
-        limited.
+        """The first answer may take `first_s` seconds, and each other answer `timeout` seconds. The time that the
+        reader takes between two answers isn't limited.
         """
         self.status = admin_pb2.GetStatusResponse()
         self.matching: Sequence[admin_pb2.MatchingCount] = ()

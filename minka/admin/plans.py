@@ -62,10 +62,11 @@ class ShardBalance:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The moves that a change would make. Nothing is changed before `Admin.apply`, which refuses a plan that was
-    edited, or whose partitions have changed since it was made.
+    """The moves that a change would make. Only `Admin.apply` makes them; it refuses a plan that was edited, or whose
+    partitions have changed since it was made.
 
-    A plan of a load report may have splits: make them first, with `Admin.split`, then apply the plan `without_splits`.
+    A load report's plan may have splits, too: make the splits first, with `Admin.split`, then apply the plan
+    `without_splits`.
     """
 
     digest: str  # SHA-256

@@ -2,7 +2,7 @@
 
 
 def requester() -> str:
-    """The user who asks, as the operation's record says it: user@host."""
+    """The user who asks, in the form in which operations record it: user@host."""
     import getpass  # imported here, so that minkactl starts without them
     import os
     import socket

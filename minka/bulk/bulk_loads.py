@@ -102,9 +102,9 @@ class _Heard:
 
 
 class LoadClient:
-    """A client for bulk loads, to be used by one thread. `endpoints` are addresses host:port of some of the nodes. A
-    call waits at most `timeout` seconds for a node that restarts, an election of the controller, or a partition that is
-    being split. If waiting can't help against an error, it is raised at once.
+    """A client for bulk loads, for one thread. `endpoints` are addresses host:port of some of the nodes. A call waits
+    at most `timeout` seconds for a node that restarts, an election of the controller, or a partition that is being
+    split. It raises an error at once if waiting can't help.
 
     All errors are `MinkaError`. `tls` is for a cluster with TLS; a mistake in its files raises INVALID_CONFIG.
     """
@@ -140,19 +140,19 @@ class LoadClient:
         )
 
     def touch(self, load_id: str) -> Load:
-        """Tell the cluster that somebody still works on the load. A load that nobody has touched for
-        `loads.abandoned_after_s` seconds is aborted. Raises UNKNOWN_LOAD.
+        """Tell the cluster that somebody still works on the load. The cluster aborts a load that nobody has touched for
+        `loads.abandoned_after_s` seconds. Raises UNKNOWN_LOAD.
         """
         return self._patiently(lambda: self.control.touch_load(load_id))
 
     def abort(self, load_id: str, requested_by: str = "", reason: str = "") -> Load:
-        """Abort the load: nothing of it is taken in, and its files are removed. Raises UNKNOWN_LOAD, and LOAD_ENDED
-        once it is committed.
+        """Abort the load: nodes take in nothing of it, and remove its files. Raises UNKNOWN_LOAD, and LOAD_ENDED once
+        it is committed.
         """
         return self._patiently(lambda: self.control.abort_load(load_id, requested_by, reason))
 
     def all(self) -> list[Load]:
-        """The loads that have not ended and the last ended ones, the newest first."""
+        """The loads that have not ended, and those that ended last; the newest come first."""
         return [*self._patiently(self.control.loads).loads]
 
     def describe(self, load_id: str) -> GetLoadsResponse:
@@ -267,9 +267,9 @@ class LoadClient:
         commit. `name` must differ for each attempt, and has letters, digits, _, dot and dash.
 
         When this returns, at least `min_insync` of the nodes have the file; nodes that are away get it later from the
-        others. This waits for a node that restarts, and for one that answers but is slow: other files may come before
-        this one, and the load may have a rate limit. Raises DISK_FULL at once, and NOT_ENOUGH_SPOOLS if too few nodes
-        have answered within the timeout.
+        others. This waits for a node that restarts, and for a node that answers but is slow, since it may have other
+        files to receive first, and the load may have a rate limit. Raises DISK_FULL at once, and NOT_ENOUGH_SPOOLS if
+        too few nodes have answered within the timeout.
         """
         file = target.file(name)
         file.bytes, file.rows, file.checksum = written.bytes, written.digest.rows, written.checksum
@@ -312,8 +312,8 @@ class LoadClient:
             raise MinkaError(Code.NOT_ENOUGH_SPOOLS, text)
 
     def _upload_to(self, address: str, header: UploadHeader, path: Path, deadline: float, enough: Event) -> None:
-        """Upload the file to one node. Failed transfers are repeated until the timeout, unless enough other nodes have
-        the file. If a transfer breaks off, the timeout begins again at the node's last answer.
+        """Upload the file to one node. Repeat a failed transfer until the timeout, unless enough other nodes have the
+        file. If a transfer breaks off, the timeout begins again at the node's last answer.
         """
         attempt, heard = 0, _Heard(time.monotonic())
         while True:

@@ -22,9 +22,9 @@ _CALL_SECONDS: Final = 10.0
 
 
 class ChangeClient(Nodes):
-    """Reads the change feeds of a cluster; to be used by one thread. `endpoints` are addresses host:port of some of the
-    nodes. `timeout` is the most seconds that a partition may be without a leader that answers. All errors are
-    `MinkaError`. `tls` is for a cluster with TLS; a mistake in its files raises INVALID_CONFIG.
+    """Reads the change feeds of a cluster, for one thread. `endpoints` are addresses host:port of some of the nodes.
+    `timeout` is the most seconds that a partition may be without a leader that answers. All errors are `MinkaError`.
+    `tls` is for a cluster with TLS; a mistake in its files raises INVALID_CONFIG.
     """
 
     def __init__(self, endpoints: Sequence[str], *, tls: Tls | None = None, timeout: float = 60.0) -> None:
@@ -32,8 +32,9 @@ class ChangeClient(Nodes):
         self._timeout: Final = timeout
 
     def positions(self, keyspace: Keyspace) -> dict[int, ChangePosition]:
-        """The end of each partition's log, by partition id, from its leader: all writes that were acknowledged before
-        the call are included. Raises PARTITION_OFFLINE or UNREACHABLE if a partition has no leader in time.
+        """By partition id: the end of the partition's log, as its leader has it. All writes that were acknowledged
+        before the call come before these ends. Raises PARTITION_OFFLINE or UNREACHABLE if a partition has no leader in
+        time.
         """
         until, tries = time.monotonic() + self._timeout, 0
         while True:
@@ -63,8 +64,8 @@ class ChangeClient(Nodes):
         return {position.partition_id: position for position in answer.positions if position.is_leader}
 
     def read(self, partition_id: int, after: int, until: int) -> Iterator[ChangeBatch]:
-        """The changes of a partition after the offset `after`, up to and with `until`, in batches. Raises CHANGES_GONE
-        if no replica has them.
+        """The changes of a partition after the offset `after`, up to and including `until`, in batches. Raises
+        CHANGES_GONE if no replica has them any more.
         """
         while after < until:
             for batch in self._ask(

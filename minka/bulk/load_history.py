@@ -39,8 +39,8 @@ class NodeInterval:
 
 
 class HistoryClient:
-    """Reads the nodes' histories; to be used by one thread. `timeout` is the most seconds for a node's whole answer.
-    All errors are `MinkaError`.
+    """Reads the nodes' histories, for one thread. `timeout` is the most seconds for a node's whole answer. All errors
+    are `MinkaError`.
     """
 
     def __init__(self, endpoints: Sequence[str], *, tls: Tls | None = None, timeout: float = 120.0) -> None:
@@ -61,7 +61,7 @@ class HistoryClient:
         self._channels.close()
 
     def nodes(self) -> list[str]:
-        """The ids of the nodes that have not left, by the newest table. Raises the errors of `Control`."""
+        """The ids of the nodes that have not left the cluster, by a new table. Raises the errors of `Control`."""
         self._table = self._control.table()
         return [node.id for node in self._table.nodes if node.state != NodeState.NODE_STATE_LEFT]
 

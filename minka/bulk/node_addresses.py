@@ -20,7 +20,7 @@ _RNG: Final = Random()
 
 
 class Nodes:
-    """A client's view of the nodes, for one thread. The table is as new as the last `keyspace` or `refresh`."""
+    """A client's view of the nodes, for one thread. Only `keyspace` and `refresh` fetch the table."""
 
     def __init__(self, endpoints: Sequence[str], tls: Tls | None) -> None:
         self._control: Final = Control(endpoints, tls=tls)

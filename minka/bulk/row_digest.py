@@ -60,7 +60,7 @@ class Digest:
         self.sum = (self.sum + sum(hashes)) & _MASK
 
     def to_proto(self) -> LoadDigest:
-        """The digest as it is sent, without the number of rows, which a `LoadFile` has beside it."""
+        """The message of the digest, without the number of rows, for which `LoadFile` has a field of its own."""
         return LoadDigest(bytes=self.bytes, xor=self.xor, sum=self.sum)
 
     @classmethod

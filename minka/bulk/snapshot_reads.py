@@ -34,9 +34,9 @@ _TRIES_A_NODE: Final = 5
 
 
 class SnapshotClient(Nodes):
-    """Opens, reads and compares readers' snapshots; to be used by one thread. `endpoints` are addresses host:port of
-    some of the nodes. `timeout` is the most seconds that a partition may be without a leader that answers. All errors
-    are `MinkaError`. `tls` is for a cluster with TLS; a mistake in its files raises INVALID_CONFIG.
+    """Opens, reads and compares snapshots of partitions, for one thread. `endpoints` are addresses host:port of some of
+    the nodes. `timeout` is the most seconds that a partition may be without a leader that answers. All errors are
+    `MinkaError`. `tls` is for a cluster with TLS; a mistake in its files raises INVALID_CONFIG.
     """
 
     def __init__(self, endpoints: Sequence[str], *, tls: Tls | None = None, timeout: float = 60.0) -> None:
@@ -50,7 +50,7 @@ class SnapshotClient(Nodes):
         split since the table was fetched.
 
         With `part_bytes`, a snapshot also has the keys at which parts of about `part_bytes` bytes begin. Raises
-        UNKNOWN_PARTITION, the refusals of a leader, and PARTITION_OFFLINE or UNREACHABLE if none answers in time.
+        UNKNOWN_PARTITION, the refusals of a leader, and PARTITION_OFFLINE or UNREACHABLE if no leader answers in time.
         """
         start = wanted.start
         while True:

@@ -25,7 +25,7 @@ _READ_BYTES: Final = 1024 * 1024
 
 
 def table_options() -> BlockBasedOptions:
-    """The format of the tables on disk: a bloom filter of 10 bits a key, XXH3 checksums."""
+    """The format of the tables on disk: a bloom filter with 10 bits for each key, and XXH3 checksums."""
     table = BlockBasedOptions()
     table.set_format_version(5)
     table.set_bloom_filter(10, False)
@@ -48,7 +48,7 @@ class Written:
 
 
 class SstWriter:
-    """Writes one file, until `finish` or `abandon`."""
+    """Writes one file. `finish` completes it, and `abandon` removes it."""
 
     def __init__(self, path: Path) -> None:
         """The file is created when the first row comes."""

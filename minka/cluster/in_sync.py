@@ -37,12 +37,12 @@ def eligible_replicas(row: Partition) -> Sequence[str]:
 
 
 def has_everything(row: Partition) -> list[str]:
-    """The replicas that have everything that is committed: those in sync, and the eligible ones."""
+    """The replicas that have all committed entries: those in sync, and the eligible ones."""
     return [*row.isr, *eligible_replicas(row)]
 
 
 def is_sole(node: str, whole: Collection[str]) -> bool:
-    """True if no other node has everything that is committed; `whole` are the nodes that have it."""
+    """True if no other node is in `whole`, the nodes that have all committed entries."""
     return {node}.issuperset(whole)
 
 

@@ -37,7 +37,7 @@ class KeyRange(NamedTuple):
         return KeyRange(max(self.start, other.start), min(ends, default=b""))
 
     def __str__(self) -> str:
-        """[b, d), as people write it; ["", b) has no start."""
+        """The range in the form [b, d); ["", b) has no start."""
         return f"[{readable(self.start)}, {readable(self.end)})"
 
 

@@ -332,7 +332,7 @@ class RoutingTable:
         return self.update(rows)
 
     def update(self, rows: Iterable[cluster_pb2.Partition]) -> bool:
-        """Take single rows, as a refusal carries them; return True if any route changed."""
+        """Take single rows, such as those in a refusal; return True if any route changed."""
         changed = False
         for row in rows:
             keyspace = self._by_id.get(row.keyspace_id)
@@ -342,7 +342,7 @@ class RoutingTable:
         return changed
 
     def keyspace(self, name: str) -> KeyspaceRoutes:
-        """The routes of a keyspace. Raises UNKNOWN_KEYSPACE, with the names there are."""
+        """The routes of a keyspace. Raises UNKNOWN_KEYSPACE with the names of the keyspaces that exist."""
         if (routes := self._keyspaces.get(name)) is not None:
             return routes
         names = sorted(self._keyspaces)

@@ -101,13 +101,13 @@ def explain_duty(pallet: str, duty: str) -> Call:
 
 
 def get_pallets(ids: Iterable[str]) -> Call:
-    """The call for these pallets, or all."""
+    """The call for these pallets (none given: all)."""
     checked = [checked_pallet(one) for one in items(ids, "names of pallets")]
     return Call("GetPallets", api.GetPalletsRequest(ids=checked))
 
 
 def get_shards(names: Iterable[str]) -> Call:
-    """The call for these shards, or all."""
+    """The call for these shards (none given: all)."""
     checked = [checked_shard(one) for one in items(names, "names of shards")]
     return Call("GetShards", api.GetShardsRequest(names=checked))
 

@@ -29,7 +29,7 @@ class Phase(Enum):
 
 
 class Ending(Enum):
-    """The fate of a duty once it is detached."""
+    """What becomes of a duty once it is detached."""
 
     RELEASED = "released"
     FAILED = "failed"
@@ -146,7 +146,7 @@ class Hosting:
                 self._interrupt(number)
 
     def prepare(self, duty: HeldDuty) -> None:
-        """Prepare for the duty: the shard gets it next."""
+        """Prepare for the duty, which the cluster will give to this shard next."""
         number, record = duty.duty, self.records.get(duty.duty)
         if self._reports.is_spent(number, duty.epoch) or duty.pallet not in self._lanes:
             return
@@ -182,7 +182,7 @@ class Hosting:
             self._release(record, Ending.RELEASED)
 
     def _interrupt(self, number: int) -> None:
-        """Cancel the call that prepares for the duty: an assigned duty must not wait for it."""
+        """Cancel the call that prepares for the duty: the duty is assigned now, and must not wait for that call."""
         calls = (call for call, _ in self._calls.values() if any(duty.duty == number for duty in call.duties))
         call = next(calls)
         assert call.method is Method.PREPARE, "another call for the duty"
@@ -311,7 +311,7 @@ class Hosting:
         return call
 
     def overdue(self, number: int) -> None:
-        """The call can't be ended: its duties wait until it returns, and the pallet's other duties go on."""
+        """Note that the call can't be ended: its duties wait until it returns, and the pallet's other duties go on."""
         call, _ = self._calls[number]
         rest = "no other report is asked for until it returns"
         if call.method is not Method.REPORT:

@@ -308,8 +308,8 @@ class ShardMachine:
             self._releasing = False  # even if a detach still hangs: it holds up no other duty
 
     def _watch_clearance(self, now: float) -> None:
-        """Release everything while there is still time, and end the process if the delegate hasn't released all in
-        time.
+        """Begin to release everything when the clearance gets short, and end the process if the delegate is
+        too slow.
         """
         if not self.hosting.live:
             if self._releasing and now < self._release_at():

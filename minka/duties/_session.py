@@ -67,7 +67,7 @@ class _Shared(SharedLoop):
 
 
 def boottime() -> float:
-    """Seconds of a monotonic clock, which goes on while the machine sleeps if the platform has such a clock."""
+    """The seconds of a monotonic clock. If the platform has such a clock, it goes on while the machine sleeps."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 

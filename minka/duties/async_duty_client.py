@@ -229,8 +229,8 @@ class AsyncClient:
         consistency: Consistency = "quorum",
         timeout: float | None = None,
     ) -> DutyRow:
-        """Delete a duty and return its last row, without the payload. It is gone once the shards that have it have
-        released it. Raises UNKNOWN_DUTY, VERSION_MISMATCH.
+        """Delete a duty and return its last row, without the payload. It disappears when all its shards have released
+        it. Raises UNKNOWN_DUTY, VERSION_MISMATCH.
         """
         made = changes_.delete(pallet, duty, if_version=if_version)
         return (await self.change([made], consistency=consistency, timeout=timeout))[0]
@@ -246,7 +246,7 @@ class AsyncClient:
         return (await self.change([changes_.release(pallet, duty)], timeout=timeout))[0]
 
     async def get(self, pallet: str, duty: str, *, timeout: float | None = None) -> DutyStatus:
-        """A duty with its payload, and where it is. Raises UNKNOWN_DUTY."""
+        """A duty with its payload and its shards. Raises UNKNOWN_DUTY."""
         return (await self.get_many([(pallet, duty)], timeout=timeout))[0]
 
     async def get_many(
@@ -314,8 +314,8 @@ class AsyncClient:
     async def create_pallet(
         self, pallet: Pallet | str, *, consistency: Consistency = "quorum", timeout: float | None = None
     ) -> Pallet:
-        """Create a pallet, by its name alone or with its settings, and return its row. A pallet of this name that has
-        the same settings is returned as it is; with other settings it raises PALLET_EXISTS.
+        """Create a pallet, by its name alone or with its settings, and return its row. If a pallet of this name exists
+        with the same settings, this returns its row; with other settings, this raises PALLET_EXISTS.
         """
         made = [changes_.create_pallet(pallet)]
         return (await self.change_pallets(made, consistency=consistency, timeout=timeout))[0]
@@ -329,7 +329,7 @@ class AsyncClient:
         timeout: float | None = None,
     ) -> Pallet:
         """Replace all settings of a pallet by those of this one, and return its row. `version`, `created` and `changed`
-        of the argument are ignored. To change some settings, and lose nobody else's change:
+        of the argument are ignored. To change some settings without overwriting somebody else's change:
 
             pallet = (await duties.pallets(["feeds"]))[0].pallet
             await duties.update_pallet(dataclasses.replace(pallet, manual=True), if_version=pallet.version)

@@ -1,4 +1,4 @@
-"""Changes of duties and pallets, to be made together:
+"""Makes changes of duties and pallets, which a client sends together:
 
     client.change([create("feeds", "bbc", "https://…"), delete("feeds", "ft")])
     client.change_pallets([create_pallet("feeds"), delete_pallet("maps")])
@@ -126,7 +126,7 @@ def update(
 
 
 def delete(pallet: str, duty: str, *, if_version: int | None = None) -> DutyChange:
-    """Delete a duty. It is gone once the shards that have it have released it."""
+    """Delete a duty. It disappears when all its shards have released it."""
     return DutyChange(api.DutyChange(delete=_name(pallet, duty), if_version=checked_version(if_version)))
 
 

@@ -56,8 +56,8 @@ Reported = Mapping[Duty, int | None] | Iterable[Duty]
 
 class Delegate:
     """Takes duties and releases them. Its methods may be coroutines, which run on the user's event loop, or plain
-    functions, which run on threads. For each pallet one call is made at a time. All methods but `attach` and `detach`
-    are optional.
+    functions, which run on threads. For each pallet, only one method is called at a time. All methods but `attach` and
+    `detach` are optional.
 
     If `attach` raises, the shard has none of the duties of that call, so `attach` must end all work for them before it
     raises. Each of these duties is then attached alone, with growing pauses; after five tries the duty goes to another

@@ -60,7 +60,7 @@ class Canary(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class PalletSettings(Struct, forbid_unknown_fields=True, frozen=True):
-    """A client's settings of a pallet. An update replaces all of them."""
+    """The settings of a pallet that clients choose. An update replaces all of them."""
 
     id: PalletId
     balancer: Balancer = Balancer()
@@ -119,7 +119,7 @@ class DutyName(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class _WithPayload(Struct, forbid_unknown_fields=True, frozen=True):
-    """A client's settings of a duty."""
+    """The settings of a duty that clients choose."""
 
     pallet: PalletId
     id: Id

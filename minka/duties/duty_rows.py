@@ -43,7 +43,7 @@ class PreSort(Word):
 
 
 class OnFailure(Word):
-    """The fate of a stationary duty whose shard has failed."""
+    """What happens to a stationary duty whose shard has failed."""
 
     REATTACH = "reattach"  # another shard gets it
     LEAVE = "leave"  # no shard gets it before a person pins or releases it
@@ -52,7 +52,7 @@ class OnFailure(Word):
 
 @dataclass(frozen=True, slots=True)
 class Balancer:
-    """The way in which a pallet's duties are spread, with the settings for that."""
+    """The kind of a pallet's balancer, and its settings."""
 
     kind: BalancerKind = BalancerKind.CAPACITY_WORKLOAD
     max_difference: int = 0  # ROUND_ROBIN: the most by which shards' numbers of duties differ; 0 means 1
@@ -72,8 +72,8 @@ class Canary:
 
 @dataclass(frozen=True, slots=True)
 class Pallet:
-    """A set of duties of one type, and how they are placed. Make one with its settings to create or update a pallet;
-    the cluster sets `version`, `created` and `changed`.
+    """A set of duties of one type, and the settings for placing them. Make a `Pallet` to create or update a pallet; the
+    cluster sets `version`, `created` and `changed`.
     """
 
     id: str  # 1 to 256 printable characters, and no slash
@@ -101,7 +101,7 @@ class ShardLoad:
 
 @dataclass(frozen=True, slots=True)
 class UnplacedDuty:
-    """A duty that no shard has, and why."""
+    """A duty that no shard has, and the reason."""
 
     id: str
     reason: str

@@ -1,4 +1,4 @@
-"""The one registry of error codes, used in protos, logs, the CLI and the documentation."""
+"""The registry of error codes, which protos, logs, the CLI and the documentation use."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -575,6 +575,6 @@ _KINDS: Final[Mapping[str, type[MinkaError]]] = {
 
 
 def kind_of(code: Code) -> type[MinkaError]:
-    """The class that errors of this code have, by the code's entry in the registry."""
+    """The class of errors with this code."""
     kind = _KINDS.get(code.info.grpc_status)
     return kind or (Unavailable if code.info.retriable else Conflict)

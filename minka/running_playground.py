@@ -1,4 +1,4 @@
-"""The file by which other minkactl commands find the playground of this user."""
+"""The file by which other commands of minkactl find this user's running playground."""
 
 import json
 import os
@@ -19,7 +19,9 @@ class Playground:
 
 
 def path() -> "Path":
-    """`$XDG_RUNTIME_DIR/minka-playground.json`, or a file of this user's in the folder for temporary files."""
+    """`$XDG_RUNTIME_DIR/minka-playground.json`, or a file in the folder for temporary files whose name has this user's
+    id.
+    """
     from pathlib import Path
 
     return Path(_file())
@@ -35,7 +37,9 @@ def _file() -> str:
 
 
 def read() -> Playground | None:
-    """The running playground of this user, or None; the file of a playground that was killed doesn't count."""
+    """This user's running playground; None if there is none, also if the file is left from a playground that was
+    killed.
+    """
     try:
         with open(_file(), encoding="utf-8") as file:
             if os.fstat(file.fileno()).st_uid != os.getuid():

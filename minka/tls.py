@@ -55,7 +55,7 @@ class Tls:
         return pem
 
     def _check_dates(self, pem: Pem) -> None:
-        """Check the dates of the first certificate only: the other side may not need the later ones."""
+        """Check the dates of only the first certificate: the other side may not need the others."""
         from minka.engine.certificates import validities
         from minka.errors import Code, MinkaError
 

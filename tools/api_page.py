@@ -129,7 +129,7 @@ class _Page:
             yield textwrap.fill(told, _WIDTH) + "\n"
 
     def _fields(self, name: str, kind: type[Any]) -> Iterator[str]:
-        """The fields of a class or the members of an enum, each as its line in the source, comment included."""
+        """The fields of a class or the members of an enum, each with its line in the source and the comment there."""
         lines: list[str] = []
         for parent in reversed(kind.__mro__):
             if parent is kind or id(parent) not in self._names:

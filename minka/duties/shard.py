@@ -128,9 +128,9 @@ class Shard:
             await session.run()
 
     def stop(self, timeout: float = LEAVE_S) -> None:
-        """Begin to stop; any thread may call this. The cluster moves the duties away one after the other; each is
-        released here first. After `timeout` seconds, or at a second call, the remaining duties are released without
-        waiting for other shards. `run` returns when the delegate has released everything.
+        """Begin to stop; any thread may call this. The cluster moves the duties away one after the other; the delegate
+        releases each before another shard gets it. After `timeout` seconds, or at a second call, the delegate releases
+        all duties that are left at once. `run` returns when the delegate has released everything.
         """
         with self._lock:
             again, self._stop_asked = self._stop_asked, True
@@ -162,14 +162,14 @@ class Shard:
     @property
     def duties(self) -> list[Duty]:
         """The duties for which the delegate may act, which includes those that it is taking or releasing now. Any
-        thread may ask.
+        thread may call this.
         """
         session = self._session
         return [] if session is None else session.duties()
 
     async def __aenter__(self) -> Self:
-        """Run until the body ends. If an error ends the shard before that, the body is cancelled, and the error is
-        raised at the end of the body, as with `asyncio.TaskGroup`.
+        """Host duties while the body of `async with` runs. If an error ends the shard before, the body is cancelled,
+        and the error is raised at its end, as with `asyncio.TaskGroup`.
         """
         body = asyncio.current_task()
         assert body is not None, "only a task can wait"
@@ -209,9 +209,9 @@ def run_shard(
     on_stuck: Literal["exit", "report"] = "exit",
     call_timeout: float = 30.0,
 ) -> None:
-    """Host duties until SIGTERM or SIGINT; then they go to other shards, and each is released here first. A second
-    signal releases all of them without waiting for other shards. Coroutines of the delegate run on a loop of this
-    thread. `Shard` describes the arguments.
+    """Host duties until SIGTERM or SIGINT. Then the cluster moves the duties away one after the other; the delegate
+    releases each before another shard gets it. At a second signal the delegate releases all duties at once. Coroutines
+    of the delegate run on a loop of this thread. `Shard` describes the arguments.
 
     Raises MinkaError: the errors of `Shard` and its `run`, and INVALID_ARGUMENT on any thread but the main thread,
     since only the main thread gets signals.

@@ -27,7 +27,7 @@ def checked_timeout(seconds: Any, name: str = "timeout") -> float:
 
 
 def items(given: Iterable[_Item], wanted: str) -> Iterator[_Item]:
-    """The items of a caller's argument. A str or bytes is refused: its parts would count as items."""
+    """The items of a caller's argument. This refuses str and bytes, whose characters would count as items."""
     if not isinstance(given, str | bytes):
         with contextlib.suppress(TypeError):
             return iter(given)

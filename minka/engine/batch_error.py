@@ -23,7 +23,7 @@ _GRAVEST: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Keys of a batch that failed together."""
+    """Keys of a batch that failed at one node with one error."""
 
     keys: tuple[bytes, ...]
     node: str  # "": no node was asked
@@ -41,7 +41,7 @@ class BatchError(MinkaError):
     """Some keys of a batch failed; the others were done. `code` is the gravest of the failures' codes.
 
     A BatchError is also an instance of its code's class: `except minka.Unavailable` catches it if all failed keys may
-    work in a moment.
+    succeed in a moment.
     """
 
     failures: Final[tuple[Failure, ...]]  # one for each set of keys that failed together

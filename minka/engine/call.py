@@ -1,5 +1,5 @@
-"""One call of the library's user. It is divided into parts. Each part is sent to the node that leads its partition,
-again and again until a node has taken it.
+"""One call of the library's user, divided into parts. The client sends each part to the node that leads the part's
+partition, and repeats it until a node has taken it.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from minka.wire.kv_frames import WRITING, Op, ScanBody, ScanPage
 
 @dataclass(slots=True, eq=False)
 class Part:
-    """One call's operations on one partition: sent, refused or answered as a whole.
+    """One call's operations on one partition. A node answers or refuses a part as a whole.
 
     `open` becomes false when the part is answered, given up, or replaced by another try; later answers are ignored.
     """
@@ -139,7 +139,9 @@ class Call:
             raise error_of_one(failure) if key_count <= 1 else BatchError(self._failures, key_count)
 
     def answered(self, part: Part, values: Sequence[object] | None, age_ms: int = 0) -> None:
-        """Take a node's answer: `values` by position, at most `age_ms` milliseconds old."""
+        """Take a node's answer: a value for each key of the part, at most `age_ms` milliseconds old; None for
+        a write.
+        """
         if part.open:
             if values is not None:
                 assert len(values) == len(part.keys), f"{len(values)} values for {len(part.keys)} keys"

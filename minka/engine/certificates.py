@@ -23,13 +23,13 @@ class Validity(NamedTuple):
 
 
 def validities(pem: bytes) -> list[Validity]:
-    """The validity of each certificate in the file. Raises ValueError for one that can't be read."""
+    """The validity of each certificate in the file. Raises ValueError for a certificate that can't be read."""
     return [_validity(binascii.a2b_base64(body)) for body in _PEM.findall(pem)]
 
 
 def first_expiry(pem: bytes) -> float:
-    """The time at which the first of the file's certificates expires, in seconds since 1970. Infinite if the file has
-    none. Raises ValueError for a certificate that can't be read.
+    """The earliest time at which one of the file's certificates expires, in seconds since 1970. It is infinite if the
+    file has none. Raises ValueError for a certificate that can't be read.
     """
     return min((one.ends for one in validities(pem)), default=float("inf"))
 

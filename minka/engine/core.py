@@ -71,7 +71,8 @@ class Core:
 
     async def begin(self, name: str, op: Op, timeout: float) -> Call:
         """Begin a call on a keyspace; fetch the table first if the keyspace isn't known. Raises UNKNOWN_KEYSPACE,
-        UNREACHABLE, DEADLINE_EXCEEDED, OVERLOADED, and INVALID_ARGUMENT for a client that is closed or another loop's.
+        UNREACHABLE, DEADLINE_EXCEEDED, OVERLOADED, and INVALID_ARGUMENT if the client is closed or belongs to another
+        loop.
         """
         if self._state != "open" or asyncio.get_running_loop() is not self.loop:
             self._open()
@@ -139,8 +140,8 @@ class Core:
         return self.rng.choice(others or route.readable)
 
     def has_newer_route(self, part: Part) -> bool:
-        """True if a leader is named by a newer row than the one by which the part was sent, or by another partition's
-        row.
+        """True if a row names a leader, and the row is newer than the one by which the part was sent, or another
+        partition's.
         """
         route, old = part.find_route(), part.route
         if route is None or not route.leader or old is None:
@@ -148,7 +149,7 @@ class Core:
         return route.partition_id != old.partition_id or route.partition_epoch > old.partition_epoch
 
     def has_moved(self, part: Part) -> bool:
-        """True if the node to which the part was sent can no longer answer it, as far as is known now."""
+        """True if, by the present table, the node to which the part was sent can no longer answer it."""
         route = part.find_route()
         if part.call.op is Op.READ_STALE:
             return route is not None and bool(route.readable) and part.node not in route.readable
@@ -244,7 +245,7 @@ class Core:
         return error
 
     def _plan_refresh(self) -> None:
-        """Refresh the table at once if newer rows are wanted already, and again after the usual interval."""
+        """Refresh the table at once if a call wants newer rows already, and again after the usual interval."""
         if self._wants_newer:
             self._fetch_soon("")
         if self._timer is not None:
@@ -253,7 +254,7 @@ class Core:
         self._timer = self.loop.call_later(after, self.refresh_soon)
 
     async def _fetch(self, avoid: str) -> bool:
-        """Fetch the missing rows, and newer ones if they are wanted; return True if any route changed."""
+        """Fetch the missing rows, and also newer rows if a call wants them; return True if any route changed."""
         wants_newer = self._fetches_newer = self._wants_newer
         self._wants_newer = changed = False
         if (missing := self._wanted.missing()) is not None:
@@ -265,7 +266,9 @@ class Core:
         return changed
 
     async def _fetch_missing(self, missing: admin_pb2.GetTableRequest, avoid: str) -> bool:
-        """Fetch the missing rows; return True if any route changed. A keyspace whose rows are refused is forgotten."""
+        """Fetch the missing rows; return True if any route changed. If a node refuses the rows of a keyspace, forget
+        the keyspace.
+        """
         try:
             table = (await self._fetch_table(missing, avoid)).table
         except MinkaError as error:
@@ -280,7 +283,7 @@ class Core:
         return changed
 
     async def _fetch_one_by_one(self, missing: admin_pb2.GetTableRequest, avoid: str) -> bool:
-        """Fetch the rows of each keyspace apart: if one is refused, the others still come."""
+        """Fetch the rows of each keyspace in a request of its own: if a node refuses one, the others still come."""
         changed, refusal = False, None
         for keyspace in missing.keyspaces:
             alone = admin_pb2.GetTableRequest(keyspaces=[keyspace], accepts_zlib=missing.accepts_zlib)
@@ -336,7 +339,7 @@ class Core:
         return [part for part in reads if self.has_moved(part)]
 
     def _rerouted(self) -> list[Part]:
-        """The parts that wait to be sent again although a newer row already names the node."""
+        """The parts that wait to be sent again, and need not wait: a newer row names a leader."""
         waiting = (part for call in self.calls for part in call.parts if part.waits)
         return [part for part in waiting if self.has_newer_route(part)]
 

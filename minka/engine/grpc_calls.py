@@ -45,7 +45,7 @@ _HINTS: Final = (
 
 
 def channel_options(connect_timeout_s: float) -> list[tuple[str, int]]:
-    """Options of a channel whose attempts to connect give up after `connect_timeout_s` (gRPC's own default is 20)."""
+    """Options of a channel whose attempts to connect end after `connect_timeout_s` (gRPC's default is 20 s)."""
     return [
         ("grpc.min_reconnect_backoff_ms", max(1, int(connect_timeout_s * 1000))),  # also the most time of an attempt
         ("grpc.initial_reconnect_backoff_ms", 50),
@@ -58,7 +58,7 @@ def channel_options(connect_timeout_s: float) -> list[tuple[str, int]]:
 
 
 def channel_credentials(tls: Tls | None) -> grpc.ChannelCredentials | None:
-    """The credentials for a channel with these certificates; None for one without TLS. Raises INVALID_CONFIG, and
+    """The credentials for a channel with these certificates; None for a channel without TLS. Raises INVALID_CONFIG, and
     INVALID_ARGUMENT for anything but a Tls.
     """
     if tls is None:
@@ -175,7 +175,7 @@ def clipped(text: str) -> str:
 
 
 def _cause(text: str) -> str:
-    """The last part of gRPC's chain of reasons, such as "Connection refused", with a hint if TLS is the reason."""
+    """The last reason in gRPC's text, such as "Connection refused", with a hint if TLS or the port is the reason."""
     # The reasons of a failed handshake end with ": OK", which isn't a reason.
     last = text.removesuffix(": OK").rpartition(": ")[2].rstrip("].") or text
     hint = next((f" ({hint})" for sign, hint in _HINTS if sign in text), "")

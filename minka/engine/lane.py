@@ -1,4 +1,4 @@
-"""Reads or writes on their way to one node: a queue, from which frames are filled, and the frames under way."""
+"""Reads or writes on their way to one node: a queue of parts, and the frames under way, which have left the queue."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -186,7 +186,7 @@ def _hand_out(op: Op, parts: list[Part], result: GroupResult) -> None:
 
 
 def _found(op: Op, body: bytes) -> tuple[Sequence[object], int]:
-    """The results of a group, by position, and their greatest age in milliseconds."""
+    """The results of a group, one for each key, and their greatest age in milliseconds."""
     if op is Op.READ:
         return decode_values(body), 0
     if op is Op.OPERATE:

@@ -2,8 +2,8 @@
 thread.
 
 All event loops of a process share one poller in grpc.aio. The loop that the poller wakes handles the events of all
-loops. An event for a closed loop fails with "Event loop is closed", and later events in the queue are not handled: the
-other clients stall. So each loop here is made at its first use, and never closed.
+loops. If the loop of an event is closed, handling it fails with "Event loop is closed", and the events after it are
+lost, so that other clients stall. Therefore each loop here is made at its first use, and never closed.
 """
 
 import asyncio
@@ -61,8 +61,8 @@ class ClientLoop:
         self._stopping = False
 
     def run(self, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
-        """Run the coroutine on the loop's thread and wait for its result here. Raises its errors, and INVALID_ARGUMENT
-        for a client that is closed.
+        """Run the coroutine on the loop's thread, and wait for its result on this thread. Raises its errors, and
+        INVALID_ARGUMENT if the client is closed.
         """
         try:
             future = self._begin(coroutine)

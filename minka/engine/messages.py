@@ -26,7 +26,7 @@ _SCALARS: Final = (str, bytes, bool, int, float)
 
 class Word(StrEnum):
     """An enum of the protos: BALANCER_KIND_ROUND_ROBIN is `BalancerKind.ROUND_ROBIN`, and "round_robin". A member that
-    a newer node has sent reads as UNKNOWN.
+    only newer versions know reads as UNKNOWN.
     """
 
     @classmethod

@@ -16,9 +16,8 @@ _ROUTED_RIGHT: Final = frozenset({Code.OVERLOADED, Code.AGE_UNKNOWN})
 def is_repeatable(error: MinkaError, op: Op) -> bool:
     """True if the same operation can be sent again without the danger of doing it twice.
 
-    Retriable codes say that nothing was done. If the outcome isn't known, a read can be repeated. A write can't, not
-    even one that sets a key to a value, since another writer's may have come in between; an increment would count
-    twice.
+    Retriable codes say that nothing was done. If the outcome isn't known, a read can be repeated. A write can't be
+    repeated, not even a put, since another client's write may have come in between; an increment would count twice.
     """
     return error.code.info.retriable or (op not in WRITING and error.code is Code.OUTCOME_UNKNOWN)
 

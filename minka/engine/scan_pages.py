@@ -1,8 +1,8 @@
 """A scan: pages of pairs in the order of their keys, from one partition after the other, some of them read ahead.
 
 A scan goes on by key, not by partition: a page names the range for which it is complete, and the next page begins at
-the end of this range, in the partition that then has that key. So each key comes once, also while partitions
-are split and moved.
+the end of this range, in the partition that then has that key. So each key comes only once, even while partitions are
+split and moved.
 """
 
 import asyncio

@@ -53,7 +53,7 @@ class NodeStream:
         self._closing = False
 
     def add(self, part: Part) -> None:
-        """Queue a part; the parts of one turn of the loop travel together."""
+        """Queue a part. Parts that are added in the same turn of the loop go into the same frame."""
         lane = self._lanes[part.call.op]
         if lane.is_full:
             message = f"{MAX_QUEUED_BYTES >> 20} MiB are queued for this node already"

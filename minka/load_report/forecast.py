@@ -62,7 +62,7 @@ def theil_sen(points: Sequence[tuple[float, float]]) -> Trend:
 
 
 def forecasts(points: Iterable[NodePoint]) -> list[FullForecast]:
-    """One forecast a node. `points` are in the order of time."""
+    """One forecast for each node. `points` are in the order of time."""
     by_node: defaultdict[str, list[NodePoint]] = defaultdict(list)
     for point in points:
         by_node[point.node].append(point)
@@ -104,8 +104,8 @@ def _end(
 
 
 def _hourly_minima(points: Sequence[NodePoint]) -> list[tuple[float, float]]:
-    """The least room in each hour, so that temporary files (of a compaction, of a checkpoint) count at their largest.
-    In a long history, each point stands for several hours.
+    """The least room in each hour, so that temporary files (of a compaction, of a checkpoint) count with their largest
+    size. In a long history, each point stands for several hours.
     """
     hours = (points[-1].at_ms - points[0].at_ms) // HOUR_MS + 1
     length = HOUR_MS * -(-hours // _MAX_POINTS)

@@ -98,7 +98,7 @@ def render(
 
 def names_in(table: PartitionTable) -> Callable[[int, int], str]:
     """A function that gives a partition's name, such as flights/7, by its id and its keyspace's id; for a partition
-    that is gone, numbers.
+    that is gone, the name has its id.
     """
     keyspaces = {one.id: one.name for one in table.keyspaces}
     slots = {row.id: str(row.slot) for row in table.partitions}
@@ -224,7 +224,7 @@ def _of(node: str, points: Sequence[object], value: Callable[..., float]) -> Lin
 
 
 def plot(title: str, lines: Sequence[Line], show: Callable[[float], str]) -> str:
-    """A figure: the plot of the greatest lines, their legend, and a table of all lines at some of the times."""
+    """A figure: a plot of the lines with the greatest values, their legend, and a table of all lines at some times."""
     lines = [line for line in lines if any(value is not None for _, value in line.points)]
     if not lines:
         return f"<h3>{escape(title)}</h3><p>There is nothing to show.</p>"

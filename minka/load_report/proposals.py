@@ -231,7 +231,9 @@ def _led_by(view: _View, node: str, but: set[int]) -> list[int]:
 
 
 def _make_room(view: _View, forecast: FullForecast, taken: set[int], notes: list[str]) -> list[ProposedMove]:
-    """Moves of the largest replicas to the nodes with most room, until the node has the others' average room."""
+    """Moves of the node's largest replicas to the nodes with most room, until the node has as much room as
+    the average.
+    """
     source = forecast.node
     if source not in view.room or not _is_filling(view, forecast):
         return []

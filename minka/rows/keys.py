@@ -5,10 +5,10 @@ its bytes, and no column's bytes are the beginning of another's. These types of 
 integers:
 
 - date: days from 1970-01-01;
-- timestamp: microseconds from 1970-01-01T00:00:00Z; timestamp_ntz: the same by its own clock;
+- timestamp: microseconds from 1970-01-01T00:00:00Z; timestamp_ntz: the same, as if it were in UTC;
 - decimal(p, s): its unscaled value, `scaled(value, s)`.
 
-Columns of one type are in the order of their values; None is before everything. The types come in this order: None,
+Columns of one type are in the order of their values; None comes before all values. The types come in this order: None,
 bytes, str, tuple, int, Single, float, bool, UUID.
 """
 
@@ -90,8 +90,8 @@ def prefix_range(columns: Sequence[KeyPart]) -> KeyRange:
 def decode_key(key: bytes) -> tuple[KeyPart, ...]:
     """The columns of a key: None, bytes, str, int, Single, float, bool, UUID, tuple.
 
-    Raises MinkaError(INVALID_ARGUMENT) with the place of the first byte, counted from 0, that no key of `encode_key`
-    would have there.
+    Raises MinkaError(INVALID_ARGUMENT) with the place (from 0) of the first byte that isn't possible there in a key of
+    `encode_key`.
     """
     if not key:
         raise MinkaError(Code.INVALID_ARGUMENT, "the key is empty, so it has no columns")

@@ -63,9 +63,9 @@ def _key_of_arrays(*columns: pa.Array) -> pa.Array:
 def value_column(columns: Sequence[T.StructField]) -> Column:
     """The value of these columns of a data frame, as binary.
 
-    Raises MinkaError(INVALID_ARGUMENT) if a column has a type that would not be read back the same, or if two columns
-    have one name. Text that isn't UTF-8 fails the query; within arrays, maps and structs each wrong byte becomes
-    U+FFFD.
+    Raises MinkaError(INVALID_ARGUMENT) if a column has a type whose values would be different when they are read back,
+    or if two columns have the same name. Text that isn't UTF-8 fails the query; within arrays, maps and structs each
+    wrong byte becomes U+FFFD.
     """
     _check_values(columns)
     texts = {field.name for field in columns if isinstance(field.dataType, T.StringType)}

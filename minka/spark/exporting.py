@@ -62,10 +62,10 @@ def export(
 
     Without a `schema` (DDL) rows have the columns key and value, as bytes in Parquet and else as text. With
     `key_columns`, keys are decoded into these columns of the schema, and values into the others; the data source has
-    the option `keyColumns` for this. With `since`, the `versions` in an earlier export's report, the changes after that
-    export are written instead of rows, with the columns _change ("put" or "delete"), _partition and _offset, in order
-    within each partition; a change may be in two exports. `timeout` is the most seconds that a partition may be without
-    a leader that answers.
+    the option `keyColumns` for this. With `since`, the `versions` in an earlier export's report, this writes the
+    changes after that export instead of the rows. Changes also have the columns _change ("put" or "delete"), _partition
+    and _offset, and are in order within each partition; a change may be in two exports. `timeout` is the most seconds
+    that a partition may be without a leader that answers.
 
     Raises MinkaError: INVALID_ARGUMENT (also for another format, and if the folder exists, unless `overwrite`),
     UNKNOWN_KEYSPACE, CHANGES_GONE, SPARK_FAILED.

@@ -64,7 +64,7 @@ def history(
 
 @dataclass(frozen=True, slots=True)
 class _ReadSlices:
-    """Reads the slices whose numbers come in."""
+    """A task that reads the slices whose numbers it gets."""
 
     endpoints: tuple[str, ...]
     tls: Tls | None
@@ -133,7 +133,7 @@ def _rows_of(interval: NodeInterval) -> Iterator[dict[str, Any]]:
 
 
 def summed(rows: DataFrame, step_ms: int) -> list[NodeInterval]:
-    """The result of minka.load_report.analysis.coarser for the intervals, summed by Spark."""
+    """The intervals as minka.load_report.analysis.coarser would sum them up, but summed up by Spark."""
     at = F.unix_millis("start")
     rows = rows.withColumn("at_ms", at - at % step_ms)
     intervals: dict[tuple[int, str], NodeInterval] = {}

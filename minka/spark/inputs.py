@@ -61,7 +61,7 @@ def check_format(file_format: str) -> FileFormat:
 
 def absolute(spark: SparkSession, path: str) -> str:
     """The path with its scheme and folder, so that a process in another folder finds the same file. With Spark Connect
-    the path is the server's, and stays as it is.
+    the path belongs to the server, and this returns it unchanged.
     """
     from pyspark.sql.utils import is_remote
 

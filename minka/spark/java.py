@@ -154,7 +154,8 @@ def _write_home(home: Path, script: str) -> None:
 
 
 def cache_dir() -> Path:
-    """The folder of this user's files that can be made again: `$XDG_CACHE_HOME/minka`, or else `~/.cache/minka`.
+    """The folder for files of this user that can be deleted and made again: `$XDG_CACHE_HOME/minka`, or else
+    `~/.cache/minka`.
 
     Raises RuntimeError for a user without a home.
     """

@@ -44,7 +44,7 @@ def key_array(columns: Sequence[pa.Array]) -> pa.BinaryArray:
 
 
 def _joined(pieces: list[bytes | pa.Array], rows: int) -> pa.BinaryArray:
-    """Concatenate the pieces, row by row; every row gets a piece that is bytes."""
+    """Concatenate the pieces, row by row. A piece that is bytes is the same for every row."""
     merged: list[Any] = []
     for piece in pieces:
         if merged and isinstance(piece, bytes) and isinstance(merged[-1], bytes):
@@ -197,7 +197,7 @@ def _integers(values: _Numbers, column: pa.Array) -> pa.BinaryArray:
 
 
 def _halves(column: pa.Array) -> tuple[_Words, _Words]:
-    """The lower and the upper 64 bits of a decimal's unscaled values, 0 for null ones."""
+    """The lower and the upper 64 bits of a decimal's unscaled values; a null value is 0."""
     words = np.frombuffer(column.buffers()[1], np.uint64).reshape(-1, 2)[column.offset : column.offset + len(column)]
     if column.null_count:
         words = np.where(_valid(column)[:, None], words, np.uint64(0))
@@ -324,7 +324,7 @@ def _decoder(kind: pa.DataType, name: str) -> Callable[[_Keys, pa.DataType], pa.
 
 
 def _refuse_first(keys: pa.Array, bad: _Flags, types: Sequence[pa.DataType]) -> None:
-    """Raise the error of the first bad row; return if each row can be read on its own."""
+    """Raise the error of the first bad row. Return if every bad row can be read alone."""
     for row in np.flatnonzero(bad):
         key = keys[int(row)].as_py()
         try:

@@ -77,7 +77,7 @@ class Layout:
 
     @property
     def arrow_schema(self) -> pa.Schema:
-        """The schema that PySpark wants batches to have."""
+        """The schema that batches for PySpark must have."""
         return to_arrow_schema(self.schema, timezone="UTC")
 
     def batch_of(self, rows: RowBatch) -> pa.RecordBatch:
@@ -165,7 +165,7 @@ def _column(rows: int, offsets: bytes, data: bytes) -> pa.BinaryArray:
 
 
 def _cast(column: Any, kind: pa.DataType, keys: pa.BinaryArray) -> pa.Array:
-    """The column in this type. Raises INVALID_ARGUMENT with the row's key for bytes that aren't text."""
+    """The column, cast to this type. If bytes aren't text, raises INVALID_ARGUMENT with the row's key."""
     if column is None:
         raise MinkaError(Code.INTERNAL, "values are asked for, and there are none")
     try:

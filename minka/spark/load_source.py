@@ -1,5 +1,5 @@
-"""Facts about a load's source before its rows are read: its size, and a fingerprint that tells it from other
-sources.
+"""Facts about a load's source that are known before its rows are read: its size, and a fingerprint by which it differs
+from other sources.
 """
 
 import hashlib
@@ -42,8 +42,8 @@ def bytes_of(source: DataFrame) -> int:
 
 def fingerprint(source: DataFrame, options: Mapping[str, Any], path: str = "") -> dict[str, str]:
     """The marks that tell two loads apart: a digest of the options, and a digest of the source. The latter is over the
-    schema and the names, sizes and times of the files at `path`. Without a path only the names of the files that the
-    data frame reads count, if it reads files.
+    schema and the names, sizes and times of the files at `path`. Without a path, the digest has only the schema and the
+    names of the files that the data frame reads, if it reads files.
     """
     files = _files(source.sparkSession, path) if path else sorted(source.inputFiles())
     return {"options": _digest([options]), "source": _digest([source.schema.jsonValue(), *files])}

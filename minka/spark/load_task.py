@@ -90,7 +90,7 @@ class LoadTask:
         yield rows.result(b"")
 
     def _check_goes_on(self, load: Load) -> None:
-        """Before a repetition, check that the load was not aborted meanwhile. Raises LOAD_ENDED."""
+        """If Spark repeats this task, check that the load has not been aborted. Raises LOAD_ENDED."""
         context = TaskContext.get()
         if context is None or not context.attemptNumber():
             return
@@ -146,7 +146,9 @@ class _Rows:
         self._bytes += sum(map(len, keys)) + sum(map(len, values))
 
     def _check_place(self, batch: pa.RecordBatch) -> None:
-        """Check that all rows are this task's: no client would find a row in another partition. Raises INTERNAL."""
+        """Check that all rows belong to this task's partition, since no client would find them in another one. Raises
+        INTERNAL.
+        """
         places = pc.min_max(batch.column(0)).as_py()
         if batch.column(0).null_count or (places["min"], places["max"]) != (self.place, self.place):
             raise MinkaError(Code.INTERNAL, f"rows of several partitions came to the task of place {self.place}")
@@ -194,7 +196,9 @@ class _Rows:
 
 
 class _Existing:
-    """The rows that a partition has. They are read in step with the source's rows, both in the order of keys."""
+    """The rows that a partition has already. A task reads them together with the source's rows, both in the order of
+    keys.
+    """
 
     def __init__(self, task: LoadTask, target: LoadTarget, *, with_values: bool) -> None:
         self._batches = self._read(task, target, with_values)
@@ -248,7 +252,7 @@ def _smaller(batches: Iterable[_Batch]) -> Iterator[_Batch]:
 
 
 def _scratch() -> str | None:
-    """A folder of Spark's, at spark.local.dir; Spark removes files that killed tasks leave there."""
+    """Spark's folder for temporary files (spark.local.dir). Spark removes the files that killed tasks leave there."""
     return os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
 
 

@@ -3,8 +3,8 @@
 In an ingest, Spark computes each row's partition, sorts the rows, and writes one file for each partition. Each file is
 uploaded to the spool of every replica (`minka.bulk`). Nothing is visible until the commit names one file for each
 partition; from then on the nodes take all files in, even if this process has died. If a load breaks off before the
-commit, a new run with the same id continues it: files that are in the spools already aren't made again. A run with
-other options or another source than the first run is refused, so all files are of the same rows.
+commit, a new run with the same id continues it: it doesn't make files again that are in the spools already. A run with
+other options or another source than the first run is refused, so that all files are made of the same rows.
 """
 
 import json

@@ -15,8 +15,8 @@ KeyFormat = Literal["binary", "text", "columns"]
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of one use of the data source, which `minka.spark` lists. As with Spark's own options, case doesn't
-    matter in their names.
+    """The options of one use of the data source; `minka.spark` lists them. As for Spark's own options, upper and lower
+    case are the same in their names.
     """
 
     endpoints: tuple[str, ...]
@@ -33,7 +33,9 @@ class SourceOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Self:
-        """The options as Spark gives them. Raises INVALID_ARGUMENT for one that is missing, unknown or not valid."""
+        """The options as Spark gives them. Raises INVALID_ARGUMENT for an option that is missing, unknown or
+        not valid.
+        """
         known = {name.lower(): name for name in _NAMES}
         options = {known.get(name.lower(), name): value for name, value in given.items()}
         if unknown := {name for name in options if name not in _NAMES and name.lower() not in _SPARKS_OWN}:

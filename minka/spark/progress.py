@@ -66,7 +66,7 @@ OnProgress = Callable[[Progress], None]
 
 
 class _Rate:
-    """A rate a second, over the last `WINDOW_S`."""
+    """A rate per second, over the last `WINDOW_S` seconds."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, int]] = deque()
@@ -189,7 +189,7 @@ def running(
     """Run a job with these stages.
 
     `on_progress` is called when a stage begins and ends, and in between every half second from a thread. An error that
-    Spark raises inside becomes a MinkaError (see `spark_failures`).
+    Spark raises within becomes a MinkaError (see `spark_failures`).
 
         with running("digest", spark, ["read"], on_progress) as job:
             with job.stage("read") as stage:

@@ -82,7 +82,7 @@ def keys_between(client: SnapshotClient, snapshot: PartitionSnapshot, node: str)
 def hashes_of(
     client: SnapshotClient, snapshot: PartitionSnapshot, wanted: KeyRange, buckets: Sequence[int]
 ) -> Iterator[tuple[bytes, int]]:
-    """The keys in the buckets, sorted, each with the hash of its pair."""
+    """The keys in the buckets, sorted, each with the hash of its key and value."""
     if not buckets:
         return
     within = KeyRange(snapshot.start_key, snapshot.end_key).clip(wanted)
@@ -94,7 +94,7 @@ def hashes_of(
 
 
 def _only(snapshot: PartitionSnapshot, node: str) -> PartitionSnapshot:
-    """The snapshot, to be read only from this node."""
+    """A copy of the snapshot that names only this node, so that it is read there."""
     one = PartitionSnapshot()
     one.CopyFrom(snapshot)
     one.nodes[:] = [node]

@@ -21,7 +21,7 @@ class StageReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The report of any job; each job's own class adds its fields, whose values are JSON's."""
+    """The report of any job. Each job's own class adds fields, whose values JSON can hold."""
 
     job: ClassVar[str] = ""  # its name, such as "load"
 

@@ -54,7 +54,7 @@ def session(
 
     `master` is the URL of a master (default: `local[*]`, this machine's processors), and `remote` the URL of a Spark
     Connect server, sc://host:port. `conf` is Spark's configuration, which takes precedence over the settings made here.
-    Start the session before you open a client of Minka: Spark is forked off this process, which is risky once gRPC has
+    Start the session before you open a client of Minka: starting Spark forks this process, which is risky once gRPC has
     threads.
 
     On this machine Spark runs on this machine's Java (17 or newer) or on that of `minka[spark]`, and its tasks on this
@@ -95,7 +95,7 @@ def _reused(active: SparkSession, master: str | None, remote: str | None, conf: 
 
 
 def _with_retries(master: str) -> str:
-    """local[2] → local[2,4]: the second number is the tries of a task."""
+    """local[2] becomes local[2,4]: the second number is the tries of a task."""
     threads = master.removeprefix("local").strip("[]") or "1"
     return master if "," in threads else f"local[{threads},{TRIES}]"
 

@@ -63,8 +63,8 @@ class MinkaDataSource(DataSource):
         return ChangeStreamReader(self._options, Layout.of(schema, self._options))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """The writer for `df.writeStream`. A batch that is repeated writes the same again. Raises INVALID_ARGUMENT for
-        the output mode complete, which would replace the keyspace.
+        """The writer for `df.writeStream`. A repeated batch writes the same again. Raises INVALID_ARGUMENT for the
+        output mode complete, which would replace the keyspace.
         """
         if overwrite:
             raise MinkaError(Code.INVALID_ARGUMENT, 'output mode "complete" is not possible; use "append" or "update"')

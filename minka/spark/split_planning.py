@@ -101,8 +101,8 @@ _Sample = list[tuple[bytes, float]]
 
 
 def _sample(weighed: DataFrame, total: float, samples: int) -> _Sample:
-    """Keys in order, each with the number of samples for which it stands. A row's share of the samples is the
-    probability that the row is in the sample; with a share of 1 or more it always is.
+    """A sample of the keys, in order, each with the number of samples for which it stands. A row's share of the samples
+    is the probability that the row is in the sample; with a share of 1 or more it always is.
     """
     share = F.col("weight") * (samples / total)
     found = weighed.where(F.col("chance") < share).select("key", F.greatest(share, F.lit(1.0)))

@@ -1,7 +1,6 @@
-"""Follows a keyspace for a streaming query: its puts and deletes, in order in each partition.
-
-An offset of the stream holds one offset for each partition. A partition that was split off later is read after its
-parent, by the same task, so that the changes of each key stay in order.
+"""Follows a keyspace for a streaming query: its puts and deletes, in the order of each partition. An offset of the
+stream holds one offset for each partition. The task that reads a partition reads the partitions that were split off
+from it afterwards, so that the changes of each key stay in order.
 """
 
 from collections.abc import Iterator, Sequence
@@ -48,7 +47,7 @@ class ChangeStreamReader(DataSourceStreamReader):
         self._layout = layout
 
     def initialOffset(self) -> _Offset:
-        """The beginning of the stream, by the option startingOffsets. Raises the errors of ChangeClient."""
+        """The offset at which the stream begins, by the option startingOffsets. Raises the errors of ChangeClient."""
         with self._client() as client:
             keyspace = client.keyspace(self._options.keyspace)
             found = client.positions(keyspace).values()

@@ -55,8 +55,8 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaDifference:
-    """A replica that differs from its partition's leader at the same version, or can't be read because it is damaged:
-    something is broken.
+    """A replica that differs from its partition's leader at the same version, or that is too damaged to be read.
+    Neither should ever happen.
     """
 
     partition: int

@@ -34,7 +34,7 @@ class Written(WriterCommitMessage):
 
 class _Writing:
     """Sets the values of the keys; with a delete column, removes the keys of rows where that column is true. There is
-    no transaction: rows of a failed task stay, and the repeated task writes the same rows again.
+    no transaction: rows of a failed task stay written, and the repeated task writes the same rows again.
     """
 
     def __init__(self, options: SourceOptions, layout: Layout) -> None:

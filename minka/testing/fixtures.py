@@ -77,15 +77,15 @@ def minka_admin(minka_cluster: LocalCluster) -> Iterator[Admin]:
 
 @pytest.fixture
 def minka_client(minka_cluster: LocalCluster) -> Iterator[Client]:
-    """A client of the cluster, without a keyspace of its own."""
+    """A client of the cluster. It has no keyspace: use `minka_client.keyspace(name)`."""
     with Client(minka_cluster.endpoints) as client:
         yield client
 
 
 @pytest.fixture
 def minka_keyspace(minka_admin: Admin, minka_client: Client) -> Keyspace:
-    """An empty keyspace by hash that no other test has, of four partitions with three replicas each. `scan` raises
-    NOT_BY_RANGES there.
+    """An empty keyspace by hash that no other test has, of four partitions with three replicas each. Its `scan` raises
+    NOT_BY_RANGES.
     """
     name = f"test-{next(_numbers)}"
     minka_admin.create_keyspace(name, partitions=_PARTITIONS)

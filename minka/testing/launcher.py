@@ -1,5 +1,5 @@
-"""Starts nodes from another process, the launcher. From its second start on the launcher has imported minkad and forks,
-so a node starts in a tenth of the time. Nodes end when this process ends, even if it is killed.
+"""Starts nodes from another process, the launcher. From the second node on, the launcher has imported minkad, and a node
+is a fork of it, so it starts in a tenth of the time. Nodes end when this process ends, even if it is killed.
 """
 
 import ctypes
@@ -85,7 +85,7 @@ class NodeProcess:
 
 
 class Launcher:
-    """A launcher, as the process that runs the cluster sees it."""
+    """A launcher's process, and the connection to it from the process that runs the cluster."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
@@ -139,7 +139,7 @@ def inherited() -> dict[str, str]:
 
 
 def enter_network(namespace: Path) -> None:
-    """Put the calling thread into the network namespace that the file stands for. Raises OSError."""
+    """Put the calling thread into the network namespace of this file. Raises OSError."""
     file, libc = os.open(namespace, os.O_RDONLY), ctypes.CDLL(None, use_errno=True)
     try:
         if libc.setns(file, _CLONE_NEWNET) != 0:

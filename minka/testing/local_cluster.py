@@ -63,7 +63,7 @@ class LocalNode:
 
     @property
     def running(self) -> bool:
-        """True if the node's process is there."""
+        """True if the node's process runs."""
         return self.process is not None and self.process.poll() is None
 
     @property
@@ -246,7 +246,7 @@ class LocalCluster:
                 time.sleep(0.02)
 
     def stop(self, graceful: bool = False) -> None:
-        """End every node, with SIGKILL unless `graceful`, and remove the temporary files."""
+        """End every node, with SIGTERM if `graceful`, else with SIGKILL, and remove the temporary files."""
         self._is_stopped = True
         running = [node.process for node in self.nodes.values() if node.process is not None and node.running]
         for process in running:
@@ -270,7 +270,7 @@ class LocalCluster:
         return node
 
     def _load(self) -> bool:
-        """Take the nodes of an earlier run in this directory; return True if there was one."""
+        """Take over the nodes of an earlier run in this directory; return True if there was such a run."""
         path = self.directory / PARTS_FILE
         if not path.exists():
             return False
@@ -330,7 +330,7 @@ def _no_minkad() -> MinkaError:
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with the values of `over`, mappings merged key by key."""
+    """`base` with the values of `over`. Mappings in them are merged key by key."""
     result = dict(base)
     for key, value in over.items():
         inner = result.get(key)

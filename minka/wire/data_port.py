@@ -72,7 +72,7 @@ class Frame(NamedTuple):
 
 
 class Splitter:
-    """Takes the bytes that come on a connection, and gives the frames in them."""
+    """Divides the bytes that arrive on a connection into frames."""
 
     def __init__(self, preface: bytes = b"") -> None:
         """`preface`: the bytes before the first frame."""
@@ -218,7 +218,9 @@ class Connection(asyncio.Protocol):
             self._flush()
 
     def send_at_once(self, content: bytes) -> None:
-        """Send a frame without delay: somebody waits for it, and few other frames follow in this turn of the loop."""
+        """Send a frame at once, for a receiver that waits for it. Only few other frames should follow in this turn of
+        the loop.
+        """
         if not self.is_over:
             self._add(content, Kind.DATA)
             self._flush()
@@ -270,7 +272,7 @@ class Connection(asyncio.Protocol):
         return self._transport.get_write_buffer_size()
 
     def limit(self, max_frame_bytes: int) -> None:
-        """Take no larger frames from now on."""
+        """Refuse larger frames from now on."""
         self._splitter.max_bytes = max_frame_bytes
 
     def give_up_after(self, seconds: float) -> None:
@@ -280,7 +282,7 @@ class Connection(asyncio.Protocol):
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))
 
     def pause_reading(self) -> None:
-        """Take nothing from the other side."""
+        """Read nothing more from the other side until `resume_reading`."""
         if self.is_reading and not self.is_over:
             self.is_reading = False
             self._transport.pause_reading()
@@ -332,7 +334,7 @@ def reason_of(error: Exception) -> str:
 
 
 def keep_alive(connected: Any) -> None:
-    """Notice within half a minute that the other machine has vanished without a word."""
+    """Let the connection end within half a minute after the other machine has vanished without closing it."""
     with suppress(OSError):  # the connection may be over already
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in _KEEPALIVE:

@@ -69,8 +69,8 @@ def upper_ms(number: int) -> float:
 
 def quantile_ms(took: Sequence[int], share: float) -> float | None:
     """The time, in milliseconds, within which the part `share` (0 to 1) of the requests were answered; None if there
-    were none. It is the upper end of a bucket, so up to 1.41 times too much; below 16 µs and above 8.4 s nothing more
-    precise is known.
+    were none. The result is the upper end of a bucket, so it is at most 1.41 times too large; only for times below 16
+    µs and above 8.4 s it can be farther off.
     """
     left = share * sum(took)
     if not left:
@@ -83,7 +83,7 @@ def quantile_ms(took: Sequence[int], share: float) -> float | None:
 
 
 def pack(rows: Sequence[PartitionInterval]) -> bytes:
-    """The block of these rows, MAX_ROWS at most."""
+    """The block of these rows, at most MAX_ROWS."""
     assert len(rows) <= MAX_ROWS, len(rows)
     plain = b"".join([_packed(row) for row in rows])
     return zlib.compress(b"".join([plain[place::_ROW_BYTES] for place in range(_ROW_BYTES)]), 1) if rows else b""
@@ -105,7 +105,9 @@ def _packed(row: PartitionInterval) -> bytes:
 
 
 def unpack(packed: bytes, count: int, layout: int = FORMAT) -> list[PartitionInterval]:
-    """The rows of a block. Raises CORRUPT_DATA if it hasn't `count` rows, INVALID_ARGUMENT for an unknown layout."""
+    """The rows of a block. Raises CORRUPT_DATA if the block hasn't `count` rows, INVALID_ARGUMENT for an unknown
+    layout.
+    """
     if layout != FORMAT:
         raise MinkaError(
             Code.INVALID_ARGUMENT, f"the history has rows of layout {layout}, but this version reads {FORMAT}"

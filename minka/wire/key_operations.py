@@ -53,7 +53,7 @@ class OnlyIf(IntEnum):
 
 class Set(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unknown_fields=True, tag=0):
     """Put a value, or delete the key (None). `Outcome.done` is true if the condition held. With `wants_value`,
-    `Outcome.value` is the former value in either case.
+    `Outcome.value` is the former value, also if the condition didn't hold.
     """
 
     key: bytes

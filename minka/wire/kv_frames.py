@@ -1,8 +1,8 @@
 """Frames of the data stream: raw bytes on the bidirectional gRPC call `/minka.v1.Kv/Batch`.
 
 Each message has a cost that doesn't depend on its size, so a frame carries operations for many partitions of one node.
-Frames are MessagePack arrays. The body of a write goes into the partition's log and to its followers as it came. A long
-answer is sent in pieces, so that gRPC buffers only little for a client that doesn't read.
+Frames are MessagePack arrays. The body of a write goes into the partition's log and to its followers as it came. A node
+sends a long answer in pieces, so that gRPC buffers only little for a client that doesn't read.
 """
 
 from collections.abc import Iterator
@@ -82,7 +82,7 @@ class Response(msgspec.Struct, array_like=True, gc=False):
 
 
 class WriteBody(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True):
-    """Pairs by position, applied in order; a value of None deletes its key."""
+    """Pairs, applied in order: `values[i]` is for `keys[i]`, and None deletes the key."""
 
     keys: Annotated[list[bytes], msgspec.Meta(max_length=MAX_KEYS)]
     values: Annotated[list[bytes | None], msgspec.Meta(max_length=MAX_KEYS)]
@@ -101,7 +101,7 @@ ReadResult = list[bytes | None]
 
 
 class StaleResult(msgspec.Struct, array_like=True, gc=False):
-    """The values as they were at most `age_ms` milliseconds before they were read."""
+    """The values, which were current at most `age_ms` milliseconds before the read."""
 
     age_ms: int
     values: list[bytes | None]
@@ -121,9 +121,9 @@ class ScanBody(msgspec.Struct, array_like=True, gc=False):
 
 
 class ScanPage(msgspec.Struct, array_like=True, gc=False):
-    """Pairs by position, in the order of the scan: all pairs with start <= key < end. This range is the first part, in
-    the order of the scan, of the requested range; it ends at the partition's end, or before. There are no values if
-    only the keys were requested.
+    """All pairs with start <= key < end, in the order of the scan: `values[i]` is for `keys[i]`. This range is the
+    first part, in the order of the scan, of the requested range; it ends at the partition's end, or earlier. There are
+    no values if only the keys were requested.
     """
 
     keys: list[bytes]
@@ -162,7 +162,7 @@ def weight(size: int) -> int:
 
 
 class Assembly:
-    """Makes frames of the messages of one stream."""
+    """Puts frames together from the messages of one stream."""
 
     def __init__(self) -> None:
         self._parts: list[memoryview] = []

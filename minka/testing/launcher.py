@@ -1,5 +1,5 @@
-"""Starts nodes from another process, the launcher. From the second node on, the launcher has imported minkad, and a node
-is a fork of it, so it starts in a tenth of the time. Nodes end when this process ends, even if it is killed.
+"""Starts nodes from another process, the launcher. From the second node on, the launcher has imported minkad, and a
+node is a fork of it, so it starts in a tenth of the time. Nodes end when this process ends, even if it is killed.
 """
 
 import ctypes

@@ -27,15 +27,19 @@ is "append" (of streams also "update"): it sets the values of the keys that are 
 failed. Other modes raise INVALID_ARGUMENT. A schema of changes may also have `_change STRING` ("put" or "delete"),
 `_partition INT` and `_offset LONG`.
 
-| option | default | | |---|---|---| | `endpoints` | as a client's | host:port of some of the nodes, separated by commas
-| | `keyspace` | required | its name | | `keyColumns` | `key` | the columns of the key, separated by commas
-(`key_columns=["day", "number"]` of `export`) | | `keyFormat` | by the schema | `columns` (default with `keyColumns`);
-`text`, `binary`: the only column is the key | | `timeout` | 60 | seconds for which a partition may be without a leader
-that answers | | `splitBytes` | 268435456 | reading: a partition of more than twice this is read by several tasks; 0: by
-one | | `changesSince` | | reading: instead of rows the changes after `ExportReport.versions`, as JSON | | `batchBytes`
-| 2097152 | writing: bytes of keys and values in one batch | | `deleteColumn` | | writing: a boolean column; where it is
-true, the key is removed | | `startingOffsets` | latest | streams: where the first query begins, `latest` or `earliest`
-| | `tlsCa`, `tlsCert`, `tlsKey` | | paths of PEM files, for a cluster with TLS |
+| option | default | |
+|---|---|---|
+| `endpoints` | as a client's | host:port of some of the nodes, separated by commas |
+| `keyspace` | required | its name |
+| `keyColumns` | `key` | the columns of the key, separated by commas (`key_columns=["day", "number"]` of `export`) |
+| `keyFormat` | by the schema | `columns` (default with `keyColumns`); `text`, `binary`: the only column is the key |
+| `timeout` | 60 | seconds for which a partition may be without a leader that answers |
+| `splitBytes` | 268435456 | reading: several tasks read a partition of more than twice this many bytes; 0: one task |
+| `changesSince` | | reading: instead of rows the changes after `ExportReport.versions`, as JSON |
+| `batchBytes` | 2097152 | writing: bytes of keys and values in one batch |
+| `deleteColumn` | | writing: a boolean column; where it is true, the key is removed |
+| `startingOffsets` | latest | streams: where the first query begins, `latest` or `earliest` |
+| `tlsCa`, `tlsCert`, `tlsKey` | | paths of PEM files, for a cluster with TLS |
 """
 
 from minka.errors import Code, MinkaError

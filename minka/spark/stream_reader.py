@@ -1,6 +1,7 @@
-"""Follows a keyspace for a streaming query: its puts and deletes, in the order of each partition. An offset of the
-stream holds one offset for each partition. The task that reads a partition reads the partitions that were split off
-from it afterwards, so that the changes of each key stay in order.
+"""Follows a keyspace for a streaming query: its puts and deletes, in the order of each partition.
+
+An offset of the stream holds one offset for each partition. The task that reads a partition also reads the partitions
+that were split off from it afterwards, so that the changes of each key stay in order.
 """
 
 from collections.abc import Iterator, Sequence

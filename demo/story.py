@@ -15,19 +15,19 @@ from minkactl import units
 
 
 def bold(text: str) -> str:
-    """Style the text, on a terminal that can show it."""
+    """The text in bold, if the output is a terminal and NO_COLOR isn't set."""
     plain = "NO_COLOR" in os.environ or not sys.stdout.isatty()
     return text if plain else f"\x1b[1m{text}\x1b[0m"
 
 
 def say(text: str = "") -> None:
-    """A line of the story."""
+    """Print a line of the story."""
     print(text, flush=True)
 
 
 @contextmanager
 def chapter(title: str) -> Iterator[None]:
-    """A chapter of the story, with the time that it took."""
+    """Print a chapter's title, and at its end the time that the chapter took."""
     begun = time.monotonic()
     say(f"\n{bold(title)}")
     yield
@@ -48,7 +48,9 @@ def minkactl(cluster: LocalCluster, *arguments: str) -> None:
 
 
 def for_a_person(command: list[str], environment: dict[str, str]) -> int:
-    """Run it on a plain terminal, so that a pipe shows what a person would see; returns the exit status."""
+    """Run a command on a plain terminal of its own, and print the output that a person would see; returns the exit
+    status.
+    """
     leader, follower = pty.openpty()
     process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=follower, stderr=follower)
     os.close(follower)

@@ -13,7 +13,8 @@ Every error is a `MinkaError` with a `Code`; the error's class says if the call 
             sys.exit(f"{error}; {error.code.info.remedy}")  # str(error) is "CODE: message", without the remedy
         raise
 
-`minka.duties`, `minka.admin`, `minka.rows`, `minka.spark` and `minka.testing` are imported when they are first used.
+`minka.duties`, `minka.admin`, `minka.rows`, `minka.spark` and `minka.testing` are imported only when a program uses
+them.
 """
 
 import importlib
@@ -82,10 +83,10 @@ _MODULES = {
 }
 
 
-if not TYPE_CHECKING:  # a type checker is to see which names there are
+if not TYPE_CHECKING:  # hidden from type checkers, which would accept any name
 
     def __getattr__(name: str) -> Any:
-        # These are loaded when first used: minkad and minkactl import the package for its errors and messages alone.
+        # Names are loaded when first used: minkad and minkactl import the package only for its errors and messages.
         if name not in __all__:
             raise AttributeError(f"module 'minka' has no attribute {name!r}")
         if name in _PACKAGES:

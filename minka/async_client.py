@@ -36,7 +36,7 @@ AnyKey = TypeVar("AnyKey", bytes, str, Key)
 
 OneKey = Set | Add | Expire
 
-_OWN: Final = "_"  # prefix of the names of the cluster's own keyspaces
+_OWN: Final = "_"  # the names of the cluster's own keyspaces begin with it
 
 MAX_BATCH_BYTES: Final = MAX_BODY_BYTES
 MAX_BATCH_KEYS: Final = MAX_KEYS
@@ -45,13 +45,13 @@ MAX_BATCH_KEYS: Final = MAX_KEYS
 class StaleValue(NamedTuple):
     """The result of `get_stale`."""
 
-    value: bytes | None  # None: the key had no value
-    age: float  # the value was the newest at most this many seconds before the read
+    value: bytes | None  # None: the replica has no value for the key
+    age: float  # at most this many seconds before the read, this was the newest value
 
 
 class _Operations:
-    """The reads and writes that a client and a handle share. `AsyncClient` describes their arguments, promises and
-    errors.
+    """The reads and writes that `AsyncClient` and `AsyncKeyspace` share. `AsyncClient` describes their arguments,
+    promises and errors.
     """
 
     def __init__(self, core: Core, name: str | None, timeout: float) -> None:
@@ -109,14 +109,15 @@ class _Operations:
         ttl: float | timedelta | None = None,
         timeout: float | None = None,
     ) -> Written | None:
-        """Set the value of a key. When this returns, every in-sync replica has it, as durably as the keyspace asks.
+        """Set the value of a key. When this returns, every in-sync replica has the value, as durably as the keyspace
+        asks.
 
         At most one condition may be given: the key has no value, it has this value, or it has this version (0: no
         value). The partition's leader checks it together with the write. With `ttl` (seconds, or a timedelta) the key
         expires that long after the write, by the leader's clock; without `ttl` it never expires, even if it did before.
 
         With a condition or a `ttl`, this returns `Written`, which is true if the write was done. A condition that
-        doesn't hold raises nothing (CONDITION_FAILED is an error of `minkactl`). A plain put returns None although it
+        doesn't hold raises no error (only `minkactl` reports CONDITION_FAILED). A plain put returns None although it
         was done: don't write `if client.put(key, value)`. Raises TOO_LARGE if the key, the value and `if_value` have
         more than 32 MiB together.
         """
@@ -132,19 +133,19 @@ class _Operations:
         return Written(outcome.done, outcome.version)
 
     async def get(self, key: Key, *, timeout: float | None = None) -> bytes | None:
-        """The value of a key, as its partition's leader has it; None if the key has none."""
+        """The value of a key, read at its partition's leader; None if the key has no value."""
         key = _bytes(key)
         return cast(bytes | None, (await self._one(Op.READ, key, None, timeout)).found[key])
 
     async def get_versioned(self, key: Key, *, timeout: float | None = None) -> VersionedValue | None:
-        """The value of a key with its version and when it expires; None if the key has none."""
+        """The value of a key with its version and expiry time; None if the key has none."""
         key = _bytes(key)
         found = (await self._one(Op.READ_VERSIONED, key, None, timeout)).found[key]
         return None if found is None else VersionedValue.of(found)
 
     async def get_stale(self, key: Key, *, timeout: float | None = None) -> StaleValue:
-        """The value of a key as any in-sync replica has it, and how old that may be. This works also while the
-        partition has no leader.
+        """The value of a key from any in-sync replica, and the most by which the value may be out of date. This works
+        also while the partition has no leader.
         """
         key = _bytes(key)
         call = await self._one(Op.READ_STALE, key, None, timeout)
@@ -169,9 +170,9 @@ class _Operations:
     ) -> Written | None:
         """Remove a key. It isn't an error if the key isn't there.
 
-        With a condition (at most one) the key is removed only if it has this value or version, and `Written` is
-        returned, which is true if it was removed; a condition that doesn't hold raises nothing. A plain delete returns
-        None.
+        With a condition (at most one) the key is removed only if it has this value or version. The result is then
+        `Written`, which is true if the key was removed; a condition that doesn't hold raises no error. A plain delete
+        returns None.
         """
         if if_value is None and if_version is None:
             await self._one(Op.WRITE, _bytes(key), None, timeout)
@@ -184,7 +185,7 @@ class _Operations:
         """Add to the decimal number that is the key's value, and return the sum; a key without a value counts as 0. The
         key's expiry stays as it is. Raises NOT_A_NUMBER if the value or the sum isn't a signed number of 64 bits.
 
-        Each call counts exactly once if it returns, and once or not at all if its outcome is unknown.
+        A call that returns has added exactly once; a call whose outcome is unknown has added once or not at all.
         """
         operation = operate.add(_bytes(key), by)
         return (await self._operate(operation, (), timeout)).number
@@ -196,7 +197,7 @@ class _Operations:
         return (await self._operate(operate.expire(_bytes(key), ttl), (), timeout)).done
 
     async def persist(self, key: Key, *, timeout: float | None = None) -> bool:
-        """Let a key that would expire stay. Returns True if there is such a key."""
+        """Take a key's expiry away, so that the key stays. Returns True if the key had a value that would expire."""
         return (await self._operate(operate.persist(_bytes(key)), (), timeout)).done
 
     async def ttl(self, key: Key, *, timeout: float | None = None) -> float | None:
@@ -216,8 +217,8 @@ class _Operations:
         """Set many keys: up to a million, and up to 32 MiB of keys and values together. If a key is given twice, the
         last value counts.
 
-        Each partition takes its keys as a whole or not at all; the batch as a whole is not atomic. A batch of more than
-        1 MiB is sent in pieces, which may fail one by one. With `ttl` the keys expire, as with `put`.
+        In a batch of up to 1 MiB, each partition takes all of its keys or none. A larger batch is sent in pieces, of
+        which some may fail. The batch as a whole isn't atomic. With `ttl` the keys expire, as with `put`.
         """
         batch = _batch(pairs)
         if not set(map(type, batch.values())) <= {bytes}:
@@ -232,19 +233,19 @@ class _Operations:
         await self._write_many(Op.OPERATE, sets, batch.values(), timeout)
 
     async def delete_many(self, keys: Iterable[Key], *, timeout: float | None = None) -> None:
-        """Remove many keys, with the limits and promises of `put_many`."""
+        """Remove many keys. `put_many` describes the limits, and what a batch does if a part of it fails."""
         await self._write_many(Op.WRITE, dict.fromkeys(_keys(_listed(keys))), (), timeout)
 
     async def get_many(self, keys: Iterable[AnyKey], *, timeout: float | None = None) -> dict[AnyKey, bytes]:
-        """The values of many keys (up to a million, and up to 32 MiB of keys), by the keys as they were given. Keys
-        that have no value are left out.
+        """A dict of the values of many keys (up to a million, and up to 32 MiB of keys). It has the keys as they were
+        given, without those that have no value.
         """
         return cast(dict[AnyKey, bytes], await self._read_many(Op.READ, _listed(keys), timeout))
 
     async def get_many_versioned(
         self, keys: Iterable[AnyKey], *, timeout: float | None = None
     ) -> dict[AnyKey, VersionedValue]:
-        """As `get_many`, with the values' versions and when they expire."""
+        """As `get_many`, with the values' versions and expiry times."""
         found = await self._read_many(Op.READ_VERSIONED, _listed(keys), timeout)
         return {key: VersionedValue.of(value) for key, value in found.items()}
 
@@ -258,13 +259,13 @@ class _Operations:
         timeout: float | None = None,
     ) -> AsyncGenerator[tuple[bytes, bytes], None]:
         """The pairs with start <= key < end in the order of their keys, at most `limit` of them. With `reverse` they
-        come in descending order; `start` is still the lower bound. An empty bound means no bound. Raises
+        come in descending order, but `start` is still the lower bound. An empty bound means no bound. Raises
         NOT_BY_RANGES for a keyspace by hash.
 
         A scan asks only the partitions that have such keys, page by page, and reads some pages ahead. A leader reads
         each page at one moment after the call began, and each key comes at most once, even if partitions are split or
-        moved meanwhile; the scan as a whole isn't a snapshot. `timeout`, in seconds, holds for each page. A caller that
-        stops early should close the scan (`contextlib.aclosing`), so that nothing more is read ahead.
+        moved during the scan. The scan as a whole isn't a snapshot. `timeout`, in seconds, holds for each page. A
+        caller that stops early should close the scan (`contextlib.aclosing`), so that nothing more is read ahead.
         """
         return rows_of(self.scan_pages(start, end, limit=limit, reverse=reverse, timeout=timeout))
 
@@ -277,9 +278,9 @@ class _Operations:
         reverse: bool = False,
         timeout: float | None = None,
     ) -> AsyncGenerator[list[tuple[bytes, bytes]], None]:
-        """The same pairs as from `scan`, in lists as they arrive; no list is empty."""
+        """The pairs of `scan`, in lists, as they arrive from the nodes. No list is empty."""
         if limit is not None and (type(limit) is not int or limit < 1):
-            raise MinkaError(Code.INVALID_ARGUMENT, f"a limit of {clipped(repr(limit))}")
+            raise MinkaError(Code.INVALID_ARGUMENT, f"limit={clipped(repr(limit))} isn't a positive int")
         timeout = self._chosen_timeout(timeout)
         wanted = KeyRange(_bytes(start), _bytes(end))
         return scan_pages(self._core, self._checked_name(), wanted, limit, reverse, timeout)
@@ -303,7 +304,7 @@ class _Operations:
         return outcome
 
     async def _read_many(self, op: Op, given: list[AnyKey], timeout: float | None) -> dict[AnyKey, Any]:
-        """The answers, by the keys as they were given."""
+        """The answers, by the keys as the caller gave them; keys without an answer are left out."""
         timeout = self._chosen_timeout(timeout)
         unique = list(dict.fromkeys(_keys(given)))
         if not unique:
@@ -322,7 +323,7 @@ class _Operations:
     async def _write_many(
         self, op: Op, batch: Mapping[bytes, Any], values: Collection[bytes], timeout: float | None
     ) -> None:
-        """Write values, None or operations, by their keys."""
+        """Write the batch, which has by each key a value, None (a delete) or an operation."""
         timeout = self._chosen_timeout(timeout)
         if not batch:
             return
@@ -365,22 +366,24 @@ class AsyncKeyspace(_Operations):
 class AsyncClient(_Operations):
     """A client of one cluster. It connects with its first call and belongs to the event loop of that call.
 
-    `endpoints` are addresses host:port of some of the nodes; the others are found through them. Without them the client
-    uses the cluster that `minkactl` would, as `minka.connect` says. `keyspace` is the one that the client's own put,
-    get, … work on; `keyspace(name)` gives handles on others. Its name has 1 to 63 of a-z, 0-9, _ and -, beginning with
-    a letter. `timeout`, in seconds, holds for every call that doesn't state its own. The partition table is fetched
-    again about every `refresh_interval` seconds, and whenever a node's refusal hints at a newer one. `rng` makes the
-    client's random choices (which node it asks first, jitter); tests seed it. `tls` is for a cluster with TLS; its
-    files are read at once, and a mistake in them raises INVALID_CONFIG.
+    `endpoints` are addresses host:port of some of the nodes, from which the client learns the others. Without
+    `endpoints` it uses the cluster that `minkactl` would use, as `minka.connect` says. `keyspace` names the keyspace
+    that the client's own methods (`put`, `get`, …) work on; `keyspace(name)` gives a handle on another one. A name has
+    1 to 63 of a-z, 0-9, _ and -, beginning with a letter. `timeout`, in seconds, holds for every call without a
+    `timeout` of its own. The client fetches the partition table again about every `refresh_interval` seconds, and
+    whenever a node's refusal hints at a newer table. `rng` makes the client's random choices (which node it asks first,
+    jitter); tests seed it. `tls` is for a cluster with TLS; its files are read at once, and a mistake in them raises
+    INVALID_CONFIG.
 
     Keys are bytes, 1 to 65,536; a str stands for its UTF-8 form. Values are bytes, up to 16 MiB. Every call finishes
-    within `timeout` seconds (None: the client's), a number up to 10**12. It raises `MinkaError`; a batch raises
-    `BatchError`, which names the keys that failed, their nodes and the reasons. The codes are:
+    within `timeout` seconds (None: the client's `timeout`), a number up to 10**12. It raises `MinkaError`; a batch
+    raises `BatchError`, which names the keys that failed, their nodes and the reasons. The codes are:
 
-    - OUTCOME_UNKNOWN, DEADLINE_EXCEEDED: a write may or may not have been done. The library never repeats it, since
-      somebody else's write may have come in between. Reads are repeated until the deadline.
+    - OUTCOME_UNKNOWN, DEADLINE_EXCEEDED: a write may or may not have been done. The library never repeats such a write,
+      since somebody else's write may have come in between. Reads are repeated until the deadline.
     - TOO_LARGE, INVALID_ARGUMENT, UNKNOWN_KEYSPACE: nothing was done.
-    - Any other code is the node's last answer. If a repetition was safe, it was tried until the deadline.
+    - Any other code is the node's last answer. If a repetition was safe, the library repeated the call until the
+      deadline.
 
     A key can't be watched: read it again, or follow all changes of a keyspace with `minka.spark`.
     """
@@ -421,7 +424,7 @@ class AsyncClient(_Operations):
 
 
 def own_keyspace(client: AsyncClient, name: str) -> AsyncKeyspace:
-    """A handle on one of the cluster's own keyspaces, which `AsyncClient.keyspace` refuses. For nodes."""
+    """A handle on one of the cluster's own keyspaces, which `AsyncClient.keyspace` refuses. Only nodes use this."""
     return AsyncKeyspace(client._core, name, client._timeout)
 
 
@@ -454,7 +457,7 @@ def _batch(pairs: Mapping[Any, bytes] | Iterable[tuple[Any, bytes]]) -> dict[byt
 
 
 def _checked_size(keys: Collection[bytes], values: Collection[bytes]) -> int:
-    """Bytes of keys and values together. Raises TOO_LARGE, before anything is sent."""
+    """The bytes of keys and values together. Raises TOO_LARGE or INVALID_ARGUMENT, before anything is sent."""
     if len(keys) > MAX_BATCH_KEYS:
         raise MinkaError(Code.TOO_LARGE, f"the batch has {len(keys)} keys; {MAX_BATCH_KEYS} is the limit")
     if b"" in keys:
@@ -466,7 +469,7 @@ def _checked_size(keys: Collection[bytes], values: Collection[bytes]) -> int:
         raise MinkaError(Code.TOO_LARGE, f"a value has {largest} bytes; {MAX_VALUE_BYTES} is the limit")
     total = sum(map(len, keys)) + sum(map(len, values))
     if total > MAX_BATCH_BYTES:
-        # One key and one value never have that many bytes.
+        # A key and one value are never that large: there must be an if_value, too.
         what = "the batch has" if len(keys) > 1 else "the key, the value and if_value together have"
         raise MinkaError(Code.TOO_LARGE, f"{what} {total} bytes; {MAX_BATCH_BYTES} is the limit")
     return total
@@ -475,13 +478,15 @@ def _checked_size(keys: Collection[bytes], values: Collection[bytes]) -> int:
 def _checked_keyspace(name: Any) -> str:
     """The name of a keyspace. Raises INVALID_ARGUMENT if it is the cluster's own, or no keyspace can have it."""
     if isinstance(name, str) and name.startswith(_OWN):
-        raise invalid(f"keyspace {clipped(repr(name))} is the cluster's own, as all whose names begin with {_OWN}")
+        raise invalid(
+            f"keyspace {clipped(repr(name))} is the cluster's own, as are all keyspaces whose names begin with {_OWN}"
+        )
     return checked_text(name, "the name of a keyspace", keyspace_problem)
 
 
 def _add_in_pieces(call: Call, bucket: PairBucket[Any], extra: int) -> None:
-    """Add a large batch in pieces, so that each piece fills a frame and several are under way. Each key counts `extra`
-    bytes besides its own and its value's.
+    """Add a large batch in pieces, so that each piece fills a frame and several pieces are under way. Each key counts
+    as `extra` bytes more than the key and its value have.
     """
     keys, values = bucket.keys, bucket.values
     start, size = 0, 0

@@ -93,14 +93,15 @@ class _Operations:
         ttl: float | timedelta | None = None,
         timeout: float | None = None,
     ) -> Written | None:
-        """Set the value of a key. When this returns, every in-sync replica has it, as durably as the keyspace asks.
+        """Set the value of a key. When this returns, every in-sync replica has the value, as durably as the keyspace
+        asks.
 
         At most one condition may be given: the key has no value, it has this value, or it has this version (0: no
         value). The partition's leader checks it together with the write. With `ttl` (seconds, or a timedelta) the key
         expires that long after the write, by the leader's clock; without `ttl` it never expires, even if it did before.
 
         With a condition or a `ttl`, this returns `Written`, which is true if the write was done. A condition that
-        doesn't hold raises nothing (CONDITION_FAILED is an error of `minkactl`). A plain put returns None although it
+        doesn't hold raises no error (only `minkactl` reports CONDITION_FAILED). A plain put returns None although it
         was done: don't write `if client.put(key, value)`. Raises TOO_LARGE if the key, the value and `if_value` have
         more than 32 MiB together.
         """
@@ -109,16 +110,16 @@ class _Operations:
         return self._loop.run(put(key, value, **conditions, ttl=ttl, timeout=timeout))
 
     def get(self, key: Key, *, timeout: float | None = None) -> bytes | None:
-        """The value of a key, as its partition's leader has it; None if the key has none."""
+        """The value of a key, read at its partition's leader; None if the key has no value."""
         return self._loop.run(self._handle.get(key, timeout=timeout))
 
     def get_versioned(self, key: Key, *, timeout: float | None = None) -> VersionedValue | None:
-        """The value of a key with its version and when it expires; None if the key has none."""
+        """The value of a key with its version and expiry time; None if the key has none."""
         return self._loop.run(self._handle.get_versioned(key, timeout=timeout))
 
     def get_stale(self, key: Key, *, timeout: float | None = None) -> StaleValue:
-        """The value of a key as any in-sync replica has it, and how old that may be. This works also while the
-        partition has no leader.
+        """The value of a key from any in-sync replica, and the most by which the value may be out of date. This works
+        also while the partition has no leader.
         """
         return self._loop.run(self._handle.get_stale(key, timeout=timeout))
 
@@ -141,9 +142,9 @@ class _Operations:
     ) -> Written | None:
         """Remove a key. It isn't an error if the key isn't there.
 
-        With a condition (at most one) the key is removed only if it has this value or version, and `Written` is
-        returned, which is true if it was removed; a condition that doesn't hold raises nothing. A plain delete returns
-        None.
+        With a condition (at most one) the key is removed only if it has this value or version. The result is then
+        `Written`, which is true if the key was removed; a condition that doesn't hold raises no error. A plain delete
+        returns None.
         """
         delete: _Write = self._handle.delete
         return self._loop.run(delete(key, if_value=if_value, if_version=if_version, timeout=timeout))
@@ -152,7 +153,7 @@ class _Operations:
         """Add to the decimal number that is the key's value, and return the sum; a key without a value counts as 0. The
         key's expiry stays as it is. Raises NOT_A_NUMBER if the value or the sum isn't a signed number of 64 bits.
 
-        Each call counts exactly once if it returns, and once or not at all if its outcome is unknown.
+        A call that returns has added exactly once; a call whose outcome is unknown has added once or not at all.
         """
         return self._loop.run(self._handle.increment(key, by, timeout=timeout))
 
@@ -163,7 +164,7 @@ class _Operations:
         return self._loop.run(self._handle.expire(key, ttl, timeout=timeout))
 
     def persist(self, key: Key, *, timeout: float | None = None) -> bool:
-        """Let a key that would expire stay. Returns True if there is such a key."""
+        """Take a key's expiry away, so that the key stays. Returns True if the key had a value that would expire."""
         return self._loop.run(self._handle.persist(key, timeout=timeout))
 
     def ttl(self, key: Key, *, timeout: float | None = None) -> float | None:
@@ -182,25 +183,25 @@ class _Operations:
         """Set many keys: up to a million, and up to 32 MiB of keys and values together. If a key is given twice, the
         last value counts.
 
-        Each partition takes its keys as a whole or not at all; the batch as a whole is not atomic. A batch of more than
-        1 MiB is sent in pieces, which may fail one by one. With `ttl` the keys expire, as with `put`.
+        In a batch of up to 1 MiB, each partition takes all of its keys or none. A larger batch is sent in pieces, of
+        which some may fail. The batch as a whole isn't atomic. With `ttl` the keys expire, as with `put`.
         """
         self._loop.run(self._handle.put_many(pairs, ttl=ttl, timeout=timeout))
 
     def get_many(self, keys: Iterable[AnyKey], *, timeout: float | None = None) -> dict[AnyKey, bytes]:
-        """The values of many keys (up to a million, and up to 32 MiB of keys), by the keys as they were given. Keys
-        that have no value are left out.
+        """A dict of the values of many keys (up to a million, and up to 32 MiB of keys). It has the keys as they were
+        given, without those that have no value.
         """
         return self._loop.run(self._handle.get_many(keys, timeout=timeout))
 
     def get_many_versioned(
         self, keys: Iterable[AnyKey], *, timeout: float | None = None
     ) -> dict[AnyKey, VersionedValue]:
-        """As `get_many`, with the values' versions and when they expire."""
+        """As `get_many`, with the values' versions and expiry times."""
         return self._loop.run(self._handle.get_many_versioned(keys, timeout=timeout))
 
     def delete_many(self, keys: Iterable[Key], *, timeout: float | None = None) -> None:
-        """Remove many keys, with the limits and promises of `put_many`."""
+        """Remove many keys. `put_many` describes the limits, and what a batch does if a part of it fails."""
         self._loop.run(self._handle.delete_many(keys, timeout=timeout))
 
     def scan(
@@ -213,13 +214,13 @@ class _Operations:
         timeout: float | None = None,
     ) -> Generator[tuple[bytes, bytes], None, None]:
         """The pairs with start <= key < end in the order of their keys, at most `limit` of them. With `reverse` they
-        come in descending order; `start` is still the lower bound. An empty bound means no bound. Raises
+        come in descending order, but `start` is still the lower bound. An empty bound means no bound. Raises
         NOT_BY_RANGES for a keyspace by hash.
 
         A scan asks only the partitions that have such keys, page by page, and reads some pages ahead. A leader reads
         each page at one moment after the call began, and each key comes at most once, even if partitions are split or
-        moved meanwhile; the scan as a whole isn't a snapshot. `timeout`, in seconds, holds for each page. A caller that
-        stops early should close the scan (`contextlib.closing`), so that nothing more is read ahead.
+        moved during the scan. The scan as a whole isn't a snapshot. `timeout`, in seconds, holds for each page. A
+        caller that stops early should close the scan (`contextlib.closing`), so that nothing more is read ahead.
         """
         with contextlib.closing(self.scan_pages(start, end, limit=limit, reverse=reverse, timeout=timeout)) as pages:
             for page in pages:
@@ -234,13 +235,13 @@ class _Operations:
         reverse: bool = False,
         timeout: float | None = None,
     ) -> Generator[list[tuple[bytes, bytes]], None, None]:
-        """The same pairs as from `scan`, in lists as they arrive; no list is empty."""
+        """The pairs of `scan`, in lists, as they arrive from the nodes. No list is empty."""
         pages = self._handle.scan_pages(start, end, limit=limit, reverse=reverse, timeout=timeout)
         try:
             while page := self._loop.run(_next_page(pages)):
                 yield page
         finally:
-            with contextlib.suppress(MinkaError):  # the client is closed, or the garbage collection ends this
+            with contextlib.suppress(MinkaError):  # the client may be closed already
                 self._loop.run(pages.aclose())
 
 

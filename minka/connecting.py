@@ -7,10 +7,10 @@ from minka.contexts import resolve
 def connect(keyspace: str | None = None, *, context: str = "", timeout: float = 5.0) -> Client:
     """A client of the cluster that this machine is set up for.
 
-    The cluster is that of `context`, a name given by `minkactl context set`; without `context` that of the
-    environment's MINKA_ENDPOINTS (host:port, separated by commas) and MINKA_TLS_CA, _CERT and _KEY, else of the current
-    context, else a playground of this user, else 127.0.0.1:7400. `keyspace` is the one on which the client's own put,
-    get, … work, and `timeout`, in seconds, holds for every call that doesn't state its own.
+    `context` is a name given by `minkactl context set`. Without it, the first of these that is set counts: the
+    environment's MINKA_ENDPOINTS (host:port, separated by commas) with MINKA_TLS_CA, _CERT and _KEY; the current
+    context; a running playground of this user; 127.0.0.1:7400. `keyspace` names the keyspace that the client's own
+    methods (`put`, `get`, …) work on. `timeout`, in seconds, holds for every call without a `timeout` of its own.
 
         with minka.connect("flights") as flights:
             flights.put("UA1545", b"EWR to IAH")

@@ -1,5 +1,5 @@
-"""The choice of a cluster, for minkactl and for clients that are made without endpoints: --endpoints, --context,
-MINKA_ENDPOINTS, the current context, a playground, the default.
+"""The choice of a cluster, for minkactl and for clients that are made without endpoints. The first of these that is set
+counts: --endpoints, --context, MINKA_ENDPOINTS, the current context, a running playground, the default.
 
 The configuration file is `$XDG_CONFIG_HOME/minka/config.yaml` (default `~/.config/minka/config.yaml`):
 
@@ -27,7 +27,7 @@ _TLS_FILES: Final = ("ca", "cert", "key")
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """The addresses of nodes, and the source of them for people: "MINKA_ENDPOINTS", "context prod"."""
+    """The addresses of nodes, and their source as text for people: "MINKA_ENDPOINTS", "context prod"."""
 
     addresses: tuple[str, ...]
     source: str
@@ -36,7 +36,7 @@ class Endpoints:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A cluster with a name; `tls` is None for one without TLS."""
+    """A cluster's entry in the configuration file; `tls` is None for a cluster without TLS."""
 
     endpoints: tuple[str, ...]
     tls: Tls | None = None
@@ -44,7 +44,7 @@ class Context:
 
 @dataclass(slots=True)
 class Config:
-    """The configuration file: the contexts by name, and which one is current ("" for none)."""
+    """The content of the configuration file: the contexts by name, and the name of the current one ("": none)."""
 
     contexts: dict[str, Context] = field(default_factory=dict)
     current: str = ""
@@ -53,7 +53,7 @@ class Config:
 def config_path() -> str:
     """The path of the configuration file, which may not exist."""
     home = os.environ.get("XDG_CONFIG_HOME", "")
-    # The XDG specification: a relative path is to be ignored.
+    # The XDG specification says that a relative path is ignored.
     base = home if home.startswith("/") else os.path.expanduser("~/.config")
     return os.path.join(base, "minka", "config.yaml")
 
@@ -61,7 +61,7 @@ def config_path() -> str:
 def split_endpoints(text: str, source: str) -> tuple[str, ...]:
     """The addresses host:port in a text, where commas or blanks separate them.
 
-    Raises MinkaError(INVALID_ARGUMENT), which names `source`, for an address that isn't host:port, or if there is none.
+    Raises MinkaError(INVALID_ARGUMENT), which names `source`, if an address isn't host:port, or if there is no address.
     """
     addresses = tuple(text.replace(",", " ").split())
     for address in addresses:
@@ -75,7 +75,7 @@ def split_endpoints(text: str, source: str) -> tuple[str, ...]:
 def load() -> Config:
     """The configuration file; empty when there is none. Raises MinkaError(INVALID_CONFIG) for a mistake in it."""
     path = config_path()
-    if not os.path.exists(path):  # spares the import of yaml
+    if not os.path.exists(path):  # so yaml needn't be imported
         return Config()
     import yaml
 
@@ -124,12 +124,12 @@ def _tls_of(environ: Mapping[str, str]) -> Tls | None:
 
 
 def tls_document(tls: Tls | None) -> dict[str, str] | None:
-    """The paths, as the file and the outputs have them."""
+    """The paths by their names in the configuration file, which minkactl prints, too; None without TLS."""
     return None if tls is None else {name: str(getattr(tls, name)) for name in _TLS_FILES}
 
 
 def save(config: Config) -> None:
-    """Replace the configuration file, atomically, readable by its owner only."""
+    """Replace the configuration file atomically. Only its owner can read it."""
     from pathlib import Path
 
     import yaml
@@ -159,7 +159,7 @@ def given_or_resolved(endpoints: Sequence[str] | None, tls: Tls | None) -> tuple
 
 
 def resolve(option: str = "", context: str = "", environ: Mapping[str, str] = os.environ) -> Endpoints:
-    """The endpoints to use, by the order in this file's first line.
+    """The endpoints to use, in the order of this module's docstring.
 
     `option` is the value of --endpoints and `context` the value of --context; "" if not given.
     Raises MinkaError: INVALID_ARGUMENT, INVALID_CONFIG, UNKNOWN_CONTEXT.

@@ -1,4 +1,4 @@
-"""The one registry of error codes, used in protos, logs, the CLI and the documentation."""
+"""The registry of error codes, which protos, logs, the CLI and the documentation use."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ class CodeInfo:
 
     meaning: str
     remedy: str
-    retriable: bool = False  # nothing was done, and it is sensible to repeat the same request
+    retriable: bool = False  # nothing was done, and the same request may succeed later
     grpc_status: str = "FAILED_PRECONDITION"
-    node_remedy: str = ""  # the remedy for a reader of the node's own log, if that differs
+    node_remedy: str = ""  # the remedy in the node's own log; "": `remedy`
 
 
 @unique
@@ -26,7 +26,7 @@ class Code(Enum):
     # Reaching the cluster
     UNREACHABLE = CodeInfo(
         "No node answered.",
-        "Check that minkad runs there, and the endpoints (endpoints=, --endpoints, MINKA_ENDPOINTS or the context).",
+        "Check the endpoints (endpoints=, --endpoints, MINKA_ENDPOINTS or the context), and that minkad runs there.",
         True,
         "UNAVAILABLE",
     )
@@ -72,18 +72,18 @@ class Code(Enum):
         "Start it with its old data directory; if that is lost: minkactl node rebuild, or a new node id.",
     )
     DATA_DIRECTORY_ROLLED_BACK = CodeInfo(
-        "The data directory is an older copy of the node's: the cluster has heard more from it than is in there.",
-        "Start the node with its newest data directory. If that is lost, don't start the copy, and go on as for a node "
-        'that does not start in docs/operations.md, "Damaged data": minkactl node rebuild NODE.',
+        "The data directory is an older copy: it lacks data that the node has already told the cluster of.",
+        "Start the node with its newest data directory. If that is lost, don't start the copy, and do what "
+        'docs/operations.md, "Damaged data", says for a node that does not start: minkactl node rebuild NODE.',
     )
     QUORUM_ROLLED_BACK = CodeInfo(
-        "Other nodes lack what this node knows to be committed: most voters came back with older copies of their data "
-        "directories, or lost some of it. What was acknowledged since is in this node's directory, and not in theirs.",
+        "Other nodes lack entries that this node knows to be committed: most voters came back with older copies of "
+        "their data directories, or lost data. What was acknowledged since then is only in this node's directory.",
         "Stop all nodes, and keep this node's data directory as it is: don't rebuild the node. Start the others with "
         'their newest data directories. Without those, see docs/operations.md, "A majority that was set back".',
     )
     LOG_UNCHECKED = CodeInfo(
-        "The coordinator's leader has yet to find the node's Raft log whole: it may be an older copy.",
+        "The coordinator's leader has not checked yet if the node's Raft log is whole: it may be an older copy.",
         "Wait a moment: the node asks again. If it lasts, the leader can't reach the node's address.",
         True,
         "UNAVAILABLE",
@@ -141,7 +141,7 @@ class Code(Enum):
         False,
         "ALREADY_EXISTS",
     )
-    INVALID_DUTY = CodeInfo("A duty can't be like this.", "Do what the message says.", False, "INVALID_ARGUMENT")
+    INVALID_DUTY = CodeInfo("A duty can't have these settings.", "Do what the message says.", False, "INVALID_ARGUMENT")
     VERSION_MISMATCH = CodeInfo(
         "Somebody else has changed it since this version was read.",
         "Read it again, and decide again.",
@@ -160,8 +160,8 @@ class Code(Enum):
         "None needed: the shard releases what it has, and registers again automatically.",
     )
     CONSISTENCY_NOT_REACHED = CodeInfo(
-        "The change is committed by a majority, but not all nodes that the consistency level asks for have it by now.",
-        "It is done; minkactl raft status shows which nodes lag. Ask for less if that is enough.",
+        "A majority has committed the change, but some nodes that the consistency level asks for don't have it yet.",
+        "The change is done; minkactl raft status shows which nodes lag. Ask for a lower level if that is enough.",
     )
 
     # Keyspaces and partitions
@@ -199,7 +199,7 @@ class Code(Enum):
         "UNAVAILABLE",
     )
     KEY_OUT_OF_RANGE = CodeInfo(
-        "A key is not one of those that the partition has; nothing was done.",
+        "A key does not belong to the partition; nothing was done.",
         "None needed: the client takes the newer rows and tries again.",
         True,
     )
@@ -209,7 +209,7 @@ class Code(Enum):
     )
     NO_SPLIT_KEY = CodeInfo(
         "No key divides the partition: it has no keys, or only one.",
-        "None helps as long as all its data is one key's.",
+        "None, as long as all its data belongs to one key.",
     )
     NO_BOUND = CodeInfo(
         "No partition of the keyspace begins at this key, so there is nothing to merge there.",
@@ -217,7 +217,7 @@ class Code(Enum):
     )
     MERGE_REFUSED = CodeInfo(
         "The partitions can't be merged.",
-        "The text says why.",
+        "The message says why.",
     )
     SPLIT_REFUSED = CodeInfo(
         "The partition can't be split now.", "None needed: its leader proposes it again while it is too large."
@@ -248,21 +248,21 @@ class Code(Enum):
         "None needed: the node takes the newer row.",
     )
     INELIGIBLE_REPLICA = CodeInfo(
-        "The node can't be in sync or lead: it is not LIVE, has no whole replica of the partition, or is to delete it.",
+        "The node can't be in sync or lead: it is not LIVE, has no whole replica of the partition, or must delete it.",
         "None needed if a leader asked: it asks again once the row has changed. If a person asked: start the node, or "
         "name another one; minkactl elect-leaders --unclean --partition NAME shows which copies can lead.",
     )
 
     SNAPSHOT_GONE = CodeInfo(
-        "The node has no such snapshot: it gave it up after a long time without use, for room, or when it started.",
+        "The node has no such snapshot: it dropped it after a long time without use, for space, or at its start.",
         "Read again; a job that reads parts of a partition at long intervals reads it whole with splitBytes=0.",
         False,
         "NOT_FOUND",
     )
 
     CHANGES_GONE = CodeInfo(
-        "The changes that are asked for are no longer kept: they are older than the logs go back.",
-        "Read the keyspace once more and follow it from there; storage.change_retention_mib says how much is kept.",
+        "The nodes no longer keep these changes: their logs don't go back so far.",
+        "Read the whole keyspace again, and follow it from there; storage.change_retention_mib says how much is kept.",
         False,
         "NOT_FOUND",
     )
@@ -297,12 +297,12 @@ class Code(Enum):
         "None needed: minkactl partitions explain NAME shows who leads it.",
     )
     NO_SOURCE = CodeInfo(
-        "A partition that is to be moved is OFFLINE: nobody leads it from whom it could be copied.",
+        "A partition that should move is OFFLINE: it can't be copied, since no node leads it.",
         "Start the node that holds its data: minkactl partitions --state offline names it. If that data is lost for "
         "good, and another copy is left: minkactl elect-leaders --unclean --partition NAME shows it, and lets it lead.",
     )
     STALE_PLAN = CodeInfo(
-        "What the plan moves has changed since it was made, so it was not applied.", "Make a new plan.", False
+        "Partitions or duties of the plan have changed since it was made; nothing was done.", "Make a new plan.", False
     )
     DAMAGED_PLAN = CodeInfo(
         "The plan's digest does not match its content.", "Make a new plan; plans are not edited by hand.", False
@@ -320,7 +320,7 @@ class Code(Enum):
     # Loads
     UNKNOWN_LOAD = CodeInfo("There is no such load.", "List them with: minkactl loads.", False, "NOT_FOUND")
     LOAD_EXISTS = CodeInfo(
-        "There is a load of this id already, in another keyspace or of other rows.",
+        "There is a load of this id already, in another keyspace or with other rows.",
         "Take another id, and give the other load up if nobody goes on with it: minkactl loads abort ID.",
         False,
         "ALREADY_EXISTS",
@@ -330,7 +330,7 @@ class Code(Enum):
         "See how it ended: minkactl loads show ID. Begin another one with a new id.",
     )
     TOO_MANY_LOADS = CodeInfo(
-        "As many loads as the cluster keeps at once have not ended.",
+        "The cluster has the most loads at once that it can have.",
         "Wait for some, or give up those that nobody goes on with: minkactl loads; minkactl loads abort ID.",
     )
     STALE_LOAD = CodeInfo(
@@ -343,7 +343,7 @@ class Code(Enum):
         True,
     )
     UNKNOWN_FILE = CodeInfo(
-        "The node has no such file of the load.", "None needed: it is fetched from another node.", False, "NOT_FOUND"
+        "The node has no such file of the load.", "None needed: the file comes from another node.", False, "NOT_FOUND"
     )
     NOT_ENOUGH_SPOOLS = CodeInfo(
         "Fewer nodes than the keyspace asks for (min_insync) have a file of the load.",
@@ -389,8 +389,7 @@ class Code(Enum):
     )
     ADDRESS_UNAVAILABLE = CodeInfo(
         "The node can't listen on one of its addresses.",
-        "Correct the address that the message names. One that comes with the network is found when the node is started "
-        "again.",
+        "Correct the address that the message names. If the network brings the address later, start the node then.",
     )
     DATA_DIRECTORY_IN_USE = CodeInfo(
         "Another minkad uses the data directory.",
@@ -410,16 +409,16 @@ class Code(Enum):
         "Free space at the path that the message names, or replace the disk, and start the node again.",
     )
     DISK_LOW = CodeInfo(
-        "A node that has a replica of the partition is short of disk space, so what needs more of it was refused.",
+        "A node that has a replica of the partition is short of disk space, so a request that needs more was refused.",
         "Reads and deletes go on. Free or add space on the node that the message names, or move replicas away from it: "
-        "minkactl nodes shows the free space, docs/operations.md (Disks) what helps.",
+        "minkactl nodes shows the free space; docs/operations.md (Disks) says what helps.",
         True,
         "RESOURCE_EXHAUSTED",
     )
     UNKNOWN_FORMAT = CodeInfo(
         "The data directory was written by another version of Minka.",
-        "Start the version that has written it. Without that version the node has to begin again, as one that does not "
-        'start in docs/operations.md, "Damaged data": an empty data_dir alone is refused.',
+        "Start the version that has written it. Without that version, do what docs/operations.md, "
+        '"Damaged data", says for a node that does not start: an empty data_dir alone is refused.',
         False,
         "FAILED_PRECONDITION",
     )
@@ -464,7 +463,7 @@ class Code(Enum):
 
     # Spark
     SPARK_MISSING = CodeInfo(
-        "Spark isn't installed beside Minka, or not all that goes with it.",
+        "Spark, or a package that it needs, isn't installed beside Minka.",
         'Install it: pip install "minka[spark]".',
     )
     JAVA_MISSING = CodeInfo(
@@ -493,8 +492,8 @@ class MinkaError(Exception):
     """
 
     code: Code
-    message: str  # a sentence with the specifics, for people
-    details: dict[str, str]  # some of the specifics, by name; numbers are their decimal text
+    message: str  # a sentence for people, with the details of this error
+    details: dict[str, str]  # some of these details, by name; numbers as decimal text
 
     def __new__(cls, code: Code, *_: object, **__: object) -> Self:
         """An instance of the class that `kind_of` returns, if no other class was asked for."""
@@ -507,12 +506,12 @@ class MinkaError(Exception):
         self, code: Code, message: str, *, partitions: Sequence[cluster_pb2.Partition] = (), **details: str
     ) -> None:
         super().__init__()
-        self.args = (f"{code.name}: {message}",)  # OSError, which a TimeoutError is, takes none from __init__
+        self.args = (f"{code.name}: {message}",)  # a TimeoutError is an OSError, whose __init__ sets no args
         self.code = code
         self.message = message
         self.details = details
         self.partitions = tuple(partitions)
-        self.add_note(f"remedy: {code.info.remedy}")  # which a traceback shows
+        self.add_note(f"remedy: {code.info.remedy}")  # a traceback shows it
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The error is pickled as its Protobuf message, so that it passes between processes."""
@@ -546,7 +545,7 @@ class NotFound(MinkaError, LookupError):
 
 
 class Conflict(MinkaError):
-    """The cluster, as it is now, does not allow it: something exists already, is under way, or has changed since."""
+    """The cluster's present state does not allow the request: a thing exists, is under way, or has changed since."""
 
 
 class Unavailable(MinkaError):
@@ -576,6 +575,6 @@ _KINDS: Final[Mapping[str, type[MinkaError]]] = {
 
 
 def kind_of(code: Code) -> type[MinkaError]:
-    """The class that errors of this code have, by the code's entry in the registry."""
+    """The class of errors with this code."""
     kind = _KINDS.get(code.info.grpc_status)
     return kind or (Unavailable if code.info.retriable else Conflict)

@@ -1,4 +1,4 @@
-"""The file by which other minkactl commands find the playground of this user."""
+"""The file by which other commands of minkactl find this user's running playground."""
 
 import json
 import os
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Playground:
-    """A running playground: its process, its control socket and where its nodes listen."""
+    """A running playground: its process, its control socket and its nodes' endpoints."""
 
     pid: int
     socket: str
@@ -19,7 +19,9 @@ class Playground:
 
 
 def path() -> "Path":
-    """`$XDG_RUNTIME_DIR/minka-playground.json`, or a file of this user's in the folder for temporary files."""
+    """`$XDG_RUNTIME_DIR/minka-playground.json`, or a file in the folder for temporary files whose name has this user's
+    id.
+    """
     from pathlib import Path
 
     return Path(_file())
@@ -29,17 +31,19 @@ def _file() -> str:
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     if runtime.startswith("/") and os.path.isdir(runtime):
         return os.path.join(runtime, "minka-playground.json")
-    import tempfile  # which imports much
+    import tempfile  # not at the top: it imports much
 
     return os.path.join(tempfile.gettempdir(), f"minka-playground-{os.getuid()}.json")
 
 
 def read() -> Playground | None:
-    """The running playground of this user, or None; the file of a playground that was killed doesn't count."""
+    """This user's running playground; None if there is none, also if the file is left from a playground that was
+    killed.
+    """
     try:
         with open(_file(), encoding="utf-8") as file:
             if os.fstat(file.fileno()).st_uid != os.getuid():
-                return None  # the folder may be everybody's
+                return None  # another user's: everybody may write to the folder for temporary files
             content = json.load(file)
         found = Playground(int(content["pid"]), str(content["socket"]), tuple(map(str, content["endpoints"])))
     except (OSError, ValueError, KeyError, TypeError):
@@ -48,7 +52,7 @@ def read() -> Playground | None:
 
 
 def write(playground: Playground) -> None:
-    """Write the file, in the place of an older one."""
+    """Write the file, and replace an older one."""
     import tempfile
 
     target = path()

@@ -15,7 +15,7 @@ _MAX_FILE_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Pem:
-    """The contents of the files."""
+    """The contents of the three files."""
 
     ca: bytes
     cert: bytes
@@ -55,7 +55,7 @@ class Tls:
         return pem
 
     def _check_dates(self, pem: Pem) -> None:
-        """Check the dates of the first certificate only: the other side may not need the later ones."""
+        """Check the dates of only the first certificate: the other side may not need the others."""
         from minka.engine.certificates import validities
         from minka.errors import Code, MinkaError
 
@@ -109,7 +109,7 @@ class Tls:
                 continue
             if name != "key" and not _has_certificates(contents[name]):
                 mistakes[name] = f"{path}: holds no certificate in PEM form"
-            if name == "key" and (readers := _others_who_read(status)):
+            if name == "key" and (readers := _forbidden_readers(status)):
                 mistakes[name] = (
                     f"{path}: {readers} may read it (mode {stat.S_IMODE(status.st_mode):04o}): chmod 600 {path}"
                 )
@@ -146,12 +146,12 @@ def _content(path: "str | Path") -> tuple[bytes, os.stat_result]:
     return content, status
 
 
-def _others_who_read(key: os.stat_result) -> str:
-    """The users besides its owner who can read the private key, but must not by PostgreSQL's rule, as text for people;
-    "" if there are none.
+def _forbidden_readers(key: os.stat_result) -> str:
+    """The users, as text for people, who can read the private key although PostgreSQL's rule forbids it; "" if there
+    are none.
 
-    A group may read a key that root owns: so a service can use the system's store of keys, or secrets of Kubernetes
-    (PostgreSQL, "Secure TCP/IP Connections with SSL").
+    A group may read a key that root owns, so that a service can use the system's store of keys, or secrets of
+    Kubernetes (PostgreSQL, "Secure TCP/IP Connections with SSL").
     """
     if key.st_mode & (stat.S_IRWXO):
         return "everybody"

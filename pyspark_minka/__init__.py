@@ -1,4 +1,4 @@
-"""By this name PySpark finds the data source `minka` where nobody has registered it."""
+"""PySpark finds the data source `minka` by the name of this package, so nobody has to register it."""
 
 from minka.spark.source import MinkaDataSource as DefaultSource
 

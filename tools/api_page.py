@@ -1,8 +1,7 @@
-"""Writes docs/api.md: every public name of the library, from its signature, types and docstring. It begins with
-tools/api_opening.md. A type that a public function, method or field names must be on the page, too.
+"""Write docs/api.md: every public name of the library, with its signature, types and docstring, after the text of
+tools/api_opening.md. This fails if a public function, method or field uses a type of Minka that isn't on the page.
 
-python tools/api_page.py          writes the page
-python tools/api_page.py --check  fails if the page isn't what the code says
+python tools/api_page.py writes the page python tools/api_page.py --check fails if the page isn't what the code says
 """
 
 import argparse
@@ -41,26 +40,26 @@ MODULES: Final = (
     "minka.testing.fixtures",
 )
 _WIDTH: Final = 110
-# The methods of the first are told where those of the second are.
+# A class, and the class that has the same methods: the page describes the methods only there.
 _TWINS: Final[dict[type, type]] = {
     minka.AsyncKeyspace: minka.AsyncClient,
     minka.Client: minka.AsyncClient,
     minka.Keyspace: minka.AsyncClient,
     minka.duties.Client: minka.duties.AsyncClient,
 }
-# Members that only Minka's own packages need; most take or return what isn't public.
+# Members that only Minka's own packages need; most take or return a type that isn't public.
 _INSIDE: Final = (
     *("MinkaError.to_proto", "MinkaError.from_proto", "VersionedValue.of", "Plan.message"),
     *("Tls.read", "Tls.content", "Tls.server_context", "Tls.client_context", "FileLoad.to_json", "FileLoad.from_json"),
     *("LoadOptions.check", "PairColumns.fields_of", "PairColumns.key_of", "PairColumns.value_of"),
     *("LocalNode.network", "LocalNode.process", "CodeInfo.grpc_status", "CodeInfo.node_remedy"),
 )
-_FOR_TYPING: Final = {"Path": Path, "ssl": ssl}  # that modules import for the type checker alone
+_FOR_TYPING: Final = {"Path": Path, "ssl": ssl}  # types that modules import only for the type checker
 
 
 class _Page:
     def __init__(self) -> None:
-        self.entries: dict[str, dict[str, Any]] = {}  # by module and name: what no earlier module has
+        self.entries: dict[str, dict[str, Any]] = {}  # by module and name; only names that no earlier module has
         self._names: dict[int, str] = {}  # by the value's id
         for name in MODULES:
             module = importlib.import_module(name)
@@ -72,18 +71,18 @@ class _Page:
                     entries[public] = value
         every = [pair for entries in self.entries.values() for pair in entries.items()]
         self._aliases = {_plain(repr(value)): name for name, value in every if typing.get_origin(value) is not None}
-        self._untold: dict[str, str] = {}  # types that are named, and where
+        self._unlisted: dict[str, str] = {}  # types that aren't on the page, with the name that uses them
 
     def text(self) -> str:
-        """The whole page, in Markdown. Raises LookupError if a type isn't told."""
+        """The whole page, in Markdown. Raises LookupError if a type that it names isn't on it."""
         parts = [OPENING.read_text("utf-8")]
         for module, entries in self.entries.items():
             parts += [f"## {module}\n", inspect.getdoc(sys.modules[module]) or "", ""]
             for name, value in entries.items():
                 parts += [f"### {module}.{name}\n", *self._entry(name, value)]
-        if self._untold:
-            lines = [f"{kind}, of {where}" for kind, where in self._untold.items()]
-            raise LookupError("not public, but named: " + "; ".join(lines))
+        if self._unlisted:
+            lines = [f"{kind}, of {where}" for kind, where in self._unlisted.items()]
+            raise LookupError("types of public names that aren't public: " + "; ".join(lines))
         return "\n".join([*parts, *_codes()]).rstrip() + "\n"
 
     def _entry(self, name: str, value: Any) -> Iterator[str]:
@@ -100,7 +99,7 @@ class _Page:
         elif inspect.isroutine(value):
             yield from (*self._call(name, value, name), inspect.getdoc(value) or "", "")
         else:
-            yield from (f"    {name} = {_plain(repr(value))}\n", _told_of_alias(name), "")
+            yield from (f"    {name} = {_plain(repr(value))}\n", _docstring_of_alias(name), "")
 
     def _class(self, name: str, kind: type[Any]) -> Iterator[str]:
         is_record = dataclasses.is_dataclass(kind) or issubclass(kind, Enum | BaseException | tuple)
@@ -130,7 +129,7 @@ class _Page:
             yield textwrap.fill(told, _WIDTH) + "\n"
 
     def _fields(self, name: str, kind: type[Any]) -> Iterator[str]:
-        """The fields of a class or the members of an enum, each as its line in the source, comment included."""
+        """The fields of a class or the members of an enum, each with its line in the source and the comment there."""
         lines: list[str] = []
         for parent in reversed(kind.__mro__):
             if parent is kind or id(parent) not in self._names:
@@ -164,7 +163,7 @@ class _Page:
                 yield f"    {field}: {shown}{_default(node.value)}{comment}"
 
     def _call(self, name: str, function: Any, where: str) -> Iterator[str]:
-        """The call, as it is written, without `self`; a line for each argument if it is long."""
+        """The call as a user writes it, without `self`; if it is long, each argument has its own line."""
         self._hints(function, where)
         signature = inspect.signature(function)
         taken = [one for one in signature.parameters.values() if one.name not in ("self", "cls")]
@@ -185,12 +184,12 @@ class _Page:
         yield f"    ){end}\n"
 
     def _hints(self, value: Any, where: str, only: str = "") -> dict[str, Any]:
-        """The types that the value names, resolved. Those of Minka that aren't on the page are noted."""
+        """The types in the value's annotations, resolved. Types of Minka that aren't on the page go to `_unlisted`."""
         hints = typing.get_type_hints(value, localns=_FOR_TYPING)
         for name, hint in hints.items():
             for kind in _minka_types(hint) if only in ("", name) else ():
                 if id(kind) not in self._names:
-                    self._untold[f"{kind.__module__}.{kind.__name__}"] = where
+                    self._unlisted[f"{kind.__module__}.{kind.__name__}"] = where
         return hints
 
     def _type(self, hint: Any) -> str:
@@ -211,7 +210,7 @@ def _public(module: ModuleType) -> list[str]:
 
 
 def _members(name: str, kind: type[Any]) -> Iterator[tuple[str, Any]]:
-    """The public methods and properties, by name: its own, and those of its private bases."""
+    """The names and functions of the public methods and properties of a class and its private bases."""
     seen = set()
     for parent in kind.__mro__:
         if parent is kind or parent.__name__.startswith("_"):
@@ -232,14 +231,14 @@ def _minka_types(hint: Any) -> Iterator[type]:
 
 
 def _is_not_constructed(kind: type[Any]) -> bool:
-    """True if users call no constructor: it takes something that isn't public, or is a protocol's."""
+    """True if users don't call the class: its constructor takes something private, or the class is a protocol."""
     hints = list(inspect.signature(kind.__init__).parameters.values())
     is_protocol = hints[-1].kind is inspect.Parameter.VAR_KEYWORD
     return is_protocol or any(getattr(one.annotation, "__module__", "").startswith("minka.engine") for one in hints)
 
 
 def _plain(text: str) -> str:
-    """Types without the modules in which they are, and without the quotes of those that are named as text."""
+    """The text of types without the names of their modules and without quotes around types."""
     text = re.sub(r"<([\w.]+): [^>]*>", r"\1", text)  # the default of an argument that is an enum
     text = re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Za-z_])", "", text).replace("~AnyKey", "bytes | str")
     text = re.sub(r"Optional\[(Literal\[[^]]*\])\]", r"\1 | None", text)
@@ -247,7 +246,7 @@ def _plain(text: str) -> str:
 
 
 def _default(value: ast.expr | None) -> str:
-    """The default of a field; of `field(…)` only the part that a caller wants to know."""
+    """The default of a field as ` = …`; of a call of `field` only its default or its factory."""
     if isinstance(value, ast.Call) and ast.unparse(value.func) == "field":
         given = {one.arg: ast.unparse(one.value) for one in value.keywords}
         text = given.get("default", f"{given['default_factory']}()" if "default_factory" in given else "")
@@ -256,8 +255,8 @@ def _default(value: ast.expr | None) -> str:
     return f" = {'...' if text.startswith('_') else text}" if text else ""
 
 
-def _told_of_alias(name: str) -> str:
-    """The text below the alias, where it is defined."""
+def _docstring_of_alias(name: str) -> str:
+    """The docstring below the definition of an alias."""
     for module in [one for path, one in sys.modules.items() if path.startswith("minka.")]:
         body = ast.parse(inspect.getsource(module)).body if getattr(module, "__file__", None) else []
         for node, below in itertools.pairwise(body):
@@ -278,7 +277,7 @@ def _codes() -> Iterator[str]:
 
 
 def main() -> int:
-    """0 if the page is written, or is what the code says; else 1."""
+    """Write or check the page. Returns the exit status: 0, or 1 if a type or the check fails."""
     parser = argparse.ArgumentParser(description="Write docs/api.md.")
     parser.add_argument("--check", action="store_true", help="fail if the page isn't what the code says")
     is_check = parser.parse_args().check

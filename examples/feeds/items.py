@@ -1,4 +1,6 @@
-"""Items of feeds in an SQLite file that several workers write to. A worker that no longer has the feed is refused."""
+"""Items of feeds in an SQLite file that several workers write to. Writes of a worker that no longer has the feed are
+refused.
+"""
 
 import sqlite3
 from collections.abc import Mapping
@@ -18,11 +20,11 @@ CREATE TABLE IF NOT EXISTS items (
 
 
 class StaleToken(Exception):
-    """Somebody with a newer fencing token has written to this feed."""
+    """Another worker has written to this feed with a newer fencing token."""
 
 
 class Items:
-    """The items of all feeds, each once."""
+    """The items of all feeds. Each item is stored once."""
 
     def __init__(self, path: Path) -> None:
         self._database = sqlite3.connect(path, timeout=5.0, isolation_level=None)
@@ -33,9 +35,9 @@ class Items:
         self._database.close()
 
     def add(self, feed: str, epoch: int, worker: str, items: Mapping[str, str]) -> int:
-        """Store the items (titles by ids) that are new; returns their number. `epoch`, the worker's fencing token, is
-        compared and stored in the same transaction. Raises StaleToken if a newer token is stored, even without new
-        items.
+        """Store the items (titles by ids) that are new; returns their number. The same transaction compares `epoch`,
+        the worker's fencing token, with the stored one, and stores it. Raises StaleToken if a newer token is stored,
+        even without new items.
         """
         known = {row[0] for row in self._database.execute("SELECT id FROM items WHERE feed = ?", (feed,))}
         new = [(feed, item, title, epoch, worker) for item, title in items.items() if item not in known]
@@ -45,7 +47,7 @@ class Items:
         try:
             last = self._epoch(feed)
             if last > epoch:
-                raise StaleToken(f"{worker} has {feed} with the fencing token {epoch}, another one with {last}")
+                raise StaleToken(f"{worker} has {feed} with the fencing token {epoch}; a write with {last} came before")
             self._database.execute("INSERT OR REPLACE INTO feeds VALUES (?, ?)", (feed, epoch))
             self._database.executemany("INSERT INTO items VALUES (?, ?, ?, ?, ?)", new)
         except BaseException:

@@ -18,14 +18,14 @@ from examples.feeds.items import Items
 from minka.duties import Client, changes
 
 PALLET: Final = "feeds"
-QUIET_S: Final = 2.5  # a worker that hasn't polled a feed for this long no longer polls it
+QUIET_S: Final = 2.5  # without a poll for this long, a feed counts as polled by nobody
 _STOP_TIMEOUT_S: Final = 40.0
 
 
 @dataclass(frozen=True)
 class Poll:
-    """A worker has polled a feed with one fencing token, first at `first` and last at `last`, in seconds of the
-    server's clock.
+    """A worker's polls of one feed with one fencing token. `first` and `last` are the times of the first and the last
+    poll, in seconds of the server's clock.
     """
 
     worker: str
@@ -36,12 +36,12 @@ class Poll:
 
 @dataclass(frozen=True)
 class Polls:
-    """The polls that the feed server has seen. For each feed: its workers' polls, in the order in which the workers
-    began.
+    """The polls that the feed server has seen. `feeds` has for each feed one `Poll` for each worker and fencing token,
+    in the order in which they began.
     """
 
     now: float
-    published: int  # items
+    published: int  # the number of items that the server has published
     out_of_turn: int  # polls with a smaller fencing token than an earlier poll of the feed
     feeds: list[list[Poll]]
 
@@ -63,7 +63,7 @@ class Polls:
         return [number for number, polls in enumerate(self.feeds) if polls and polls[-1].worker == gone]
 
     def resumed(self, gone: str) -> float:
-        """The time by which other workers had polled all former feeds of this worker."""
+        """The server's time at which the last of this worker's former feeds was polled by another worker."""
         return max(
             (last.first for polls in self.feeds for former, last in pairwise(polls) if former.worker == gone), default=0
         )
@@ -75,7 +75,9 @@ def weight(number: int) -> int:
 
 
 class LocalFeeds:
-    """The server, the workers by name, and the file of items. `close`, or the end of the `with`, ends the processes."""
+    """The feed server, the processes of the workers by name, and the file of items. `close`, or the end of the `with`,
+    ends the processes.
+    """
 
     def __init__(self, endpoints: Sequence[str], directory: Path, feeds: int) -> None:
         self.workers: dict[str, subprocess.Popen[bytes]] = {}
@@ -105,7 +107,7 @@ class LocalFeeds:
         self.items.close()
 
     def create_duties(self) -> None:
-        """Create a pallet, and a duty for each feed: the payload is its URL, the weight the cost of a poll."""
+        """Create a pallet, and a duty for each feed: its payload is the feed's URL, its weight the cost of a poll."""
         with Client(self._endpoints, timeout=20.0) as duties:
             if PALLET not in {found.pallet.id for found in duties.pallets()}:
                 duties.create_pallet(PALLET)

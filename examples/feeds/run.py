@@ -17,13 +17,13 @@ from minka.testing.local_cluster import LocalCluster
 
 NAMES: Final = ("worker-1", "worker-2", "worker-3", "worker-4")
 VICTIM: Final = "worker-2"
-BAR: Final = 30  # characters
+BAR: Final = 30  # the characters of the longest bar
 LOOK_S: Final = 0.25
 GIVE_UP_S: Final = 60.0
 
 
 class Show:
-    """A table of workers and their feeds; refreshed on a terminal, else printed at the end of each act."""
+    """A table of workers and their feeds. A terminal shows it all the time, other output at the end of each act."""
 
     def __init__(self, feeds: LocalFeeds) -> None:
         self._feeds = feeds
@@ -44,7 +44,7 @@ class Show:
                 if done(polls) and time.monotonic() > began + for_s:
                     break
                 if time.monotonic() > began + max(for_s, GIVE_UP_S):
-                    raise TimeoutError(f"not within {GIVE_UP_S:g} s; the logs are in {self._feeds.directory}")
+                    raise TimeoutError(f"no success within {GIVE_UP_S:g} s; the logs are in {self._feeds.directory}")
                 time.sleep(LOOK_S)
 
     def _table(self, polls: Polls) -> Table:
@@ -89,7 +89,7 @@ def tell(cluster: LocalCluster, feeds: LocalFeeds, stay: bool) -> None:
 def main() -> None:
     """Run the example. At the end all its processes have ended, and it leaves no file."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--feeds", type=int, default=200, help="how many there are")
+    parser.add_argument("--feeds", type=int, default=200, help="the number of feeds")
     parser.add_argument("--stay", action="store_true", help="kill nobody, and go on until Ctrl-C")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="minka-feeds-") as directory, LocalCluster(3) as cluster:

@@ -1,6 +1,7 @@
 """A server of small Atom feeds that it invents and changes now and then; it records which worker polls which feed.
 
-GET /feeds/17 is a feed, GET /polls says who has polled each one. The first line of output is the server's URL.
+GET /feeds/17 returns a feed, and GET /polls the workers that have polled each feed. The first line of output is the
+server's URL.
 """
 
 import argparse
@@ -15,8 +16,8 @@ from aiohttp import web
 
 from examples.feeds.items import ATOM
 
-KEPT: Final = 20  # items of a feed, the newest ones
-NEW_S: Final = 0.05  # until the next item, in one of them
+KEPT: Final = 20  # the number of items in a feed's document: the newest ones
+NEW_S: Final = 0.05  # between two new items; each goes to a random feed
 
 _FEED: Final = '<?xml version="1.0" encoding="utf-8"?>\n<feed xmlns="%s"><id>%s</id><title>Feed %d</title>%s</feed>\n'
 _ENTRY: Final = "<entry><id>%s</id><title>%s</title></entry>"
@@ -29,7 +30,7 @@ class Feed:
     def __init__(self, number: int) -> None:
         self.number = number
         self.published = 0
-        self.polls: list[list[str | int | float]] = []  # worker, epoch, first and last poll; one row an epoch
+        self.polls: list[list[str | int | float]] = []  # rows of worker, epoch, first and last poll
         self.out_of_turn = 0  # polls by a worker after another worker had got the feed
         self._entries: deque[str] = deque(maxlen=KEPT)
 
@@ -40,7 +41,7 @@ class Feed:
         self._entries.append(_ENTRY % (f"urn:feed:{self.number}:{self.published}", title))
 
     def poll(self, worker: str, epoch: int) -> str:
-        """The feed's document; notes the worker's poll."""
+        """Record the worker's poll; returns the feed's document."""
         now = time.monotonic()
         last = self.polls[-1] if self.polls else None
         if last is not None and last[:2] == [worker, epoch]:
@@ -92,7 +93,7 @@ async def serve(count: int, port: int) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--feeds", type=int, default=200, help="how many there are")
-    parser.add_argument("--port", type=int, default=0, help="0: a free one")
+    parser.add_argument("--feeds", type=int, default=200, help="the number of feeds")
+    parser.add_argument("--port", type=int, default=0, help="the port to listen on (0: a free one)")
     given = parser.parse_args()
     asyncio.run(serve(given.feeds, given.port))

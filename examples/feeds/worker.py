@@ -1,4 +1,4 @@
-"""Polls the feeds that the cluster gives it, and stores new items."""
+"""A worker that polls the feeds that the cluster gives it, and stores new items."""
 
 import argparse
 import asyncio
@@ -31,7 +31,7 @@ class Poller(Delegate):
         tasks = [self._tasks[duty] for duty in duties if duty in self._tasks]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)  # when they have ended, another worker may begin
+        await asyncio.gather(*tasks, return_exceptions=True)  # another worker may begin only after that
         for duty in duties:
             self._tasks.pop(duty, None)
 
@@ -50,9 +50,9 @@ class Poller(Delegate):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--name", required=True, help="of this worker, the same after a restart")
-    parser.add_argument("--endpoints", required=True, help="of some nodes of the cluster: HOST:PORT,…")
-    parser.add_argument("--capacity", type=int, default=2000, help="in the unit of the weights of the feeds")
+    parser.add_argument("--name", required=True, help="this worker's name; use the same one after a restart")
+    parser.add_argument("--endpoints", required=True, help="addresses of some nodes of the cluster: HOST:PORT,…")
+    parser.add_argument("--capacity", type=int, default=2000, help="the largest sum of its feeds' weights")
     parser.add_argument("--items", type=Path, default=Path("items.sqlite"), help="where items are stored")
     given = parser.parse_args()
     poller = Poller(given.name, Items(given.items))

@@ -1,5 +1,5 @@
 """Administering a cluster: `Admin` creates keyspaces, makes and applies plans, follows operations and looks after
-nodes, as `minkactl` does. The other names are the types that it takes and returns.
+nodes, as `minkactl` does. The other names are the types that its methods take and return.
 
     with Admin() as admin:
         plan = admin.plan_reassign(keyspaces=["flights"])
@@ -56,7 +56,7 @@ __all__ = [
     "ShardOnNode",
 ]
 
-# These are loaded when first used: minkad and minkactl import the package for a part of it alone.
+# Names are loaded when first used: minkad and minkactl import only parts of this package.
 _MODULES = {
     "Admin": "minka.admin.admin_client",
     **dict.fromkeys(("Code", "MinkaError"), "minka.errors"),
@@ -69,7 +69,7 @@ _MODULES = {
 }
 
 
-if not TYPE_CHECKING:  # a type checker is to see which names there are
+if not TYPE_CHECKING:  # hidden from type checkers, which would accept any name
 
     def __getattr__(name: str) -> Any:
         if name not in __all__:

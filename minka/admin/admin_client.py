@@ -27,10 +27,11 @@ class Admin:
     """The administration of one cluster, for one thread at a time.
 
     `endpoints` are addresses host:port of some of its nodes; without them the cluster is the one that `minka.connect`
-    would find. A method finishes within `timeout` seconds, and raises only `MinkaError`: with the codes that its
-    description names; UNREACHABLE, NO_CONTROLLER or DEADLINE_EXCEEDED if no node could answer; OUTCOME_UNKNOWN for a
-    change whose answer was lost. A change that takes longer is an `Operation`, which the cluster carries on with alone;
-    `wait` waits for its end. `requested_by` is recorded with each change; the default is user@host.
+    would find. A method finishes within `timeout` seconds, and raises only `MinkaError`. Its codes are those that the
+    method's description names; UNREACHABLE, NO_CONTROLLER or DEADLINE_EXCEEDED if no node could answer; and
+    OUTCOME_UNKNOWN if the answer to a change was lost. For a change that takes longer, a method returns an `Operation`,
+    which the cluster carries out alone; `wait` waits for its end. `requested_by` is recorded with each change; the
+    default is user@host.
 
     Keyspaces can't be deleted. There is no class for asyncio: use `asyncio.to_thread`.
     """
@@ -44,7 +45,7 @@ class Admin:
         requested_by: str = "",
     ) -> None:
         endpoints, tls = given_or_resolved(endpoints, tls)
-        self.control: Final = Control(endpoints, timeout, tls=tls)  # beneath: for views that show whole messages
+        self.control: Final = Control(endpoints, timeout, tls=tls)  # for views that show whole messages
         self._requester: Final = requested_by or requester()
 
     def __enter__(self) -> Self:
@@ -60,7 +61,7 @@ class Admin:
     # Nodes
 
     def nodes(self) -> list[Node]:
-        """All nodes, by the table of the active controller if it answers, else by the table of another node."""
+        """All nodes. If the active controller doesn't answer, they are read from another node, which may be behind."""
         status = self.control.summary()
         counts = {one.node_id: one for one in status.summary.nodes}
         heard = {one.node_id: one.heartbeat_age_ms for one in status.nodes if one.HasField("heartbeat_age_ms")}
@@ -90,9 +91,9 @@ class Admin:
         queue: bool = False,
     ) -> Operation:
         """Make a node safe to stop: it hands over all that it leads, and with `decommission` also all its data. A drain
-        starts at once, and stays in force until `undrain`; `plan_reassign(drain=…)` only plans moves away from a node,
-        once. `rate_limit`, in bytes a second (0: no limit), is the most that each node ships for the drain. With
-        `queue` the drain waits for operations that touch the same partitions or duties.
+        starts at once, and stays in force until `undrain`; `plan_reassign(drain=…)` only makes one plan that moves data
+        away from a node. `rate_limit`, in bytes a second (0: no limit), is the most that each node ships for the drain.
+        With `queue` the drain waits for operations that touch the same partitions or duties.
 
         Raises UNKNOWN_NODE, OPERATION_RUNNING, NO_SOURCE, and NOT_ENOUGH_NODES if the others can't take its data.
         """
@@ -102,16 +103,18 @@ class Admin:
         return operation_of(started)
 
     def undrain(self, node: str) -> None:
-        """Let a node stay after all; a drain that has not ended is cancelled. Raises UNKNOWN_NODE."""
+        """Take back a drain, so that the node is used again; if the drain has not ended, it is cancelled. Raises
+        UNKNOWN_NODE.
+        """
         self.control.undrain(node, self._requester)
 
     def drain_status(self, node: str) -> DrainStatus:
-        """What would happen if the node stopped now. Raises UNKNOWN_NODE."""
+        """The effects that stopping the node now would have. Raises UNKNOWN_NODE."""
         return read(DrainStatus, self.control.drain_status(node))
 
     def remove_node(self, node: str) -> None:
-        """Forget a node that is down and holds nothing: it can't come back with its old data. Raises UNKNOWN_NODE,
-        NODE_IN_USE.
+        """Remove a node that is down and holds nothing from the cluster; it can't come back with its old data. Raises
+        UNKNOWN_NODE, NODE_IN_USE.
         """
         self.control.remove_node(node)
 
@@ -144,14 +147,14 @@ class Admin:
         max_bytes: int | None = None,
         max_ops: int | None = None,
     ) -> Keyspace:
-        """Create a keyspace: by hash, with this number of `partitions` for life; or by ranges, with `split_points`,
-        which ascend ([]: one range over all keys). A range of more than `max_bytes` (at least 65,536), or with more
-        than `max_ops` keys read and written a second (at least 100), is split automatically. A name has 1 to 63 of a-z,
-        0-9, _ and -, beginning with a letter.
+        """Create a keyspace: by hash, with `partitions` partitions, whose number never changes; or by ranges, with
+        ascending `split_points` ([]: one range over all keys). A range of more than `max_bytes` (at least 65,536), or
+        with more than `max_ops` keys read and written a second (at least 100), is split automatically. A name has 1 to
+        63 of a-z, 0-9, _ and -, beginning with a letter.
 
         The default of `replicas` is 3 in a cluster of three nodes or more, else 1. The default of `min_insync` is a
-        majority of three replicas or more, else 1. Raises KEYSPACE_EXISTS, NOT_ENOUGH_NODES, TOO_MANY_REPLICAS,
-        INVALID_ARGUMENT, EMPTY_SPLIT_POINT, DUPLICATE_SPLIT_POINT, UNSORTED_SPLIT_POINTS.
+        majority of the replicas if there are three or more, else 1. Raises KEYSPACE_EXISTS, NOT_ENOUGH_NODES,
+        TOO_MANY_REPLICAS, INVALID_ARGUMENT, EMPTY_SPLIT_POINT, DUPLICATE_SPLIT_POINT, UNSORTED_SPLIT_POINTS.
         """
         if (partitions is None) == (split_points is None):
             raise invalid("a keyspace has either partitions, by hash, or split_points, by ranges")
@@ -175,8 +178,8 @@ class Admin:
         return keyspace_of(created, admin_pb2.KeyspaceCounts(partitions=count))
 
     def partitions(self, keyspace: str | None = None) -> Iterator[Partition]:
-        """The partitions of a keyspace (None: of all), in the order of their slots or keys, read page by page. Raises
-        UNKNOWN_KEYSPACE.
+        """Yield the partitions of a keyspace (None: of all keyspaces), in the order of their slots or keys. This reads
+        them page by page. Raises UNKNOWN_KEYSPACE.
         """
         wanted = made(admin_pb2.PartitionFilter, keyspace=keyspace) if keyspace is not None else None
         listed = self.control.partitions(wanted)
@@ -210,8 +213,9 @@ class Admin:
         return operation_of(self.control.merge(keyspace, keys, self._requester, reason, queue=queue))
 
     def split_keys(self, partition: int, parts: int) -> list[bytes]:
-        """Keys, for `split`, that divide a partition by ranges, given by its id, into `parts` parts of about the same
-        bytes. The partition's leader proposes them. Raises UNKNOWN_PARTITION, PARTITION_OFFLINE, NO_SPLIT_KEY.
+        """Keys that divide a partition by ranges into `parts` parts of about the same size in bytes. `partition` is its
+        id, its leader proposes the keys, and `split` takes them. Raises UNKNOWN_PARTITION, PARTITION_OFFLINE,
+        NO_SPLIT_KEY.
         """
         checked_whole(partition, "partition", range(1 << 32))
         listed = self.control.partitions(admin_pb2.PartitionFilter(ids=[partition])).whole()
@@ -239,12 +243,12 @@ class Admin:
     ) -> Plan:
         """The plan that spreads replicas evenly over the nodes `to` (none: all LIVE ones). Nothing is changed.
 
-        `keyspaces` are those that are planned (none: all). `weights` are the shares of nodes in relation to each other.
-        Nodes in `drain` have nothing after this plan, but later plans and keyspaces may use them again; to take a node
-        out for good, use the method `drain`. `partitions` gives the replicas that partitions, by id, are to have, the
-        preferred leader first: then nothing else is planned. `rate_limit`, in bytes a second (0: no limit), is the most
-        that each node ships. Partitions that running operations move are left alone; with `queue` the plan begins where
-        those operations end.
+        Only these `keyspaces` are planned (none: all). `weights` are the shares of nodes in relation to each other: a
+        node of weight 2 gets twice as much as a node of weight 1. Nodes in `drain` have nothing after this plan, but
+        later plans and keyspaces may use them again; to take a node out for good, use the method `drain`. `partitions`
+        maps ids of partitions to their new replicas, the preferred leader first; with it, only these partitions are
+        planned. `rate_limit`, in bytes a second (0: no limit), is the most that each node ships. Partitions that
+        running operations move are left alone; with `queue` the plan begins where those operations end.
 
         Raises UNKNOWN_NODE, UNKNOWN_KEYSPACE, UNKNOWN_PARTITION, NOT_ENOUGH_NODES, NO_SOURCE.
         """
@@ -265,16 +269,17 @@ class Admin:
         """Start exactly this plan. `reason` and `rate_limit`, if given, take the place of the plan's own.
 
         Raises STALE_PLAN if the plan's partitions or duties have changed since it was made, DAMAGED_PLAN if the plan
-        was edited, OPERATION_RUNNING if another operation moves one of them now, and INVALID_ARGUMENT if the plan has
-        no moves: look at `plan.moves` first.
+        was edited, OPERATION_RUNNING if another operation moves one of these partitions or duties now, and
+        INVALID_ARGUMENT if the plan has no moves: look at `plan.moves` first.
         """
         return operation_of(self.control.apply_plan(message_of(plan), self._requester, reason, rate_limit))
 
     def elect_leaders(
         self, *, keyspaces: Sequence[str] = (), partitions: Sequence[int] = (), reason: str = "", queue: bool = False
     ) -> Election:
-        """Let the first replica of each partition lead, in these keyspaces and of these partitions by id (none: all).
-        Raises UNKNOWN_KEYSPACE, UNKNOWN_PARTITION, OPERATION_RUNNING.
+        """Let the preferred leader of each partition, its first replica, lead the partition. The partitions are those
+        of these keyspaces, and those with these ids (neither given: all). Raises UNKNOWN_KEYSPACE, UNKNOWN_PARTITION,
+        OPERATION_RUNNING.
         """
         answer = self.control.elect_leaders(
             keyspaces, partitions, requested_by=self._requester, reason=reason, queue=queue
@@ -312,9 +317,9 @@ class Admin:
         return list(read_all(Blocker, self.control.operations([_id_of(operation)], with_migrations=True).blockers))
 
     def wait(self, operation: Operation | int, timeout: float = 3600.0) -> Operation:
-        """Wait, at most `timeout` seconds, until an operation has ended, and return it, also if it has FAILED: compare
-        its `state` with `OperationState.SUCCEEDED`. Raises UNKNOWN_OPERATION, and DEADLINE_EXCEEDED if the operation
-        hasn't ended in time.
+        """Wait, at most `timeout` seconds, until an operation has ended, and return it. It may have FAILED: compare its
+        `state` with `OperationState.SUCCEEDED`. Raises UNKNOWN_OPERATION, and DEADLINE_EXCEEDED if the operation hasn't
+        ended in time.
         """
         deadline = time.monotonic() + checked_timeout(timeout)
         while True:
@@ -327,11 +332,13 @@ class Admin:
             time.sleep(_POLL_S)
 
     def pause(self, operation: Operation | int) -> Operation:
-        """Let an operation begin no further move; those under way go on. Raises UNKNOWN_OPERATION, OPERATION_ENDED."""
+        """Pause an operation: it begins no further move, but the moves under way go on. Raises UNKNOWN_OPERATION,
+        OPERATION_ENDED.
+        """
         return operation_of(self.control.pause_operation(_id_of(operation)))
 
     def resume(self, operation: Operation | int) -> Operation:
-        """Let an operation that is paused go on. Raises UNKNOWN_OPERATION, OPERATION_ENDED."""
+        """Let a paused operation go on. Raises UNKNOWN_OPERATION, OPERATION_ENDED."""
         return operation_of(self.control.resume_operation(_id_of(operation)))
 
     def cancel(self, operation: Operation | int, *, reason: str = "") -> Operation:

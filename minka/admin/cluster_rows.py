@@ -1,4 +1,4 @@
-"""Nodes and partitions as the cluster has them: what `Admin` returns. All times are in UTC, sizes in bytes."""
+"""Nodes and partitions, as `Admin` returns them. All times are in UTC, sizes in bytes."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -8,11 +8,11 @@ from minka.engine.messages import Word
 
 
 class NodeState(Word):
-    """What the active controller thinks of a node."""
+    """A node's state, as the active controller sees it."""
 
     JOINING = "joining"
     LIVE = "live"
-    QUARANTINED = "quarantined"  # it is up, and gets nothing new before it has been well for a while
+    QUARANTINED = "quarantined"  # it is up, but must stay well for a while before it gets anything new
     FAILED = "failed"
     DRAINING = "draining"  # it is up, and hands over what it leads
     LEFT = "left"  # it was stopped gracefully
@@ -20,10 +20,10 @@ class NodeState(Word):
 
 
 class PartitionState(Word):
-    """A partition's state (Kafka's controller has the same)."""
+    """A partition's state. Kafka's controller has the same states."""
 
-    NEW = "new"  # it has replicas, and never had a leader
-    ASSIGNED = "assigned"  # its leader has yet to confirm
+    NEW = "new"  # it has replicas, but has never had a leader
+    ASSIGNED = "assigned"  # its leader hasn't confirmed yet that it leads
     ONLINE = "online"
     OFFLINE = "offline"  # its leader is gone, and no replica can take its place
     UNKNOWN = "unknown"
@@ -38,9 +38,9 @@ class Node:
     data_address: str
     http_address: str
     zone: str
-    weight: int  # its share of replicas beside other nodes'
+    weight: int  # its share of replicas, in relation to the other nodes' weights
     capacity_bytes: int | None
-    version: str  # of Minka
+    version: str  # Minka's version there
     state: NodeState
     state_since: datetime
     state_reason: str
@@ -49,20 +49,20 @@ class Node:
     replicas: int
     leads: int
     bytes: int
-    heartbeat_age_ms: int | None  # None: not heard by this active controller, or there is none
+    heartbeat_age_ms: int | None  # None: no controller is active, or this one hasn't heard the node yet
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition: which nodes have it, and how far they are."""
+    """A partition, with its nodes and its size."""
 
-    id: int  # unique in the cluster, in all keyspaces
+    id: int  # unique among the partitions of all keyspaces
     keyspace: str
-    name: str  # "flights/7": by hash 7 is its slot, by ranges only a number; it isn't the id
+    name: str  # "flights/7": by hash, 7 is its slot; by ranges, 7 is only a number. It is never the id
     start_key: bytes  # by ranges: its keys begin here; b"": unbounded, as in a keyspace by hash
-    end_key: bytes  # by ranges: its keys end before
+    end_key: bytes  # by ranges: its keys are smaller than this; b"": unbounded
     state: PartitionState
-    leader: str  # "": none
+    leader: str  # "": no node leads it
     replicas: tuple[str, ...]  # the first is the preferred leader
     isr: tuple[str, ...]  # the replicas in sync
     adding_replicas: tuple[str, ...]
@@ -76,7 +76,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class ShardOnNode:
-    """A shard on a node's machine that has duties."""
+    """A shard that runs on a node's machine and has duties."""
 
     shard: str
     duties: int
@@ -84,12 +84,12 @@ class ShardOnNode:
 
 @dataclass(frozen=True, slots=True)
 class DrainStatus:
-    """What would happen if a node stopped now."""
+    """The effects that stopping a node now would have."""
 
     state: NodeState
     leaders: int  # partitions that it leads
-    replicas: int  # copies that it has, or has yet to delete
+    replicas: int  # copies that it has, also those that it still has to delete
     safe_to_stop: bool
-    blockers: tuple[Blocker, ...]  # the first few
+    blockers: tuple[Blocker, ...]  # the first of `blocker_count`
     blocker_count: int
     shards: tuple[ShardOnNode, ...]

@@ -1,4 +1,4 @@
-"""The control calls that minkactl makes: unary, synchronous, with little to import."""
+"""The control calls that `Admin` and minkactl make. They are synchronous, and this module imports little."""
 
 import time
 from collections import deque
@@ -27,13 +27,13 @@ from minka.v1.load_api_pb2_grpc import LoadsStub
 _Request = TypeVar("_Request")
 _Response = TypeVar("_Response")
 _View = TypeVar("_View")
-if TYPE_CHECKING:  # gRPC's classes are generic for the type checker alone
+if TYPE_CHECKING:  # gRPC's classes are generic only for the type checker
     _Rpc = Callable[[grpc.Channel], grpc.UnaryUnaryMultiCallable[_Request, _Response]]
 
 _FIRST_PAUSE_S: Final = 0.05
 _MAX_PAUSE_S: Final = 0.5
 _MIN_SHARE_S: Final = 0.02
-# The active controller's decisions about what the request names: it would decide the same in a moment.
+# Refusals that the active controller has decided on: it would decide the same again in a moment.
 _DECIDED: Final = (Code.UNKNOWN_PARTITION, Code.DISK_LOW)
 
 
@@ -41,9 +41,9 @@ class Control:
     """The control calls of a cluster. Its endpoints are asked in turn.
 
     `endpoints` are addresses host:port of some of the nodes. Every method finishes within `timeout` seconds, redirects
-    and repetitions included, and raises only `MinkaError`: the node's refusal; UNREACHABLE, NO_CONTROLLER or
-    DEADLINE_EXCEEDED, which name every endpoint that was tried and its error; OUTCOME_UNKNOWN for a change whose answer
-    was lost. A change is repeated only if a refusal, or a connection that was never made, shows that nothing was done.
+    and repetitions included, and raises only `MinkaError`: a node's refusal; UNREACHABLE, NO_CONTROLLER or
+    DEADLINE_EXCEEDED with every endpoint that was tried and its error; or OUTCOME_UNKNOWN if the answer to a change was
+    lost. A change is repeated only if a refusal, or a connection that was never made, shows that nothing was done.
     `tls` is for a cluster with TLS; its files are read at once, and a mistake in them raises INVALID_CONFIG.
     """
 
@@ -53,7 +53,7 @@ class Control:
         self.tls: Final = tls
         self._channels: Final = Channels(tls)
         self._controller = ""  # the last known address of the active controller
-        self._known_table = cluster_pb2.PartitionTable()  # the active controller's, when the status was last asked for
+        self._known_table = cluster_pb2.PartitionTable()  # the active controller's, from the last `status`
 
     def __enter__(self) -> Self:
         return self
@@ -89,15 +89,15 @@ class Control:
         return self._view(lambda address, timeout: self._status(address, request, timeout), lambda response: response)
 
     def summary_at(self, address: str, silent: Sequence[str] = ()) -> admin_pb2.GetStatusResponse:
-        """The summary as the node at this address sees it; no other node is asked. `silent`: see
-        TableSummary.only_on_silent.
+        """The summary as the node at this address sees it; no other node is asked. TableSummary.only_on_silent explains
+        `silent`.
         """
         request = admin_pb2.GetStatusRequest(summary=True, silent=silent)
         return self._status(address, request, self.timeout)
 
     def partitions(self, wanted: admin_pb2.PartitionFilter | None = None, limit: int = 0) -> Partitions:
-        """The partitions that fit (None: all), by the view of `status`. At most `limit` of them are listed (0: all),
-        and the others only counted. They arrive while the caller reads them.
+        """The partitions that fit (None: all), as the node sees them that would answer `status`. At most `limit` of
+        them are listed (0: all), and the others only counted. They arrive while the caller reads them.
         """
         request, opened = made(admin_pb2.ListPartitionsRequest, filter=wanted, limit=limit), list[Partitions]()
 
@@ -121,8 +121,8 @@ class Control:
     def _view(
         self, ask: Callable[[str, float], _View], status_of: Callable[[_View], admin_pb2.GetStatusResponse]
     ) -> _View:
-        """The first answer by the active controller, else the first answer of any node. `ask` takes an address and
-        seconds.
+        """The active controller's answer; if it can't be reached, the first answer of another node. `ask` takes an
+        address and a timeout in seconds.
         """
         deadline = time.monotonic() + self.timeout
         first = None
@@ -149,7 +149,7 @@ class Control:
         return first
 
     def copies_at(self, address: str, partition_ids: Sequence[int], timeout: float) -> admin_pb2.DescribeNodeResponse:
-        """The answer of the node at this address about itself and its copies of these partitions. Raises UNREACHABLE,
+        """Ask the node at this address about itself and its copies of these partitions. Raises UNREACHABLE,
         DEADLINE_EXCEEDED.
         """
         request = made(admin_pb2.DescribeNodeRequest, partitions=partition_ids)
@@ -158,7 +158,7 @@ class Control:
     def describe_node(self, address: str, timeout: float, done: Callable[["Described"], None]) -> "Described":
         """Ask the node at this address about itself, for at most `timeout` seconds, without waiting for the answer.
 
-        `done` is called with the result on a thread of gRPC's once there is an answer or a failure.
+        When there is an answer or a failure, a thread of gRPC's calls `done` with the result.
         """
         call = AdminStub(self._channels.to(address, timeout)).DescribeNode
         described = Described(address, call.future(admin_pb2.DescribeNodeRequest(), timeout=timeout))
@@ -190,9 +190,9 @@ class Control:
         than `max_bytes`, or of which more than `max_ops` keys are read and written in a second (0: no limit), is then
         split automatically.
 
-        If `replicas` is 0, there are 3 in a cluster of three nodes or more, else 1. If `min_insync` is 0, it is a
-        majority of three replicas or more, else 1. An unspecified `durability` is SYNC. The controller decides these
-        when it creates the keyspace. Raises INVALID_ARGUMENT, KEYSPACE_EXISTS, and the controller's refusals.
+        `replicas` 0 means 3 in a cluster of three nodes or more, else 1. `min_insync` 0 means a majority of the
+        replicas if there are three or more, else 1. An unspecified `durability` is SYNC. The controller decides these
+        values when it creates the keyspace. Raises INVALID_ARGUMENT, KEYSPACE_EXISTS, and the controller's refusals.
         """
         ranges = None
         if split_points is not None:
@@ -225,12 +225,12 @@ class Control:
     ) -> admin_pb2.Plan:
         """The plan that spreads replicas evenly over the nodes `to` (none given: all LIVE ones). Nothing is changed.
 
-        `keyspaces` are those that are planned (none given: all). `drain` are nodes that should have nothing. `weights`
-        are the nodes' shares in relation to each other (a node that isn't named has the weight of its configuration).
-        `partitions` gives the replicas of partitions, by id, the preferred leader first: then only these are planned.
-        `reason` and `rate_limit` (bytes a second that each node may ship; 0: no limit) are those of the operation that
-        the plan becomes. Partitions that unfinished operations move are left alone; with `queue` the plan begins where
-        those operations end, and its operation waits for those that touch the same.
+        Only these `keyspaces` are planned (none given: all). The nodes in `drain` get nothing and lose what they have.
+        `weights` are the nodes' shares in relation to each other (a node that isn't named has the weight of its
+        configuration). `partitions` maps ids of partitions to their new replicas, the preferred leader first; with it,
+        only these partitions are planned. The operation that carries out the plan gets `reason` and `rate_limit` (bytes
+        a second that each node may ship; 0: no limit). Partitions that unfinished operations move are left alone; with
+        `queue` the plan begins where those operations end, and its own operation waits for them.
         """
         if partitions is not None and not isinstance(partitions, Mapping):
             raise invalid(f"partitions is {clipped(repr(partitions))}, not a mapping from ids to nodes")
@@ -276,8 +276,9 @@ class Control:
         reason: str = "",
         queue: bool = False,
     ) -> admin_pb2.ElectLeadersResponse:
-        """Let the first replica of each partition lead, in these keyspaces and of these partitions (all if none is
-        named), as an operation if there is any leader to change.
+        """Let the preferred leader of each partition, its first replica, lead the partition. The partitions are those
+        of these keyspaces, and those with these ids (neither given: all). If a leader has to change, an operation does
+        it.
         """
         request = made(
             admin_pb2.ElectLeadersRequest,
@@ -334,12 +335,12 @@ class Control:
         return self._call(lambda channel: AdminStub(channel).DrainNode, request, repeatable=False).operation
 
     def undrain(self, node: str, requested_by: str = "") -> None:
-        """Let a node stay after all: a drain that has not ended is cancelled, if there is one."""
+        """Take back a drain, so that the node is used again; if the drain has not ended, it is cancelled."""
         request = made(admin_pb2.UndrainNodeRequest, node=node, requested_by=requested_by)
         self._call(lambda channel: AdminStub(channel).UndrainNode, request, repeatable=True)
 
     def drain_status(self, node: str) -> admin_pb2.GetDrainStatusResponse:
-        """The effects of stopping the node now, as the active controller sees it."""
+        """The effects that stopping the node now would have, as the active controller sees them."""
         request = made(admin_pb2.GetDrainStatusRequest, node=node)
         return self._call(lambda channel: AdminStub(channel).GetDrainStatus, request, repeatable=True)
 
@@ -349,24 +350,26 @@ class Control:
         return self._call(lambda channel: DutiesStub(channel).GetPallets, request, repeatable=True, timeout=timeout)
 
     def shards(self, timeout: float) -> duty_api_pb2.GetShardsResponse:
-        """All shards, with what they hold. It takes at most `timeout` seconds."""
+        """All shards, with their duties. It takes at most `timeout` seconds."""
         request = duty_api_pb2.GetShardsRequest()
         return self._call(lambda channel: DutiesStub(channel).GetShards, request, repeatable=True, timeout=timeout)
 
     def split_blockers(self, partition_id: int) -> admin_pb2.GetSplitBlockersResponse:
-        """The obstacles to splitting the partition now, as the active controller decides. Raises UNKNOWN_PARTITION."""
+        """The obstacles to a split of the partition now, as the active controller sees them. Raises
+        UNKNOWN_PARTITION.
+        """
         request = made(admin_pb2.GetSplitBlockersRequest, partition_id=partition_id)
         return self._call(lambda channel: AdminStub(channel).GetSplitBlockers, request, repeatable=True)
 
     def pause_operation(self, operation_id: int) -> cluster_pb2.Operation:
-        """Let the operation begin no further migration; those under way go on. Raises UNKNOWN_OPERATION,
-        OPERATION_ENDED.
+        """Pause the operation: it begins no further migration, but the migrations under way go on. Raises
+        UNKNOWN_OPERATION, OPERATION_ENDED.
         """
         request = made(admin_pb2.PauseOperationRequest, id=operation_id)
         return self._call(lambda channel: AdminStub(channel).PauseOperation, request, repeatable=True).operation
 
     def resume_operation(self, operation_id: int) -> cluster_pb2.Operation:
-        """Let an operation that is paused go on. Raises UNKNOWN_OPERATION, OPERATION_ENDED."""
+        """Let a paused operation go on. Raises UNKNOWN_OPERATION, OPERATION_ENDED."""
         request = made(admin_pb2.ResumeOperationRequest, id=operation_id)
         return self._call(lambda channel: AdminStub(channel).ResumeOperation, request, repeatable=True).operation
 
@@ -430,25 +433,25 @@ class Control:
         return self._call(lambda channel: LoadsStub(channel).BeginLoad, request, repeatable=True).load
 
     def touch_load(self, load_id: str) -> loads_pb2.Load:
-        """Tell that somebody still works on the load, so that it isn't aborted. Raises UNKNOWN_LOAD."""
+        """Tell the cluster that somebody still works on the load, so that it isn't aborted. Raises UNKNOWN_LOAD."""
         request = made(load_api_pb2.TouchLoadRequest, load_id=load_id)
         return self._call(lambda channel: LoadsStub(channel).TouchLoad, request, repeatable=True).load
 
     def commit_load(self, load_id: str, files: Sequence[loads_pb2.LoadFile]) -> loads_pb2.Load:
-        """Commit the load: these files are taken in, all or none. A load that is committed already stays as it is.
-        Raises STALE_LOAD, RANGES_CHANGING, LOAD_ENDED, UNKNOWN_LOAD.
+        """Commit the load: the nodes take in all of these files, or none. A load that is committed already stays as it
+        is. Raises STALE_LOAD, RANGES_CHANGING, LOAD_ENDED, UNKNOWN_LOAD.
         """
         request = made(load_api_pb2.CommitLoadRequest, load_id=load_id, files=files)
         return self._call(lambda channel: LoadsStub(channel).CommitLoad, request, repeatable=True).load
 
     def abort_load(self, load_id: str, requested_by: str, reason: str = "") -> loads_pb2.Load:
-        """Abort the load, so that nothing of it is taken in. Raises UNKNOWN_LOAD; LOAD_ENDED once it is committed."""
+        """Abort the load, so that nodes take in nothing of it. Raises UNKNOWN_LOAD; LOAD_ENDED once it is committed."""
         request = made(load_api_pb2.AbortLoadRequest, load_id=load_id, requested_by=requested_by, reason=reason)
         return self._call(lambda channel: LoadsStub(channel).AbortLoad, request, repeatable=True).load
 
     def loads(self, load_ids: Sequence[str] = (), *, with_parts: bool = False) -> load_api_pb2.GetLoadsResponse:
-        """Loads by id, or all that the cluster remembers. Committed loads come with the reasons why they wait; with
-        `with_parts`, loads that are being taken in come with their parts. Raises UNKNOWN_LOAD.
+        """Loads by id, or all that the cluster remembers. Committed loads come with the reasons why they wait. With
+        `with_parts`, loads that the nodes are taking in come with their parts. Raises UNKNOWN_LOAD.
         """
         request = made(load_api_pb2.GetLoadsRequest, load_ids=load_ids, with_parts=with_parts)
         return self._call(lambda channel: LoadsStub(channel).GetLoads, request, repeatable=True)
@@ -470,7 +473,7 @@ class Control:
         self._call(lambda channel: AdminStub(channel).ChangeVoters, request, repeatable=True)
 
     def remove_node(self, node: str) -> None:
-        """Forget a node that is not LIVE and holds nothing. Raises NODE_IN_USE for another one."""
+        """Forget a node that is not LIVE and holds nothing. Raises NODE_IN_USE if it is LIVE or holds something."""
         request = made(admin_pb2.RemoveNodeRequest, node=node)
         self._call(lambda channel: AdminStub(channel).RemoveNode, request, repeatable=False)
 
@@ -493,7 +496,7 @@ class Control:
         response = self._call(lambda channel: AdminStub(channel).GetOperations, request, repeatable=True)
         copying = any(m.state == cluster_pb2.MIGRATION_STATE_COPYING for m in response.migrations)
         if copying and not response.progress:
-            self._controller = ""  # perhaps another node is active by now: look next time
+            self._controller = ""  # perhaps another node is the active controller by now: look for it next time
         return response
 
     def count_keys(self, address: str, partition_ids: Sequence[int] = ()) -> list[admin_pb2.PartitionCount]:
@@ -509,7 +512,9 @@ class Control:
         )
 
     def split_keys(self, address: str, partition_id: int, parts: int) -> list[bytes]:
-        """Keys that divide a partition, which the node at this address leads, into `parts` of about the same size."""
+        """Keys that divide a partition, which the node at this address leads, into `parts` parts of about the same
+        size.
+        """
         request = made(admin_pb2.SplitKeysRequest, partition_id=partition_id, parts=parts)
         address = checked_endpoints([address])[0]
         return list(
@@ -521,8 +526,8 @@ class Control:
     def _call(
         self, rpc: "_Rpc[_Request, _Response]", request: _Request, *, repeatable: bool, timeout: float | None = None
     ) -> _Response:
-        """Ask one node after the other until one takes the request. Another round follows only if a node refused the
-        request for the moment.
+        """Ask one node after the other until one takes the request. If all refuse, ask them again until the time is
+        over; if none can be reached, give up at once.
         """
         seconds = self.timeout if timeout is None else timeout
         deadline, pause = time.monotonic() + seconds, _FIRST_PAUSE_S
@@ -584,14 +589,14 @@ class Described:
 
 
 def _each_once(queue: deque[str], tried: dict[str, MinkaError]) -> Iterator[str]:
-    """The addresses of a queue that grows while it is read, without those tried."""
+    """Yield the addresses of `queue` that aren't in `tried`; the caller may add to both meanwhile."""
     while queue:
         if (address := queue.popleft()) not in tried:
             yield address
 
 
 def _share(deadline: float, attempts: int) -> float:
-    """The seconds that this attempt may take, so that `attempts` attempts fit in before the deadline."""
+    """The seconds that this attempt may take if `attempts` attempts must fit in before the deadline."""
     return max((deadline - time.monotonic()) / attempts, _MIN_SHARE_S)
 
 

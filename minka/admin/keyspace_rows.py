@@ -1,4 +1,4 @@
-"""Keyspaces as the cluster has them: what `Admin` returns."""
+"""Keyspaces, as `Admin` returns them."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,7 +9,7 @@ from minka.v1 import admin_pb2, cluster_pb2
 
 
 class Partitioning(Word):
-    """How a key finds its partition."""
+    """The rule by which a keyspace divides its keys into partitions."""
 
     HASH = "hash"
     RANGES = "ranges"
@@ -17,34 +17,36 @@ class Partitioning(Word):
 
 
 class HashFunction(Word):
-    """The hash of a keyspace by hash. A key's slot is its hash modulo the number of partitions, except for CRC16."""
+    """The hash function of a keyspace by hash. A key's slot is its hash modulo the number of partitions, except for
+    CRC16.
+    """
 
     MURMUR3 = "murmur3"  # MurmurHash3 x86 32-bit, seed 0, unsigned
     MD5 = "md5"  # Java's new BigInteger(digest).abs()
-    CRC16 = "crc16"  # the hash slot of Redis Cluster; of its 16,384 slots each partition has neighbouring ones
+    CRC16 = "crc16"  # Redis Cluster's: each partition has a contiguous part of the 16,384 hash slots
     UNKNOWN = "unknown"
 
 
 class Durability(Word):
-    """When a replica in sync counts as having a write."""
+    """The moment from which a replica in sync counts as having a write."""
 
-    SYNC = "sync"  # once its disk has it
-    ASYNC = "async"  # once its memory has it: a power cut of all replicas can lose it
+    SYNC = "sync"  # as soon as its disk has the write
+    ASYNC = "async"  # as soon as its memory has the write: a power cut at all replicas can lose it
     UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class Keyspace:
-    """A keyspace, and what its partitions add up to."""
+    """A keyspace, with the sums of its partitions."""
 
     id: int
     name: str
     partitioning: Partitioning
-    hash_function: HashFunction | None  # None: by ranges
+    hash_function: HashFunction | None  # None for a keyspace by ranges
     replicas: int
     min_insync: int  # with fewer replicas in sync, writes are refused
     durability: Durability
-    unclean_election: bool  # a replica that isn't in sync may lead if no other is alive: that loses writes
+    unclean_election: bool  # a replica that isn't in sync may lead if no other is alive, which loses writes
     max_bytes: int | None  # by ranges: a partition with more is split; None: no limit
     max_ops: int | None  # by ranges: a partition with more keys read and written a second is split; None: no limit
     created: datetime
@@ -63,7 +65,7 @@ def keyspaces_of(status: admin_pb2.GetStatusResponse) -> list[Keyspace]:
 
 
 def keyspace_of(row: cluster_pb2.Keyspace, counts: admin_pb2.KeyspaceCounts) -> Keyspace:
-    """The keyspace in the message, with what its partitions add up to."""
+    """The keyspace in the message, with the sums of its partitions."""
     by_ranges = is_by_ranges(row)
     durability = row.durability or cluster_pb2.Durability.DURABILITY_SYNC
     return read(

@@ -1,4 +1,4 @@
-"""Operations as the cluster has them, and what holds them up: what `Admin` returns."""
+"""Operations and the obstacles that hold them up, as `Admin` returns them."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -8,9 +8,9 @@ from minka.v1 import cluster_pb2
 
 
 class OperationState(Word):
-    """How far an operation is."""
+    """The state of an operation."""
 
-    QUEUED = "queued"  # it begins after earlier operations that touch the same
+    QUEUED = "queued"  # it waits for earlier operations that touch the same partitions or duties
     RUNNING = "running"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -19,7 +19,7 @@ class OperationState(Word):
 
     @property
     def has_ended(self) -> bool:
-        """True if nothing changes any more."""
+        """True if the operation won't change any more."""
         return self in (OperationState.SUCCEEDED, OperationState.FAILED, OperationState.CANCELLED)
 
 
@@ -27,8 +27,8 @@ class OperationKind(Word):
     """The change that an operation makes."""
 
     REASSIGN = "reassign"  # replicas move as a plan says
-    ELECT_LEADERS = "elect_leaders"  # preferred leaders lead
-    DRAIN = "drain"  # a node leads nothing, and has nothing if it is decommissioned
+    ELECT_LEADERS = "elect_leaders"  # the preferred leaders become the leaders
+    DRAIN = "drain"  # a node hands over all that it leads, and when decommissioned all its data
     SPLIT = "split"
     MERGE = "merge"
     REBALANCE = "rebalance"  # duties of a pallet move between shards
@@ -36,44 +36,44 @@ class OperationKind(Word):
 
 
 class MigrationState(Word):
-    """How far one move of an operation is."""
+    """The state of one move of an operation."""
 
     PENDING = "pending"
     COPYING = "copying"  # the source sends its data, and the target follows its log
-    HANDED_OVER = "handed_over"  # the target leads; the source has yet to delete its copy
+    HANDED_OVER = "handed_over"  # the target leads; the source still has to delete its copy
     COMPLETED = "completed"
     CANCELLED = "cancelled"  # the partition stayed where it was
     CANCELLING = "cancelling"  # a new replica leads already, and hands over to an old one
-    PREPARING = "preparing"  # the target is told to prepare for the duty
-    RELEASING = "releasing"  # the source is told to release the duty
+    PREPARING = "preparing"  # the target is preparing for the duty
+    RELEASING = "releasing"  # the source is releasing the duty
     UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A change that takes time, and goes on without the client that asked for it."""
+    """A change that takes some time. It goes on without the client that asked for it."""
 
     id: int
     kind: OperationKind
     state: OperationState
     requested_by: str
-    automatic: bool  # the active controller has begun it automatically
+    automatic: bool  # the active controller began it, not a person
     reason: str
     created: datetime
     finished: datetime | None
     outcome: str
     migration_count: int
     paused: bool
-    cancelled: bool  # it is to end; migrations that can't go back are completed
+    cancelled: bool  # somebody has cancelled it; migrations that can't go back are still completed
     rate_limit: int  # bytes a second that a node may send for it; 0: no limit
-    plan_digest: str  # of the plan that it carries out; "": none
-    node: str  # the node that a drain is of; "": of another kind
-    decommission: bool  # the drain leaves nothing on the node
-    pallet: str  # the pallet whose duties are moved; "": of another kind
-    keyspace_id: int  # the keyspace that a split or a merge is of; 0: of another kind
-    keys: tuple[bytes, ...]  # those at which it is yet to split or merge
-    partitions: tuple[int, ...]  # ids: those that the split has made, or whose preferred leaders are elected
-    merged: int  # partitions that the merge has made go away
+    plan_digest: str  # of the plan that it carries out; "": it has no plan
+    node: str  # a drain's node; "": it isn't a drain
+    decommission: bool  # it is a drain that also moves all data away
+    pallet: str  # a rebalance's pallet; "": it isn't a rebalance
+    keyspace_id: int  # a split's or a merge's keyspace; 0: it is neither
+    keys: tuple[bytes, ...]  # the keys at which it still has to split or merge
+    partitions: tuple[int, ...]  # ids: a split's new partitions; an election's partitions
+    merged: int  # the number of partitions that a merge has removed
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Migration:
     """One move of an operation: a replica from node to node, or a duty from shard to shard."""
 
     operation_id: int
-    index: int  # its place among the partition's migrations in the operation, from 0
+    index: int  # it is number `index` (from 0) of the partition's migrations in this operation
     partition_id: int | None  # None: a duty moves
     duty: int | None  # the duty's number
     source: str
@@ -95,21 +95,21 @@ class Migration:
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """A thing in the way, and the remedy, a command if there is one."""
+    """An obstacle to an operation or to another change, and its remedy: a command, if one helps."""
 
-    operation_id: int  # 0: it isn't in an operation's way
+    operation_id: int  # 0: it holds up no operation
     partition_id: int | None
     duty: int | None  # the duty's number
-    partition: str  # "flights/7", or a duty as "feeds/bbc"; "": the whole operation
+    partition: str  # "flights/7", or a duty as "feeds/bbc"; "": it is about the whole operation
     reason: str
     remedy: str
 
 
 @dataclass(frozen=True, slots=True)
 class Election:
-    """An election of preferred leaders that was asked for."""
+    """The result of `Admin.elect_leaders`."""
 
-    operation: Operation | None  # None: all of them lead already, or can't
+    operation: Operation | None  # None: each preferred leader leads already, or can't lead now
     skipped: tuple[Blocker, ...]  # partitions whose preferred leader can't lead now
 
 

@@ -12,8 +12,8 @@ from minka.v1 import admin_pb2
 
 
 class Partitions:
-    """Partitions that a node lists, to be read once. `status` has no partitions; once all partitions are read,
-    `matching` is their number. `whole` returns all of them at once.
+    """The partitions that a node lists; they can be read only once. `status` is the status without partitions. When all
+    partitions are read, `matching` has their number. `whole` returns all partitions at once.
     """
 
     def __init__(
@@ -23,8 +23,8 @@ class Partitions:
         first_s: float,
         timeout: float,
     ) -> None:
-        """The first answer may take `first_s` seconds, each other one `timeout`; the reader's own time isn't
-        limited.
+        """The first answer may take `first_s` seconds, and each other answer `timeout` seconds. The time that the
+        reader takes between two answers isn't limited.
         """
         self.status = admin_pb2.GetStatusResponse()
         self.matching: Sequence[admin_pb2.MatchingCount] = ()
@@ -56,11 +56,11 @@ class Partitions:
         return self.status
 
     def close(self) -> None:
-        """Read no further."""
+        """End the call; no more partitions come."""
         self._call.cancel()
 
     def _next(self, timeout: float) -> admin_pb2.ListPartitionsResponse | None:
-        # A deadline would be over while somebody pages through the output.
+        # Each page has its own timer: a deadline for the whole call could end while somebody pages through the output.
         overdue = threading.Event()
 
         def give_up() -> None:

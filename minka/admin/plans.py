@@ -1,4 +1,4 @@
-"""Plans: moves that can be read before they are applied."""
+"""Plans: lists of moves that a person can read before applying them."""
 
 from dataclasses import dataclass, field, fields
 from datetime import datetime
@@ -12,45 +12,45 @@ from minka.v1 import admin_pb2
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A partition's replicas change, or a duty goes from shard to shard."""
+    """A change of a partition's replicas, or a move of a duty from shard to shard."""
 
     partition: str  # "flights/7", or a duty as "feeds/bbc"
-    source: str  # "": not just one replica moves, see `replicas`; or the duty was nowhere
-    target: str  # "": not just one replica moves, see `target_replicas`
+    source: str  # "": not exactly one replica moves (see `replicas`), or no shard had the duty
+    target: str  # "": not exactly one replica moves (see `target_replicas`)
     bytes: int
-    weight: int  # the duty's
+    weight: int  # of the duty
     reason: str
-    replicas: tuple[str, ...]  # before
-    target_replicas: tuple[str, ...]  # after
+    replicas: tuple[str, ...]  # before the move
+    target_replicas: tuple[str, ...]  # after the move
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedSplit:
-    """A partition by ranges is split."""
+    """A split of a partition by ranges."""
 
     partition: str  # "authors/7"
     keyspace: str
-    keys: tuple[bytes, ...]  # new partitions begin there
+    keys: tuple[bytes, ...]  # the keys at which new partitions begin
     bytes: int
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class NodeBalance:
-    """What a node has before a plan and after it."""
+    """The partitions, bytes and preferred leaders of a node, before a plan and after it."""
 
     node: str
     partitions_before: int
     partitions_after: int
     bytes_before: int
     bytes_after: int
-    leaders_before: int  # preferred leaders
+    leaders_before: int  # partitions whose preferred leader the node is
     leaders_after: int
 
 
 @dataclass(frozen=True, slots=True)
 class ShardBalance:
-    """What a shard has before a plan and after it."""
+    """The duties of a shard and their weight, before a plan and after it."""
 
     shard: str
     duties_before: int
@@ -62,28 +62,29 @@ class ShardBalance:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The moves that a change would make. Nothing is changed before `Admin.apply`, which refuses a plan that was
-    edited, or whose partitions have changed since it was made.
+    """The moves that a change would make. Only `Admin.apply` makes them; it refuses a plan that was edited, or whose
+    partitions have changed since it was made.
 
-    A plan of a load report may have splits: make them first, with `Admin.split`, then apply the plan `without_splits`.
+    A load report's plan may have splits, too: make the splits first, with `Admin.split`, then apply the plan
+    `without_splits`.
     """
 
     digest: str  # SHA-256
     created: datetime
     moves: tuple[Move, ...]
     splits: tuple[PlannedSplit, ...]
-    minimum_moves: int  # no plan with fewer moves leaves the nodes as even
+    minimum_moves: int  # the fewest moves with which a plan can make the nodes as even as this one
     nodes: tuple[NodeBalance, ...]
-    shards: tuple[ShardBalance, ...]  # of a plan for duties
-    pallet: str  # the pallet whose duties are moved; "": replicas are
-    notes: tuple[str, ...]  # what could not be evened out, and why
+    shards: tuple[ShardBalance, ...]  # only of a plan for duties
+    pallet: str  # the pallet whose duties move; "": replicas move
+    notes: tuple[str, ...]  # imbalances that stay, and the reasons
     reason: str
     rate_limit: int  # bytes a second that each node may ship; 0: no limit
-    queued: bool  # it begins after operations that touch the same
-    message: admin_pb2.Plan = field(repr=False, compare=False)  # as it is sent
+    queued: bool  # its operation waits for others that touch the same partitions or duties
+    message: admin_pb2.Plan = field(repr=False, compare=False)  # the message that `Admin.apply` sends
 
     def without_splits(self) -> "Plan":
-        """The plan with its moves alone."""
+        """The plan with its moves, without its splits."""
         return plan_of(without_splits(self.message))
 
 
@@ -93,7 +94,7 @@ def plan_of(message: admin_pb2.Plan) -> Plan:
 
 
 def message_of(plan: Plan) -> admin_pb2.Plan:
-    """The message that is sent for the plan. Raises DAMAGED_PLAN if it says otherwise than the plan's fields, and
+    """The message that is sent for the plan. Raises DAMAGED_PLAN if a field of the plan was changed, and
     INVALID_ARGUMENT for anything but a Plan.
     """
     if not isinstance(plan, Plan):
@@ -101,6 +102,6 @@ def message_of(plan: Plan) -> admin_pb2.Plan:
     made = plan_of(plan.message)
     edited = [one.name for one in fields(Plan) if one.compare and getattr(plan, one.name) != getattr(made, one.name)]
     if edited:
-        text = f"the plan was edited since it was made: {', '.join(edited)} (apply takes reason and rate_limit)"
+        text = f"these fields of the plan were edited: {', '.join(edited)} (apply takes another reason or rate_limit)"
         raise MinkaError(Code.DAMAGED_PLAN, text)
     return plan.message

@@ -1,9 +1,9 @@
-"""Who asks for a change."""
+"""The name of the user who asks for a change."""
 
 
 def requester() -> str:
-    """The user who asks, as the operation's record says it: user@host."""
-    import getpass  # minkactl starts without them
+    """The user who asks, in the form in which operations record it: user@host."""
+    import getpass  # imported here, so that minkactl starts without them
     import os
     import socket
 

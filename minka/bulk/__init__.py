@@ -1,1 +1,1 @@
-"""Whole partitions at once: loads of files, snapshots, changes, and the history of load. Synchronous."""
+"""Synchronous clients for whole partitions: bulk loads, snapshots, changes, and the history of the traffic."""

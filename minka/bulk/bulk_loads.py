@@ -1,5 +1,5 @@
 """Bulk loads without Spark: one file of sorted rows for each partition is uploaded to the nodes that have its replicas,
-and one commit takes all of them in together. The client is synchronous; Spark's tasks and driver use it, too.
+and one commit takes all of them in together. The client is synchronous; Minka's jobs on Spark use it, too.
 
     with LoadClient(["athens:7400"]) as client:
         load = client.begin("flights-2013", "flights")
@@ -53,14 +53,14 @@ T = TypeVar("T")
 
 _CHUNK_BYTES: Final = 256 * 1024
 _ASK_SECONDS: Final = 5.0
-_FILE_SECONDS: Final = 3600.0  # the time for a node to fetch or cut one file
-_LOOK_SECONDS: Final = 10.0  # between two questions to a node that takes in a file
-_SILENT_SECONDS: Final = 60.0  # the most time for which such a node may not answer
-_ENOUGH_SECONDS: Final = 5.0  # the wait for late nodes, once enough nodes have a file
+_FILE_SECONDS: Final = 3600.0  # the most time for a node to fetch or cut one file
+_LOOK_SECONDS: Final = 10.0  # between two questions to a node that is receiving a file
+_SILENT_SECONDS: Final = 60.0  # the most time without an answer from such a node
+_ENOUGH_SECONDS: Final = 5.0  # how long slow nodes are waited for once enough nodes have a file
 _POLL_SECONDS: Final = 0.1
-_PASSING_SECONDS: Final = 30.0  # the wait of a load, at its start, for a missing node or replica that may come back
+_PASSING_SECONDS: Final = 30.0  # how long a load waits at its start for a node or replica that may come back
 _RNG: Final = Random()
-# Repeating doesn't help against these.
+# Errors that a repetition doesn't help against.
 _FINAL: Final = frozenset(
     {Code.DISK_FULL, Code.LOAD_ENDED, Code.UNKNOWN_LOAD, Code.INVALID_ARGUMENT, Code.TOO_LARGE, Code.CLUSTER_MISMATCH}
 )
@@ -84,7 +84,7 @@ class LoadTarget:
         return min(max(1, self.min_insync), len(self.nodes))
 
     def file(self, name: str) -> LoadFile:
-        """The row of a file that is cut for the partition, without the facts about its contents."""
+        """The `LoadFile` of a file for this partition, without its size, rows and digests, which the caller sets."""
         start, end = self.range
         return LoadFile(partition_id=self.partition_id, name=name, slot=self.slot, start_key=start, end_key=end)
 
@@ -102,9 +102,9 @@ class _Heard:
 
 
 class LoadClient:
-    """A client for bulk loads, to be used by one thread. `endpoints` are addresses host:port of some of the nodes. A
-    call waits at most `timeout` seconds for a node that restarts, an election of the controller, or a partition that is
-    being split. If waiting can't help against an error, it is raised at once.
+    """A client for bulk loads, for one thread. `endpoints` are addresses host:port of some of the nodes. A call waits
+    at most `timeout` seconds for a node that restarts, an election of the controller, or a partition that is being
+    split. It raises an error at once if waiting can't help.
 
     All errors are `MinkaError`. `tls` is for a cluster with TLS; a mistake in its files raises INVALID_CONFIG.
     """
@@ -140,23 +140,23 @@ class LoadClient:
         )
 
     def touch(self, load_id: str) -> Load:
-        """Tell the cluster that somebody still works on the load. A load that nobody has touched for
-        `loads.abandoned_after_s` seconds is aborted. Raises UNKNOWN_LOAD.
+        """Tell the cluster that somebody still works on the load. The cluster aborts a load that nobody has touched for
+        `loads.abandoned_after_s` seconds. Raises UNKNOWN_LOAD.
         """
         return self._patiently(lambda: self.control.touch_load(load_id))
 
     def abort(self, load_id: str, requested_by: str = "", reason: str = "") -> Load:
-        """Abort the load: nothing of it is taken in, and its files are removed. Raises UNKNOWN_LOAD, and LOAD_ENDED
-        once it is committed.
+        """Abort the load: nodes take in nothing of it, and remove its files. Raises UNKNOWN_LOAD, and LOAD_ENDED once
+        it is committed.
         """
         return self._patiently(lambda: self.control.abort_load(load_id, requested_by, reason))
 
     def all(self) -> list[Load]:
-        """The loads that have not ended and the last ended ones, the newest first."""
+        """The loads that have not ended, and those that ended last; the newest come first."""
         return [*self._patiently(self.control.loads).loads]
 
     def describe(self, load_id: str) -> GetLoadsResponse:
-        """One load, with its parts while the nodes take them in, and the reasons why these wait. Raises
+        """One load. While nodes take it in, the answer also has its parts, and the reasons for which parts wait. Raises
         UNKNOWN_LOAD.
         """
         return self._patiently(lambda: self.control.loads([load_id], with_parts=True))
@@ -182,9 +182,7 @@ class LoadClient:
         return self.layout(keyspace)[2]
 
     def layout(self, keyspace: str) -> tuple[Keyspace, list[Partition], list[LoadTarget]]:
-        """The keyspace, its partitions' rows, and the targets that are made of them, in the same order. Raises
-        UNKNOWN_KEYSPACE.
-        """
+        """The keyspace, its partitions' rows, and their targets in the same order. Raises UNKNOWN_KEYSPACE."""
         table = self._table()
         found = _keyspace(table, keyspace)
         addresses = {node.id: node.address for node in table.nodes}
@@ -235,7 +233,7 @@ class LoadClient:
         rows = [row for row in table.partitions if row.keyspace_id == found.id]
         problems: dict[Code, list[str]] = {}
         nodes = {node.id: node for node in table.nodes if node.state != NodeState.NODE_STATE_FAILED}
-        # A node is known to have failed before the leaders have taken it out of their in-sync sets.
+        # The controller marks a node as FAILED before the leaders take it out of their in-sync sets.
         behind = [row for row in rows if row.leader not in nodes or len(nodes.keys() & row.isr) < found.min_insync]
         if behind:
             names = ", ".join(f"{keyspace}/{row.slot}" for row in behind[:10])
@@ -255,7 +253,9 @@ class LoadClient:
                 text = f"{node} has room for {room:,} bytes and would get {shares[node]:,}"
                 problems.setdefault(Code.DISK_FULL, []).append(text)
             if version and its_version != version:
-                problems.setdefault(Code.INVALID_ARGUMENT, []).append(f"{node} is of version {its_version}")
+                problems.setdefault(Code.INVALID_ARGUMENT, []).append(
+                    f"{node} is of version {its_version}, not {version}"
+                )
         for code in (Code.DISK_FULL, Code.NOT_ENOUGH_REPLICAS, Code.INVALID_ARGUMENT, Code.UNREACHABLE):
             if code in problems:
                 raise MinkaError(code, "; ".join(text for texts in problems.values() for text in texts))
@@ -267,9 +267,9 @@ class LoadClient:
         commit. `name` must differ for each attempt, and has letters, digits, _, dot and dash.
 
         When this returns, at least `min_insync` of the nodes have the file; nodes that are away get it later from the
-        others. This waits for a node that restarts, and for one that answers but is slow: other files may come before
-        this one, and the load may have a rate limit. Raises DISK_FULL at once, and NOT_ENOUGH_SPOOLS if too few nodes
-        have answered within the timeout.
+        others. This waits for a node that restarts, and for a node that answers but is slow, since it may have other
+        files to receive first, and the load may have a rate limit. Raises DISK_FULL at once, and NOT_ENOUGH_SPOOLS if
+        too few nodes have answered within the timeout.
         """
         file = target.file(name)
         file.bytes, file.rows, file.checksum = written.bytes, written.digest.rows, written.checksum
@@ -308,12 +308,12 @@ class LoadClient:
             upload.cancel()
         if have < needed:
             reasons = "; ".join(f"{node}: {error.message}" for node, error in failed.items())
-            text = f"{have} nodes have {name}, and {needed} are to have it: {reasons}"
+            text = f"{have} nodes have {name}, but {needed} must have it: {reasons}"
             raise MinkaError(Code.NOT_ENOUGH_SPOOLS, text)
 
     def _upload_to(self, address: str, header: UploadHeader, path: Path, deadline: float, enough: Event) -> None:
-        """Upload the file to one node. Failed transfers are repeated until the timeout, unless enough other nodes have
-        the file. If a transfer breaks off, the timeout begins again at the node's last answer.
+        """Upload the file to one node. Repeat a failed transfer until the timeout, unless enough other nodes have the
+        file. If a transfer breaks off, the timeout begins again at the node's last answer.
         """
         attempt, heard = 0, _Heard(time.monotonic())
         while True:
@@ -323,7 +323,7 @@ class LoadClient:
                 return
             except MinkaError as error:
                 failure = error
-            # The receiver reports a transfer that broke off as a damaged file.
+            # CORRUPT_DATA is repeated, too: the receiver reports a transfer that broke off as a damaged file.
             is_final = not failure.code.info.retriable and failure.code is not Code.CORRUPT_DATA
             if failure.code is Code.UNREACHABLE:
                 deadline = max(deadline, heard.at + self._timeout)
@@ -332,8 +332,9 @@ class LoadClient:
                 raise failure
 
     def _send(self, address: str, header: UploadHeader, path: Path, heard: "_Heard") -> None:
-        """Send the file to a node. That may take hours, so meanwhile the node is asked if it is there; `heard` has the
-        time of its last answer. Raises UNREACHABLE if the node is silent for long, and the node's refusals.
+        """Send the file to a node. That may take hours, so other requests check meanwhile that the node still answers;
+        `heard` gets the time of the last answer. Raises UNREACHABLE if the node is silent for long, and the node's
+        refusals.
         """
         method: Any = self._channels.to(address).stream_unary(UPLOAD_METHOD)
         call, begun = method.future(_messages(header, path)), time.monotonic()
@@ -357,8 +358,9 @@ class LoadClient:
 
     def commit(self, load: Load, files: Iterable[LoadFile]) -> Load:
         """Commit the load: these files are taken in, all or none. If partitions were split or merged since the files
-        were cut, the nodes make new files of these; if replicas were moved, the files are brought to the new nodes.
-        Returns the load, which is COMMITTED or DONE, also if it had been committed before, even with other files.
+        were cut, the nodes make new files of these; if replicas were moved, the new nodes fetch the files. Returns the
+        load, which is COMMITTED or DONE. A load that was committed before is returned as it is, even if it has other
+        files.
 
         Raises LOAD_ENDED, UNKNOWN_LOAD, NOT_ENOUGH_SPOOLS, DISK_FULL, UNKNOWN_FILE.
         """
@@ -392,7 +394,7 @@ class LoadClient:
         return {row.id: _target(keyspace, row, addresses) for row in rows}
 
     def _fitting(self, load: Load, files: list[LoadFile], targets: Mapping[int, LoadTarget]) -> list[LoadFile]:
-        """The files, with new ones in the place of those that were cut for other ranges."""
+        """The files; nodes make new ones to replace those that were cut for other ranges."""
         fitting, others = list[LoadFile](), list[LoadFile]()
         for file in files:
             target = targets.get(file.partition_id)
@@ -402,7 +404,9 @@ class LoadClient:
         return fitting
 
     def _cut(self, load: Load, sources: list[LoadFile], targets: list[LoadTarget]) -> list[LoadFile]:
-        """Cut the files at the first node that can. It has all the sources, or gets them from other nodes."""
+        """Let the first node that can do it cut the sources into files for the targets. The node fetches the sources
+        that it lacks from other nodes.
+        """
         nodes = dict(node for target in targets for node in target.nodes)
         attempt = uuid.uuid4().hex[:8]
         wanted = [target.file(f"cut-{target.partition_id}-{attempt}") for target in targets]
@@ -426,7 +430,7 @@ class LoadClient:
         return [*_asked(address, lambda: stub.CutFiles(request, timeout=_FILE_SECONDS)).files]
 
     def _spread(self, load: Load, files: list[LoadFile], targets: Mapping[int, LoadTarget]) -> None:
-        """Bring each file to enough of the nodes that have replicas now."""
+        """Let enough of the nodes that now have replicas of a partition fetch its file."""
         nodes = dict(node for file in files for node in targets[file.partition_id].nodes)
         asked = {node: self._pool.submit(self._files_at, address, load.number) for node, address in nodes.items()}
         there: dict[str, set[tuple[str, int]]] = {}
@@ -447,7 +451,7 @@ class LoadClient:
                 except MinkaError as error:
                     failures.append(f"{node}: {error.message}")
             if have < needed:
-                text = f"{have} of the nodes of partition {file.partition_id} have {file.name}, and {needed} are to: "
+                text = f"{have} of the nodes of partition {file.partition_id} have {file.name}, but {needed} must: "
                 raise MinkaError(Code.NOT_ENOUGH_SPOOLS, text + "; ".join(failures))
 
     def _pull(self, address: str, load: Load, file: LoadFile) -> None:
@@ -460,7 +464,7 @@ class LoadClient:
         request = ListFilesRequest(load_number=number)
         return _asked(address, lambda: stub.ListFiles(request, timeout=_ASK_SECONDS))
 
-    # What everything needs
+    # Common to all the above
 
     def _table(self) -> PartitionTable:
         """The active controller's table, which is at least as new as the table by which the controller decides on a
@@ -476,7 +480,7 @@ class LoadClient:
         return self._patiently(ask)
 
     def _patiently(self, ask: Callable[[], T]) -> T:
-        """Ask again until the timeout, while no node can answer."""
+        """The result of `ask`, which is repeated until the timeout if it fails with an error that may pass."""
         deadline, attempt = time.monotonic() + self._timeout, 0
         while True:
             attempt += 1
@@ -528,9 +532,7 @@ def _shares(rows: Sequence[Partition], bytes_: int) -> dict[str, int]:
 def _groups(
     files: Iterable[LoadFile], targets: Iterable[LoadTarget]
 ) -> Iterator[tuple[list[LoadFile], list[LoadTarget]]]:
-    """Groups of files and of the present partitions whose ranges these files overlap; each group is as small as
-    possible.
-    """
+    """Yield groups of files, each with the partitions that the files overlap. Each group is as small as possible."""
     left, ordered = sorted(files, key=lambda file: file.start_key), sorted(targets, key=lambda target: target.range)
     while left:
         sources = [left.pop(0)]

@@ -1,7 +1,8 @@
-"""Follows the writes to a keyspace, from the logs of its partitions. Synchronous.
+"""A synchronous client that reads the writes to a keyspace from the logs of its partitions.
 
-The changes of a partition come in the order of its log. A partition that was split off begins at a place in its
-parent's log. Nodes keep `storage.change_retention_mib` of a log; asking for older changes raises CHANGES_GONE.
+The changes of a partition come in the order of its log. The changes from before a split are in the log of the parent,
+the partition from which another one was split off. Nodes keep `storage.change_retention_mib` of a log; asking for older
+changes raises CHANGES_GONE.
 """
 
 import time
@@ -21,9 +22,9 @@ _CALL_SECONDS: Final = 10.0
 
 
 class ChangeClient(Nodes):
-    """Reads the change feeds of a cluster; to be used by one thread. `endpoints` are addresses host:port of some of the
-    nodes. `timeout` is the most seconds that a partition may be without a leader that answers. All errors are
-    `MinkaError`. `tls` is for a cluster with TLS; a mistake in its files raises INVALID_CONFIG.
+    """Reads the change feeds of a cluster, for one thread. `endpoints` are addresses host:port of some of the nodes.
+    `timeout` is the most seconds that a partition may be without a leader that answers. All errors are `MinkaError`.
+    `tls` is for a cluster with TLS; a mistake in its files raises INVALID_CONFIG.
     """
 
     def __init__(self, endpoints: Sequence[str], *, tls: Tls | None = None, timeout: float = 60.0) -> None:
@@ -31,8 +32,9 @@ class ChangeClient(Nodes):
         self._timeout: Final = timeout
 
     def positions(self, keyspace: Keyspace) -> dict[int, ChangePosition]:
-        """The end of each partition's log, by partition id, from its leader: all writes that were acknowledged before
-        the call are included. Raises PARTITION_OFFLINE or UNREACHABLE if a partition has no leader in time.
+        """By partition id: the end of the partition's log, as its leader has it. All writes that were acknowledged
+        before the call come before these ends. Raises PARTITION_OFFLINE or UNREACHABLE if a partition has no leader in
+        time.
         """
         until, tries = time.monotonic() + self._timeout, 0
         while True:
@@ -50,7 +52,7 @@ class ChangeClient(Nodes):
                 return found
             if time.monotonic() > until:
                 missing = [row.id for row in rows if row.id not in found]
-                text = f"no leader says how far these partitions are: {missing[:10]}"
+                text = f"these partitions have no leader that answers: {missing[:10]}"
                 raise error or MinkaError(Code.PARTITION_OFFLINE, text)
             tries += 1
             pause(tries)
@@ -62,8 +64,8 @@ class ChangeClient(Nodes):
         return {position.partition_id: position for position in answer.positions if position.is_leader}
 
     def read(self, partition_id: int, after: int, until: int) -> Iterator[ChangeBatch]:
-        """The changes of a partition after the offset `after`, up to and with `until`, in batches. Raises CHANGES_GONE
-        if no replica has them.
+        """The changes of a partition after the offset `after`, up to and including `until`, in batches. Raises
+        CHANGES_GONE if no replica has them any more.
         """
         while after < until:
             for batch in self._ask(
@@ -73,8 +75,8 @@ class ChangeClient(Nodes):
                 after = max(after, batch.next_offset)
 
     def child_at(self, parent_id: int, after: int, child_id: int) -> int:
-        """The offset, greater than `after`, in the parent's log at which the child was split off. Up to there, the
-        changes of the child's keys are in the parent's log. Raises CHANGES_GONE if no log has the split any longer.
+        """The offset in the parent's log, greater than `after`, at which the child was split off. Up to that offset,
+        the parent's log has the changes of the child's keys. Raises CHANGES_GONE if no log has the split any longer.
         """
         request = ReadChangesRequest(partition_id=parent_id, after_offset=after, find_child=child_id)
         for batch in self._ask(request):
@@ -84,8 +86,8 @@ class ChangeClient(Nodes):
         raise MinkaError(Code.CHANGES_GONE, text)
 
     def _ask(self, request: ReadChangesRequest) -> Iterator[ChangeBatch]:
-        """The answers of one replica, until it fails. The leader is asked first, then other replicas, whose logs may go
-        back further.
+        """Yield the answers of one replica. This asks the leader first, then other replicas, whose logs may go back
+        further. If a replica fails after its first answer, the iteration just ends, and the caller asks for the rest.
         """
         until, tries = time.monotonic() + self._timeout, 0
         gone: set[str] = set()

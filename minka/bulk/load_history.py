@@ -1,4 +1,4 @@
-"""Reads the nodes' history of their partitions' load. Synchronous."""
+"""A synchronous client that reads the nodes' histories of their partitions' traffic and sizes."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,11 +20,12 @@ from minka.wire.history_rows import PartitionInterval, unpack
 
 @dataclass(frozen=True, slots=True)
 class NodeInterval:
-    """The load of a node from `start_ms` (its wall clock, Unix milliseconds) for `interval_ms`.
+    """One interval of a node's history: it begins at `start_ms` (Unix milliseconds by the node's wall clock) and lasts
+    `interval_ms`.
 
     `free_bytes` of `total_bytes` were free at the end on the file system of its data_dir; `capacity_bytes` is the most
     that it should hold by its configuration, 0 if unset; `cpu_ms` is processor time of its process. `partitions` has
-    the partitions that answered clients or changed in size, and now and then all that have data.
+    the partitions that answered clients or changed in size; in some intervals it has all partitions with data.
     """
 
     node: str
@@ -38,8 +39,8 @@ class NodeInterval:
 
 
 class HistoryClient:
-    """Reads the nodes' histories; to be used by one thread. `timeout` is the most seconds for a node's whole answer.
-    All errors are `MinkaError`.
+    """Reads the nodes' histories, for one thread. `timeout` is the most seconds for a node's whole answer. All errors
+    are `MinkaError`.
     """
 
     def __init__(self, endpoints: Sequence[str], *, tls: Tls | None = None, timeout: float = 120.0) -> None:
@@ -60,7 +61,7 @@ class HistoryClient:
         self._channels.close()
 
     def nodes(self) -> list[str]:
-        """The ids of the nodes that have not left, by the newest table. Raises the errors of `Control`."""
+        """The ids of the nodes that have not left the cluster, by a new table. Raises the errors of `Control`."""
         self._table = self._control.table()
         return [node.id for node in self._table.nodes if node.state != NodeState.NODE_STATE_LEFT]
 
@@ -100,7 +101,7 @@ class HistoryClient:
 
 
 def intervals_of(node: str, blocks: Iterable[HistoryBlock]) -> Iterator[NodeInterval]:
-    """The intervals; each is put together from all its blocks. Raises the errors of `unpack`."""
+    """The intervals in the blocks; an interval may have several blocks. Raises the errors of `unpack`."""
     found: NodeInterval | None = None
     for block in blocks:
         rows = unpack(block.packed, block.rows, block.layout)

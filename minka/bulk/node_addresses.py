@@ -1,4 +1,4 @@
-"""The nodes of a cluster by their ids, and where partitions are, for synchronous clients that ask many of them."""
+"""The base of synchronous clients that ask many nodes: the nodes' addresses, and the nodes of each partition."""
 
 import time
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ _RNG: Final = Random()
 
 
 class Nodes:
-    """A client's view of the nodes, for one thread. The table is as new as the last `keyspace` or `refresh`."""
+    """A client's view of the nodes, for one thread. Only `keyspace` and `refresh` fetch the table."""
 
     def __init__(self, endpoints: Sequence[str], tls: Tls | None) -> None:
         self._control: Final = Control(endpoints, tls=tls)
@@ -53,7 +53,7 @@ class Nodes:
         return sorted(rows, key=lambda row: (row.start_key, row.slot))
 
     def refresh(self) -> None:
-        """Fetch the table, if a node can be reached that has it."""
+        """Fetch the table again; if no node answers, the old table stays."""
         try:
             self.table = self._control.table()
         except MinkaError as error:
@@ -79,5 +79,5 @@ def may_work_later(error: MinkaError) -> bool:
 
 
 def pause(tries: int) -> None:
-    """Wait before the next try, longer after each."""
+    """Wait before the next try; the wait grows with each try."""
     time.sleep(delay_s(tries, _RNG))

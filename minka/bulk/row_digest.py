@@ -1,9 +1,9 @@
-"""The digest of a set of rows: equal for equal sets, in any order, in any program.
+"""The digest of a set of rows: it is equal for equal sets, whatever their order, and other programs can compute it.
 
-It has four numbers: the number of rows, the bytes of their keys and values, and the XOR and the sum modulo 2^64 of each
-row's XXH64(value, seed=XXH64(key, seed=42)), which is what Spark's xxhash64(key, value) computes. XOR alone would be
-the same for a row that is there three times as for one that is there once. Spark leaves null out of a hash, so a row
-whose value is null has the hash of its key, which differs from that of a row whose value is empty.
+A digest has four numbers: the number of rows, the bytes of their keys and values, and the XOR and the sum modulo 2^64
+of the rows' hashes. A row's hash is XXH64(value, seed=XXH64(key, seed=42)), as Spark's xxhash64(key, value) computes
+it. XOR alone can't tell three equal rows from one; the sum can. Spark leaves null out of a hash, so a row whose value
+is null has the hash of its key. A row whose value is empty has another hash.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,16 +16,16 @@ from xxhash import xxh64_intdigest
 
 from minka.v1.loads_pb2 import LoadDigest
 
-_SEED: Final = 42  # Spark's
+_SEED: Final = 42  # Spark's xxhash64 has this seed
 _MASK: Final = 2**64 - 1
-# Inside of the class `bytes` is the name of its field.
+# In the class, `bytes` means its field, so the type has other names there.
 _Key: TypeAlias = bytes
 _Value: TypeAlias = bytes
 
 
 @dataclass(slots=True)
 class Digest:
-    """The digest of some rows, which this module describes. `xor` and `sum` are from 0 to 2^64 - 1."""
+    """A digest of rows, as this module's docstring describes it. `xor` and `sum` are from 0 to 2^64 - 1."""
 
     rows: int = 0
     bytes: int = 0
@@ -60,7 +60,7 @@ class Digest:
         self.sum = (self.sum + sum(hashes)) & _MASK
 
     def to_proto(self) -> LoadDigest:
-        """The digest as it is sent, without the number of rows, which a `LoadFile` has beside it."""
+        """The message of the digest, without the number of rows, for which `LoadFile` has a field of its own."""
         return LoadDigest(bytes=self.bytes, xor=self.xor, sum=self.sum)
 
     @classmethod

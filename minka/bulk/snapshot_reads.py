@@ -1,7 +1,7 @@
-"""Reads whole partitions, each as it was at one offset of its log, from the nodes that host them. Synchronous.
+"""A synchronous client that reads whole partitions, each as it was at one offset of its log.
 
-The partition's leader takes a snapshot, and every replica keeps the same one. If the node that is being read dies, the
-reader goes on at another node, after the last key that it has.
+When a partition's leader takes a snapshot, its other replicas take one at the same offset. If the node that is being
+read dies, the reader goes on at another node, after the last key that it has read.
 """
 
 import time
@@ -29,14 +29,14 @@ from minka.v1.snapshots_pb2_grpc import SnapshotsStub
 
 _OPEN_SECONDS: Final = 40.0
 _SHORT_SECONDS: Final = 5.0
-_REPLICA_SECONDS: Final = 10.0  # a replica that lags may reach the snapshot's mark this much later than the leader
+_REPLICA_SECONDS: Final = 10.0  # a replica that lags may take its snapshot this much later than the leader
 _TRIES_A_NODE: Final = 5
 
 
 class SnapshotClient(Nodes):
-    """Opens, reads and compares readers' snapshots; to be used by one thread. `endpoints` are addresses host:port of
-    some of the nodes. `timeout` is the most seconds that a partition may be without a leader that answers. All errors
-    are `MinkaError`. `tls` is for a cluster with TLS; a mistake in its files raises INVALID_CONFIG.
+    """Opens, reads and compares snapshots of partitions, for one thread. `endpoints` are addresses host:port of some of
+    the nodes. `timeout` is the most seconds that a partition may be without a leader that answers. All errors are
+    `MinkaError`. `tls` is for a cluster with TLS; a mistake in its files raises INVALID_CONFIG.
     """
 
     def __init__(self, endpoints: Sequence[str], *, tls: Tls | None = None, timeout: float = 60.0) -> None:
@@ -50,7 +50,7 @@ class SnapshotClient(Nodes):
         split since the table was fetched.
 
         With `part_bytes`, a snapshot also has the keys at which parts of about `part_bytes` bytes begin. Raises
-        UNKNOWN_PARTITION, the refusals of a leader, and PARTITION_OFFLINE or UNREACHABLE if none answers in time.
+        UNKNOWN_PARTITION, the refusals of a leader, and PARTITION_OFFLINE or UNREACHABLE if no leader answers in time.
         """
         start = wanted.start
         while True:
@@ -71,8 +71,9 @@ class SnapshotClient(Nodes):
         of_buckets: int = 0,
     ) -> Iterator[RowBatch]:
         """The rows in the range, in batches, in the order of their keys; with `keys_only` without their values. With
-        `buckets`, only rows of these buckets come (of the `of_buckets` that `digest` counts), with hashes of pairs in
-        place of values. Raises SNAPSHOT_GONE, or the refusals of the nodes, if no node still has the snapshot.
+        `buckets`, only the rows of these buckets come, of the `of_buckets` buckets into which `digest` divides rows;
+        each row has the hash of its key and value in place of the value. Raises SNAPSHOT_GONE, or the refusals of the
+        nodes, if no node still has the snapshot.
         """
         start, tries, nodes = wanted.start, 0, list(snapshot.nodes)
         while snapshot.snapshot_id:
@@ -101,7 +102,7 @@ class SnapshotClient(Nodes):
 
     def digest(self, snapshot: PartitionSnapshot, node: str, wanted: KeyRange, buckets: int = 1) -> SnapshotDigest:
         """The digest of the rows in the range as the replica on this node has them, in `buckets` by the hashes of their
-        keys. Raises SNAPSHOT_GONE (also if the replica doesn't reach the snapshot in ten seconds) and the node's
+        keys. Raises SNAPSHOT_GONE (also if the replica hasn't taken the snapshot within ten seconds) and the node's
         refusals.
         """
         if not snapshot.snapshot_id:
@@ -174,7 +175,7 @@ class SnapshotClient(Nodes):
 
 
 def renewal_of(snapshot: PartitionSnapshot) -> DigestSnapshotRequest:
-    """The request that `renew` sends: reading a range without keys counts as use of the snapshot."""
+    """The request that `renew` sends. It reads a range without keys, which counts as a use of the snapshot."""
     return DigestSnapshotRequest(snapshot_id=snapshot.snapshot_id, start_key=b"\x00", end_key=b"\x00")
 
 

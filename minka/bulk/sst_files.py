@@ -25,7 +25,7 @@ _READ_BYTES: Final = 1024 * 1024
 
 
 def table_options() -> BlockBasedOptions:
-    """The format of the tables on disk: a bloom filter of 10 bits a key, XXH3 checksums."""
+    """The format of the tables on disk: a bloom filter with 10 bits for each key, and XXH3 checksums."""
     table = BlockBasedOptions()
     table.set_format_version(5)
     table.set_bloom_filter(10, False)
@@ -48,22 +48,24 @@ class Written:
 
 
 class SstWriter:
-    """Writes one file, until `finish` or `abandon`."""
+    """Writes one file. `finish` completes it, and `abandon` removes it."""
 
     def __init__(self, path: Path) -> None:
-        """The file is made with the first row."""
+        """The file is created when the first row comes."""
         self._path = path
         self._writer: SstFileWriter | None = None
         self._last = b""
         self.digest = Digest()
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Write the next row. Raises INVALID_ARGUMENT for a key that is empty or not above the last; TOO_LARGE."""
+        """Write the next row. Raises INVALID_ARGUMENT for a key that is empty or not greater than the last one, and
+        TOO_LARGE.
+        """
         if key <= self._last:
             what = "comes twice" if key == self._last and key else "is empty" if not key else "is not in order"
             raise MinkaError(Code.INVALID_ARGUMENT, f"{self._path}: the key {key[:100]!r} {what}")
         if len(key) > MAX_KEY_BYTES or len(value) > MAX_VALUE_BYTES:
-            raise MinkaError(Code.TOO_LARGE, f"{self._path}: the row of key {key[:100]!r} is over its limits")
+            raise MinkaError(Code.TOO_LARGE, f"{self._path}: the key {key[:100]!r} or its value is over its limit")
         if self._writer is None:
             self._writer = _opened(self._path)
         self._writer[key] = LOADED + value
@@ -120,7 +122,7 @@ def write_sst(path: str | os.PathLike[str], pairs: Iterable[tuple[bytes, bytes]]
     """Write sorted pairs (keys ascending bytewise, each once) to a file. Without pairs there is no file, and this
     returns None.
 
-    Raises MinkaError: INVALID_ARGUMENT, TOO_LARGE, STORAGE_FAILED; then there is no file either.
+    Raises MinkaError: INVALID_ARGUMENT, TOO_LARGE, STORAGE_FAILED; after an error there is no file.
     """
     writer = SstWriter(Path(path))
     try:

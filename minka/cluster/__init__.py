@@ -1,1 +1,1 @@
-"""Facts of a cluster that clients, tools and nodes share: its table, slots and ranges of keys, names, clocks. Pure."""
+"""Pure functions that clients, tools and nodes share: on tables, slots and ranges of keys, names and clocks."""

@@ -1,16 +1,16 @@
-"""Finds clocks that are off. Nodes and minkactl both use this."""
+"""Finds clocks that are wrong. Nodes and minkactl both use this."""
 
 from collections.abc import Collection
 from typing import Final
 
-OFF_MS: Final = 1000  # a clock that differs by more from those of most nodes is off
-_FEWEST: Final = 3  # of two clocks that differ, nobody can say which one is right
+OFF_MS: Final = 1000  # a clock is wrong if it differs by more from the clocks of most nodes
+_FEWEST: Final = 3  # if only two clocks differ, nobody can say which one is right
 
 
 def of_most(clocks_ms: Collection[int], nodes_up: int) -> int | None:
     """The time by the clocks of most nodes, in milliseconds. None if fewer than three clocks are known, or if the
-    clocks that agree aren't those of most nodes that are up: the unknown clocks may be right. `clocks_ms` has each
-    clock's time, or its lead over a common clock.
+    clocks that agree aren't more than half of the clocks of the nodes that are up: then the other clocks may be right.
+    `clocks_ms` has each clock's time, or its lead over a common clock.
     """
     if len(clocks_ms) < _FEWEST:
         return None

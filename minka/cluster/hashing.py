@@ -1,4 +1,6 @@
-"""key → slot, the same on every platform and in every runtime (Fixed Partitions, Patterns of Distributed Systems)."""
+"""Maps a key to its slot, in the same way on every platform and in every runtime (Fixed Partitions, Patterns of
+Distributed Systems).
+"""
 
 import hashlib
 from binascii import crc_hqx
@@ -24,7 +26,7 @@ def md5(key: bytes) -> int:
 
 def crc16(key: bytes) -> int:
     """The hash slot of Redis Cluster: CRC16 (XMODEM) modulo 16,384. If the key has a part in braces that isn't empty,
-    only the first such part counts, so keys with the same part are together.
+    only the first such part counts, so keys with the same part have the same slot.
     """
     start = key.find(b"{") + 1
     if start:
@@ -43,8 +45,8 @@ HASH_FUNCTIONS: dict[HashFunction.ValueType, Callable[[bytes], int]] = {
 
 def digest_of(hash_: HashFunction.ValueType, partition_count: int) -> Callable[[bytes], int]:
     """A function of a key whose result modulo the number of partitions is the key's slot. For Murmur3 this is the
-    library's own function, without a wrapper, since a batch hashes every key. A partition has neighbouring slots of
-    Redis: see `redis_slots`.
+    library's own function, without a wrapper, since a batch hashes every key. For CRC16, `redis_slots` says which of
+    Redis's slots a partition has.
     """
     if hash_ == HashFunction.HASH_FUNCTION_MURMUR3:
         return mmh3.mmh3_32_uintdigest

@@ -1,4 +1,4 @@
-"""The state of a partition's replicas, by its row; the metrics and minkactl both count by this."""
+"""Questions about a partition's replicas that its row answers. The metrics and minkactl both count with this."""
 
 from collections.abc import Collection, Sequence
 from typing import Protocol
@@ -7,39 +7,42 @@ from minka.v1.cluster_pb2 import Keyspace, Partition
 
 
 class Replicated(Protocol):
-    """The fields that are needed of a row: `minka.v1.Partition`, or a part of one."""
+    """The fields of a partition's row on which replicas are counted. `minka.v1.Partition` has them, and parts
+    of it do.
+    """
 
     @property
     def replicas(self) -> Sequence[str]:
-        """The assigned ones."""
+        """The assigned replicas."""
 
     @property
     def isr(self) -> Sequence[str]:
-        """Those in sync."""
+        """The replicas in sync."""
 
     @property
     def adding_replicas(self) -> Sequence[str]:
-        """Those that have not joined the in-sync set yet."""
+        """New replicas that have not joined the in-sync set yet."""
 
     @property
     def target_replicas(self) -> Sequence[str]:
-        """Those after the end of a reassignment; empty while none runs."""
+        """The replicas after the reassignment that runs; empty if none runs."""
 
 
 def eligible_replicas(row: Partition) -> Sequence[str]:
     """The replicas outside of the isr that have everything that is committed. They may lead if no replica in the isr
-    can. The field holds only for its own row: a controller of an older version copies it unread into later rows.
+    can. The field counts only at the partition epoch at which it was written: a controller of an older version copies
+    it into later rows without reading it.
     """
     return row.eligible if row.eligible and row.eligible_at == row.partition_epoch else ()
 
 
 def has_everything(row: Partition) -> list[str]:
-    """The replicas that have everything that is committed: those in sync, and the eligible ones."""
+    """The replicas that have all committed entries: those in sync, and the eligible ones."""
     return [*row.isr, *eligible_replicas(row)]
 
 
 def is_sole(node: str, whole: Collection[str]) -> bool:
-    """True if no other node has everything that is committed; `whole` are the nodes that have it."""
+    """True if no other node is in `whole`, the nodes that have all committed entries."""
     return {node}.issuperset(whole)
 
 
@@ -57,5 +60,5 @@ def missing_in_sync(row: Replicated) -> int:
 
 
 def is_under_min_insync(row: Replicated, keyspace: Keyspace) -> bool:
-    """True if it has fewer replicas in sync than its keyspace wants for a write: writes are refused."""
+    """True if the partition has fewer replicas in sync than its keyspace needs for a write. Writes are then refused."""
     return len(row.isr) < max(1, keyspace.min_insync)

@@ -1,6 +1,6 @@
 """Ranges of keys (Key-Range Partitions, Patterns of Distributed Systems).
 
-Keys are bytes in bytewise order. A range has its start and not its end; b"" as either means that it has no bound there.
+Keys are bytes in bytewise order. A range includes its start and excludes its end; b"" as either of them means no bound.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class KeyRange(NamedTuple):
         return (not self.end or other.start < self.end) and (not other.end or self.start < other.end)
 
     def covers(self, other: "KeyRange") -> bool:
-        """True if this range has all of the other one."""
+        """True if every key of the other range is in this one."""
         return self.start <= other.start and (not self.end or b"" != other.end <= self.end)
 
     def clip(self, other: "KeyRange") -> "KeyRange":
@@ -37,7 +37,7 @@ class KeyRange(NamedTuple):
         return KeyRange(max(self.start, other.start), min(ends, default=b""))
 
     def __str__(self) -> str:
-        """[b, d), as people write it; ["", b) has no start."""
+        """The range in the form [b, d); ["", b) has no start."""
         return f"[{readable(self.start)}, {readable(self.end)})"
 
 
@@ -76,7 +76,9 @@ def check_split_point(point: bytes) -> None:
 
 
 def readable(key: bytes) -> str:
-    """A key for people, as `parse_key` of minkactl reads it: its text, or 0x and hex if it isn't text; "" for none."""
+    """A key for people, in the form that `parse_key` of minkactl reads: its text, or 0x and hex; "" for an
+    empty key.
+    """
     if not key:
         return '""'
     try:

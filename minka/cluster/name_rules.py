@@ -10,8 +10,8 @@ _KEYSPACE: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 
 
 def name_problem(name: str, most: int = MAX_NAME_CHARS) -> str:
-    """The reason why nothing can have the name (up to `most` characters); "" if something can. Text that isn't UTF-8 is
-    not printable, either.
+    """The reason why nothing can have this name: it has more than `most` characters, or isn't printable (as text that
+    isn't UTF-8); "" if the name is possible.
     """
     if len(name) > most:
         return f"must have {most} characters at most, not {len(name)}"
@@ -19,8 +19,8 @@ def name_problem(name: str, most: int = MAX_NAME_CHARS) -> str:
 
 
 def keyspace_problem(name: str) -> str:
-    """The reason why no keyspace that people create can have the name; "" if one can. The cluster's own begin with an
-    underscore.
+    """The reason why people can't create a keyspace of this name; "" if they can. The names of the cluster's own
+    keyspaces begin with an underscore, so they aren't allowed here.
     """
     if _KEYSPACE.fullmatch(name):
         return ""

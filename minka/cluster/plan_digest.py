@@ -1,4 +1,4 @@
-"""The digest of a plan. It makes sure that the plan is applied exactly as it was made."""
+"""The digest of a plan. By it, a controller refuses a plan that was edited after it was made."""
 
 import hashlib
 
@@ -6,7 +6,7 @@ from minka.v1.admin_pb2 import Plan
 
 
 def without_splits(plan: Plan) -> Plan:
-    """The plan with its moves only, and with the digest that then fits."""
+    """The plan without its splits, and with a new digest."""
     moves = Plan()
     moves.CopyFrom(plan)
     del moves.splits[:]

@@ -1,5 +1,5 @@
-"""The client's copy of the partition table: key → slot or range → partition → node. Pure: its owner passes in the
-changes.
+"""The client's copy of the partition table: key → slot or range → partition → node. Pure: its owner fetches the changes
+and passes them in.
 """
 
 from abc import ABC, abstractmethod
@@ -25,8 +25,8 @@ _ALIVE: Final = frozenset({NodeState.NODE_STATE_LIVE, NodeState.NODE_STATE_DRAIN
 
 @lru_cache(maxsize=10_000)
 def _shared(nodes: tuple[str, ...]) -> tuple[str, ...]:
-    """One shared tuple for the same nodes. Many partitions have the same nodes, and each new row brings its own
-    strings.
+    """One shared tuple for equal `nodes`, to save memory: many partitions have the same nodes, and each row that
+    arrives has strings of its own.
     """
     return tuple(map(intern, nodes))
 
@@ -38,7 +38,7 @@ class Route:
     partition_id: int
     partition_epoch: int
     generation: int
-    leader: str  # node id, "" when no live node can lead it
+    leader: str  # node id; "" if the partition has no leader
     readable: tuple[str, ...] = ()  # nodes whose replica is in sync
     range: KeyRange = ALL_KEYS
 
@@ -56,7 +56,7 @@ Value = TypeVar("Value")
 
 @dataclass(slots=True)
 class PairBucket(Generic[Value]):
-    """The pairs of one batch that belong together; keys and values by position."""
+    """The pairs of a batch that have the same place; `values[i]` belongs to `keys[i]`."""
 
     place: int
     keys: list[bytes]
@@ -64,7 +64,9 @@ class PairBucket(Generic[Value]):
 
 
 class KeyspaceRoutes(ABC):
-    """One keyspace: the place of each key, and the route to it. A place is a slot, or a range as it is at present."""
+    """The place of each key of a keyspace, and the route to each place. A place is the number of a slot, or of a range
+    as it is now.
+    """
 
     def __init__(self, name: str) -> None:
         self.name: Final = name
@@ -75,19 +77,19 @@ class KeyspaceRoutes(ABC):
 
     @abstractmethod
     def key_buckets(self, keys: Iterable[bytes]) -> list[tuple[int, list[bytes]]]:
-        """Keys by place, in their order."""
+        """The keys grouped by place; each group keeps the order."""
 
     @abstractmethod
     def pair_buckets(self, pairs: Mapping[bytes, Value]) -> list[PairBucket[Value]]:
-        """Pairs by place, in their order."""
+        """The pairs grouped by place; each group keeps the order."""
 
     @abstractmethod
     def belong_together(self, keys: Sequence[bytes]) -> bool:
-        """True if keys that once had one place still have one."""
+        """True if these keys, which had one common place before, still have one."""
 
     @abstractmethod
     def route(self, place: int, keys: Sequence[bytes]) -> Route | None:
-        """The route of keys that belong together, and once had this place; None while the route isn't known."""
+        """The route of keys that belong together and had this place before; None while the route isn't known."""
 
     @abstractmethod
     def update(self, row: cluster_pb2.Partition) -> bool:
@@ -102,14 +104,14 @@ class HashRoutes(KeyspaceRoutes):
         self.count: Final = keyspace.partition_count
         self.hash: Final = keyspace.hash
         self._hash: Final[Callable[[bytes], int]] = digest_of(keyspace.hash, keyspace.partition_count)
-        self.routes: list[Route | None] = []  # by slot, once any is known: most clients use few of all keyspaces
+        self.routes: list[Route | None] = []  # by slot; empty until the first row comes, to save memory
 
     def place(self, key: bytes) -> int:
         """The slot of a key: its hash modulo the number of partitions."""
         return self._hash(key) % self.count
 
     def key_buckets(self, keys: Iterable[bytes]) -> list[tuple[int, list[bytes]]]:
-        """Keys by slot, in their order."""
+        """The keys grouped by slot; each group keeps the order."""
         digest, count = self._hash, self.count
         buckets: defaultdict[int, list[bytes]] = defaultdict(list)
         for key in keys:
@@ -117,7 +119,7 @@ class HashRoutes(KeyspaceRoutes):
         return list(buckets.items())
 
     def pair_buckets(self, pairs: Mapping[bytes, Value]) -> list[PairBucket[Value]]:
-        """Pairs by slot, in their order."""
+        """The pairs grouped by slot; each group keeps the order."""
         digest, count = self._hash, self.count
         keys: defaultdict[int, list[bytes]] = defaultdict(list)
         values: defaultdict[int, list[Value]] = defaultdict(list)
@@ -150,18 +152,18 @@ class HashRoutes(KeyspaceRoutes):
 
 
 class RangeRoutes(KeyspaceRoutes):
-    """A keyspace by ranges. A place is the number of known starts up to a key. It is negative if the last of the ranges
-    that begin there is known to end before the key.
+    """A keyspace by ranges. A key's place is the number of known ranges that start at the key or before it. The place
+    is negative if the last of these ranges ends before the key, or if there is none.
 
     Rows come one by one, so the ranges may overlap or have gaps. A key belongs to the last range that starts at it or
-    before it, since a split leaves the parent's start and gives the child a new one. A range that was merged into
-    another one is dropped when the other one's row comes.
+    before it, since a split leaves the parent's start and gives the child a new one. When the row of a merged range
+    comes, the ranges that were merged into it are dropped.
     """
 
     def __init__(self, keyspace: cluster_pb2.Keyspace) -> None:
         super().__init__(keyspace.name)
-        self._starts: list[bytes] = []  # in order
-        self._routes: dict[bytes, Route] = {}  # by start
+        self._starts: list[bytes] = []  # of the known ranges, ascending
+        self._routes: dict[bytes, Route] = {}  # by the range's start
 
     def place(self, key: bytes) -> int:
         """The place of a key, as far as the ranges are known."""
@@ -172,14 +174,14 @@ class RangeRoutes(KeyspaceRoutes):
         return place if not end or key < end else -place - 1
 
     def key_buckets(self, keys: Iterable[bytes]) -> list[tuple[int, list[bytes]]]:
-        """Keys by range, in their order."""
+        """The keys grouped by range; each group keeps the order."""
         buckets: defaultdict[int, list[bytes]] = defaultdict(list)
         for key in keys:
             buckets[self.place(key)].append(key)
         return list(buckets.items())
 
     def pair_buckets(self, pairs: Mapping[bytes, Value]) -> list[PairBucket[Value]]:
-        """Pairs by range, in their order."""
+        """The pairs grouped by range; each group keeps the order."""
         buckets = self.key_buckets(pairs)
         return [PairBucket(place, keys, [pairs[key] for key in keys]) for place, keys in buckets]
 
@@ -193,14 +195,16 @@ class RangeRoutes(KeyspaceRoutes):
         return self._routes[self._starts[now - 1]] if now > 0 else None
 
     def route_below(self, end: bytes) -> Route | None:
-        """The route of the greatest keys before `end`; b"" means the greatest of all."""
+        """The route of the range with the greatest keys before `end` (b"": of all keys); None if that range isn't
+        known.
+        """
         place = bisect_left(self._starts, end) if end else len(self._starts)
         route = self._routes[self._starts[place - 1]] if place else None
         known = route is not None and (not route.range.end or (bool(end) and end <= route.range.end))
         return route if known else None
 
     def overlapping(self, wanted: KeyRange) -> list[KeyRange]:
-        """The parts of `wanted` by partition, in order, without gaps."""
+        """`wanted`, divided where known partitions start; the parts are in order and without gaps."""
         starts = [start for start in self._starts if wanted.start < start and (not wanted.end or start < wanted.end)]
         return [KeyRange(*bounds) for bounds in pairwise((wanted.start, *starts, wanted.end))]
 
@@ -223,14 +227,14 @@ class RangeRoutes(KeyspaceRoutes):
         return True
 
     def _is_gone(self, route: Route) -> bool:
-        """True if a newer partition has its first key."""
+        """True if a partition that is as new or newer has the first key of this route."""
         place = bisect_right(self._starts, route.range.start)
         owner = self._routes[self._starts[place - 1]] if place else None
         return owner is not None and owner.range.contains(route.range.start) and owner.generation >= route.generation
 
     def _drop_merged(self, route: Route) -> None:
-        """Drop the older ranges, or equally old ones, that begin in this range: they were merged into it. The last row
-        of a merged range has the generation of the range into which it was merged.
+        """Drop the ranges that begin inside this range and aren't newer: they were merged into it. The last row of a
+        merged range has the generation of the range into which it was merged.
         """
         first = bisect_right(self._starts, route.range.start)
         last = bisect_left(self._starts, route.range.end) if route.range.end else len(self._starts)
@@ -242,7 +246,7 @@ class RangeRoutes(KeyspaceRoutes):
 
 
 def routes_of(keyspace: cluster_pb2.Keyspace) -> KeyspaceRoutes:
-    """Routes without rows. Raises INTERNAL for a keyspace of a kind that isn't known here."""
+    """Empty routes for a keyspace. Raises INTERNAL if its kind isn't known here."""
     if is_by_ranges(keyspace):
         return RangeRoutes(keyspace)
     by_hash = keyspace.partitioning in (Partitioning.PARTITIONING_UNSPECIFIED, Partitioning.PARTITIONING_HASH)
@@ -265,15 +269,15 @@ class RoutingTable:
         self.cluster_id = ""
         self._keyspaces: dict[str, KeyspaceRoutes] = {}
         self._by_id: dict[int, KeyspaceRoutes] = {}
-        self._addresses: dict[str, tuple[str, str]] = {}  # of gRPC and of the data port
-        self._alive: set[str] = set()  # nodes that the controller hears
+        self._addresses: dict[str, tuple[str, str]] = {}  # by node id: the addresses of its gRPC and data ports
+        self._alive: set[str] = set()  # ids of the nodes that the controller hears
 
     def add(self, table: cluster_pb2.PartitionTable) -> bool:
-        """Take missing rows out of a whole table; return True if any route changed. The new rows may be older than the
-        known rows; then the client asks for the changes since the version of the new ones.
+        """Take the rows of a whole table that are new here; return True if any route changed. The table may be older
+        than this one. The version then goes back to that table's, so that the client asks for the changes since.
         """
         if not table.version:
-            return False  # of a node that has just begun
+            return False  # it is from a node that has just started
         version = self.version
         changed = self.replace(table)
         self.version = min(version, table.version) if version else self.version
@@ -298,14 +302,14 @@ class RoutingTable:
     def replace(self, table: cluster_pb2.PartitionTable) -> bool:
         """Take a whole table; return True if any route changed.
 
-        Raises CLUSTER_MISMATCH for the table of another cluster than the first one's.
+        Raises CLUSTER_MISMATCH if the first table was another cluster's.
         """
         if self.cluster_id and table.cluster.id and table.cluster.id != self.cluster_id:
             raise MinkaError(
                 Code.CLUSTER_MISMATCH,
                 f"the endpoints belong to two clusters, {self.cluster_id} and {table.cluster.id}",
             )
-        self.cluster_id = self.cluster_id or table.cluster.id  # a node that has just begun knows none yet
+        self.cluster_id = self.cluster_id or table.cluster.id  # a node that has just started doesn't know it yet
         if table.version >= self.version:
             self.version = table.version
             self._addresses.clear()
@@ -328,17 +332,17 @@ class RoutingTable:
         return self.update(rows)
 
     def update(self, rows: Iterable[cluster_pb2.Partition]) -> bool:
-        """Take single rows, as a refusal carries them; return True if any route changed."""
+        """Take single rows, such as those in a refusal; return True if any route changed."""
         changed = False
         for row in rows:
             keyspace = self._by_id.get(row.keyspace_id)
             if keyspace is None:
-                continue  # newer than the table: a whole one will bring it
+                continue  # the keyspace is newer than this table; the next table brings it and its rows
             changed |= keyspace.update(row)
         return changed
 
     def keyspace(self, name: str) -> KeyspaceRoutes:
-        """The routes of a keyspace. Raises UNKNOWN_KEYSPACE, with the names there are."""
+        """The routes of a keyspace. Raises UNKNOWN_KEYSPACE with the names of the keyspaces that exist."""
         if (routes := self._keyspaces.get(name)) is not None:
             return routes
         names = sorted(self._keyspaces)
@@ -350,7 +354,7 @@ class RoutingTable:
         )
 
     def knows(self, name: str) -> bool:
-        """True if there is such a keyspace in this table."""
+        """True if this table has a keyspace of this name."""
         return name in self._keyspaces
 
     def address(self, node_id: str) -> str:

@@ -1,4 +1,4 @@
-"""A partition table that is kept up to date by its changes."""
+"""Brings a partition table up to date by its changes."""
 
 from collections.abc import Callable, Iterable
 from typing import TypeVar

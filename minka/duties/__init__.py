@@ -84,7 +84,7 @@ __all__ = [
     "run_shard",
 ]
 
-# These are loaded when first used: minkad and minkactl import the package for a part of it alone.
+# Names are loaded when first used: minkad and minkactl import only parts of this package.
 _MODULES = {
     "AsyncClient": "minka.duties.async_duty_client",
     "Client": "minka.duties.duty_client",
@@ -95,7 +95,7 @@ _MODULES = {
 }
 
 
-if not TYPE_CHECKING:  # a type checker is to see which names there are
+if not TYPE_CHECKING:  # hidden from type checkers, which would accept any name
 
     def __getattr__(name: str) -> Any:
         if name not in __all__:

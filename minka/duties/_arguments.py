@@ -29,7 +29,7 @@ def checked_shard(name: Any) -> str:
 def checked_weight(weight: Any) -> int:
     """The weight of a duty."""
     if type(weight) is not int or not 0 <= weight <= MAX_WEIGHT:
-        raise invalid(f"a weight of {clipped(repr(weight))}: must be a whole number from 0 to {MAX_WEIGHT:,}")
+        raise invalid(f"weight={clipped(repr(weight))} isn't a whole number from 0 to {MAX_WEIGHT:,}")
     return weight
 
 
@@ -58,9 +58,9 @@ def checked_payload(payload: Any) -> bytes:
 
 
 def check_size(what: str, size: int, most: int, unit: str) -> None:
-    """Raises TOO_LARGE if it is over the limit."""
+    """Raise TOO_LARGE if `size` is over the limit `most`."""
     if size > most:
-        raise MinkaError(Code.TOO_LARGE, f"{what} of {size:,} {unit}: {most:,} is the limit")
+        raise MinkaError(Code.TOO_LARGE, f"{what} has {size:,} {unit}; {most:,} is the limit")
 
 
 def _filled(name: str, what: str) -> str:

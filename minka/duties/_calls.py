@@ -1,4 +1,4 @@
-"""The calls of the clients of duties: each is a request, and says if it may be repeated."""
+"""The requests of the clients of duties, each with its rpc."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,14 +23,14 @@ _LEVELS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An rpc of the service Duties with its request; one that only reads may be repeated."""
+    """A request to an rpc of the service Duties. It is repeatable if it only reads."""
 
     rpc: str
     request: Any
     repeatable: bool = True
 
 
-# Each of these raises MinkaError(INVALID_ARGUMENT) for arguments that can't be sent.
+# Each of these functions raises MinkaError(INVALID_ARGUMENT) for arguments that can't be sent.
 
 
 def change_duties(changes: Iterable[DutyChange], consistency: str) -> Call:
@@ -38,7 +38,7 @@ def change_duties(changes: Iterable[DutyChange], consistency: str) -> Call:
     messages = duty_messages(changes)
     check_size("a request", len(messages), MAX_CHANGES, "changes")
     payloads = sum(len(one.create.payload) + len(one.update.payload) for one in messages)
-    check_size("a request with payloads", payloads, MAX_REQUEST_BYTES, "bytes")
+    check_size("a request", payloads, MAX_REQUEST_BYTES, "bytes of payloads")
     request = api.ChangeDutiesRequest(changes=messages, consistency=_level(consistency))
     return Call("ChangeDuties", request, repeatable=False)
 
@@ -53,7 +53,7 @@ def change_pallets(changes: Iterable[PalletChange], consistency: str) -> Call:
 
 def _level(name: Any) -> Consistency.ValueType:
     if not isinstance(name, str) or name not in _LEVELS:
-        raise invalid(f"consistency {clipped(repr(name))}: one of {', '.join(_LEVELS)}")
+        raise invalid(f"consistency is {clipped(repr(name))}, not one of {', '.join(_LEVELS)}")
     return _LEVELS[name]
 
 
@@ -101,19 +101,19 @@ def explain_duty(pallet: str, duty: str) -> Call:
 
 
 def get_pallets(ids: Iterable[str]) -> Call:
-    """The call for these pallets, or all."""
+    """The call for these pallets (none given: all)."""
     checked = [checked_pallet(one) for one in items(ids, "names of pallets")]
     return Call("GetPallets", api.GetPalletsRequest(ids=checked))
 
 
 def get_shards(names: Iterable[str]) -> Call:
-    """The call for these shards, or all."""
+    """The call for these shards (none given: all)."""
     checked = [checked_shard(one) for one in items(names, "names of shards")]
     return Call("GetShards", api.GetShardsRequest(names=checked))
 
 
 def compare_pallet(pallet: str) -> Call:
-    """The call for the result of each balancer for a pallet."""
+    """The call for the result that each kind of balancer would have for a pallet."""
     return Call("ComparePallet", api.ComparePalletRequest(pallet=checked_pallet(pallet)))
 
 

@@ -1,4 +1,4 @@
-"""The events that happen to a shard, and the instructions that follow, for `minka.duties._machine`."""
+"""What `minka.duties._machine` takes and gives: events that happen to a shard, and instructions to its process."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Final
 from minka.v1.duties_pb2 import PalletCapacity
 from minka.v1.shards_pb2 import HeldDuty, ShardInstruction, ShardMessage
 
-MAX_CALL_DUTIES: Final = 1_000  # the most duties that a delegate is given at once
+MAX_CALL_DUTIES: Final = 1_000  # the most duties in one call to a delegate
 
 
 class Method(Enum):
@@ -27,15 +27,15 @@ class Method(Enum):
 class MachineSettings:
     """A shard's waiting times, in seconds, and its number of tries."""
 
-    call_timeout: float = 30.0  # the time limit of one call to the delegate
-    retry_first: float = 0.1  # the pause after the first failure of a duty; each further one is twice as long
+    call_timeout: float = 30.0  # the most time of one call to the delegate
+    retry_first: float = 0.1  # the pause after the first failure of a duty; each further pause is twice as long
     retry_most: float = 5.0  # the longest of these pauses
     tries: int = 5  # calls of attach, update or prepare before the duty goes to another shard
-    report_interval: float = 1.0  # between two calls that ask the delegate what it holds
-    weight_interval: float = 10.0  # between two reports of one duty's weight
-    weight_change: float = 0.1  # a smaller change, as a part of the weight, isn't reported
-    first_answer: float = 3.0  # how long a node may take to register the shard; then another one goes on with it
-    silence: float = 1.0  # the shard leaves a node that grants nothing for this long, or for a third of the clearance
+    report_interval: float = 1.0  # the time between two calls that ask the delegate which duties it holds
+    weight_interval: float = 10.0  # the least time between two reports of one duty's weight
+    weight_change: float = 0.1  # a change by a smaller part of the weight isn't reported
+    first_answer: float = 3.0  # a node that hasn't answered the first message for this long is left
+    silence: float = 1.0  # the same for a grant; less if a third of the clearance is shorter
 
 
 # Events
@@ -67,26 +67,28 @@ class CallEnded:
 
     call: int
     error: str | None = None
-    reported: Mapping[tuple[int, int], int | None] | None = None  # for Method.REPORT: weights by number and epoch
+    reported: Mapping[tuple[int, int], int | None] | None = None  # only of Method.REPORT: weights by number and epoch
 
 
 @dataclass(frozen=True, slots=True)
 class CallOverdue:
-    """The delegate's method exceeds its time limit, and can't be ended. The other duties of its pallet go on."""
+    """The delegate's method has exceeded its time limit, and can't be ended. Other duties of the pallet don't wait for
+    it.
+    """
 
     call: int
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """The process is about to stop: its duties go to other shards one after the other; each is released here first."""
+    """The process is about to stop. Its duties go to other shards one after the other; each is released here first."""
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """The process stops now: everything is released here, even if the cluster doesn't hear of it."""
+    """The process stops now. It releases all its duties, even if the cluster doesn't hear of it."""
 
-    error: tuple[str, str] | None = None  # a code and a text if the end was not asked for
+    error: tuple[str, str] | None = None  # a code and a text; None if the user asked for the end
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,7 @@ class LoopClosed:
 
 @dataclass(frozen=True, slots=True)
 class Resized:
-    """The process takes the duties of these pallets from now on, each up to its capacity."""
+    """From now on the process takes duties of these pallets, each up to the pallet's capacity here."""
 
     pallets: tuple[PalletCapacity, ...]
 
@@ -140,7 +142,7 @@ class CallDelegate:
 
 @dataclass(frozen=True, slots=True)
 class CancelCall:
-    """The call should end as soon as it can."""
+    """Ask the delegate's method to end as soon as it can."""
 
     call: int
     reason: str
@@ -148,7 +150,7 @@ class CancelCall:
 
 @dataclass(frozen=True, slots=True)
 class EndProcess:
-    """End the process at once: it may still act for duties that others get."""
+    """End the process at once: it may still act for duties that other shards get."""
 
     reason: str
 
@@ -163,7 +165,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """Nothing is left to do. `error` is a code and a text if the end was not asked for."""
+    """The shard has stopped. `error` is a code and a text; None if the user asked for the end."""
 
     error: tuple[str, str] | None = None
 

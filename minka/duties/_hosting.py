@@ -1,8 +1,8 @@
 """The duties that a shard should have, the duties that it has, and the calls to its delegate that are under way. Pure.
 
 A duty is first ATTACHING (or PREPARING), is ATTACHED once the delegate's attach has returned, and DETACHING from its
-release until the delegate's detach has returned. From the beginning of the first phase to the end of the last one, the
-delegate may act for the duty: the record is `live`.
+release until the delegate's detach has returned. From the call of attach until the call of detach has returned, the
+delegate may act for the duty: its record is `live`.
 """
 
 import heapq
@@ -15,7 +15,7 @@ from minka.duties._events import MAX_CALL_DUTIES, CallDelegate, CancelCall, Inst
 from minka.duties._reports import Reports
 from minka.v1.shards_pb2 import HeldDuty, Holding
 
-WARNING: Final = 30  # as in logging, which isn't imported since it does I/O
+WARNING: Final = 30  # logging's value; this module doesn't import logging, which does I/O
 ERROR: Final = 40
 
 
@@ -29,29 +29,29 @@ class Phase(Enum):
 
 
 class Ending(Enum):
-    """The fate of a duty once it is detached."""
+    """What becomes of a duty once it is detached."""
 
     RELEASED = "released"
     FAILED = "failed"
-    REATTACHED = "reattached"  # with its new payload
+    REATTACHED = "reattached"  # it is attached again, with its new payload
 
 
 @dataclass(slots=True, eq=False)
 class Record:
     """A duty of this shard."""
 
-    duty: HeldDuty  # as the shard was last told
+    duty: HeldDuty  # as the node last sent it
     phase: Phase
-    live: bool = False  # the delegate may act for it
-    busy: bool = False  # in a call that is under way
-    alone: bool = False  # to be given to the delegate without others, after a failure
-    apart: bool = False  # its calls take too long, so others don't wait for them
-    given: int = 0  # the version that the delegate has
-    tries: int = 0  # failed calls of the present method
+    live: bool = False  # the delegate may act for the duty
+    busy: bool = False  # the duty is in a call that is under way
+    alone: bool = False  # after a failure: the next call has only this duty
+    apart: bool = False  # its calls take too long, so other duties don't wait for them
+    given: int = 0  # the version of the duty that the delegate has
+    tries: int = 0  # the number of failed calls of the method that is due
     ending: Ending | None = None
-    reason: str = ""  # why it is FAILED
-    next: HeldDuty | None = None  # a later assignment, for when this one has ended
-    released_epoch: int = 0  # the epoch of a later assignment to be released; reported when this one has ended
+    reason: str = ""  # why its ending is FAILED
+    next: HeldDuty | None = None  # a later assignment, which begins when this one has ended
+    released_epoch: int = 0  # the epoch of a later assignment whose release is reported when this one has ended
     detach_began: float = 0.0
     attach_ended: float = 0.0
     weight_told: int | None = None
@@ -60,7 +60,7 @@ class Record:
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """The calls for one pallet. One runs at a time, besides those that have taken too long."""
+    """The calls for one pallet. One runs at a time, not counting calls that have taken too long."""
 
     pallet: str
     running: CallDelegate | None = None
@@ -74,8 +74,8 @@ class Hosting:
         self, pallets: Iterable[str], methods: Iterable[Method], settings: MachineSettings, reports: Reports
     ) -> None:
         self.records: dict[int, Record] = {}
-        self.live = 0  # records for which the delegate may act
-        self.may_take = False  # True if there is clearance enough to take something new
+        self.live = 0  # the number of records for which the delegate may act
+        self.may_take = False  # True if the clearance lasts long enough to take something new
         self.in_hurry = False  # the clearance is short: work that doesn't release duties waits
         self.out: list[Instruction] = []
         self._lanes = {"": Lane("")}
@@ -83,22 +83,22 @@ class Hosting:
         self._methods = frozenset(methods)
         self._settings = settings
         self._reports = reports
-        self._calls: dict[int, tuple[CallDelegate, float]] = {}  # each with the time at which it began
+        self._calls: dict[int, tuple[CallDelegate, float]] = {}  # under way; with the time at which each began
         self._interrupted: set[int] = set()  # calls of prepare that an attach has cut short
         self._last_call = 0
-        self._retries: list[tuple[float, int, Method]] = []  # a heap
-        self._over: list[tuple[Record, float]] = []  # released in a hurry, each with the seconds that it took
+        self._retries: list[tuple[float, int, Method]] = []  # a heap of (time, number of the duty, method)
+        self._over: list[tuple[Record, float]] = []  # released in a hurry, with the seconds that each took
         self._report_due = float("-inf")
 
     # Questions
 
     def holdings(self) -> Iterator[Holding]:
-        """The assignments that the shard has, or is about to take or to release."""
+        """The assignments that the shard has, is about to take, or is releasing."""
         for record in self.records.values():
             yield Holding(duty=record.duty.duty, epoch=record.duty.epoch, version=record.duty.version)
 
     def holds(self, number: int, epoch: int) -> bool:
-        """True if the delegate has this assignment; for any thread."""
+        """True if the delegate has this assignment. Any thread may call this."""
         record = self.records.get(number)
         return record is not None and record.live and record.duty.epoch == epoch
 
@@ -114,12 +114,14 @@ class Hosting:
         return self._calls[call][0].method is Method.REPORT
 
     def forget_reports(self) -> Reports:
-        """Drop the reports that are yet to be sent: the cluster doesn't know this process, so it would refuse them."""
+        """Drop the reports that haven't been sent yet: the cluster doesn't know this process, so it would
+        refuse them.
+        """
         assert not self.records, "the former process still has duties"
         self._reports = Reports()
         return self._reports
 
-    # What the shard is told
+    # What the cluster wants
 
     def take(self, pallets: Iterable[str]) -> None:
         """Accept the duties of these pallets, too."""
@@ -144,7 +146,7 @@ class Hosting:
                 self._interrupt(number)
 
     def prepare(self, duty: HeldDuty) -> None:
-        """Prepare for the duty: the shard gets it next."""
+        """Prepare for the duty, which the cluster will give to this shard next."""
         number, record = duty.duty, self.records.get(duty.duty)
         if self._reports.is_spent(number, duty.epoch) or duty.pallet not in self._lanes:
             return
@@ -180,7 +182,7 @@ class Hosting:
             self._release(record, Ending.RELEASED)
 
     def _interrupt(self, number: int) -> None:
-        """Cancel the call that prepares for the duty: an assigned duty must not wait for it."""
+        """Cancel the call that prepares for the duty: the duty is assigned now, and must not wait for that call."""
         calls = (call for call, _ in self._calls.values() if any(duty.duty == number for duty in call.duties))
         call = next(calls)
         assert call.method is Method.PREPARE, "another call for the duty"
@@ -189,7 +191,7 @@ class Hosting:
             self.out.append(CancelCall(call.call, "one of the duties has to be attached"))
 
     def release_all(self, *, unbegun: bool) -> None:
-        """Release everything that the delegate has; with `unbegun`, also the duties that it was about to be given."""
+        """Release all duties that the delegate has; with `unbegun`, also those that it was going to get."""
         for record in list(self.records.values()):
             if record.live or unbegun:
                 record.next = None
@@ -211,7 +213,7 @@ class Hosting:
         if record.ending is not Ending.FAILED:
             record.ending = ending
         if record.busy or record.phase is Phase.DETACHING:
-            return  # it goes on when the call has ended
+            return  # the release goes on when the call has ended
         if not record.live:
             self._end(record, None)
             return
@@ -226,7 +228,7 @@ class Hosting:
             self._release(record, Ending.REATTACHED)
 
     def _end(self, record: Record, took: float | None) -> None:
-        """Forget the record: the delegate doesn't have the duty. `took`: seconds of the call that released it."""
+        """Forget the record: the delegate doesn't have the duty. `took` is the seconds that the release took."""
         duty, number = record.duty, record.duty.duty
         self._set_live(record, False)
         for method in (Method.ATTACH, Method.PREPARE, Method.UPDATE):
@@ -309,7 +311,7 @@ class Hosting:
         return call
 
     def overdue(self, number: int) -> None:
-        """The call can't be ended: its duties wait until it returns, and the pallet's other duties go on."""
+        """Note that the call can't be ended: its duties wait until it returns, and the pallet's other duties go on."""
         call, _ = self._calls[number]
         rest = "no other report is asked for until it returns"
         if call.method is not Method.REPORT:
@@ -344,7 +346,7 @@ class Hosting:
                 record.tries, record.alone, record.apart = 0, False, False
                 outcome(record, duty, began, now)
             elif interrupted and record.ending is None:
-                self._queue(record.duty, call.method)  # it has not failed
+                self._queue(record.duty, call.method)  # the duty's own call has not failed
             else:
                 record.apart = len(call.duties) == 1 and now - began >= call.timeout
                 self._failed(record, call, error, now)
@@ -381,7 +383,7 @@ class Hosting:
     def _failed(self, record: Record, call: CallDelegate, error: str, now: float) -> None:
         method = call.method
         if method is Method.ATTACH:
-            self._set_live(record, False)  # a call that raises has taken nothing
+            self._set_live(record, False)  # an attach that raises has taken no duty
         if method is not Method.DETACH and record.ending is not None:
             self._release(record, record.ending)
             return
@@ -409,7 +411,7 @@ class Hosting:
             return
         for record in list(self.records.values()):
             if record.phase is not Phase.ATTACHED or record.busy or record.attach_ended > began:
-                continue  # the delegate's report may or may not have it
+                continue  # the duty changed during the report, so the report may or may not have it
             key = record.duty.duty, record.duty.epoch
             if key in held:
                 self._weigh(record, held[key], now)
@@ -434,7 +436,7 @@ class Hosting:
 
 
 def _method_of(record: Record) -> Method:
-    """The method that is to be called next for the record, if any."""
+    """The method that the phase of the record calls for."""
     return {
         Phase.PREPARING: Method.PREPARE,
         Phase.ATTACHING: Method.ATTACH,

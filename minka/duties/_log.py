@@ -1,6 +1,6 @@
-"""Log messages of the thread that runs the sessions. Log handlers and readers of stderr belong to the user's program,
-and may block for ever. The thread of the sessions must not block, since it watches the clearance; so other threads
-write.
+"""The log of the thread that runs the sessions. Log handlers and readers of stderr belong to the user's program, and
+may block for ever. The thread of the sessions must not block, since it watches the clearance; so other threads write
+its messages.
 """
 
 import atexit
@@ -14,9 +14,9 @@ from typing import Final, NoReturn
 
 log: Final = logging.getLogger("minka.duties")
 
-EXIT_STATUS: Final = 70  # EX_SOFTWARE: the delegate did not release what it had to
-MAX_WAITING: Final = 1_000  # messages that wait to be written; further ones are counted only
-_LAST_WORDS_S: Final = 0.5  # for which the end of the process waits until they are written
+EXIT_STATUS: Final = 70  # EX_SOFTWARE: the delegate did not release its duties in time
+MAX_WAITING: Final = 1_000  # messages that wait to be written; further ones are dropped and counted
+_LAST_WORDS_S: Final = 0.5  # the most time that the end of the process waits for them to be written
 
 
 class Log:
@@ -30,8 +30,8 @@ class Log:
         atexit.register(self._end, os.getpid())
 
     def say(self, level: int, text: str) -> None:
-        """Have this message written; only one thread may call this. If too many messages wait already, it is dropped
-        and counted.
+        """Queue a message to be written. If too many messages wait already, drop and count it. Only one thread may call
+        this.
         """
         try:
             if self._dropped:
@@ -43,7 +43,7 @@ class Log:
 
     def _write(self) -> None:
         while (message := self._waiting.get()) is not None:
-            with contextlib.suppress(Exception):  # a handler or filter of the program's raises: the next may be written
+            with contextlib.suppress(Exception):  # the program's handler or filter raises; go on with the next message
                 log.log(message[0], "%s", message[1])
 
     def _end(self, process: int) -> None:
@@ -58,8 +58,8 @@ class Log:
 
 
 def end_process(shard: str, reason: str) -> NoReturn:
-    """Write the reason to stderr, and end the process at once: other shards may already do its work. A stderr that
-    nobody reads doesn't delay the end.
+    """Write the reason to stderr, and end the process at once: other shards may already do this shard's work. A stderr
+    that nobody reads doesn't delay the end.
     """
     try:
         words = f"minka: shard {shard} ends: {reason}"

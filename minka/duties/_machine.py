@@ -3,8 +3,8 @@ dask.distributed's worker state machine). It is pure: the shell around it (`mink
 run the same code.
 
 The delegate gets nothing without clearance, never two assignments of one duty at once, and never an assignment that was
-given back. Everything is released automatically when the clearance gets short, and each release is reported until the
-cluster has recorded it.
+given back. The machine releases all duties when the clearance gets short, and repeats the report of each release until
+the cluster has recorded it.
 """
 
 from collections.abc import Callable, Iterable
@@ -36,21 +36,21 @@ from minka.duties._reports import Reports
 from minka.v1.duties_pb2 import Shard
 from minka.v1.shards_pb2 import ShardGrant, ShardHeartbeat, ShardHello, ShardInstruction, ShardLeave, ShardMessage
 
-MARGIN: Final = 1 / 3  # everything is released when this part of the clearance is left,
-MOST_MARGIN: Final = 1 / 2  # or up to this part, if there is so much to release
-RELEASE_S: Final = 50e-6  # the most seconds for each duty besides the delegate's work; measured: 14e-6
+MARGIN: Final = 1 / 3  # the release of all duties begins when this part of the clearance is left,
+MOST_MARGIN: Final = 1 / 2  # or at most this part, if there are many duties
+RELEASE_S: Final = 50e-6  # the most that a release takes without the delegate's work; measured: 14e-6
 _FENCED: Final = "SHARD_FENCED"
 _MALFORMED: Final = "INVALID_ARGUMENT"
-_HOPELESS: Final = (_MALFORMED, "CLUSTER_MISMATCH")  # another try would be refused as well
+_HOPELESS: Final = (_MALFORMED, "CLUSTER_MISMATCH")  # the cluster would refuse another try, too
 _SENT_KEPT: Final = 64
-_NAMED: Final = 3  # unknown pallets in a message
+_NAMED: Final = 3  # the most unknown pallets that a message names
 _FAREWELL_S: Final = 1.0  # the time for the last report when the process stops without waiting for the cluster
 
 
 class ShardMachine:
     """One shard. `new_incarnation` makes an identity for the process: one at the start, and another after the cluster
-    took the process for dead. With `ends_process` the process is ended if the delegate has not released everything when
-    the clearance ends.
+    took the process for dead. With `ends_process` the machine ends the process if the clearance ends before the
+    delegate has released everything.
     """
 
     def __init__(
@@ -71,27 +71,27 @@ class ShardMachine:
         self._new_incarnation = new_incarnation
         self.ends_process = ends_process
         self._known_index = 0
-        self._interval = 0.5  # seconds between heartbeats, as the node says
-        self._clearance = 0.0  # seconds, as it is granted
+        self._interval = 0.5  # seconds between heartbeats; the node tells it
+        self._clearance = 0.0  # the longest clearance that a node has granted, in seconds
         self._connected = False
         self._heard_at = 0.0
         self._sequence = 0
-        self._sent: dict[int, float] = {}  # when the heartbeats that are not answered were sent
+        self._sent: dict[int, float] = {}  # by sequence: when each unanswered heartbeat was sent
         self._beat_at = float("inf")
         self._releasing = False
-        self._patience = float("-inf")  # the delegate may release until then although the clearance has ended
+        self._patience = float("-inf")  # until then the delegate may release, although the clearance has ended
         self._fenced = False
         self._leaving = False
         self._giving_up = False
         self._loop_closed = False
-        self._error: tuple[str, str] | None = None  # why it ends, if nobody asked for that
+        self._error: tuple[str, str] | None = None  # the reason of an end that the user didn't ask for
         self._farewell = float("inf")
         self._ended = False
         self._problem = ""
-        self._unknown: tuple[str, ...] = ()  # pallets that it takes and nobody has created
+        self._unknown: tuple[str, ...] = ()  # pallets that the shard takes, but nobody has created
         self._out: list[Instruction] = []
 
-    # What the shell and the delegate's duties ask, on any thread
+    # Questions of the shell and of `Duty.is_held`, on any thread
 
     @property
     def may_connect(self) -> bool:
@@ -141,7 +141,7 @@ class ShardMachine:
         if self._ended:
             return
         if self._connected and now >= self._silent_at():
-            self._disconnect(now, "no clearance was granted on it")
+            self._disconnect(now, "the node granted no clearance in time")
         if now >= self._beat_at:
             self._beat(now)
         self._watch_clearance(now)
@@ -153,7 +153,7 @@ class ShardMachine:
         if self._connected and self.is_registered and (report := self.reports.next(now)) is not None:
             self._send(ShardMessage(report=report))
         self._renew()
-        self._end_if_through(now)
+        self._end_if_done(now)
 
     def _may_take(self, now: float) -> bool:
         allowed = not self._fenced and not self._giving_up and not self._releasing
@@ -216,7 +216,7 @@ class ShardMachine:
             self._on_give_up(GiveUp((code, reason)), now)
         elif code != self._problem:
             self._problem = code
-            self._note(WARNING, f"no session with the cluster, trying on: {reason}")
+            self._note(WARNING, f"no session with the cluster, still trying: {reason}")
 
     def _on_resized(self, event: Resized, now: float) -> None:
         del self.shard.pallets[:]
@@ -232,7 +232,7 @@ class ShardMachine:
             return
         if kind in ("attach", "detach", "update", "prepare"):
             if said.index < self._known_index:
-                self._note(ERROR, f"the node lags: it stands on {said.index}, and {self._known_index} is known")
+                self._note(ERROR, f"the node lags: its index is {said.index}, and {self._known_index} is known here")
                 return
             self._on_duties(said, kind)
         elif kind == "grant":
@@ -245,8 +245,8 @@ class ShardMachine:
             self._disconnect(now, said.refused.message)
             self._refused(said.refused.code, said.refused.message, now)
         elif kind == "goodbye":
-            self._on_give_up(GiveUp(), now)  # nothing is left to release, as far as the node knows,
-            self._farewell = now  # and whatever was reported is recorded, or of no more use
+            self._on_give_up(GiveUp(), now)  # as far as the node knows, nothing is left to release,
+            self._farewell = now  # and all reports are recorded or no longer needed
         self._known_index = max(self._known_index, said.index)
 
     def _on_duties(self, said: ShardInstruction, kind: str) -> None:
@@ -277,11 +277,11 @@ class ShardMachine:
             self._send(ShardMessage(leave=ShardLeave()))
 
     def _note_unknown(self, pallets: tuple[str, ...]) -> None:
-        """Say, once, which of its pallets nobody has created."""
+        """Warn, once, of the shard's pallets that nobody has created."""
         if pallets and pallets != self._unknown:
             named = ", ".join(pallets[:_NAMED]) + (f" and {len(pallets) - _NAMED:,} more" if pallets[_NAMED:] else "")
             how = f"minkactl pallet create {pallets[0]}, or minka.duties.Client.create_pallet"
-            self._note(WARNING, f"it gets no duties of pallets that don't exist: {named}; create them: {how}")
+            self._note(WARNING, f"no duties come from pallets that don't exist: {named}; create them: {how}")
         self._unknown = pallets
 
     # Clearance
@@ -305,11 +305,11 @@ class ShardMachine:
         self._clearance = max(self._clearance, seconds)
         self.until = max(self.until, sent_at + seconds)
         if self._releasing and now < self._release_at():
-            self._releasing = False  # though a detach may still hang: it holds up no other duty
+            self._releasing = False  # even if a detach still hangs: it holds up no other duty
 
     def _watch_clearance(self, now: float) -> None:
-        """Release everything while there is still time, and end the process if the delegate hasn't released all in
-        time.
+        """Begin to release everything when the clearance gets short, and end the process if the delegate is
+        too slow.
         """
         if not self.hosting.live:
             if self._releasing and now < self._release_at():
@@ -317,7 +317,7 @@ class ShardMachine:
             return
         if not self._releasing and now >= self._release_at():
             left = self.until - now
-            # A process that wakes up too late still gets the same time to release.
+            # After a pause of the process beyond the end, the delegate still gets some time to release.
             self._patience = now + max(self._margin(), 0.1) if left <= 0 else float("-inf")
             self._releasing = True
             why = "has ended" if left <= 0 else f"ends in {left:.1f} s"
@@ -348,7 +348,7 @@ class ShardMachine:
         self.hosting.release_all(unbegun=True)
 
     def _renew(self) -> None:
-        """Come back as another incarnation, once nothing of the former one is left."""
+        """Begin again as another incarnation, once the former one has released everything."""
         if not self._fenced or self.hosting.records:
             return
         if self._leaving or self._giving_up:
@@ -360,7 +360,7 @@ class ShardMachine:
         self.until, self._patience = float("-inf"), float("-inf")
         if self._connected:
             self._connected, self._beat_at = False, float("inf")
-            self._out.append(Disconnect("a new process of the shard begins"))
+            self._out.append(Disconnect("the shard begins again with a new identity"))
 
     # Delegate
 
@@ -377,7 +377,7 @@ class ShardMachine:
             return
         self._leaving = True
         if not self.is_registered:
-            self._on_give_up(GiveUp(), now)  # nobody knows of it, and it has nothing
+            self._on_give_up(GiveUp(), now)  # the cluster doesn't know the shard, and the shard has no duties
         elif self._connected:
             self._send(ShardMessage(leave=ShardLeave()))
 
@@ -388,17 +388,19 @@ class ShardMachine:
             self.hosting.release_all(unbegun=True)
 
     def _on_loop_closed(self, event: LoopClosed, now: float) -> None:
-        """End without clearance: only plain functions can release duties, since no loop runs coroutines any more."""
+        """Give up, and end the clearance: without a loop only plain functions can release duties, not coroutines."""
         if self._loop_closed:
             return
         self._loop_closed = True
-        text = "the event loop on which it runs was closed before it had ended"
+        text = "the event loop was closed before the shard had ended"
         self._note(ERROR, text)
         self._on_give_up(GiveUp((_MALFORMED, text)), now)
         self._end_clearance(now)
 
-    def _end_if_through(self, now: float) -> None:
-        """After GiveUp, end when nothing is left to release and the last report is recorded or too late."""
+    def _end_if_done(self, now: float) -> None:
+        """After GiveUp, end as soon as everything is released, and the last report is recorded or can't be sent in
+        time.
+        """
         if not self._giving_up or self.hosting.records:
             return
         self._farewell = min(self._farewell, now + _FAREWELL_S)

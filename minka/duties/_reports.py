@@ -8,8 +8,8 @@ from minka.v1.shards_pb2 import DelegateTime, FailedDuty, Holding, ShardReport, 
 
 
 class Reports:
-    """Collects the next report, and remembers which assignments are over: a shard must never take an epoch again that
-    it gave back, even if a late message assigns it.
+    """Collects the next report, and remembers which assignments are over: even if a late message assigns one of them
+    again, the shard must not take it.
     """
 
     def __init__(self) -> None:
@@ -17,8 +17,8 @@ class Reports:
         self._next = ShardReport()
         self._weights: dict[int, WeighedDuty] = {}
         self._under_way: ShardReport | None = None
-        self._attached_at: dict[int, float] = {}  # by duty, of those that are yet to be reported
-        self._spent: dict[int, int] = {}  # the epochs given back, by duty, until that is recorded
+        self._attached_at: dict[int, float] = {}  # by duty, until it is reported
+        self._spent: dict[int, int] = {}  # by duty: the epoch that was given back, until that is recorded
 
     @property
     def is_empty(self) -> bool:
@@ -30,7 +30,7 @@ class Reports:
         return self._spent.get(duty, 0) >= epoch
 
     def attached(self, duty: int, epoch: int, took: float, now: float) -> None:
-        """Report that the delegate has the duty. `took`: seconds of the call, which has just ended."""
+        """Report that the delegate has the duty. `took` is the seconds of the call of attach, which has just ended."""
         self._next.attached.append(Holding(duty=duty, epoch=epoch))
         self._took(duty, took)
         self._attached_at[duty] = now
@@ -40,8 +40,8 @@ class Reports:
         self._next.prepared.append(Holding(duty=duty, epoch=epoch))
 
     def released(self, duty: int, epoch: int, took: float | None) -> None:
-        """Report that the delegate no longer has the duty, or never had it. `took`: seconds of the call that released
-        it, if there was one.
+        """Report that the delegate no longer has the duty, or never had it. `took` is the seconds of the call that
+        released it, if there was one.
         """
         if self.is_spent(duty, epoch):
             return
@@ -61,7 +61,7 @@ class Reports:
         self._next.failed.append(FailedDuty(holding=Holding(duty=duty, epoch=epoch), reason=reason[:1000]))
 
     def weighed(self, duty: int, epoch: int, weight: int) -> None:
-        """Report the weight that the duty turned out to have."""
+        """Report the weight that the delegate has measured."""
         self._weights[duty] = WeighedDuty(holding=Holding(duty=duty, epoch=epoch), weight=weight)
 
     def next(self, now: float) -> ShardReport | None:

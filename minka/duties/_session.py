@@ -45,7 +45,7 @@ from minka.v1.shards_pb2 import ShardInstruction, ShardMessage
 from minka.v1.shards_pb2_grpc import ShardsStub
 
 _CONNECT_S: Final = 2.0
-_LOOK_S: Final = 0.1  # the longest time between two looks at the clock, which goes on while the machine sleeps
+_LOOK_S: Final = 0.1  # the clock, which runs also while the machine sleeps, is looked at this often
 _PAUSE_S: Final = (0.05, 1.0)  # the first and the longest pause between two tries to find a node
 
 _making: Final = threading.Lock()
@@ -53,7 +53,7 @@ _shared: "_Shared | None" = None
 
 
 class _Shared(SharedLoop):
-    """The loop and its thread, and the log of its events."""
+    """The loop of the sessions, its thread, and the log for their messages."""
 
     def __init__(self) -> None:
         self.log: Final = Log()
@@ -67,7 +67,7 @@ class _Shared(SharedLoop):
 
 
 def boottime() -> float:
-    """Seconds of a monotonic clock, which goes on while the machine sleeps if the platform has such a clock."""
+    """The seconds of a monotonic clock. If the platform has such a clock, it goes on while the machine sleeps."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -104,7 +104,7 @@ class Session:
         self._user_loop = user_loop
         self._has_failed = False
         self._endpoints = list(endpoints)
-        self._known: list[str] = []  # the addresses that nodes have told
+        self._known: list[str] = []  # the addresses in the last welcome of a node
         self._tls = tls
         self._rng = Random()
         self._out: deque[ShardMessage] = deque()
@@ -115,12 +115,12 @@ class Session:
         self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def is_held(self, number: int, epoch: int) -> bool:
-        """True if the delegate may act for this assignment now; for any thread."""
+        """True if the delegate may act for this assignment now. Any thread may call this."""
         return self._machine.holds(number, epoch, boottime())
 
     def duties(self) -> list[Duty]:
-        """The duties that the delegate has; for any thread."""
-        records = self._machine.hosting.records.copy()  # a single step, so no other thread comes between
+        """The duties that the delegate has. Any thread may call this."""
+        records = self._machine.hosting.records.copy()  # in a single step, so the session can't change them meanwhile
         return [held_duty(record.duty, self.is_held) for record in records.values() if record.live]
 
     async def run(self) -> None:
@@ -132,7 +132,7 @@ class Session:
                 done, _ = await asyncio.wait({*tasks, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
                 for task in tasks & done:
                     tasks.discard(task)
-                    self._has_failed |= task is ticks  # without them nothing would be released in time
+                    self._has_failed |= task is ticks  # without ticks nothing would be released in time
                     if isinstance(fault := task.exception(), Exception):
                         self._fail(fault)
             self._stopped.result()
@@ -151,7 +151,7 @@ class Session:
         for instruction in instructions:
             try:
                 self._carry_out(instruction)
-            except Exception as error:  # noqa: BLE001 - the others are carried out, so that each call ends
+            except Exception as error:  # noqa: BLE001 - the other instructions go on, so that each call ends
                 fault = error
         if fault is not None:
             self._fail(fault)
@@ -237,7 +237,7 @@ class Session:
         self._changed.clear()
         try:
             channel = aio_channel(endpoint, channel_credentials(self._tls), _options())
-        except MinkaError as problem:  # a file of TLS can't be read, perhaps for a moment
+        except MinkaError as problem:  # a TLS file can't be read, perhaps only for a moment
             self.handle(Disconnected(problem.code.name, problem.message))
             return False
         call = self._call = ShardsStub(channel).Session()
@@ -274,7 +274,7 @@ class Session:
                 try:
                     await call.write(self._out.popleft())
                 except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                    return  # the call is over, and its reader says why
+                    return  # the call is over; its reader reports why
 
 
 def _options() -> list[tuple[str, int]]:

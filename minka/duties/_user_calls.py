@@ -16,12 +16,12 @@ from minka.engine.arguments import invalid
 _CANCEL_S: Final = 1.0  # after this time a cancelled coroutine counts as one that can't be ended
 
 Weights = Mapping[tuple[int, int], int | None]
-"""A delegate's report: weights by number and epoch, None where it states none."""
+"""A delegate's report: weights by number and epoch; None for a duty whose weight it doesn't state."""
 
 
 @dataclass(frozen=True, slots=True)
 class UserMethod:
-    """A method of the delegate, and a flag: it runs on the user's event loop."""
+    """A method of the delegate. `on_loop` is true if it runs on the user's event loop, not on a thread."""
 
     function: Callable[..., Any]
     on_loop: bool
@@ -40,7 +40,7 @@ def methods_of(delegate: Delegate) -> dict[Method, UserMethod]:
         if function is not None and getattr(function, "__func__", function) is not getattr(Delegate, method.value):
             own[method] = function
             if not callable(function):
-                raise invalid(f"the delegate is {kind}, of which {method.value} can't be called")
+                raise invalid(f"the delegate is {kind}, whose {method.value} can't be called")
     for needed in (Method.ATTACH, Method.DETACH):
         if needed not in own:
             raise invalid(f"the delegate is {kind}, which has no {needed.value}: attach and detach are needed")
@@ -97,13 +97,13 @@ class Calls:
         self._on_event(CallOverdue(number))
 
     def _ended(self, number: int, error: str | None, reported: Weights | None) -> None:
-        """Called on any thread."""
+        """Pass the end of a call on to the session's thread. Any thread may call this."""
         self._loop.call_soon_threadsafe(self._tell, number, error, reported)
 
     def _tell(self, number: int, error: str | None, reported: Weights | None) -> None:
         running = self._running.pop(number, None)
         if running is None:
-            return  # its loop was closed, which was noticed twice
+            return  # its end was told already: the closed loop was noticed twice
         if running.limit is not None:
             running.limit.cancel()
         self._on_event(CallEnded(number, None if error is None else running.cut or error, reported))
@@ -122,7 +122,7 @@ class _Running:
     ) -> None:
         self.call = call
         self.limit: asyncio.TimerHandle | None = None
-        self.cut = ""  # why it was cancelled
+        self.cut = ""  # why the call was cancelled
         self._function = method.function
         self._arguments = arguments
         self._user_loop = user_loop
@@ -136,7 +136,7 @@ class _Running:
                 self._user_loop.call_soon_threadsafe(self._start_task)
                 return
             name = f"minka {self.call.method.value} {self.call.pallet}"
-            # Not a thread of an executor: the interpreter waits for those when it ends.
+            # Not an executor's thread: the interpreter waits for such threads when it ends.
             threading.Thread(target=self._on_thread, name=name, daemon=True).start()
         except RuntimeError as error:  # the user's loop is closed, or there are too many threads
             self._end(error)
@@ -148,7 +148,7 @@ class _Running:
         self.cut = self.cut or why
         try:
             self._user_loop.call_soon_threadsafe(self._cancel_task)
-        except RuntimeError:  # closed: the task is gone, and nobody will say so
+        except RuntimeError:  # the loop is closed: the task is gone, and no callback will say so
             self._end(asyncio.CancelledError())
         return True
 
@@ -159,7 +159,7 @@ class _Running:
     def _start_task(self) -> None:
         try:
             self._task = self._user_loop.create_task(self._run(), name=f"minka {self.call.method.value}")
-        except Exception as error:  # noqa: BLE001 - the loop's factory of tasks is the user's
+        except Exception as error:  # noqa: BLE001 - the user may have set the loop's task factory
             self._end(error)
         else:
             self._task.add_done_callback(self._task_done)
@@ -201,7 +201,7 @@ def _described(error: BaseException) -> str:
     try:
         text = f"{type(error).__name__}: {error}"
     except BaseException:  # noqa: BLE001 - its `__str__` is the user's
-        text = f"{type(error).__name__}, of which the text can't be had"
+        text = f"{type(error).__name__}, whose text can't be had"
     return text.encode(errors="replace").decode()
 
 
@@ -215,5 +215,5 @@ def _reported(result: Any) -> dict[tuple[int, int], int | None]:
 
 def _checked_weight(weight: int | None) -> int | None:
     if weight is not None and (type(weight) is not int or not 0 <= weight <= MAX_WEIGHT):
-        raise ValueError(f"a weight of {weight!r}")
+        raise ValueError(f"the weight {weight!r} isn't a whole number from 0 to {MAX_WEIGHT:,}")
     return weight

@@ -54,9 +54,9 @@ class AsyncClient:
     can use any node.
 
     `endpoints` are addresses host:port of some of the nodes; the one that answered last is asked first. Without
-    `endpoints` the cluster is the one that `minka.connect` would find. `timeout`, in seconds, holds for every call that
-    doesn't state its own. `tls` is for a cluster with TLS; its files are read at once, and a mistake in them raises
-    INVALID_CONFIG.
+    `endpoints` the cluster is the one that `minka.connect` would find. `timeout`, in seconds, holds for every call
+    without a `timeout` of its own. `tls` is for a cluster with TLS; its files are read at once, and a mistake in them
+    raises INVALID_CONFIG.
 
     Names of pallets, shards and duties have 1 to 256 printable characters, and a pallet's name has no slash. Every call
     raises `MinkaError`, whose `code` says why:
@@ -65,7 +65,7 @@ class AsyncClient:
       nothing. The client repeats a change only after a refusal that shows that nothing was done.
     - INVALID_ARGUMENT, and the codes that a method names: nothing was done.
     - UNREACHABLE, NO_CONTROLLER and other retriable codes: nothing was done. The client tried until the deadline, or
-      until it found that there is no node at any of the endpoints.
+      gave up early because none of the endpoints could be reached.
 
     Methods that change something take `consistency`. It names the nodes that have the change durably when the call
     returns: only the "leader" of the coordinator, a "quorum" of its voters, all "voters", or "all" voters and learners.
@@ -168,7 +168,7 @@ class AsyncClient:
         self, changes: Iterable[DutyChange], *, consistency: Consistency = "quorum", timeout: float | None = None
     ) -> list[DutyRow]:
         """Make all of the changes, or none: at most 1,000, of different duties, with payloads of at most 8 MiB
-        together. `minka.duties.changes` makes them.
+        together. The functions of `minka.duties.changes` make changes.
 
         Returns the duties as they are after the changes, in the order of the changes; for a deleted duty its last row.
         Payloads are left out. Raises UNKNOWN_PALLET, UNKNOWN_DUTY, DUTY_EXISTS, VERSION_MISMATCH, INVALID_DUTY,
@@ -194,9 +194,9 @@ class AsyncClient:
 
         `payload` is handed to the shard: at most 1 MiB; a str stands for its UTF-8 form. `weight`, 0 to
         1,000,000,000,000, is in the unit of the shards' capacities. A synthetic duty is on every shard that takes its
-        pallet. A stationary one isn't idempotent: once placed, it is never moved to balance. A lazy one ends when the
-        delegate no longer reports it. Raises DUTY_EXISTS (also if the existing duty is the same), UNKNOWN_PALLET, and
-        INVALID_DUTY for a synthetic duty that is also lazy or stationary.
+        pallet. A stationary duty isn't idempotent: once placed, it is never moved to balance the shards. A lazy duty
+        ends when the delegate no longer reports it. Raises DUTY_EXISTS (also if the existing duty is the same),
+        UNKNOWN_PALLET, and INVALID_DUTY for a synthetic duty that is also lazy or stationary.
         """
         made = changes_.create(
             pallet, duty, payload, weight=weight, synthetic=synthetic, stationary=stationary, lazy=lazy
@@ -214,7 +214,7 @@ class AsyncClient:
         consistency: Consistency = "quorum",
         timeout: float | None = None,
     ) -> DutyRow:
-        """Give a duty another payload or weight (None: as it is), and return its row, without the payload. The shards
+        """Give a duty another payload or weight (None: unchanged), and return its row, without the payload. The shards
         that have the duty hear of the change. Raises UNKNOWN_DUTY, VERSION_MISMATCH.
         """
         made = changes_.update(pallet, duty, payload, weight=weight, if_version=if_version)
@@ -229,8 +229,8 @@ class AsyncClient:
         consistency: Consistency = "quorum",
         timeout: float | None = None,
     ) -> DutyRow:
-        """Delete a duty and return its last row, without the payload. It is gone once the shards that have it have
-        released it. Raises UNKNOWN_DUTY, VERSION_MISMATCH.
+        """Delete a duty and return its last row, without the payload. It disappears when all its shards have released
+        it. Raises UNKNOWN_DUTY, VERSION_MISMATCH.
         """
         made = changes_.delete(pallet, duty, if_version=if_version)
         return (await self.change([made], consistency=consistency, timeout=timeout))[0]
@@ -246,7 +246,7 @@ class AsyncClient:
         return (await self.change([changes_.release(pallet, duty)], timeout=timeout))[0]
 
     async def get(self, pallet: str, duty: str, *, timeout: float | None = None) -> DutyStatus:
-        """A duty with its payload, and where it is. Raises UNKNOWN_DUTY."""
+        """A duty with its payload and its shards. Raises UNKNOWN_DUTY."""
         return (await self.get_many([(pallet, duty)], timeout=timeout))[0]
 
     async def get_many(
@@ -272,10 +272,10 @@ class AsyncClient:
         with_payloads: bool = False,
         timeout: float | None = None,
     ) -> AsyncIterator[DutyStatus]:
-        """The duties of a pallet ("": all pallets) on a shard ("": any, or none), in the order in which they were
-        created; with `unplaced` only duties that no shard has, with `quarantined` only duties that are kept from shards
-        because attaching them failed or ended processes. The client asks page by page, each within `timeout` seconds,
-        so the list as a whole isn't a snapshot. Raises UNKNOWN_PALLET, UNKNOWN_SHARD.
+        """The duties of a pallet ("": all pallets) on a shard ("": on any shard or on none), in the order in which they
+        were created; with `unplaced` only duties that no shard has, with `quarantined` only duties that are kept from
+        shards because attaching them failed or ended processes. The client asks page by page, each within `timeout`
+        seconds, so the list as a whole isn't a snapshot. Raises UNKNOWN_PALLET, UNKNOWN_SHARD.
         """
         async for page in self._pages(pallet, shard, unplaced, quarantined, with_payloads, timeout):
             for status in page:
@@ -302,7 +302,8 @@ class AsyncClient:
     async def change_pallets(
         self, changes: Iterable[PalletChange], *, consistency: Consistency = "quorum", timeout: float | None = None
     ) -> builtins.list[Pallet]:
-        """Make all of the changes of pallets, or none: at most 1,000. `minka.duties.changes` makes them.
+        """Make all of the changes of pallets, or none: at most 1,000. The functions of `minka.duties.changes` make
+        changes.
 
         Returns the pallets as they are after the changes, in the order of the changes; for a deleted pallet its last
         row. Raises PALLET_EXISTS, PALLET_IN_USE, UNKNOWN_PALLET, VERSION_MISMATCH.
@@ -313,8 +314,8 @@ class AsyncClient:
     async def create_pallet(
         self, pallet: Pallet | str, *, consistency: Consistency = "quorum", timeout: float | None = None
     ) -> Pallet:
-        """Create a pallet, by its name alone or with its settings, and return its row. A pallet of this name that has
-        the same settings is returned as it is; with other settings it raises PALLET_EXISTS.
+        """Create a pallet, by its name alone or with its settings, and return its row. If a pallet of this name exists
+        with the same settings, this returns its row; with other settings, this raises PALLET_EXISTS.
         """
         made = [changes_.create_pallet(pallet)]
         return (await self.change_pallets(made, consistency=consistency, timeout=timeout))[0]
@@ -328,7 +329,7 @@ class AsyncClient:
         timeout: float | None = None,
     ) -> Pallet:
         """Replace all settings of a pallet by those of this one, and return its row. `version`, `created` and `changed`
-        of the argument are ignored. To change some settings, and lose nobody else's change:
+        of the argument are ignored. To change some settings without overwriting somebody else's change:
 
             pallet = (await duties.pallets(["feeds"]))[0].pallet
             await duties.update_pallet(dataclasses.replace(pallet, manual=True), if_version=pallet.version)
@@ -364,7 +365,7 @@ class AsyncClient:
         return messages.shards(await self._do(_calls.get_shards(names), timeout))
 
     async def compare_pallet(self, pallet: str, *, timeout: float | None = None) -> builtins.list[BalancerComparison]:
-        """The result of each balancer for the pallet as it is now. Raises UNKNOWN_PALLET."""
+        """The result that each kind of balancer would have for the pallet now. Raises UNKNOWN_PALLET."""
         return messages.comparisons(await self._do(_calls.compare_pallet(pallet), timeout))
 
     async def plan_rebalance(self, pallet: str, reason: str = "", *, timeout: float | None = None) -> Plan:

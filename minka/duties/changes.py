@@ -1,4 +1,4 @@
-"""Changes of duties and pallets, to be made together:
+"""Makes changes of duties and pallets, which a client sends together:
 
     client.change([create("feeds", "bbc", "https://…"), delete("feeds", "ft")])
     client.change_pallets([create_pallet("feeds"), delete_pallet("maps")])
@@ -61,7 +61,9 @@ class DutyChange:
 
     @property
     def payload_bytes(self) -> int:
-        """The size of the payload that the change sends: those of one `Client.change` may add up to 8 MiB."""
+        """The size of the payload that the change sends. The payloads of one `Client.change` have at most 8 MiB
+        together.
+        """
         return len(self._message.create.payload) + len(self._message.update.payload)
 
 
@@ -88,8 +90,8 @@ def create(
     lazy: bool = False,
 ) -> DutyChange:
     """Create a duty. `weight` is in the unit of the shards' capacities. A synthetic duty is on every shard that takes
-    its pallet. A stationary one isn't idempotent: once placed, it is never moved to balance. A lazy one ends when the
-    delegate no longer reports it.
+    its pallet. A stationary duty isn't idempotent: once placed, it is never moved to balance the shards. A lazy duty
+    ends when the delegate no longer reports it.
     """
     name = _name(pallet, duty)
     spec = made(
@@ -124,7 +126,7 @@ def update(
 
 
 def delete(pallet: str, duty: str, *, if_version: int | None = None) -> DutyChange:
-    """Delete a duty. It is gone once the shards that have it have released it."""
+    """Delete a duty. It disappears when all its shards have released it."""
     return DutyChange(api.DutyChange(delete=_name(pallet, duty), if_version=checked_version(if_version)))
 
 

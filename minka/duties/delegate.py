@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 class Capacity:
     """The most of a pallet that a shard can carry, in the unit of its duties' weights.
 
-    With 0 it is given none, and each duty that it has goes as soon as another shard has room for it. Synthetic duties
-    come in any case: they are on every shard that takes the pallet.
+    With 0 the shard gets no duties, and each duty that it has moves away as soon as another shard has room. Synthetic
+    duties come in any case: they are on every shard that takes the pallet.
     """
 
     weight: int
@@ -21,7 +21,7 @@ def _never(number: int, epoch: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Duty:
-    """A named piece of your own work, as a delegate is given it, and as clients return it.
+    """A named piece of your own work, as delegates get it and clients return it.
 
     Duties are equal if they have the same number and epoch: after an update the delegate gets a new object, which is
     equal to the old one. A client returns a duty with the epoch 0, and `is_held()` is False for it.
@@ -32,10 +32,10 @@ class Duty:
     number: int  # unique in the cluster, never reused
     pallet: str = field(compare=False)
     id: str = field(compare=False)  # unique in its pallet
-    payload: bytes = field(default=b"", compare=False, repr=False)  # up to 1 MiB; from a client only if asked for
+    payload: bytes = field(default=b"", compare=False, repr=False)  # up to 1 MiB; clients fetch it only on request
     weight: int = field(default=1, compare=False)  # 0 to 1,000,000,000,000, in the unit of the shards' capacities
-    version: int = field(default=1, compare=False)  # 1 when it is created; each `update` adds 1, `pin` and others don't
-    epoch: int = 0  # the fencing token: greater with each assignment of the duty, to whichever shard
+    version: int = field(default=1, compare=False)  # it begins at 1; only `update` adds 1
+    epoch: int = 0  # the fencing token: it grows with each assignment of the duty to any shard
     synthetic: bool = field(default=False, compare=False)  # it is on every shard that takes its pallet
     stationary: bool = field(default=False, compare=False)  # once placed, it is never moved to balance the shards
     lazy: bool = field(default=False, compare=False)  # it ends when the delegate no longer reports it
@@ -44,8 +44,8 @@ class Duty:
     def is_held(self) -> bool:
         """True if this process may act for the duty now: the process has the duty, and by its own clock it has
         clearance. The call sends nothing, so call it before each step that nobody else may do at the same time. A
-        process that was paused for too long sees False as soon as it goes on. Work that it had begun before is fenced
-        by `epoch`.
+        process that was paused for too long sees False as soon as it goes on. A step that it began before the pause may
+        still go on; give `epoch` to stores that can refuse such a step.
         """
         return self.holds(self.number, self.epoch)
 
@@ -56,8 +56,8 @@ Reported = Mapping[Duty, int | None] | Iterable[Duty]
 
 class Delegate:
     """Takes duties and releases them. Its methods may be coroutines, which run on the user's event loop, or plain
-    functions, which run on threads. For each pallet one call is made at a time. All methods but `attach` and `detach`
-    are optional.
+    functions, which run on threads. For each pallet, only one method is called at a time. All methods but `attach` and
+    `detach` are optional.
 
     If `attach` raises, the shard has none of the duties of that call, so `attach` must end all work for them before it
     raises. Each of these duties is then attached alone, with growing pauses; after five tries the duty goes to another

@@ -1,5 +1,5 @@
-"""Pallets, duties and shards as JSON and YAML documents: REST takes and gives them, `minkactl` shows them, and
-`minkactl apply -f` reads them. They are made from the dataclasses that clients return.
+"""Pallets, duties and shards as JSON and YAML documents. REST takes and returns them, `minkactl` prints them, and
+`minkactl apply -f` reads them. This module makes them from the dataclasses that clients return.
 
 A payload is `payload`, which is text, or `payload_base64` for other bytes, in the manner of `data` and `data_base64` in
 the JSON format of CloudEvents.
@@ -21,14 +21,20 @@ _Document = TypeVar("_Document", bound=Struct)
 
 Id = Annotated[str, Meta(min_length=1, max_length=MAX_ID_CHARS, description="1 to 256 printable characters")]
 PalletId = Annotated[
-    str, Meta(min_length=1, max_length=MAX_ID_CHARS, pattern="^[^/]*$", description="as an id, without a slash")
+    str,
+    Meta(
+        min_length=1,
+        max_length=MAX_ID_CHARS,
+        pattern="^[^/]*$",
+        description="1 to 256 printable characters, without a slash",
+    ),
 ]
 Weight = Annotated[int, Meta(ge=0, le=MAX_WEIGHT, description="in the unit of the shards' capacities")]
 Count = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 Version = Annotated[
     int | None,
     Meta(
-        description="precondition: refused with VERSION_MISMATCH if it has another; null, or left out: none",
+        description="the version that it must have, else the change is refused with VERSION_MISMATCH; null: any",
         extra_json_schema={"minimum": 1},  # `changes` refuses 0, and says why
     ),
 ]
@@ -47,14 +53,14 @@ class Balancer(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class Canary(Struct, forbid_unknown_fields=True, frozen=True):
-    """A share of the duties is to be on shards of one version."""
+    """The share of the duties that should be on shards of one version."""
 
     version: Id
     percent: Annotated[int, Meta(ge=1, le=100)]
 
 
 class PalletSettings(Struct, forbid_unknown_fields=True, frozen=True):
-    """A client's settings of a pallet. An update replaces all of them."""
+    """The settings of a pallet that clients choose. An update replaces all of them."""
 
     id: PalletId
     balancer: Balancer = Balancer()
@@ -66,13 +72,13 @@ class PalletSettings(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class PalletUpdate(PalletSettings, forbid_unknown_fields=True, frozen=True):
-    """A pallet whose settings are to be replaced."""
+    """New settings of a pallet, which replace all former ones."""
 
     version: Version = None
 
 
 class Unplaced(Struct, frozen=True):
-    """A duty that is nowhere."""
+    """A duty that no shard has."""
 
     id: str
     reason: str
@@ -89,7 +95,7 @@ class Load(Struct, frozen=True):
 
 
 class PalletView(PalletSettings, frozen=True, kw_only=True):
-    """A pallet as it is."""
+    """A pallet with its settings, and with the sums of its duties if these are known."""
 
     version: int
     created_ms: Milliseconds
@@ -105,7 +111,7 @@ class PalletView(PalletSettings, frozen=True, kw_only=True):
 
 
 class DutyName(Struct, forbid_unknown_fields=True, frozen=True):
-    """The name of a duty, perhaps with the version that it has to have."""
+    """The name of a duty, perhaps with the version that it must have."""
 
     pallet: PalletId
     id: Id
@@ -113,7 +119,7 @@ class DutyName(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class _WithPayload(Struct, forbid_unknown_fields=True, frozen=True):
-    """A client's settings of a duty."""
+    """The settings of a duty that clients choose."""
 
     pallet: PalletId
     id: Id
@@ -144,7 +150,7 @@ class DutyUpdate(_WithPayload, forbid_unknown_fields=True, frozen=True):
 
 
 class Assignment(Struct, frozen=True):
-    """A shard that has the duty, or is about to. `epoch` is the fencing token."""
+    """A shard that has the duty, or is about to get it. `epoch` is the fencing token."""
 
     shard: str
     state: str
@@ -163,8 +169,8 @@ class Quarantine(Struct, frozen=True):
 
 
 class Suspicion(Struct, frozen=True):
-    """Shards that have failed while they were attaching the duty: how many, the last of them, and when the duty is
-    tried again.
+    """Shards that have failed while they were attaching the duty: their number, the last of them, and the time of the
+    next try.
     """
 
     failures: int
@@ -174,7 +180,7 @@ class Suspicion(Struct, frozen=True):
 
 
 class DutyView(Struct, frozen=True, kw_only=True):
-    """A duty as it is."""
+    """A duty, and where it is if that is known."""
 
     pallet: str
     id: str
@@ -199,7 +205,7 @@ class DutyView(Struct, frozen=True, kw_only=True):
 
 
 class ShardView(Struct, frozen=True):
-    """A process that hosts duties, as it is. `score` is 0 to 100; with a low one it gets nothing."""
+    """A process that hosts duties. `score` is 0 to 100; with a low score the shard gets nothing."""
 
     name: str
     node: str
@@ -240,7 +246,9 @@ def pallet(document: PalletSettings) -> Pallet:
 
 
 def _made(kind: type[_Document], record: Any, **given: Any) -> _Document:
-    """The document of this kind with the values that the record has under its fields' names; `given` are the others."""
+    """A document of this kind. `given` has some of its fields; the others come from the record's fields of the same
+    names.
+    """
     own = (name for name in kind.__struct_fields__ if name not in given)
     return kind(**given, **{name: _value(record, name) for name in own})
 
@@ -260,7 +268,7 @@ def _settings(pallet: Pallet) -> dict[str, Any]:
 
 
 def pallet_settings(pallet: Pallet) -> PalletSettings:
-    """The settings of a pallet, as a client has given them."""
+    """The document of a pallet's settings."""
     return _made(PalletSettings, pallet, **_settings(pallet))
 
 
@@ -287,17 +295,17 @@ def load_view(load: ShardLoad) -> Load:
 
 
 def create_pallet(document: PalletSettings) -> PalletChange:
-    """The change that creates the pallet; it is refused if there is one already."""
+    """The change that creates the pallet. The cluster refuses it if the pallet exists."""
     return changes.create_pallet(pallet(document))
 
 
 def update_pallet(document: PalletUpdate) -> PalletChange:
-    """The change that replaces the pallet's settings; it is refused if there is no such pallet."""
+    """The change that replaces the pallet's settings. The cluster refuses it if there is no such pallet."""
     return changes.update_pallet(pallet(document), if_version=document.version)
 
 
 def create_duty(document: DutyDocument) -> DutyChange:
-    """The change that creates the duty; it is refused if there is one already."""
+    """The change that creates the duty. The cluster refuses it if the duty exists."""
     return changes.create(
         document.pallet,
         document.id,
@@ -310,14 +318,14 @@ def create_duty(document: DutyDocument) -> DutyChange:
 
 
 def update_duty(document: DutyUpdate) -> DutyChange:
-    """The change that updates the duty; it is refused if there is no such duty."""
+    """The change that updates the duty. The cluster refuses it if there is no such duty."""
     return changes.update(
         document.pallet, document.id, document.content(), weight=document.weight, if_version=document.version
     )
 
 
 def duty_view(row: DutyRow | DutyStatus, *, with_payload: bool = False) -> DutyView:
-    """The duty's document, with where it is if that is known, and its payload if that is asked for."""
+    """The duty's document, with its assignments if these are known, and with its payload if `with_payload`."""
     duty = row.duty
     known: dict[str, Any] = {"assignments": UNSET, "unplaced": UNSET, "payload": UNSET, "payload_base64": UNSET}
     if isinstance(row, DutyStatus):

@@ -153,7 +153,7 @@ class Client:
             while page := self._loop.run(_next_page(pages)):
                 yield from page
         finally:
-            with contextlib.suppress(MinkaError):  # the client is closed, or the garbage collection ends this
+            with contextlib.suppress(MinkaError):  # the client may be closed already
                 self._loop.run(pages.aclose())
 
     def explain(self, pallet: str, duty: str, *, timeout: float | None = None) -> DutyExplanation:

@@ -1,5 +1,5 @@
-"""Pallets, duties and shards as the cluster has them: the types that the clients of duties take and return. All times
-are in UTC, weights and capacities in the unit of your choice.
+"""The types that clients of duties take and return: pallets, duties, shards, and their parts. All times are in UTC;
+weights and capacities are in a unit of your choice.
 """
 
 from dataclasses import dataclass, field
@@ -10,17 +10,17 @@ from minka.duties.delegate import Duty
 from minka.engine.messages import Word
 
 Consistency = Literal["leader", "quorum", "voters", "all"]
-"""The nodes that have a change durably when a call returns: the node of the active controller alone; a majority of the
-coordinator's voters; every voter; every voter and every learner.
+"""The nodes that have a change durably when a call returns. "leader": only the active controller's node; "quorum": a
+majority of the coordinator's voters; "voters": every voter; "all": every voter and every learner.
 """
 
 
 class BalancerKind(Word):
     """The way in which a pallet's duties are spread over the shards that take it (docs/balancers.md)."""
 
-    ROUND_ROBIN = "round_robin"  # as many duties on each shard
-    SPILL_OVER = "spill_over"  # one shard is filled before the next
-    CAPACITY_WORKLOAD = "capacity_workload"  # each shard's weight is its share of the capacity
+    ROUND_ROBIN = "round_robin"  # the same number of duties on each shard
+    SPILL_OVER = "spill_over"  # fills one shard after the other
+    CAPACITY_WORKLOAD = "capacity_workload"  # each shard's weight is in proportion to its capacity
     FAIR_WORKLOAD = "fair_workload"  # the same weight on each shard
     UNKNOWN = "unknown"
 
@@ -28,7 +28,7 @@ class BalancerKind(Word):
 class FillBy(Word):
     """The limit up to which SPILL_OVER fills a shard."""
 
-    CAPACITY = "capacity"  # the weight that the shard has stated
+    CAPACITY = "capacity"  # the capacity that the shard has stated
     WEIGHT = "weight"  # `fill_limit` is the largest sum of weights
     COUNT = "count"  # `fill_limit` is the largest number of duties
     UNKNOWN = "unknown"
@@ -43,7 +43,7 @@ class PreSort(Word):
 
 
 class OnFailure(Word):
-    """The fate of a stationary duty whose shard has failed."""
+    """What happens to a stationary duty whose shard has failed."""
 
     REATTACH = "reattach"  # another shard gets it
     LEAVE = "leave"  # no shard gets it before a person pins or releases it
@@ -52,19 +52,19 @@ class OnFailure(Word):
 
 @dataclass(frozen=True, slots=True)
 class Balancer:
-    """The way in which a pallet's duties are spread, with the settings for that."""
+    """The kind of a pallet's balancer, and its settings."""
 
     kind: BalancerKind = BalancerKind.CAPACITY_WORKLOAD
-    max_difference: int = 0  # ROUND_ROBIN: between the numbers of duties of any two shards; 0: 1
-    fill_by: FillBy = FillBy.CAPACITY  # SPILL_OVER
-    fill_limit: int = 0  # SPILL_OVER by weight or by count
-    shard_order: tuple[str, ...] = ()  # SPILL_OVER: filled in this order, then the others by name
-    pre_sort: PreSort = PreSort.WEIGHT  # FAIR_WORKLOAD
+    max_difference: int = 0  # ROUND_ROBIN: the most by which shards' numbers of duties differ; 0 means 1
+    fill_by: FillBy = FillBy.CAPACITY  # only for SPILL_OVER
+    fill_limit: int = 0  # only for SPILL_OVER by weight or by count
+    shard_order: tuple[str, ...] = ()  # SPILL_OVER: fills these shards first, in this order, then the others by name
+    pre_sort: PreSort = PreSort.WEIGHT  # only for FAIR_WORKLOAD
 
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """A share of the duties is on shards of one version of your application."""
+    """The share of a pallet's duties that should be on shards of one version of your application."""
 
     version: str
     percent: int  # 1 to 100
@@ -72,18 +72,18 @@ class Canary:
 
 @dataclass(frozen=True, slots=True)
 class Pallet:
-    """A set of duties of one type, and how they are placed. Make one with its settings to create or update a pallet;
-    the cluster sets `version`, `created` and `changed`.
+    """A set of duties of one type, and the settings for placing them. Make a `Pallet` to create or update a pallet; the
+    cluster sets `version`, `created` and `changed`.
     """
 
     id: str  # 1 to 256 printable characters, and no slash
     balancer: Balancer = field(default_factory=Balancer)
     manual: bool = False  # none of its duties is moved automatically, except from shards that leave
-    on_failure: OnFailure = OnFailure.REATTACH  # of stationary duties
-    warm: bool = False  # before a duty is moved, the new shard is told to prepare for it
-    moves_per_shard: int = 0  # the most that are under way at once, to or from one shard; 0: 50
+    on_failure: OnFailure = OnFailure.REATTACH  # what happens to stationary duties
+    warm: bool = False  # before a duty moves, the new shard prepares for it
+    moves_per_shard: int = 0  # the most moves to or from one shard at the same time; 0 means 50
     canary: Canary | None = None
-    version: int = 0  # 1 when it is created, and one more with each change
+    version: int = 0  # it begins at 1, and each change adds 1
     created: datetime | None = None
     changed: datetime | None = None
 
@@ -94,14 +94,14 @@ class ShardLoad:
 
     shard: str
     pallet: str
-    duties: int  # without synthetic ones, as `weight`
+    duties: int  # `duties` and `weight` don't count synthetic duties
     weight: int
-    capacity: int | None  # None: it states none
+    capacity: int | None  # None: the shard states none
 
 
 @dataclass(frozen=True, slots=True)
 class UnplacedDuty:
-    """A duty that no shard has, and why."""
+    """A duty that no shard has, and the reason."""
 
     id: str
     reason: str
@@ -122,31 +122,31 @@ class PalletSummary:
     """A pallet, and the sums of its duties."""
 
     pallet: Pallet
-    duties: int  # synthetic ones included, as in `attached` and `weight`
-    attached: int  # to at least one shard
+    duties: int  # `duties`, `attached` and `weight` count synthetic duties, too
+    attached: int  # the number of duties that at least one shard has attached
     weight: int
-    unplaced: tuple[UnplacedDuty, ...]  # the first few, without synthetic ones
+    unplaced: tuple[UnplacedDuty, ...]  # the first of `unplaced_count`, without synthetic duties
     unplaced_count: int
     loads: tuple[ShardLoad, ...]
-    held_back: str  # why it isn't balanced automatically now; "" if nothing is in the way
+    held_back: str  # why it isn't balanced automatically now; "": nothing prevents it
     hand_overs: HandOverTimes
-    quarantined: int  # duties that are kept from some shards, or from all
+    quarantined: int  # the number of duties that are kept from some shards, or from all
 
 
 class AssignmentState(Word):
     """The state of a duty on a shard."""
 
-    ASSIGNED = "assigned"  # the shard may have it from now on
-    ATTACHED = "attached"  # it has reported that it has it
-    RELEASING = "releasing"  # it is told to release it
-    KEPT = "kept"  # its process is gone, and the duty is kept for the next process of its name
-    PREPARING = "preparing"  # it gets the duty next, and is told to prepare; another shard has it
+    ASSIGNED = "assigned"  # the cluster has given the duty to the shard
+    ATTACHED = "attached"  # the shard has reported that it has the duty
+    RELEASING = "releasing"  # the shard is releasing the duty
+    KEPT = "kept"  # the shard's process is gone; the duty is kept for the next process of the same name
+    PREPARING = "preparing"  # the shard gets the duty next, and prepares for it; another shard still has it
     UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A shard that has a duty, or is about to."""
+    """A shard that has a duty, or is about to get it."""
 
     shard: str
     epoch: int  # the fencing token
@@ -159,7 +159,7 @@ class Assignment:
 class Quarantine:
     """A shard that a duty is kept from, since attaching it failed there."""
 
-    shard: str  # "": all: after failures on several shards of this version, no more of them try
+    shard: str  # "": all shards of this version, since attaching failed on several of them
     shard_version: str
     reason: str
     since: datetime
@@ -167,12 +167,12 @@ class Quarantine:
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
-    """Shards have failed while they were attaching a duty."""
+    """Failures of shards while they were attaching a duty."""
 
-    failures: int  # the number since the duty was attached last
-    shard: str  # the last of them
-    since: datetime  # when that one failed
-    retry: datetime  # no shard is given the duty before
+    failures: int  # their number since the duty was last attached
+    shard: str  # the shard that failed last
+    since: datetime  # when that shard failed
+    retry: datetime  # no shard gets the duty before this time
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,29 +180,29 @@ class DutyRow:
     """A duty, and the cluster's records about it."""
 
     duty: Duty
-    reported_weight: int | None  # the delegate's last report; a small change is ignored
+    reported_weight: int | None  # as the delegate last reported it, except for small changes
     payload_bytes: int
-    pinned_to: str  # the shard on which a person has placed it, until it is released; "": none
+    pinned_to: str  # the shard to which a person has pinned the duty; "": it isn't pinned
     quarantines: tuple[Quarantine, ...]
     suspicion: Suspicion | None
-    deleting: bool  # it is removed as soon as its shards have released it
+    deleting: bool  # a client has deleted the duty, which disappears once its shards have released it
     created: datetime
     changed: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class DutyStatus(DutyRow):
-    """A duty, the cluster's records about it, and its place."""
+    """A duty, the cluster's records about it, and the shards that have it."""
 
     assignments: tuple[Assignment, ...]
-    unplaced: str  # why no shard has it; "" if one has it, and always for a synthetic duty
+    unplaced: str  # why no shard has the duty; "": a shard has it, or it is synthetic
 
 
 class ShardState(Word):
     """The state of a process that hosts duties, as the cluster sees it."""
 
     LIVE = "live"
-    QUARANTINED = "quarantined"  # it is up, and gets no duties before its score is good again
+    QUARANTINED = "quarantined"  # it is up, but gets no duties until its score is good again
     LEAVING = "leaving"  # it is about to stop, and releases its duties
     AWAY = "away"  # its process is gone, and its duties are kept for it until `away_until`
     GONE = "gone"
@@ -216,37 +216,37 @@ class ShardStatus:
     """
 
     name: str
-    node: str  # on whose machine it runs; "": not known
+    node: str  # the node on whose machine it runs; "": not known
     version: str  # of your application
     state: ShardState
     state_reason: str
     state_since: datetime
-    score: int  # 0 to 100; with a low one it gets nothing
+    score: int  # 0 to 100; with a low score the shard gets nothing
     heartbeat_age_ms: int
     assigned: int
     attached: int
     releasing: int
     loads: tuple[ShardLoad, ...]
-    grace_ms: int  # for how long its duties are kept when its process is gone
+    grace_ms: int  # how long the cluster keeps its duties when its process is gone
     away_until: datetime | None
     registered: datetime  # when this process registered
 
 
 @dataclass(frozen=True, slots=True)
 class DutyMove:
-    """A duty went from one shard to another."""
+    """A move of a duty from one shard to another."""
 
     time: datetime
     pallet: str
     id: str
-    source: str  # "": it was nowhere
-    target: str  # "": it is nowhere
+    source: str  # "": no shard had it
+    target: str  # "": no shard has it now
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Shards:
-    """The shards of a cluster, and which duties moved lately."""
+    """The shards of a cluster, and the latest moves of duties."""
 
     shards: tuple[ShardStatus, ...]
     moves: tuple[DutyMove, ...]  # the newest first, at most 100
@@ -254,7 +254,7 @@ class Shards:
 
 @dataclass(frozen=True, slots=True)
 class ShardVerdict:
-    """The reason why a shard has a duty, or couldn't or needn't have it."""
+    """The reason why a shard has a duty, or doesn't have it."""
 
     shard: str
     verdict: str
@@ -273,14 +273,14 @@ class DutyExplanation:
 
 @dataclass(frozen=True, slots=True)
 class BalancerComparison:
-    """The result of one kind of balancer for a pallet as it is now."""
+    """The result that one kind of balancer would have for a pallet now."""
 
     kind: BalancerKind
-    is_present: bool  # the pallet's own
+    is_present: bool  # True for the pallet's own balancer
     moves: int
     minimum_moves: int
-    weight_skew: float  # the heaviest shard's weight divided by the mean one
+    weight_skew: float  # the heaviest shard's weight divided by the mean
     count_skew: float
-    load_skew: float  # the skew of weight / capacity; 0 if no capacity is stated
+    load_skew: float  # the same for weight divided by capacity; 0 if no shard states a capacity
     unplaced: int
-    loads: tuple[ShardLoad, ...]  # as they would be
+    loads: tuple[ShardLoad, ...]  # after its moves

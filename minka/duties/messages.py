@@ -1,4 +1,4 @@
-"""The protos' messages about duties as the library's dataclasses, and back: for clients, REST and shards."""
+"""Converts Protobuf messages about duties to the library's dataclasses, and pallets back."""
 
 from collections.abc import Callable
 
@@ -33,7 +33,7 @@ from minka.v1.shards_pb2 import HeldDuty
 
 
 def held_duty(held: HeldDuty, holds: Callable[[int, int], bool]) -> Duty:
-    """The duty as the delegate is given it. `holds` returns True if the shard may act for a number and an epoch."""
+    """The duty as the delegate gets it. `holds` returns True if the shard may act for a number and an epoch."""
     return Duty(
         number=held.duty,
         epoch=held.epoch,
@@ -55,7 +55,7 @@ def duty_row(row: rows.Duty) -> DutyRow:
 
 
 def duty_status(status: api.DutyStatus) -> DutyStatus:
-    """A duty's row, and its place."""
+    """A duty's row, and the shards that have it."""
     return read(
         DutyStatus,
         status.duty,
@@ -119,12 +119,12 @@ def explanation(response: api.ExplainDutyResponse) -> DutyExplanation:
 
 
 def comparisons(response: api.ComparePalletResponse) -> list[BalancerComparison]:
-    """The result of each balancer for a pallet."""
+    """The results that the kinds of balancers would have for a pallet."""
     return list(read_all(BalancerComparison, response.balancers))
 
 
 def pallet_row(pallet: Pallet) -> rows.Pallet:
-    """The row with the settings that are sent for the pallet. Raises MinkaError(INVALID_ARGUMENT)."""
+    """The message in which a client sends the pallet's settings. Raises MinkaError(INVALID_ARGUMENT)."""
     if not isinstance(pallet, Pallet):
         raise invalid(f"the pallet is {type(pallet).__name__}, not a minka.duties.Pallet")
     balancer, canary = pallet.balancer, pallet.canary

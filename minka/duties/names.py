@@ -1,4 +1,4 @@
-"""The rules for names of pallets, duties and shards: the same for clients, shards and nodes."""
+"""The rules for names of pallets, duties and shards. Clients, shards and nodes all use them."""
 
 from minka.cluster.name_rules import name_problem
 from minka.duties.limits import MAX_ID_CHARS
@@ -10,7 +10,7 @@ def id_problem(name: str) -> str:
 
 
 def pallet_problem(name: str) -> str:
-    """The reason why no pallet can have the name; "" if one can. People type a pallet's name, a slash, and the id of a
-    duty.
+    """The reason why no pallet can have the name; "" if one can. It can't have a slash, since people name a duty as
+    PALLET/ID.
     """
     return "must have no slash" if "/" in name else id_problem(name)

@@ -29,24 +29,22 @@ from minka.tls import Tls
 from minka.v1.duties_pb2 import PalletCapacity
 from minka.v1.duties_pb2 import Shard as ShardRow
 
-LEAVE_S: Final = 30.0  # the time for the cluster to place everything elsewhere when the process stops
+LEAVE_S: Final = 30.0  # when the process stops, the cluster has this time to place its duties elsewhere
 _MAX_GRACE_S: Final = 7 * 86_400.0
 _MAX_VERSION_CHARS: Final = 64
 
 
 class Shard:
     """Hosts duties from `run` (or the beginning of `async with`) on, until `stop` was called and other shards have the
-    duties. `pallets` has the pallets whose duties the shard takes, each with its capacity, or None if that isn't known.
-    `endpoints` are addresses host:port of some of the nodes; without `endpoints` the cluster is the one that
-    `minka.connect` would find. `name` identifies the shard (default: HOST-PID): a process that comes back under the
-    same name within `grace` seconds gets its duties again. `version` is that of your application, and `node` is the
-    Minka node on whose machine the process runs, if any. `call_timeout` is the time limit of a call to the delegate, in
-    seconds. `on_stuck` is for a delegate that hasn't released everything when the clearance ends: "exit" ends the
-    process at once with status 70, since other shards get its duties; "report" only writes to the log. `tls` is for a
-    cluster with TLS.
+    duties. `pallets` has the pallets whose duties the shard takes, each with its capacity (None: unknown). `endpoints`
+    are addresses host:port of some of the nodes; without `endpoints` the cluster is the one that `minka.connect` would
+    find. `name` identifies the shard (default: HOST-PID): a process that comes back under the same name within `grace`
+    seconds gets its duties again. `version` is that of your application, and `node` is the Minka node on whose machine
+    the process runs, if any. `call_timeout` is the time limit of a call to the delegate, in seconds. `on_stuck` is for
+    a delegate that hasn't released everything when the clearance ends: "exit" ends the process at once with status 70,
+    since other shards get its duties; "report" only writes to the log. `tls` is for a cluster with TLS.
 
-    Raises MinkaError: INVALID_ARGUMENT for arguments that aren't valid, INVALID_CONFIG for a mistake in the files of
-    TLS.
+    Raises MinkaError: INVALID_ARGUMENT for arguments that aren't valid, INVALID_CONFIG for a mistake in the TLS files.
     """
 
     name: Final[str]
@@ -68,7 +66,7 @@ class Shard:
         if on_stuck not in ("exit", "report"):
             raise invalid(f"on_stuck is {on_stuck!r}, not exit or report")
         endpoints, tls = given_or_resolved(endpoints, tls)
-        channel_credentials(tls)  # report a bad file now
+        channel_credentials(tls)  # raises an error at once if a file is bad
         self.name = default_name() if name is None else checked_shard(name)
         self._methods = methods_of(delegate)
         self._endpoints = checked_endpoints(endpoints)
@@ -92,17 +90,17 @@ class Shard:
         self._stop_asked = False
         self._lock = threading.Lock()
         self._running: asyncio.Task[None] | None = None
-        self._body: asyncio.Task[Any] | None = None  # that of `async with`, while it runs
+        self._body: asyncio.Task[Any] | None = None  # the task of `async with`, while its body runs
         self._body_cancelled = False
-        self._cancelled_before = 0  # the number of earlier requests to end it
+        self._cancelled_before = 0  # how often that task had been cancelled before
 
     async def run(self) -> None:
         """Host duties until `stop` was called and other shards have them. If the task is cancelled meanwhile,
         everything is released without waiting for the cluster. The event loop must not be closed before this returns.
 
-        While no node answers, or another process has the shard's name, it tries on for ever, and logs a WARNING to
-        `minka.duties`; so it does if nobody has created one of its pallets. Raises MinkaError when the cluster refuses
-        the shard for good, after everything is released here, and INVALID_ARGUMENT when called again.
+        While no node answers, or another process has the shard's name, the shard keeps trying, and logs a WARNING to
+        `minka.duties`. It logs one, too, if nobody has created one of its pallets. Raises MinkaError when the cluster
+        refuses the shard for good, after the delegate has released everything; and INVALID_ARGUMENT when called again.
         """
         if self._began:
             raise invalid("a shard runs once: make another one")
@@ -130,9 +128,9 @@ class Shard:
             await session.run()
 
     def stop(self, timeout: float = LEAVE_S) -> None:
-        """Begin to stop; any thread may call this. The cluster moves the duties away one after the other; each is
-        released here first. After `timeout` seconds, or at a second call, the remaining duties are released without
-        waiting for other shards. `run` returns when the delegate has released everything.
+        """Begin to stop; any thread may call this. The cluster moves the duties away one after the other; the delegate
+        releases each before another shard gets it. After `timeout` seconds, or at a second call, the delegate releases
+        all duties that are left at once. `run` returns when the delegate has released everything.
         """
         with self._lock:
             again, self._stop_asked = self._stop_asked, True
@@ -159,19 +157,19 @@ class Shard:
         if self._session is not None:
             self._session.handle(event)
         else:
-            self._machine.handle(event, boottime())  # the session tells it when it begins
+            self._machine.handle(event, boottime())  # the session sends the new pallets when it begins
 
     @property
     def duties(self) -> list[Duty]:
         """The duties for which the delegate may act, which includes those that it is taking or releasing now. Any
-        thread may ask.
+        thread may call this.
         """
         session = self._session
         return [] if session is None else session.duties()
 
     async def __aenter__(self) -> Self:
-        """Run until the body ends. If an error ends the shard before that, the body is cancelled, and the error is
-        raised at the end of the body, as with `asyncio.TaskGroup`.
+        """Host duties while the body of `async with` runs. If an error ends the shard before, the body is cancelled,
+        and the error is raised at its end, as with `asyncio.TaskGroup`.
         """
         body = asyncio.current_task()
         assert body is not None, "only a task can wait"
@@ -193,7 +191,7 @@ class Shard:
         assert self._body is not None, "__aenter__ came first"
         body, self._body = self._body, None
         if self._body_cancelled and body.uncancel() > self._cancelled_before and kind is asyncio.CancelledError:
-            return  # something else has cancelled it, too
+            return  # the body was cancelled from elsewhere, too
         self.stop()
         await self._running
 
@@ -211,12 +209,12 @@ def run_shard(
     on_stuck: Literal["exit", "report"] = "exit",
     call_timeout: float = 30.0,
 ) -> None:
-    """Host duties until SIGTERM or SIGINT; then they go to other shards, and each is released here first. A second
-    signal releases all of them without waiting for other shards. Coroutines of the delegate run on a loop of this
-    thread. `Shard` describes the arguments.
+    """Host duties until SIGTERM or SIGINT. Then the cluster moves the duties away one after the other; the delegate
+    releases each before another shard gets it. At a second signal the delegate releases all duties at once. Coroutines
+    of the delegate run on a loop of this thread. `Shard` describes the arguments.
 
     Raises MinkaError: the errors of `Shard` and its `run`, and INVALID_ARGUMENT on any thread but the main thread,
-    since only that one gets the signals.
+    since only the main thread gets signals.
     """
     if threading.current_thread() is not threading.main_thread():
         raise invalid("run_shard waits for signals on the main thread; elsewhere use Shard")
@@ -266,7 +264,7 @@ def _pass_on(ended: "concurrent.futures.Future[None]", waiting: "asyncio.Future[
 
 def _checked_grace(seconds: Any) -> float:
     if not isinstance(seconds, int | float) or not 0 <= seconds <= _MAX_GRACE_S:
-        raise invalid(f"a grace of {clipped(repr(seconds))}: must be seconds from 0 to {_MAX_GRACE_S:.0f}")
+        raise invalid(f"grace={clipped(repr(seconds))} isn't a time in seconds from 0 to {_MAX_GRACE_S:.0f}")
     return seconds
 
 
@@ -274,7 +272,7 @@ def _capacity_rows(pallets: Mapping[str, Capacity | None]) -> list[PalletCapacit
     if not isinstance(pallets, Mapping):
         raise invalid(f"pallets is {type(pallets).__name__}, not a mapping from names to a Capacity or None")
     if not 1 <= len(pallets) <= MAX_PALLETS:
-        raise invalid(f"{len(pallets)} pallets: a shard takes the duties of 1 to {MAX_PALLETS:,}")
+        raise invalid(f"{len(pallets)} pallets are given; a shard takes the duties of 1 to {MAX_PALLETS:,}")
     return [_capacity_row(checked_pallet(pallet), capacity) for pallet, capacity in pallets.items()]
 
 

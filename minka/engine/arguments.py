@@ -11,7 +11,7 @@ from minka.errors import Code, MinkaError
 
 _Item = TypeVar("_Item")
 
-MAX_SECONDS: Final = 10**12  # 30,000 years; a timedelta can't be much longer
+MAX_SECONDS: Final = 10**12  # over 30,000 years, longer than any timedelta needs to be
 
 
 def invalid(message: str) -> MinkaError:
@@ -20,14 +20,14 @@ def invalid(message: str) -> MinkaError:
 
 
 def checked_timeout(seconds: Any, name: str = "timeout") -> float:
-    """The argument `name`, a time in seconds. Only numbers can be compared; the limit is that of messages to nodes."""
+    """The argument `name`, a positive time in seconds. The limit is the most that a message to a node can hold."""
     if not isinstance(seconds, int | float) or not 0 < seconds <= MAX_SECONDS:
         raise invalid(f"{name}={clipped(repr(seconds))} isn't a positive time in seconds, up to {MAX_SECONDS:,}")
     return seconds
 
 
 def items(given: Iterable[_Item], wanted: str) -> Iterator[_Item]:
-    """The items of a caller's argument. A str or bytes is refused: its parts would count as items."""
+    """The items of a caller's argument. This refuses str and bytes, whose characters would count as items."""
     if not isinstance(given, str | bytes):
         with contextlib.suppress(TypeError):
             return iter(given)
@@ -45,7 +45,7 @@ def checked_text(given: Any, what: str, problem_of: Callable[[str], str]) -> str
 
 
 def utf8(text: str, what: str) -> bytes:
-    """The UTF-8 form of the text. `what` says what it is."""
+    """The UTF-8 form of the text. `what` is the text's name in an error."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:

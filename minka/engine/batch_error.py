@@ -11,7 +11,7 @@ from minka.errors import Code, MinkaError, kind_of
 _MAX_SHOWN: Final = 4
 _MAX_KEY_CHARS: Final = 40
 
-# If a batch failed with several codes, the code that needs most work of the reader comes first.
+# If keys of a batch failed with different codes, the first of these that occurred is the error's code.
 _GRAVEST: Final = (
     Code.OUTCOME_UNKNOWN,
     Code.DEADLINE_EXCEEDED,
@@ -23,7 +23,7 @@ _GRAVEST: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Keys of a batch that failed together."""
+    """Keys of a batch that failed at one node with one error."""
 
     keys: tuple[bytes, ...]
     node: str  # "": no node was asked
@@ -41,10 +41,10 @@ class BatchError(MinkaError):
     """Some keys of a batch failed; the others were done. `code` is the gravest of the failures' codes.
 
     A BatchError is also an instance of its code's class: `except minka.Unavailable` catches it if all failed keys may
-    work in a moment.
+    succeed in a moment.
     """
 
-    failures: Final[tuple[Failure, ...]]  # one for all keys that failed together
+    failures: Final[tuple[Failure, ...]]  # one for each set of keys that failed together
 
     def __new__(cls, failures: Sequence[Failure], key_count: int) -> Self:
         """An instance of the class for the gravest code."""
@@ -71,8 +71,8 @@ class BatchError(MinkaError):
 
 
 def _gravest(failures: Sequence[Failure]) -> Code:
-    """The worst code after which a write may have been done, if there is one; else a code that can't be retried, if
-    there is one.
+    """The first code of `_GRAVEST` that occurred; if none did, a code that can't be retried; if there is none, any
+    code.
     """
     codes = [failure.error.code for failure in failures]
     lasting = (code for code in codes if not code.info.retriable)
@@ -83,7 +83,7 @@ _OF_KIND: Final[dict[type[MinkaError], type[BatchError]]] = {}
 
 
 def _of_kind(kind: type[MinkaError]) -> type[BatchError]:
-    """A class that is both a BatchError and of this kind. Only one is made for each kind."""
+    """A class that is both a BatchError and of this kind; always the same one for the same kind."""
     if kind not in _OF_KIND:
         _OF_KIND[kind] = type("BatchError", (BatchError, kind), {"__module__": __name__, "__doc__": BatchError.__doc__})
     return _OF_KIND[kind]

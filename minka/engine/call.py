@@ -1,5 +1,5 @@
-"""One call of the library's user. It is divided into parts. Each part is sent to the node that leads its partition,
-again and again until a node has taken it.
+"""One call of the library's user, divided into parts. The client sends each part to the node that leads the part's
+partition, and repeats it until a node has taken it.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from minka.wire.kv_frames import WRITING, Op, ScanBody, ScanPage
 
 @dataclass(slots=True, eq=False)
 class Part:
-    """One call's operations on one partition: sent, refused or answered as a whole.
+    """One call's operations on one partition. A node answers or refuses a part as a whole.
 
     `open` becomes false when the part is answered, given up, or replaced by another try; later answers are ignored.
     """
@@ -27,18 +27,18 @@ class Part:
     call: "Call"
     place: int
     keys: list[bytes]
-    values: list[Any] | None  # by position: bytes or None, for OPERATE an Operation; None for a read
-    size: int  # bytes of keys and values, roughly
+    values: list[Any] | None  # one for each key: bytes or None, or an Operation for OPERATE; None for a read
+    size: int  # about the bytes of keys and values
     alone: bool = False  # it wants a frame of its own
     attempts: int = 0
     route: Route | None = None  # the route by which it was last sent
     node: str = ""
     address: str = ""
     sent: bool = False
-    waits: bool = False  # until it is sent again
+    waits: bool = False  # True until it is sent again
     open: bool = True
     error: MinkaError | None = None  # the last refusal
-    scan: ScanBody | None = None  # then there are no keys
+    scan: ScanBody | None = None  # of a part of a scan, which has no keys
 
     def find_route(self) -> Route | None:
         """The route to the part's partition; None while it isn't known."""
@@ -67,7 +67,7 @@ class Client(Protocol):
         """The calls under way."""
 
     def send(self, part: Part) -> None:
-        """Give the part to the stream of the node that it is for."""
+        """Give the part to the stream of the node that should answer it."""
 
     def has_newer_route(self, part: Part) -> bool:
         """True if a newer row than the one by which the part was sent names a leader."""
@@ -77,13 +77,13 @@ class Client(Protocol):
 
 
 class Call:
-    """Parts under way towards one result, with one deadline."""
+    """A call's parts under way, its deadline and its result."""
 
     def __init__(self, client: Client, routes: KeyspaceRoutes, op: Op, timeout: float, deadline: float) -> None:
         self.op: Final = op
         self.routes: Final = routes
         self.deadline: Final = deadline  # by the loop's clock
-        # The answers: a value or None, for READ_VERSIONED a Versioned or None, for OPERATE an Outcome.
+        # The answers by key: a value or None; of READ_VERSIONED a Versioned or None; of OPERATE an Outcome.
         self.found: Final[dict[bytes, Any]] = {}
         self.age_ms = 0  # the greatest age of these answers
         self.page: ScanPage | None = None  # the answer to a scan
@@ -94,11 +94,11 @@ class Call:
         self._done: asyncio.Future[None] = client.loop.create_future()
 
     def add(self, place: int, keys: list[bytes], values: list[Any] | None, size: int, *, alone: bool = False) -> None:
-        """Put a part on its way."""
+        """Send a part."""
         self._add(Part(self, place, keys, values, size, alone))
 
     def add_scan(self, scan: ScanBody) -> None:
-        """Put a scan on its way."""
+        """Send a scan."""
         self._add(Part(self, 0, [], None, 0, alone=True, scan=scan))
 
     def _add(self, part: Part) -> None:
@@ -139,7 +139,9 @@ class Call:
             raise error_of_one(failure) if key_count <= 1 else BatchError(self._failures, key_count)
 
     def answered(self, part: Part, values: Sequence[object] | None, age_ms: int = 0) -> None:
-        """Take a node's answer: `values` by position, at most `age_ms` milliseconds old."""
+        """Take a node's answer: a value for each key of the part, at most `age_ms` milliseconds old; None for
+        a write.
+        """
         if part.open:
             if values is not None:
                 assert len(values) == len(part.keys), f"{len(values)} values for {len(part.keys)} keys"
@@ -192,13 +194,13 @@ class Call:
         self._client.loop.call_later(delay_s(part.attempts, self._client.rng), self.send_again, part)
 
     def send_again(self, part: Part) -> None:
-        """Send a part that waits. A part that was sent meanwhile, is over, or has too little time, is left alone."""
+        """Send a part that waits, unless it was sent meanwhile, is over, or has too little time left."""
         if part.open and part.waits and self._client.loop.time() <= last_send(self.deadline, self._timeout):
             part.waits = False
             self._client.send(part)
 
     def _read_apart(self, part: Part) -> None:
-        """The values are too large for one answer: read them apart from other parts, then in halves."""
+        """Repeat a read whose values are too large for one answer: first apart from other parts, then in halves."""
         self._replace(part)
         middle = len(part.keys) // 2 if part.alone else 0
         for keys in (part.keys[:middle], part.keys[middle:]):

@@ -1,7 +1,7 @@
 """The dates between which certificates are valid.
 
-The standard library gives these dates for a peer's certificate or an authority's, but not for this side's own, and a
-library for X.509 would be a dependency just for two dates. The dates are at a fixed place (RFC 5280, section 4.1), and
+The standard library gives these dates for a peer's certificate or an authority's, but not for this side's own, and an
+X.509 library would be a large dependency for two dates. The dates are at a fixed place (RFC 5280, section 4.1), and
 OpenSSL has checked the files before they are read here.
 """
 
@@ -23,13 +23,13 @@ class Validity(NamedTuple):
 
 
 def validities(pem: bytes) -> list[Validity]:
-    """The validity of each certificate in the file. Raises ValueError for one that can't be read."""
+    """The validity of each certificate in the file. Raises ValueError for a certificate that can't be read."""
     return [_validity(binascii.a2b_base64(body)) for body in _PEM.findall(pem)]
 
 
 def first_expiry(pem: bytes) -> float:
-    """The time at which the first of the file's certificates expires, in seconds since 1970. Infinite if the file has
-    none. Raises ValueError for a certificate that can't be read.
+    """The earliest time at which one of the file's certificates expires, in seconds since 1970. It is infinite if the
+    file has none. Raises ValueError for a certificate that can't be read.
     """
     return min((one.ends for one in validities(pem)), default=float("inf"))
 
@@ -38,13 +38,13 @@ def _validity(der: bytes) -> Validity:
     fields = _fields(_fields(_fields(der)[0][1])[0][1])
     if fields[0][0] == _VERSION:
         fields.pop(0)
-    times = _fields((fields[3:4] or [(0, b"")])[0][1])  # after serial number, algorithm and issuer
+    times = _fields((fields[3:4] or [(0, b"")])[0][1])  # the dates come after serial number, algorithm and issuer
     return Validity(_time(*times[0]), _time(*times[-1]))
 
 
 def _time(tag: int, text: bytes) -> float:
     if tag not in (_UTC_TIME, _GENERALIZED_TIME):
-        raise ValueError(f"no time: tag {tag}")
+        raise ValueError(f"a date has the tag {tag}, which isn't a time's")
     digits = text.decode("ascii")
     if tag == _UTC_TIME:  # the year has two digits: 50 to 99 are 19xx
         digits = ("19" if digits[:2] >= "50" else "20") + digits
@@ -52,7 +52,7 @@ def _time(tag: int, text: bytes) -> float:
 
 
 def _fields(der: bytes) -> list[tuple[int, bytes]]:
-    """The elements of a DER sequence's content: tag and content. Raises ValueError when there is none."""
+    """The tag and content of each element of a DER sequence. Raises ValueError if there is none."""
     found = list(_parts(der))
     if not found:
         raise ValueError("no certificate")
@@ -64,11 +64,11 @@ def _parts(der: bytes) -> Iterator[tuple[int, bytes]]:
     while place < len(der):
         tag, length = der[place], int.from_bytes(der[place + 1 : place + 2])
         place += 2
-        if length & 0x80:  # this many bytes hold the length
+        if length & 0x80:  # the low bits are the number of bytes that hold the length
             size = length & 0x7F
             length = int.from_bytes(der[place : place + size])
             place += size
         if place + length > len(der):
-            raise ValueError("cut off")
+            raise ValueError("the certificate is cut off")
         yield tag, der[place : place + length]
         place += length

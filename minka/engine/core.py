@@ -34,11 +34,11 @@ from minka.wire.kv_frames import WRITING, Op
 
 MAX_CALLS: Final = 100_000
 _CONNECT_TIMEOUT_S: Final = 2.0
-_TABLE_TIMEOUT_S: Final = 1.0  # the time for one node to give its table
+_TABLE_TIMEOUT_S: Final = 1.0  # the most time for one node to give its table
 _HEDGE_S: Final = 0.1  # after this time without an answer the next node is asked, too
-_MAX_ASKED: Final = 5  # nodes asked for the table in one refresh, once there is one
-_REFRESH_GAP_S: Final = 0.03  # between two refreshes
-_KEYSPACE_TRIES: Final = 7  # refreshes in about 0.5 s before a keyspace counts as unknown: a node may lag a little
+_MAX_ASKED: Final = 5  # the most nodes asked in one refresh, once the client has a table
+_REFRESH_GAP_S: Final = 0.03  # the least time between two refreshes
+_KEYSPACE_TRIES: Final = 7  # then a keyspace counts as unknown; 7 take about 0.5 s, since nodes may lag
 # After one of these codes, a client without a table asks again until its call's deadline: a node is there, but is slow
 # or has no table yet. All other codes mean that addresses or certificates are wrong.
 _ASKED_AGAIN: Final = (Code.NO_CONTROLLER, Code.DEADLINE_EXCEEDED)
@@ -46,7 +46,7 @@ _log: Final = logging.getLogger("minka")
 
 
 class Core:
-    """The part of a client that belongs to its event loop; it is made with the first call."""
+    """The part of a client that its handles share. It belongs to the event loop of the first call."""
 
     loop: asyncio.AbstractEventLoop
 
@@ -59,19 +59,20 @@ class Core:
         self._tls: Final = tls.client_context(tls.read()) if tls is not None else None
         self._refresh_interval = refresh_interval
         self._channels: dict[str, grpc.aio.Channel] = {}
-        self._streams: dict[tuple[str, str], NodeStream] = {}  # by the addresses of a node
+        self._streams: dict[tuple[str, str], NodeStream] = {}  # by a node's two addresses
         self._has_table = False
         self._refresh: asyncio.Task[MinkaError | None] | None = None
         self._refreshed_at = float("-inf")
         self._wanted: Final = Wanted()
-        self._wants_newer = False  # rows than are here, and not only those that are missing
-        self._fetches_newer = False  # now
+        self._wants_newer = False  # fetch newer rows of what is here, too, not only missing rows
+        self._fetches_newer = False  # such a fetch is under way
         self._timer: asyncio.TimerHandle | None = None
         self._state = "new"
 
     async def begin(self, name: str, op: Op, timeout: float) -> Call:
         """Begin a call on a keyspace; fetch the table first if the keyspace isn't known. Raises UNKNOWN_KEYSPACE,
-        UNREACHABLE, DEADLINE_EXCEEDED, OVERLOADED, and INVALID_ARGUMENT for a client that is closed or another loop's.
+        UNREACHABLE, DEADLINE_EXCEEDED, OVERLOADED, and INVALID_ARGUMENT if the client is closed or belongs to another
+        loop.
         """
         if self._state != "open" or asyncio.get_running_loop() is not self.loop:
             self._open()
@@ -118,7 +119,7 @@ class Core:
         self.loop.call_soon(part.call.refused, part, why)
 
     def _lacks_row(self, part: Part) -> bool:
-        """True if the partition's row is yet to come; then the part waits for the row."""
+        """True if the partition's row hasn't come yet; then the part waits for the row."""
         routes = part.call.routes
         if not isinstance(routes, HashRoutes) or not self._wanted.need_slot(routes.name, part.place):
             return False
@@ -135,12 +136,12 @@ class Core:
             return ""
         if part.call.op is not Op.READ_STALE or not route.readable:
             return route.leader
-        others = [node for node in route.readable if node != part.node]  # other than the one that was tried
+        others = [node for node in route.readable if node != part.node]  # without the node that was tried
         return self.rng.choice(others or route.readable)
 
     def has_newer_route(self, part: Part) -> bool:
-        """True if a leader is named by a newer row than the one by which the part was sent, or by another partition's
-        row.
+        """True if a row names a leader, and the row is newer than the one by which the part was sent, or another
+        partition's.
         """
         route, old = part.find_route(), part.route
         if route is None or not route.leader or old is None:
@@ -148,7 +149,7 @@ class Core:
         return route.partition_id != old.partition_id or route.partition_epoch > old.partition_epoch
 
     def has_moved(self, part: Part) -> bool:
-        """True if the node to which the part was sent can no longer answer it, as far as is known now."""
+        """True if, by the present table, the node to which the part was sent can no longer answer it."""
         route = part.find_route()
         if part.call.op is Op.READ_STALE:
             return route is not None and bool(route.readable) and part.node not in route.readable
@@ -168,7 +169,8 @@ class Core:
 
     def _on_quiet(self, address: str) -> None:
         """A node is silent: find out which nodes lead its partitions now. Once other nodes lead them, reads no longer
-        wait for the silent node. Writes still do while the controller hears that node, since it will then answer them.
+        wait for the silent node. Writes still wait as long as the controller hears that node, since the node will then
+        answer them.
         """
         if self._state == "closed":
             return
@@ -192,7 +194,7 @@ class Core:
         self._state = "open"
 
     async def _look_for(self, name: str, deadline: float) -> None:
-        """Refresh until the keyspace is there, or counts as unknown since enough tables lacked it."""
+        """Refresh until the keyspace is there. It counts as unknown once `_KEYSPACE_TRIES` tables have lacked it."""
         missing_from, error = 0, None
         self._wanted.need(name)
         for attempt in itertools.count(1):
@@ -200,13 +202,13 @@ class Core:
             await asyncio.wait([refresh], timeout=deadline - self.loop.time())
             if self._state == "closed":
                 raise MinkaError(Code.UNREACHABLE, "the client was closed")
-            if not refresh.done() or self.loop.time() >= deadline:  # a timer may ring a little early
+            if not refresh.done() or self.loop.time() >= deadline:  # a timer may end a little early
                 why = f": {clipped(error.message)}" if error is not None else ""
                 raise MinkaError(Code.DEADLINE_EXCEEDED, f"no partition table in time{why}")
             error = refresh.result()
             if self._wanted.has(name):
                 return
-            if error is not None and _is_final(error) and not self._wanted.lacks(name):  # so that was refused
+            if error is not None and _is_final(error) and not self._wanted.lacks(name):  # so this keyspace was refused
                 raise error
             missing_from += error is None and not self.table.knows(name)
             if missing_from == _KEYSPACE_TRIES:
@@ -233,9 +235,9 @@ class Core:
             if _is_final(error):
                 _log.warning("the partition table can't be used: %s", error)
         except (asyncio.CancelledError, GeneratorExit):
-            goes_on = False  # the client ends, or its loop
+            goes_on = False  # the client or its loop is ending
             raise
-        finally:  # also after an unforeseen error: a refresh that stayed would be the last one
+        finally:  # also after an unforeseen error: if `_refresh` stayed set, no other would begin
             self._refreshed_at = self.loop.time()
             self._refresh, self._fetches_newer = None, False
             if goes_on:
@@ -243,7 +245,7 @@ class Core:
         return error
 
     def _plan_refresh(self) -> None:
-        """Refresh the table at once if newer rows are wanted already, and again after the usual interval."""
+        """Refresh the table at once if a call wants newer rows already, and again after the usual interval."""
         if self._wants_newer:
             self._fetch_soon("")
         if self._timer is not None:
@@ -252,7 +254,7 @@ class Core:
         self._timer = self.loop.call_later(after, self.refresh_soon)
 
     async def _fetch(self, avoid: str) -> bool:
-        """Fetch the missing rows, and newer ones if they are wanted; return True if any route changed."""
+        """Fetch the missing rows, and also newer rows if a call wants them; return True if any route changed."""
         wants_newer = self._fetches_newer = self._wants_newer
         self._wants_newer = changed = False
         if (missing := self._wanted.missing()) is not None:
@@ -264,7 +266,9 @@ class Core:
         return changed
 
     async def _fetch_missing(self, missing: admin_pb2.GetTableRequest, avoid: str) -> bool:
-        """Fetch the missing rows; return True if any route changed. A keyspace whose rows are refused is forgotten."""
+        """Fetch the missing rows; return True if any route changed. If a node refuses the rows of a keyspace, forget
+        the keyspace.
+        """
         try:
             table = (await self._fetch_table(missing, avoid)).table
         except MinkaError as error:
@@ -279,7 +283,7 @@ class Core:
         return changed
 
     async def _fetch_one_by_one(self, missing: admin_pb2.GetTableRequest, avoid: str) -> bool:
-        """Fetch the rows of each keyspace apart: if one is refused, the others still come."""
+        """Fetch the rows of each keyspace in a request of its own: if a node refuses one, the others still come."""
         changed, refusal = False, None
         for keyspace in missing.keyspaces:
             alone = admin_pb2.GetTableRequest(keyspaces=[keyspace], accepts_zlib=missing.accepts_zlib)
@@ -294,7 +298,7 @@ class Core:
         return changed
 
     async def _fetch_table(self, request: admin_pb2.GetTableRequest, avoid: str) -> admin_pb2.GetTableResponse:
-        """The first node's answer: its table, the changes since this client's table, or nothing newer."""
+        """The first answer of any node: its table, the changes since this client's table, or nothing newer."""
         addresses = list(dict.fromkeys([*self._endpoints, *self.table.addresses()]))
         self.rng.shuffle(addresses)
         addresses.sort(key=lambda address: address == avoid)
@@ -303,7 +307,7 @@ class Core:
         asked: dict[asyncio.Task[admin_pb2.GetTableResponse], str] = {}
         try:
             while waiting or asked:
-                if waiting:  # the last one was slow, or refused
+                if waiting:  # the node that was asked last is slow, or refused
                     address = waiting.pop()
                     asked[self.loop.create_task(self._ask_for_table(address, request))] = address
                 done, _ = await asyncio.wait(
@@ -335,7 +339,7 @@ class Core:
         return [part for part in reads if self.has_moved(part)]
 
     def _rerouted(self) -> list[Part]:
-        """The parts that wait to be sent again although a newer row already names the node."""
+        """The parts that wait to be sent again, and need not wait: a newer row names a leader."""
         waiting = (part for call in self.calls for part in call.parts if part.waits)
         return [part for part in waiting if self.has_newer_route(part)]
 

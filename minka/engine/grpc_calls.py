@@ -45,12 +45,12 @@ _HINTS: Final = (
 
 
 def channel_options(connect_timeout_s: float) -> list[tuple[str, int]]:
-    """Options of a channel whose attempts to connect give up after `connect_timeout_s` (gRPC's own default is 20)."""
+    """Options of a channel whose attempts to connect end after `connect_timeout_s` (gRPC's default is 20 s)."""
     return [
-        ("grpc.min_reconnect_backoff_ms", max(1, int(connect_timeout_s * 1000))),  # it also bounds the attempt itself
+        ("grpc.min_reconnect_backoff_ms", max(1, int(connect_timeout_s * 1000))),  # also the most time of an attempt
         ("grpc.initial_reconnect_backoff_ms", 50),
         ("grpc.max_reconnect_backoff_ms", 1000),
-        ("grpc.use_local_subchannel_pool", 1),  # a new channel connects, even if others in the process just failed
+        ("grpc.use_local_subchannel_pool", 1),  # so a new channel connects even if others have just failed
         ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
         ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
         ("grpc.enable_http_proxy", 0),  # nodes are reached directly, even if the environment has a proxy for the web
@@ -58,7 +58,7 @@ def channel_options(connect_timeout_s: float) -> list[tuple[str, int]]:
 
 
 def channel_credentials(tls: Tls | None) -> grpc.ChannelCredentials | None:
-    """The credentials for a channel with these certificates; None for one without TLS. Raises INVALID_CONFIG, and
+    """The credentials for a channel with these certificates; None for a channel without TLS. Raises INVALID_CONFIG, and
     INVALID_ARGUMENT for anything but a Tls.
     """
     if tls is None:
@@ -95,14 +95,14 @@ def aio_channel(
 
 
 def checked_endpoints(endpoints: Sequence[str]) -> tuple[str, ...]:
-    """The endpoints without repetitions. Raises INVALID_ARGUMENT for one that isn't `host:port`, or for none."""
+    """The endpoints without repetitions. Raises INVALID_ARGUMENT if one isn't `host:port`, or if there is none."""
     if isinstance(endpoints, str):
         raise MinkaError(Code.INVALID_ARGUMENT, f"endpoints is one string, not a list of them: {endpoints!r}")
     if not isinstance(endpoints, Iterable):
         raise MinkaError(Code.INVALID_ARGUMENT, f"endpoints is {type(endpoints).__name__}, not a list of strings")
     checked = dict.fromkeys(map(_checked_endpoint, endpoints))
     if not checked:
-        text = "no endpoint is given: name host:port of a node, or none at all, for MINKA_ENDPOINTS or the context"
+        text = "endpoints is empty: give host:port of a node, or leave it out for MINKA_ENDPOINTS or the context"
         raise MinkaError(Code.INVALID_ARGUMENT, text)
     return tuple(checked)
 
@@ -144,12 +144,12 @@ def error_from_call(error: grpc.RpcError, address: str, *, repeatable: bool) -> 
 _WRONG_NODE: Final = {
     *(Code.UNREACHABLE, Code.DEADLINE_EXCEEDED, Code.NO_CONTROLLER, Code.NOT_CONTROLLER),
     *(Code.NO_CLEARANCE, Code.SHUTTING_DOWN),
-}  # a node that is the wrong one to ask answers these; every other refusal is the result of the request
+}  # with these codes only the choice of the node was wrong; every other refusal is the result of the request
 
 
 def unreachable(tried: Mapping[str, MinkaError]) -> MinkaError:
-    """One error for a request that none of the addresses in `tried` took; it names each with its reason. It is
-    UNREACHABLE only if no node answered, or the others are stopping.
+    """One error for a request that none of the addresses in `tried` took. It names each address with its reason. The
+    code is UNREACHABLE only if each node gave no answer or is stopping.
     """
     reasons = "; ".join(_with_address(address, error) for address, error in tried.items())
     codes = {error.code for error in tried.values()}
@@ -162,10 +162,10 @@ def unreachable(tried: Mapping[str, MinkaError]) -> MinkaError:
         text = f"no node took the request; perhaps too few are up ({up}): {reasons}"
     for code in (Code.DEADLINE_EXCEEDED, Code.NO_CONTROLLER, Code.NOT_CONTROLLER, Code.NO_CLEARANCE):
         if code in codes:
-            # The active controller that was named did not answer, and nobody knows another one.
+            # The active controller that the nodes named did not answer, and no node knows another one.
             return MinkaError(Code.NO_CONTROLLER if code is Code.NOT_CONTROLLER else code, text)
     if list(tried) == [DEFAULT_ENDPOINT]:
-        text += f" ({DEFAULT_ENDPOINT} is asked without endpoints, MINKA_ENDPOINTS, a context and a playground)"
+        text += f" ({DEFAULT_ENDPOINT} is the default: no endpoints, MINKA_ENDPOINTS, context or playground are set)"
     return MinkaError(codes.pop() if len(codes) == 1 else Code.UNREACHABLE, text)
 
 
@@ -175,8 +175,8 @@ def clipped(text: str) -> str:
 
 
 def _cause(text: str) -> str:
-    """The last part of gRPC's chain of reasons, such as "Connection refused", with a hint if TLS is the reason."""
-    # A handshake's chain ends with ": OK", which says nothing.
+    """The last reason in gRPC's text, such as "Connection refused", with a hint if TLS or the port is the reason."""
+    # The reasons of a failed handshake end with ": OK", which isn't a reason.
     last = text.removesuffix(": OK").rpartition(": ")[2].rstrip("].") or text
     hint = next((f" ({hint})" for sign, hint in _HINTS if sign in text), "")
     return clipped(last) + hint

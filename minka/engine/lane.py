@@ -1,4 +1,4 @@
-"""Reads or writes on their way to one node: a queue, from which frames are filled, and the frames under way."""
+"""Reads or writes on their way to one node: a queue of parts, and the frames under way, which have left the queue."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -27,10 +27,10 @@ from minka.wire.kv_frames import (
     encode,
 )
 
-FRAME_BYTES: Final = 1024 * 1024  # a frame is closed when it has reached this; one group may exceed it
+FRAME_BYTES: Final = 1024 * 1024  # a frame that has reached this size gets no more groups
 MAX_FRAMES_UNDER_WAY: Final = 8  # fewer would leave the node idle, more would make frames small and many
 MAX_QUEUED_BYTES: Final = 64 * 1024 * 1024
-_PART_BYTES: Final = 64  # the bytes that a part costs besides its keys and values
+_PART_BYTES: Final = 64  # a part counts as this many bytes besides its keys and values
 
 # Parts of one group have the same key: the partition, its generation, and 0. A part that wants its own frame has its
 # own number in place of 0.
@@ -46,7 +46,7 @@ class _Frame:
 
 
 class Lane:
-    """The queue of one op. Each op has its own, so that no read waits for a disk or a paused partition.
+    """The queue of one op. Each op has its own queue, so that no read waits behind writes, which wait for disks.
 
     Parts that are added before the next frame is taken travel together: those of one partition are one group, and the
     groups are one frame.
@@ -60,12 +60,12 @@ class Lane:
 
     @property
     def can_send(self) -> bool:
-        """True if a frame is to be taken now."""
+        """True if the next frame can be sent now."""
         return bool(self._queue) and len(self._under_way) < MAX_FRAMES_UNDER_WAY
 
     @property
     def is_waiting(self) -> bool:
-        """True if an answer is due."""
+        """True if frames are under way, which should be answered."""
         return bool(self._under_way)
 
     @property
@@ -81,7 +81,7 @@ class Lane:
         self._queued_bytes += part.size + _PART_BYTES
 
     def next_frame(self, number: int, now: float) -> Request | None:
-        """The next frame of queued parts, with this id; None if nobody waits for any of them."""
+        """The next frame of queued parts, with this id; None if no call waits for the parts any longer."""
         groups: list[Group] = []
         parts_of: list[list[Part]] = []
         size, deadline = 0, 0.0
@@ -105,7 +105,9 @@ class Lane:
         return Request(number, timeout_ms, groups)
 
     def receive(self, response: Response) -> bool:
-        """Hand out the results of a frame; False if it isn't under way here. Raises msgspec.DecodeError."""
+        """Give the results of a frame to its calls; return False if the frame isn't under way here. Raises
+        msgspec.DecodeError.
+        """
         frame = self._under_way.get(response.id)
         if frame is None:
             return False
@@ -151,7 +153,7 @@ class Lane:
 
 def _body(op: Op, parts: list[Part]) -> bytes:
     if op is Op.SCAN:
-        return encode(parts[0].scan)  # each alone
+        return encode(parts[0].scan)  # a scan has a group of its own
     keys = parts[0].keys if len(parts) == 1 else [key for part in parts for key in part.keys]
     if op not in WRITING:
         return encode(keys)
@@ -177,14 +179,14 @@ def _hand_out(op: Op, parts: list[Part], result: GroupResult) -> None:
         values, age_ms = _found(op, result.body or b"")
         start = 0
         if len(values) != sum(len(part.keys) for part in parts):
-            raise msgspec.DecodeError(f"{len(values)} values are not what was asked for")
+            raise msgspec.DecodeError(f"{len(values)} values don't fit the keys that were asked for")
         for part in parts:
             part.call.answered(part, values[start : start + len(part.keys)], age_ms)
             start += len(part.keys)
 
 
 def _found(op: Op, body: bytes) -> tuple[Sequence[object], int]:
-    """The results of a group, by position, and their greatest age in milliseconds."""
+    """The results of a group, one for each key, and their greatest age in milliseconds."""
     if op is Op.READ:
         return decode_values(body), 0
     if op is Op.OPERATE:

@@ -1,8 +1,8 @@
-"""When it is too late to repeat a request that was refused. Pure."""
+"""The time from which a refused request isn't repeated. Pure."""
 
 from typing import Final
 
-_ANSWER_S: Final = 0.2  # a request is answered in less, unless something hangs
+_ANSWER_S: Final = 0.2  # a node answers within this time, unless something hangs
 
 
 def last_send(deadline: float, timeout: float) -> float:

@@ -2,8 +2,8 @@
 thread.
 
 All event loops of a process share one poller in grpc.aio. The loop that the poller wakes handles the events of all
-loops. An event for a closed loop fails with "Event loop is closed", and later events in the queue are not handled: the
-other clients stall. So each loop here is made at its first use, and never closed.
+loops. If the loop of an event is closed, handling it fails with "Event loop is closed", and the events after it are
+lost, so that other clients stall. Therefore each loop here is made at its first use, and never closed.
 """
 
 import asyncio
@@ -31,13 +31,13 @@ os.register_at_fork(before=_making.acquire, after_in_parent=_making.release, aft
 
 
 class SharedLoop:
-    """The loop and its thread, which ends with the process."""
+    """An event loop and its thread, which both end with the process."""
 
     def __init__(self, name: str) -> None:
         self.loop: Final = _new_event_loop()
         self.thread: Final = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
         self.thread.start()
-        # This object is kept for ever: otherwise the last channel to be freed, on any thread, would shut the poller
+        # This object is never freed. Without it, the last channel that is freed, on any thread, would shut the poller
         # down.
         asyncio.run_coroutine_threadsafe(_hold_grpc(), self.loop).result()
         # This finalizer is made before those of clients, so when the interpreter ends it is called after them.
@@ -52,7 +52,7 @@ class AsyncClosable(Protocol):
 
 
 class ClientLoop:
-    """One client's part of the shared loop: its calls, and its end."""
+    """A synchronous client's access to the shared loop. It knows the client's calls under way."""
 
     def __init__(self) -> None:
         self._shared: Final = _shared_loop()
@@ -61,8 +61,8 @@ class ClientLoop:
         self._stopping = False
 
     def run(self, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
-        """Run the coroutine on the loop's thread and wait for its result here. Raises its errors, and INVALID_ARGUMENT
-        for a client that is closed.
+        """Run the coroutine on the loop's thread, and wait for its result on this thread. Raises its errors, and
+        INVALID_ARGUMENT if the client is closed.
         """
         try:
             future = self._begin(coroutine)
@@ -72,7 +72,7 @@ class ClientLoop:
         try:
             return future.result()
         except BaseException:
-            future.cancel()  # this thread was interrupted: nobody waits now
+            future.cancel()  # this thread was interrupted, so nobody waits for the result
             raise
         finally:
             self._calls.discard(future)
@@ -89,8 +89,8 @@ class ClientLoop:
         return future
 
     def stop(self, client: AsyncClosable, process: int) -> None:
-        """Close the client, and answer callers that wait in other threads. `process`: the id of the process that made
-        the client; in a child that was forked from it there is nothing to close.
+        """Close the client, and answer callers that wait in other threads. `process` is the id of the process that made
+        the client; in a child that was forked from it, this does nothing.
         """
         if process != os.getpid():
             return
@@ -98,7 +98,7 @@ class ClientLoop:
             self._stopping = True
             closing = asyncio.run_coroutine_threadsafe(client.close(), self._shared.loop)
             calls = list(self._calls)
-        if threading.current_thread() is self._shared.thread:  # the garbage collector found the client here
+        if threading.current_thread() is self._shared.thread:  # the garbage collector's call: this thread can't wait
             return
         closing.result(_CLOSE_TIMEOUT_S)
         for call in concurrent.futures.wait(calls, _CLOSE_TIMEOUT_S / 2).not_done:
@@ -128,6 +128,6 @@ def _end(loop: asyncio.AbstractEventLoop, thread: threading.Thread, process: int
 def _new_event_loop() -> asyncio.AbstractEventLoop:
     try:
         import uvloop
-    except ImportError:  # not on every platform, and only makes clients faster
+    except ImportError:  # it isn't there on every platform, and only makes clients faster
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()

@@ -1,7 +1,7 @@
-"""The messages of protos as the library's own dataclasses, whose fields have the names of the messages' fields. The
-type of a dataclass's field says how it is read: a `datetime` named `since` is the message's `since_ms`, a `Word` its
-enum, a tuple its repeated field, a dataclass the message in it, `… | None` an optional field. The caller gives the
-fields that the message doesn't have.
+"""Reads Protobuf messages into the library's own dataclasses, whose fields have the names of the messages' fields. The
+type of a dataclass's field says how it is read: a `datetime` named `since` from the message's `since_ms`, a `Word` from
+an enum, a tuple from a repeated field, a dataclass from a message within, `… | None` from an optional field. The caller
+gives the fields that the message doesn't have.
 """
 
 import dataclasses
@@ -19,14 +19,14 @@ from minka.engine.arguments import invalid
 from minka.engine.grpc_calls import clipped
 
 _Record = TypeVar("_Record")
-_Read = Callable[[Any], Any]  # from the message to the value of one field
+_Read = Callable[[Any], Any]  # reads the value of one field from the message
 
 _SCALARS: Final = (str, bytes, bool, int, float)
 
 
 class Word(StrEnum):
     """An enum of the protos: BALANCER_KIND_ROUND_ROBIN is `BalancerKind.ROUND_ROBIN`, and "round_robin". A member that
-    a newer node has sent reads as UNKNOWN.
+    only newer versions know reads as UNKNOWN.
     """
 
     @classmethod
@@ -106,7 +106,7 @@ def checked_number(enum: Any, words: type[Word], given: Any, name: str) -> Any:
     known = words(given)
     if known.value == "unknown":
         allowed = ", ".join(one for one in words if one.value != "unknown")
-        raise invalid(f"{name} is {clipped(repr(given))}: one of {allowed}")
+        raise invalid(f"{name} is {clipped(repr(given))}, not one of {allowed}")
     return number(enum.DESCRIPTOR, known)
 
 

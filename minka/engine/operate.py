@@ -1,4 +1,4 @@
-"""Makes operations of callers' conditions, counters and lifetimes, and makes the outcomes that callers get. Pure."""
+"""Turns callers' arguments (conditions, counters, lifetimes) into operations, and has the outcomes of writes. Pure."""
 
 import math
 import time
@@ -11,8 +11,8 @@ from minka.engine.batch_error import shown_key
 from minka.errors import Code, MinkaError
 from minka.wire.key_operations import MAX_VERSION, Add, Expire, If, Lifetime, OnlyIf, Outcome, Refusal, Set, Versioned
 
-# The bytes that an operation counts besides its key and values. With this, even a group that fills two frames has fewer
-# than MAX_OPERATIONS operations.
+# An operation counts as this many bytes besides its key and values, so that even a group that fills two frames has
+# fewer than MAX_OPERATIONS operations.
 OPERATION_BYTES: Final = 256
 
 _INT64: Final = range(-(2**63), 2**63)
@@ -26,14 +26,14 @@ class Written:
     """
 
     done: bool
-    version: int  # the key's version now: the new value's if the write was done, else the present one's; 0: no value
+    version: int  # the key's version now, after the write if it was done; 0: the key has no value
 
     def __bool__(self) -> bool:
         return self.done
 
 
 class VersionedValue(NamedTuple):
-    """A value with its version and when it expires."""
+    """A value with its version and expiry time."""
 
     value: bytes
     version: int  # for `put(…, if_version=…)`
@@ -41,11 +41,11 @@ class VersionedValue(NamedTuple):
 
     @classmethod
     def of(cls, found: Versioned) -> "VersionedValue":
-        """The value as a node has answered it."""
+        """The value in a node's answer."""
         return cls(found.value, found.version, found.expires_ms / 1000 if found.expires_ms else None)
 
     def seconds_left(self) -> float:
-        """The seconds that it still lives, by this machine's clock; infinite if it never expires."""
+        """The seconds that the value still lives, by this machine's clock; infinite if it never expires."""
         return math.inf if self.expires_at is None else max(0.0, self.expires_at - time.time())
 
 
@@ -57,7 +57,7 @@ def conditional_set(
     if_version: int | None,
     ttl: float | timedelta | None,
 ) -> Set:
-    """A put, or a delete (None). Raises INVALID_ARGUMENT."""
+    """A put, or a delete if `value` is None. Raises INVALID_ARGUMENT."""
     if bool(if_absent) + (if_value is not None) + (if_version is not None) > 1:
         raise invalid("more than one condition: give one of if_absent, if_value and if_version")
     condition, expected, version = If.ALWAYS, b"", 0
@@ -89,12 +89,12 @@ def expire(key: bytes, ttl: float | timedelta) -> Expire:
 
 
 def persist(key: bytes) -> Expire:
-    """Let a key that would expire stay."""
+    """Take a key's expiry away."""
     return Expire(key, Lifetime.UNLIMITED, condition=OnlyIf.LIMITED)
 
 
 def milliseconds(ttl: float | timedelta) -> int:
-    """A time to live, 1 ms at least. Raises INVALID_ARGUMENT if it isn't positive, finite and sensible."""
+    """A time to live, at least 1 ms. Raises INVALID_ARGUMENT if it isn't positive, or is over MAX_SECONDS."""
     seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
     if type(seconds) not in (int, float) or not 0 < seconds <= MAX_SECONDS:
         raise invalid(f"ttl={ttl!r} isn't a positive time in seconds, up to {MAX_SECONDS:,}")
@@ -102,7 +102,7 @@ def milliseconds(ttl: float | timedelta) -> int:
 
 
 def raise_refusal(key: bytes, outcome: Outcome) -> None:
-    """Raise the error of an operation that the present value does not allow."""
+    """Raise the error if the key's present value does not allow the operation."""
     if outcome.refusal is Refusal.NONE:
         return
     if outcome.refusal is Refusal.TOO_LARGE:

@@ -1,4 +1,4 @@
-"""Requests made of callers' arguments: a value of another type, or out of range, is refused by the argument's name."""
+"""Makes requests of callers' arguments. The error for a value of another type, or out of range, names the argument."""
 
 from collections.abc import Mapping
 from operator import index
@@ -27,8 +27,8 @@ _RANGES: Final[Mapping[int, range]] = {
 
 
 def made(kind: type[_Message], /, *, called: Mapping[str, str] | None = None, **fields: Any) -> _Message:
-    """The message with these fields, which are a caller's arguments; `called` has the names of those arguments that are
-    called otherwise than their fields. Raises INVALID_ARGUMENT. A str or bytes isn't a list: its parts would be items.
+    """The message with these fields, which are a caller's arguments; `called` maps a field to its argument's name,
+    where the two differ. Raises INVALID_ARGUMENT. A str or bytes isn't a list: its parts would be items.
     """
     names = called or {}
     descriptor = kind.DESCRIPTOR
@@ -77,9 +77,9 @@ def checked_whole(given: Any, name: str, allowed: range) -> int:
     """The whole number that a caller gave as the argument `name`, if it is in the range. Raises INVALID_ARGUMENT."""
     if isinstance(given, bool) or not isinstance(given, SupportsIndex):
         raise invalid(f"{name} is {clipped(repr(given))}, not int")
-    number = index(given)  # numpy has integers of its own
+    number = index(given)  # an int, also for an integer of numpy's
     if number not in allowed:
-        raise invalid(f"{name} is {clipped(repr(given))}: {allowed.start:,} to {allowed.stop - 1:,}")
+        raise invalid(f"{name} is {clipped(repr(given))}, not from {allowed.start:,} to {allowed.stop - 1:,}")
     return number
 
 

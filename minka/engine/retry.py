@@ -16,19 +16,18 @@ _ROUTED_RIGHT: Final = frozenset({Code.OVERLOADED, Code.AGE_UNKNOWN})
 def is_repeatable(error: MinkaError, op: Op) -> bool:
     """True if the same operation can be sent again without the danger of doing it twice.
 
-    Retriable codes say that nothing was done. If the outcome isn't known, a read can be repeated. A write can't, not
-    even one that sets a key to a value, since another writer's may have come in between; an increment would count
-    twice.
+    Retriable codes say that nothing was done. If the outcome isn't known, a read can be repeated. A write can't be
+    repeated, not even a put, since another client's write may have come in between; an increment would count twice.
     """
     return error.code.info.retriable or (op not in WRITING and error.code is Code.OUTCOME_UNKNOWN)
 
 
 def asks_for_table(error: MinkaError) -> bool:
-    """True if the refusal hints at a partition table older than the cluster's."""
+    """True if the refusal hints that the client's partition table is out of date."""
     return error.code not in _ROUTED_RIGHT
 
 
 def delay_s(attempt: int, rng: Random) -> float:
-    """Seconds before the repetition after the attempt-th try, 1 for the first: exponential, capped, with jitter."""
+    """The seconds to wait after a try (1 for the first): exponential with a limit and jitter."""
     assert attempt >= 1, attempt
     return min(_MAX_DELAY_S, _FIRST_DELAY_S * 2.0 ** min(attempt - 1, 20)) * rng.uniform(0.5, 1.0)

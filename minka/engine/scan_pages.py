@@ -1,8 +1,8 @@
 """A scan: pages of pairs in the order of their keys, from one partition after the other, some of them read ahead.
 
 A scan goes on by key, not by partition: a page names the range for which it is complete, and the next page begins at
-the end of this range, in the partition that then has that key. So each key comes once, also while partitions
-are split and moved.
+the end of this range, in the partition that then has that key. So each key comes only once, even while partitions are
+split and moved.
 """
 
 import asyncio
@@ -22,8 +22,8 @@ Pairs = list[tuple[bytes, bytes]]
 
 PAGE_ROWS: Final = 2000
 PAGE_BYTES: Final = 512 * 1024
-_PAGES_AHEAD: Final = 2  # for one partition
-_PARTITIONS_AHEAD: Final = 3  # besides the one whose turn it is
+_PAGES_AHEAD: Final = 2  # the most pages that are read ahead from one partition
+_PARTITIONS_AHEAD: Final = 3  # the partitions that are read besides the one whose pages come now
 
 
 async def scan_pages(
@@ -97,7 +97,7 @@ class _Stretch:
         return page
 
     async def close(self) -> None:
-        """Ask for nothing more."""
+        """Stop reading pages ahead."""
         self._task.cancel()
         await asyncio.wait([self._task])
 
@@ -106,7 +106,7 @@ class _Stretch:
             while self._limit is None or self._limit > 0:
                 page = await self._ask()
                 await self._pages.put(page)
-                if self._go_on_behind(page):
+                if self._advance_past(page):
                     break
             await self._pages.put(None)
         except MinkaError as error:
@@ -120,7 +120,7 @@ class _Stretch:
         assert call.page is not None, "a scan that was answered has a page"
         return call.page
 
-    def _go_on_behind(self, page: ScanPage) -> bool:
+    def _advance_past(self, page: ScanPage) -> bool:
         """Take the page's range off the rest of the stretch; return True if nothing is left. Raises INTERNAL."""
         if self._limit is not None:
             self._limit -= len(page.keys)

@@ -19,13 +19,13 @@ from minka.wire.kv_frames import WRITING, Op, decode_response, encode
 # silent node's place.
 QUIET_S: Final = 0.25
 ASK_AGAIN_S: Final = 0.05
-OVERDUE_S: Final = 1.0  # a node answers every frame within its timeout; this much later the connection is given up
+OVERDUE_S: Final = 1.0  # a frame that is overdue for this long ends the connection
 _CONNECT_S: Final = 2.0
 
 
 class NodeStream:
-    """Sends parts to one node and hands them their answers: a `Receiver`. It connects when there is something to
-    send.
+    """Sends parts to one node, and gives their calls the answers, as the connection's `Receiver`. It connects when
+    there is something to send.
     """
 
     def __init__(
@@ -48,12 +48,12 @@ class NodeStream:
         self._connecting: asyncio.Task[None] | None = None
         self._connection: Connection | None = None
         self._fills_soon = False
-        self._heard_at = 0.0  # when the node was last heard, or a wait for it began
+        self._heard_at = 0.0  # when the node last answered, or when waiting for it began
         self._watch_timer: asyncio.TimerHandle | None = None
         self._closing = False
 
     def add(self, part: Part) -> None:
-        """Queue a part; the parts of one turn of the loop travel together."""
+        """Queue a part. Parts that are added in the same turn of the loop go into the same frame."""
         lane = self._lanes[part.call.op]
         if lane.is_full:
             message = f"{MAX_QUEUED_BYTES >> 20} MiB are queued for this node already"
@@ -73,7 +73,7 @@ class NodeStream:
     # The receiver
 
     def received(self, content: bytes) -> None:
-        """The answers of a frame."""
+        """Give the answers in a frame to their calls."""
         self._heard_at = self._loop.time()
         try:
             response = decode_response(content)
@@ -91,7 +91,7 @@ class NodeStream:
 
     def lost(self, error: MinkaError | None) -> None:
         """The connection is over."""
-        if error is None or error.code is Code.UNREACHABLE:  # sent parts may have been done
+        if error is None or error.code is Code.UNREACHABLE:  # the node may have done parts that were sent
             why = error.message if error is not None else "the node closed the connection"
             error = MinkaError(Code.OUTCOME_UNKNOWN, why)
         self._end(error)

@@ -1,4 +1,4 @@
-"""Connections of synchronous clients."""
+"""The connections of synchronous clients."""
 
 from threading import Lock
 from typing import Final
@@ -13,7 +13,7 @@ _CONNECT_SECONDS: Final = 2.0
 
 
 class Channels:
-    """One channel an address, kept open until `close`; for any thread."""
+    """One channel for each address, kept open until `close`. Any thread may use this."""
 
     def __init__(self, tls: Tls | None) -> None:
         """Raises INVALID_CONFIG for a bad file."""
@@ -23,8 +23,8 @@ class Channels:
         self._is_closed = False
 
     def to(self, address: str, connect_timeout: float = _CONNECT_SECONDS) -> grpc.Channel:
-        """The channel to an address; it connects when first used. `connect_timeout`, in seconds, holds if it is new.
-        Raises INVALID_ARGUMENT after `close`.
+        """The channel to an address; it connects when first used. `connect_timeout`, in seconds, is for a channel that
+        doesn't exist yet. Raises INVALID_ARGUMENT after `close`.
         """
         with self._lock:
             if self._is_closed:
@@ -40,7 +40,7 @@ class Channels:
             return channel
 
     def close(self) -> None:
-        """Close all of them."""
+        """Close all channels."""
         with self._lock:
             self._is_closed = True
             while self._open:

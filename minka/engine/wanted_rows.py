@@ -7,20 +7,20 @@ from minka.cluster.key_ranges import is_by_ranges
 from minka.v1.admin_pb2 import GetTableRequest, WantedRows
 from minka.v1.cluster_pb2 import Keyspace
 
-WHOLE_UP_TO: Final = 1000  # partitions of a keyspace by hash; of a larger one only the rows that are needed come
-MAX_SLOTS: Final = 4000  # whose rows come one by one; a client that needs more of a keyspace gets all
+WHOLE_UP_TO: Final = 1000  # of a keyspace by hash with more partitions, only the needed rows come
+MAX_SLOTS: Final = 4000  # a client that needs more rows of a keyspace gets all of them
 
 
 @dataclass(slots=True)
 class _Rows:
-    """Slots of a keyspace; `whole`: all its partitions, whether it has slots or not."""
+    """The slots of a keyspace whose rows are meant; with `whole`, all its rows are meant."""
 
     whole: bool = False
     slots: set[int] = field(default_factory=set)
 
 
 class Wanted:
-    """The keyspaces that the client uses. Of a large one by hash the client has only the rows of slots that it has
+    """The keyspaces that the client uses. Of a large keyspace by hash the client has only the rows of slots that it has
     needed.
     """
 
@@ -29,20 +29,20 @@ class Wanted:
         self._lacks: dict[str, _Rows] = {}
 
     def has(self, keyspace: str) -> bool:
-        """True if rows of the keyspace have come; those of a large one by hash come when slots are needed."""
+        """True if rows of the keyspace have come. Of a large keyspace by hash, a row comes when its slot is needed."""
         return keyspace in self._has
 
     def lacks(self, keyspace: str) -> bool:
-        """True if rows of the keyspace are yet to come."""
+        """True if rows of the keyspace are missing."""
         return keyspace in self._lacks
 
     def need(self, keyspace: str) -> None:
-        """The client uses the keyspace."""
+        """Note that the client uses the keyspace."""
         if keyspace not in self._has:
             self._lacks.setdefault(keyspace, _Rows())
 
     def need_slot(self, keyspace: str, slot: int) -> bool:
-        """The client uses this slot; returns True if its row is yet to come."""
+        """Note that the client uses this slot; return True if its row is missing."""
         has = self._has.get(keyspace, _Rows())
         if has.whole or slot in has.slots:
             return False
@@ -52,7 +52,7 @@ class Wanted:
         return True
 
     def forget(self, keyspace: str) -> None:
-        """There is no such keyspace."""
+        """Forget a keyspace, which doesn't exist."""
         self._has.pop(keyspace, None)
         self._lacks.pop(keyspace, None)
 
@@ -69,7 +69,7 @@ class Wanted:
         return GetTableRequest(known_version=version, known_cluster=cluster_id, keyspaces=keyspaces, accepts_zlib=True)
 
     def came(self, request: GetTableRequest, keyspaces: list[Keyspace]) -> None:
-        """The rows that were missing have come, with these keyspaces."""
+        """Note that the rows of this request have come, with these keyspaces."""
         known = {keyspace.name: keyspace for keyspace in keyspaces}
         for asked in request.keyspaces:
             keyspace = known.get(asked.keyspace)

@@ -1,1 +1,1 @@
-"""The report on a cluster's history of load: figures, forecasts, proposals, a page."""
+"""The load report: figures of a cluster's history, forecasts, proposals, and a page that shows them."""

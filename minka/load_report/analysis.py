@@ -1,4 +1,4 @@
-"""Analyses the history of all nodes: the load over time, the hot partitions, the imbalance of the nodes. Pure."""
+"""Analyses the history of all nodes: traffic over time, the busiest partitions, the nodes' imbalance. Pure."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -11,14 +11,14 @@ from minka.wire.history_rows import NO_LATENCY, PartitionInterval, quantile_ms
 
 _MINUTE_MS: Final = 60_000
 _STEPS_MS: Final = tuple(minutes * _MINUTE_MS for minutes in (1, 5, 15, 60, 180, 360, 1440))
-_MAX_POINTS: Final = 240  # in a plot
-HOT: Final = 10  # partitions that are shown
+_MAX_POINTS: Final = 240  # the most points in a plot
+HOT: Final = 10  # the number of busiest partitions that are shown
 _SIZE_HOLDS_MS: Final = 2 * 60 * _MINUTE_MS  # every node reports all its sizes at least once an hour
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterPoint:
-    """All partitions in one step. Rates are per second; a latency is None if nothing was answered."""
+    """The traffic of all partitions in one step. Rates are per second; a latency is None if nothing was answered."""
 
     at_ms: int
     reads: float
@@ -60,7 +60,9 @@ class Imbalance:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPoint:
-    """A partition at one node in one step: operations a second, and their share of the node's and the cluster's."""
+    """A partition at one node in one step: operations a second, and their share of the node's and the cluster's
+    operations.
+    """
 
     partition_id: int
     node: str
@@ -74,11 +76,11 @@ class PartitionPoint:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLoad:
-    """A partition over the whole time; `peak` is its busiest step. Sizes are those that its leader last reported."""
+    """A partition's traffic over the whole time; `peak` is its busiest step. Its leader last reported these sizes."""
 
     partition_id: int
     keyspace_id: int
-    ops: float  # a second, on average over the time in which its nodes were observed
+    ops: float  # operations a second, on average over the whole time
     of_cluster: float
     peak: PartitionPoint
     read_p99_ms: float | None
@@ -110,7 +112,7 @@ def step_of(from_ms: int, to_ms: int) -> int:
 
 def coarser(intervals: Iterable[NodeInterval], step_ms: int) -> list[NodeInterval]:
     """Sum up the intervals: one for each node and step, in the order of time and node. A step begins at a multiple of
-    `step_ms`, and has the intervals that began in it. The intervals of a node have to come in the order of time.
+    `step_ms`, and has the intervals that began in it. The intervals of a node must come in the order of time.
     """
     steps: dict[tuple[int, str], NodeInterval] = {}
     rows: dict[tuple[int, str], dict[int, PartitionInterval]] = {}
@@ -216,14 +218,16 @@ def _unevenness(values: Sequence[float]) -> float | None:
 
 
 class _Sizes:
-    """The sizes that each node last reported of its replicas. A replica that is no longer reported has moved."""
+    """The sizes that each node last reported of its replicas. A replica that its node no longer reports has
+    moved away.
+    """
 
     def __init__(self, holds_ms: int) -> None:
         self._holds_ms = holds_ms
         self._told: defaultdict[str, dict[int, tuple[int, int]]] = defaultdict(dict)
 
     def of(self, one: NodeInterval) -> int:
-        """All replicas of the node together, in bytes."""
+        """The bytes of all replicas of the node together."""
         told = self._told[one.node]
         told.update((row.partition_id, (row.bytes, one.start_ms)) for row in one.partitions)
         kept = {id_: at for id_, at in told.items() if one.start_ms - at[1] <= self._holds_ms}
@@ -232,11 +236,11 @@ class _Sizes:
 
 
 class _Totals:
-    """Gathers each partition's load over all steps."""
+    """Gathers each partition's traffic over all steps."""
 
     def __init__(self) -> None:
         self.points: list[PartitionPoint] = []
-        self._rows: dict[int, PartitionInterval] = {}  # sums; sizes of the last
+        self._rows: dict[int, PartitionInterval] = {}  # sums of the traffic, and the last sizes
         self._peaks: dict[int, PartitionPoint] = {}
         self._seconds = 0.0
 

@@ -1,7 +1,7 @@
-"""Forecasts the time when a node will be full, if its trend stays. The trend is Theil and Sen's: the median of the
-slopes between all pairs of points. Outliers hardly move it if they are less than 29 % of the points (P. K. Sen,
-Estimates of the regression coefficient based on Kendall's tau, JASA 63, 1968). The same paper gives the interval in
-which the true slope lies with a probability of 95 %.
+"""Forecasts the time when a node will be full, if its trend stays. The method is Theil and Sen's: the trend is the
+median of the slopes between all pairs of points. Outliers hardly move it if they are less than 29 % of the points (P.
+K. Sen, Estimates of the regression coefficient based on Kendall's tau, JASA 63, 1968). The same paper gives the
+interval in which the true slope lies with a probability of 95 %.
 """
 
 import math
@@ -15,14 +15,14 @@ from minka.load_report.analysis import NodePoint
 
 HOUR_MS: Final = 3_600_000
 _LEAST_POINTS: Final = 6
-_MAX_POINTS: Final = 400  # then 80,000 pairs
+_MAX_POINTS: Final = 400  # they give 80,000 pairs
 _Z: Final = 1.96  # for 95 %
-_FARTHEST: Final = 10  # times as far into the future as the past is known
+_FARTHEST: Final = 10  # a forecast goes this many times as far as the known past
 
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """A slope a millisecond, and the bounds of its 95 % interval."""
+    """A change per millisecond, and the bounds of its 95 % interval."""
 
     slope: float
     low: float
@@ -31,23 +31,23 @@ class Trend:
 
 @dataclass(frozen=True, slots=True)
 class FullForecast:
-    """The time when a node is full. Times are in Unix milliseconds."""
+    """A forecast of the time when a node is full. Times are in Unix milliseconds."""
 
     node: str
     at_ms: int  # the time of the last point of the history
-    room: int  # bytes
-    bytes_per_day: float | None  # the change of its room
-    low_bytes_per_day: float | None  # with 95 %, if the trend stays, the change is between this and the next
-    high_bytes_per_day: float | None
-    full_ms: int | None  # None: the end isn't in sight
+    room: int  # the bytes that the node can still take
+    bytes_per_day: float | None  # the change of `room`
+    low_bytes_per_day: float | None  # if the trend stays, the change is with 95 % between this
+    high_bytes_per_day: float | None  # and this
+    full_ms: int | None  # None: no end is in sight
     earliest_ms: int | None
-    latest_ms: int | None  # None: perhaps never
-    hours: int  # on which the forecast is based
-    said: str  # all of this in words
+    latest_ms: int | None  # None: the node may never be full
+    hours: int  # the length of the history on which the forecast is based
+    said: str  # the forecast in words
 
 
 def theil_sen(points: Sequence[tuple[float, float]]) -> Trend:
-    """The trend of two points or more, at different times."""
+    """The trend of two or more points (time, value) at different times."""
     slopes = sorted(
         (later[1] - earlier[1]) / (later[0] - earlier[0])
         for number, earlier in enumerate(points)
@@ -62,7 +62,7 @@ def theil_sen(points: Sequence[tuple[float, float]]) -> Trend:
 
 
 def forecasts(points: Iterable[NodePoint]) -> list[FullForecast]:
-    """One forecast a node. `points` are in the order of time."""
+    """One forecast for each node. `points` are in the order of time."""
     by_node: defaultdict[str, list[NodePoint]] = defaultdict(list)
     for point in points:
         by_node[point.node].append(point)
@@ -94,18 +94,18 @@ def _end(
     horizon_ms = _FARTHEST * (last_ms - lowest[0][0])
     unseen = f"not in sight within {_length(horizon_ms)}: "
     if trend.high >= 0:
-        return None, None, None, f"{unseen}its room does not shrink for certain"
+        return None, None, None, f"{unseen}it isn't certain that its room shrinks"
     full, earliest, latest = (-last / slope for slope in (trend.slope, trend.low, trend.high))
     if full > horizon_ms:
-        return None, None, None, f"{unseen}at this rate it is farther away than that"
+        return None, None, None, f"{unseen}at this rate the end is farther away"
     said = f"in {_length(full)}; with 95 % between {_length(earliest)} and {_length(latest)}, "
     said += f"if the trend of the last {hours} hours goes on"
     return round(last_ms + full), round(last_ms + earliest), round(last_ms + latest), said
 
 
 def _hourly_minima(points: Sequence[NodePoint]) -> list[tuple[float, float]]:
-    """The least room in each hour, so that temporary files (of a compaction, of a checkpoint) count at their largest.
-    In a long history, each point stands for several hours.
+    """The least room in each hour, so that temporary files (of a compaction, of a checkpoint) count with their largest
+    size. In a long history, each point stands for several hours.
     """
     hours = (points[-1].at_ms - points[0].at_ms) // HOUR_MS + 1
     length = HOUR_MS * -(-hours // _MAX_POINTS)

@@ -17,12 +17,21 @@ from minka.v1.cluster_pb2 import PartitionTable
 
 _WIDTH, _HEIGHT = 860, 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 12, 12, 28
-_DASHES: Final = ("", "7 3", "2 3", "9 3 2 3", "1 2", "12 4", "5 2 1 2", "3 6")  # so that no line needs its colour
+_DASHES: Final = (
+    "",
+    "7 3",
+    "2 3",
+    "9 3 2 3",
+    "1 2",
+    "12 4",
+    "5 2 1 2",
+    "3 6",
+)  # so that lines differ without colours, too
 _COLOURS: Final = 8
 _MAX_LINES: Final = 8
 _MAX_TABLE_ROWS: Final = 48
 RING: Final = "m-3 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0"
-_ENDS: Final = ((1, 5), (2, 4), (2.5, 5), (5, 5), (10, 5))  # the end of an axis, and the number of its parts
+_ENDS: Final = ((1, 5), (2, 4), (2.5, 5), (5, 5), (10, 5))  # ends of an axis, with the number of its parts
 
 _STYLE: Final = """
 :root { color-scheme: light dark; --bg: #fff; --text: #1b1f24; --dim: #57606a; --line: #d0d7de;
@@ -89,7 +98,7 @@ def render(
 
 def names_in(table: PartitionTable) -> Callable[[int, int], str]:
     """A function that gives a partition's name, such as flights/7, by its id and its keyspace's id; for a partition
-    that is gone, numbers.
+    that is gone, the name has its id.
     """
     keyspaces = {one.id: one.name for one in table.keyspaces}
     slots = {row.id: str(row.slot) for row in table.partitions}
@@ -142,7 +151,17 @@ def _hot(analysis: LoadAnalysis, name_of: Callable[[int, int], str]) -> list[str
                 bytes_text(one.bytes),
             ]
         )
-    heads = ("Partition", "Ops/s", "Of cluster", "Peak ops/s", "Then", "At", "Read p99", "Write p99", "Size")
+    heads = (
+        "Partition",
+        "Ops/s",
+        "Of cluster",
+        "Peak ops/s",
+        "Share at peak",
+        "Peak at",
+        "Read p99",
+        "Write p99",
+        "Size",
+    )
     times = [point.at_ms for point in analysis.cluster]
     lines = []
     for id_, name in list(names.items())[:_MAX_LINES]:
@@ -205,7 +224,7 @@ def _of(node: str, points: Sequence[object], value: Callable[..., float]) -> Lin
 
 
 def plot(title: str, lines: Sequence[Line], show: Callable[[float], str]) -> str:
-    """A figure: the plot of the greatest lines, their legend, and a table of all lines at some of the times."""
+    """A figure: a plot of the lines with the greatest values, their legend, and a table of all lines at some times."""
     lines = [line for line in lines if any(value is not None for _, value in line.points)]
     if not lines:
         return f"<h3>{escape(title)}</h3><p>There is nothing to show.</p>"
@@ -255,7 +274,7 @@ def _path(line: Line, x: Callable[[int], float], y: Callable[[float], float]) ->
 
 
 def _figures(lines: Sequence[Line], show: Callable[[float], str]) -> str:
-    """The table of the figures: at every time, or at every nth if there are many."""
+    """The table of the figures, with every time, or with every nth time if there are many."""
     times = sorted({at for line in lines for at, _ in line.points})
     step = math.ceil(len(times) / _MAX_TABLE_ROWS)
     values = [dict(line.points) for line in lines]
@@ -263,7 +282,7 @@ def _figures(lines: Sequence[Line], show: Callable[[float], str]) -> str:
     for at in times[::step]:
         found = [one.get(at) for one in values]
         rows.append([_time(at), *("-" if value is None else show(value) for value in found)])
-    said = f"<p>One step of {step} each.</p>" if step > 1 else ""
+    said = f"<p>The table has one of {step} steps.</p>" if step > 1 else ""
     return said + _table(("Time (UTC)", *(line.name for line in lines)), rows)
 
 

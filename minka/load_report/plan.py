@@ -11,8 +11,8 @@ from minka.v1.cluster_pb2 import PartitionTable
 
 
 def make_plan(control: Control, proposals: Proposals, now_ms: int, reason: str = "load report") -> Plan:
-    """The plan of the proposals, by the table as it is now. Proposals that can no longer be done are left out, with a
-    note in the plan. Nothing is changed. Raises the errors of Control when no controller answers.
+    """The plan of the proposals, by the present table. It leaves out proposals that are no longer possible, and has a
+    note on each of them. Nothing is changed. Raises the errors of Control when no controller answers.
     """
     table = control.table()
     notes = list(proposals.notes)

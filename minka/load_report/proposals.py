@@ -1,7 +1,7 @@
-"""Proposals about the load: partitions to split, and replicas to move away from nodes that do too much or fill up.
+"""Proposals: partitions to split, and replicas to move away from nodes that are too busy or fill up.
 
-Pure: the basis is the last quarter of the history, and the table as it is. Each proposal comes with a reason and
-    figures. A partition gets at most one proposal, and none if an operation is changing it already.
+Pure. The basis is the last quarter of the history, and the present table. Each proposal has a reason with figures. A
+partition gets at most one proposal, and none if an operation is changing it already.
 """
 
 import math
@@ -17,16 +17,16 @@ from minka.load_report.analysis import LoadAnalysis, NodePoint
 from minka.load_report.forecast import FullForecast
 from minka.v1.cluster_pb2 import Keyspace, NodeState, Partition, PartitionState, PartitionTable
 
-_RECENT: Final = 4  # the last quarter of the time
-_LEAST_OPS: Final = 500  # a second; with fewer, nothing is busy
-_UNEVEN: Final = 1.25  # times the mean: a node with more does too much
-_EVEN: Final = 1.1  # times the mean: such a node is brought down to this
-_LARGE: Final = 4  # times the median of its keyspace
+_RECENT: Final = 4  # the recent time is the last quarter of the history
+_LEAST_OPS: Final = 500  # a second; a node or partition with fewer isn't busy
+_UNEVEN: Final = 1.25  # times the mean: a node with more is too busy
+_EVEN: Final = 1.1  # times the mean: moves go on until the busiest node is down to this
+_LARGE: Final = 4  # times the median size of its keyspace
 _LEAST_LARGE: Final = 256 << 20
 _MAX_PARTS: Final = 16
-_MAX_MOVES: Final = 50  # for each kind, so that people read them
+_MAX_MOVES: Final = 50  # of each kind; people wouldn't read more
 _FULL_SOON_MS: Final = 14 * 86_400_000
-_LITTLE_ROOM: Final = 0.1  # a part of the file system
+_LITTLE_ROOM: Final = 0.1  # a smaller free part of the file system is too little
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +45,13 @@ class ProposedSplit:
 
 @dataclass(frozen=True, slots=True)
 class ProposedMove:
-    """The new replicas of the partition, the preferred leader first; a change of their order moves no data."""
+    """A change of a partition's replicas. The preferred leader comes first; a change of the order alone moves
+    no data.
+    """
 
     partition_id: int
     partition: str
-    replicas: list[str]  # now
+    replicas: list[str]  # before the move
     target_replicas: list[str]
     bytes: int
     reason: str
@@ -86,7 +88,7 @@ def propose(
 
 
 class _View:
-    """The table and the recent load, as they will be after the proposals so far."""
+    """The table and the recent traffic, as they will be after the proposals so far."""
 
     def __init__(self, table: PartitionTable, intervals: Sequence[NodeInterval], analysis: LoadAnalysis) -> None:
         self.keyspaces: Mapping[int, Keyspace] = {one.id: one for one in table.keyspaces}
@@ -97,7 +99,7 @@ class _View:
         self.loads = analysis.partitions
         since = analysis.to_ms - (analysis.to_ms - analysis.from_ms) // _RECENT
         self.served = _recent_ops(intervals, min(since, intervals[-1].start_ms))
-        self.ops: defaultdict[int, float] = defaultdict(float)  # by partition, at all nodes
+        self.ops: defaultdict[int, float] = defaultdict(float)  # by partition: of all nodes together
         self.node_ops = dict.fromkeys(self.live, 0.0)
         for (node, id_), ops in self.served.items():
             self.ops[id_] += ops
@@ -109,7 +111,7 @@ class _View:
         self.free_share = {one.node: one.free_bytes / one.total_bytes for one in intervals if one.total_bytes}
 
     def _usual_bytes(self) -> dict[int, int]:
-        """The median size of the partitions that have data (the lower one of two), by keyspace."""
+        """By keyspace: the median size of the partitions that have data (of two middle ones the smaller)."""
         sizes: defaultdict[int, list[int]] = defaultdict(list)
         for id_, row in self.settled.items():
             if size := self.bytes(id_):
@@ -117,7 +119,7 @@ class _View:
         return {keyspace: median_low(found) for keyspace, found in sizes.items()}
 
     def name(self, row: Partition) -> str:
-        """flights/7."""
+        """The partition's name, such as flights/7."""
         return f"{self.keyspaces[row.keyspace_id].name}/{row.slot}"
 
     def bytes(self, id_: int) -> int:
@@ -143,7 +145,7 @@ def _is_settled(row: Partition) -> bool:
 
 
 def _recent_ops(intervals: Sequence[NodeInterval], since_ms: int) -> dict[tuple[str, int], float]:
-    """Operations a second, by node and partition."""
+    """The operations a second since `since_ms`, by node and partition."""
     counted: defaultdict[tuple[str, int], int] = defaultdict(int)
     seconds: defaultdict[str, float] = defaultdict(float)
     for one in intervals:
@@ -180,11 +182,11 @@ def _look_at(view: _View, id_: int, row: Partition, found: Proposals) -> None:
     )
 
 
-# Moves because of load
+# Moves because of traffic
 
 
 def _even_out(view: _View, taken: set[int]) -> list[ProposedMove]:
-    """Moves from the busiest node to others, first the move that evens the two nodes best."""
+    """Moves from the busiest node to others. The first is the move that leaves its two nodes most even."""
     load = view.node_ops
     mean = fmean(load.values()) if load else 0.0
     if not load or max(load.values()) < max(_UNEVEN * mean, _LEAST_OPS):
@@ -229,7 +231,9 @@ def _led_by(view: _View, node: str, but: set[int]) -> list[int]:
 
 
 def _make_room(view: _View, forecast: FullForecast, taken: set[int], notes: list[str]) -> list[ProposedMove]:
-    """Moves of the largest replicas to the nodes with most room, until the node has the others' average room."""
+    """Moves of the node's largest replicas to the nodes with most room, until the node has as much room as
+    the average.
+    """
     source = forecast.node
     if source not in view.room or not _is_filling(view, forecast):
         return []
@@ -247,7 +251,7 @@ def _make_room(view: _View, forecast: FullForecast, taken: set[int], notes: list
         moves.append(_move(view, id_, source, target, f"{said}{source} is full: {forecast.said}"))
         taken.add(id_)
     if not moves:
-        notes.append(f"{source} fills up ({forecast.said}), and no other node has room for a replica of it: add a node")
+        notes.append(f"{source} fills up ({forecast.said}), and no other node has room for its replicas: add a node")
     return moves
 
 
@@ -258,7 +262,7 @@ def _is_filling(view: _View, forecast: FullForecast) -> bool:
 
 def _move(view: _View, id_: int, source: str, target: str, reason: str) -> ProposedMove:
     before = list(view.replicas[id_])
-    if target in before:  # it is to lead, and the former leader takes its place
+    if target in before:  # the target becomes the leader, and the former leader takes its place
         after = [{source: target, target: source}.get(node, node) for node in before]
         size = 0
     else:

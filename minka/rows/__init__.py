@@ -1,9 +1,9 @@
-"""Rows of columns as keys and values (docs/formats.md). Keys are in the order of their columns.
+"""Rows of columns as keys and values (docs/formats.md). Keys sort as their columns' values do.
 
     client.put(encode_key(("EWR", date(2013, 1, 1), 1545)), encode_value({"dest": "IAH", "delay": 2.0}))
     client.scan(*prefix_range(("EWR", date(2013, 1, 1))))  # in a keyspace by ranges
 
-Spark's jobs and the data source "minka" write and read the same (`minka.spark`).
+Spark's jobs and the data source "minka" write and read the same formats (`minka.spark`).
 """
 
 from minka.cluster.key_ranges import KeyRange

@@ -5,10 +5,10 @@ its bytes, and no column's bytes are the beginning of another's. These types of 
 integers:
 
 - date: days from 1970-01-01;
-- timestamp: microseconds from 1970-01-01T00:00:00Z; timestamp_ntz: the same by its own clock;
+- timestamp: microseconds from 1970-01-01T00:00:00Z; timestamp_ntz: the same, as if it were in UTC;
 - decimal(p, s): its unscaled value, `scaled(value, s)`.
 
-Columns of one type are in the order of their values; None is before everything. The types come in this order: None,
+Columns of one type are in the order of their values; None comes before all values. The types come in this order: None,
 bytes, str, tuple, int, Single, float, bool, UUID.
 """
 
@@ -29,7 +29,7 @@ BYTES: Final = 0x01
 TEXT: Final = 0x02
 NESTED: Final = 0x05
 LONG_NEGATIVE: Final = 0x0B
-ZERO: Final = 0x14  # ± the number of bytes
+ZERO: Final = 0x14  # an integer's code: this ± the number of its bytes
 LONG_POSITIVE: Final = 0x1D
 SINGLE: Final = 0x20
 DOUBLE: Final = 0x21
@@ -38,8 +38,8 @@ TRUE: Final = 0x27
 IDENTIFIER: Final = 0x30  # a UUID
 
 MAX_INTEGER_BYTES: Final = 255
-MAX_DEPTH: Final = 64  # of tuples in tuples
-_SHORT: Final = 8  # bytes of an integer whose length is in its code
+MAX_DEPTH: Final = 64  # the most levels of tuples in tuples
+_SHORT: Final = 8  # the most bytes of an integer whose length is part of its code
 _SIZES: Final = {SINGLE: 4, DOUBLE: 8, IDENTIFIER: 16}
 NAN: Final = {SINGLE: bytes.fromhex("ffc00000"), DOUBLE: bytes.fromhex("fff8000000000000")}
 
@@ -50,8 +50,8 @@ class Single(float):
     __slots__ = ()
 
     def __new__(cls, value: float) -> Self:
-        """The nearest number of single precision. Raises INVALID_ARGUMENT if the value is finite and too large, or is
-        no number.
+        """The nearest number of single precision. Raises INVALID_ARGUMENT if the value is finite and too large, or
+        isn't a number.
         """
         try:
             return super().__new__(cls, struct.unpack(">f", struct.pack(">f", value))[0])
@@ -67,9 +67,8 @@ def encode_key(columns: Sequence[KeyPart]) -> bytes:
     """The key of these columns. Its length isn't checked here; clients refuse a key of more than 64 KiB.
 
     An int has at most 255 bytes. All NaNs are equal, and come after all numbers; -0.0 is before 0.0. A date or datetime
-    becomes an int; a datetime without a time zone is counted by its own clock.
-    Raises INVALID_ARGUMENT if there are no columns, or, with the column's number (from 1), for a value of another type
-    or out of range.
+    becomes an int; a datetime without a time zone counts as if it were in UTC. Raises INVALID_ARGUMENT if there are no
+    columns, or, with the column's number (from 1), for a value of another type or out of range.
     """
     key = _joined(columns)
     if not key:
@@ -79,7 +78,7 @@ def encode_key(columns: Sequence[KeyPart]) -> bytes:
 
 def prefix_range(columns: Sequence[KeyPart]) -> KeyRange:
     """The range of all keys that begin with these columns, including the key of just these. Without columns it is the
-    range of all keys of columns.
+    range of all keys that `encode_key` makes.
 
     Raises the errors of `encode_key` for a column.
     """
@@ -91,8 +90,8 @@ def prefix_range(columns: Sequence[KeyPart]) -> KeyRange:
 def decode_key(key: bytes) -> tuple[KeyPart, ...]:
     """The columns of a key: None, bytes, str, int, Single, float, bool, UUID, tuple.
 
-    Raises MinkaError(INVALID_ARGUMENT) with the place of the first byte, counted from 0, that no key of `encode_key`
-    would have there.
+    Raises MinkaError(INVALID_ARGUMENT) with the place (from 0) of the first byte that isn't possible there in a key of
+    `encode_key`.
     """
     if not key:
         raise MinkaError(Code.INVALID_ARGUMENT, "the key is empty, so it has no columns")
@@ -105,10 +104,10 @@ def decode_key(key: bytes) -> tuple[KeyPart, ...]:
 
 
 def _joined(columns: Sequence[KeyPart]) -> bytes:
-    # The parts of a str or bytes would be columns.
+    # Each character of a str, or byte of bytes, would count as a column.
     if isinstance(columns, str | bytes) or not isinstance(columns, Iterable):
         kind = type(columns).__name__
-        raise MinkaError(Code.INVALID_ARGUMENT, f"the columns of a key are wanted, not {kind}: one is (column,)")
+        raise MinkaError(Code.INVALID_ARGUMENT, f"the columns are {kind}, not a sequence: one is (column,)")
     return b"".join(_encoded(column, str(number), 0) for number, column in enumerate(columns, 1))
 
 
@@ -161,7 +160,7 @@ def _integer(value: int, name: str) -> bytes:
         head = bytes([ZERO + size]) if size <= _SHORT else bytes([LONG_POSITIVE, size])
         return head + value.to_bytes(size, "big")
     head = bytes([ZERO - size]) if size <= _SHORT else bytes([LONG_NEGATIVE, size ^ 0xFF])
-    return head + (value + (1 << 8 * size) - 1).to_bytes(size, "big")  # the ones' complement
+    return head + (value + (1 << 8 * size) - 1).to_bytes(size, "big")  # the ones' complement of the absolute value
 
 
 def _floating(code: int, ieee: bytes, nan: bool) -> bytes:
@@ -203,7 +202,7 @@ def _column(key: bytes, at: int, depth: int) -> tuple[KeyPart, int]:
 
 
 def _refuse(at: int, why: str) -> NoReturn:
-    raise MinkaError(Code.INVALID_ARGUMENT, f"no key of columns: byte {at}: {why}")
+    raise MinkaError(Code.INVALID_ARGUMENT, f"not a key of columns: byte {at}: {why}")
 
 
 def _slice(key: bytes, column: int, start: int, end: int) -> bytes:
@@ -251,7 +250,7 @@ def _whole_number(key: bytes, at: int) -> tuple[int, int]:
         start, size = at + 2, _slice(key, at, at + 1, at + 2)[0] ^ (0x00 if positive else 0xFF)
     data = _slice(key, at, start, start + size)
     value = int.from_bytes(data, "big") if positive else int.from_bytes(data, "big") - (1 << 8 * size) + 1
-    # One value has one key.
+    # Each value has only one form in a key.
     if (value.bit_length() + 7) // 8 != size or (start == at + 2 and size <= _SHORT):
         _refuse(at, "the integer that begins here is longer than it needs to be")
     return value, start + size

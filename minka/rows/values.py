@@ -27,14 +27,14 @@ _ENCODER: Final = msgspec.json.Encoder()
 _DECODER: Final = msgspec.json.Decoder(dict[str, Any])
 _EXACT_DECODER: Final = msgspec.json.Decoder(dict[str, Any], float_hook=Decimal)
 _ESCAPE: Final = re.compile(rb"\\(?:u00[0-9a-f]{2}|.)")
-_PLAIN_POWERS: Final = range(-3, 7)  # powers of ten: outside of them Java writes an exponent
+_PLAIN_POWERS: Final = range(-3, 7)  # Java writes other powers of ten with an exponent
 
 
 def encode_value(row: Mapping[str, Any]) -> bytes:
     """The value of a row, which maps columns' names to bool, int, float, Decimal, str, bytes, date, datetime, UUID,
     None, and lists, tuples and mappings (with keys of text) of those.
 
-    Raises MinkaError(INVALID_ARGUMENT) with the column that is of another type.
+    Raises MinkaError(INVALID_ARGUMENT), which names the column, if one is of another type.
     """
     plain = {name: _plain(value, name) for name, value in _named(row, "the row")}
     try:
@@ -48,7 +48,7 @@ def encode_value(row: Mapping[str, Any]) -> bytes:
 def decode_value(value: bytes, *, exact: bool = False) -> dict[str, Any]:
     """The columns of a value, as JSON has them: dates, timestamps, bytes and NaN come back as text. Numbers with a
     point or an exponent are floats, which can't hold decimals of more than 15 digits; with `exact` they are Decimals
-    instead. Raises INVALID_ARGUMENT when it isn't a JSON object in UTF-8.
+    instead. Raises INVALID_ARGUMENT if the value isn't a JSON object in UTF-8.
     """
     try:
         return (_EXACT_DECODER if exact else _DECODER).decode(value)
@@ -108,7 +108,7 @@ def _floating(value: float) -> str | msgspec.Raw:
     number = Decimal(two_digits if float(two_digits) == value else float.__repr__(value))
     sign, digits, _ = number.as_tuple()
     text = "".join(map(str, digits)).rstrip("0") or "0"
-    power = number.adjusted() if value else 0  # the power of ten of the first digit
+    power = number.adjusted() if value else 0  # the first digit's power of ten
     if power not in _PLAIN_POWERS:
         text = f"{text[0]}.{text[1:] or '0'}E{power}"
     elif power < 0:

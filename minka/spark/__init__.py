@@ -7,13 +7,13 @@ The data source needn't be registered, and reads each partition as it is at one 
     pairs = spark.read.format("minka").options(**cluster).load()  # key binary, value binary
     rows = (
         spark.read.format("minka")
-        .schema("day DATE, number INT, dest STRING, delay DOUBLE")  # as `minka.rows` writes them
-        .options(**cluster, keyColumns="day,number")  # the other columns are the value's
+        .schema("day DATE, number INT, dest STRING, delay DOUBLE")  # in the formats of `minka.rows`
+        .options(**cluster, keyColumns="day,number")  # the other columns are in the value
         .load()
     )
-    rows.where("day = DATE '2013-01-01'").show()  # filters by key read only their keys
+    rows.where("day = DATE '2013-01-01'").show()  # a filter on key columns reads only the keys that it allows
     rows.write.format("minka").options(**cluster, keyColumns="day,number").mode("append").save()
-    changes = spark.readStream.format("minka").options(**cluster).load()  # a query of it has checkpointLocation
+    changes = spark.readStream.format("minka").options(**cluster).load()  # its query needs a checkpointLocation
 
 Jobs are functions, which return a report and work in parallel on the whole keyspace:
 
@@ -22,9 +22,9 @@ Jobs are functions, which return a report and work in parallel on the whole keys
     print(load(spark, frame, ["athens:7400"], "flights", options).rows)
     print(verify(spark, frame, ["athens:7400"], "flights", options.columns).is_same)
 
-`.schema("key STRING, value STRING")` reads text, and `.schema("key BINARY")` keys alone. The only mode of writing is
-"append" (of streams also "update"): it sets the values of the keys that are written, and repeats batches that failed.
-Other modes raise INVALID_ARGUMENT. A schema of changes may also have `_change STRING` ("put" or "delete"),
+`.schema("key STRING, value STRING")` reads text, and `.schema("key BINARY")` reads only keys. The only mode of writing
+is "append" (of streams also "update"): it sets the values of the keys that are written, and repeats batches that
+failed. Other modes raise INVALID_ARGUMENT. A schema of changes may also have `_change STRING` ("put" or "delete"),
 `_partition INT` and `_offset LONG`.
 
 | option | default | |
@@ -34,7 +34,7 @@ Other modes raise INVALID_ARGUMENT. A schema of changes may also have `_change S
 | `keyColumns` | `key` | the columns of the key, separated by commas (`key_columns=["day", "number"]` of `export`) |
 | `keyFormat` | by the schema | `columns` (default with `keyColumns`); `text`, `binary`: the only column is the key |
 | `timeout` | 60 | seconds for which a partition may be without a leader that answers |
-| `splitBytes` | 268435456 | reading: several tasks read a partition with more than twice as many bytes; 0: one task |
+| `splitBytes` | 268435456 | reading: several tasks read a partition of more than twice this many bytes; 0: one task |
 | `changesSince` | | reading: instead of rows the changes after `ExportReport.versions`, as JSON |
 | `batchBytes` | 2097152 | writing: bytes of keys and values in one batch |
 | `deleteColumn` | | writing: a boolean column; where it is true, the key is removed |

@@ -1,4 +1,4 @@
-"""Between Arrow's columns and Python's lists of bytes."""
+"""Converts Arrow's columns to Python's lists of bytes."""
 
 import pyarrow as pa
 

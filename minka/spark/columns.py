@@ -1,6 +1,6 @@
 """The formats of `minka.rows` in Spark: expressions that give the same bytes as `encode_key` and `encode_value`.
 
-Where Spark has the functions, these are its own expressions, which it compiles, so no row passes through Python.
+Where Spark has functions for it, these are its own expressions. Spark compiles them, so no row passes through Python.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ from minka.spark.key_arrays import decode_keys, key_array
 
 __all__ = ["VALUE_OPTIONS", "decode_keys", "key_array", "key_column", "value_column", "value_fields"]
 
-# Options of `to_json` and `from_json`, so that a row is the same bytes with any settings of the session.
+# Options of `to_json` and `from_json` with which a row has the same bytes, whatever the session's settings are.
 VALUE_OPTIONS: Final[Mapping[str, str]] = {
     "ignoreNullFields": "false",
     "dateFormat": "yyyy-MM-dd",
@@ -42,7 +42,7 @@ def key_column(columns: Sequence[T.StructField]) -> Column:
 
     Spark itself encodes text, binary, integers, booleans, dates and timestamps. A key with floats, decimals or
     timestamp_ntz goes through Python, as Arrow arrays, at about half the speed. Raises MinkaError(INVALID_ARGUMENT) if
-    a column is of another type, or there is none. Text that isn't UTF-8 fails the query.
+    a column is of another type, or there is no column. Text that isn't UTF-8 fails the query.
     """
     if not columns:
         raise MinkaError(Code.INVALID_ARGUMENT, "a key has at least one column: without one it would be empty")
@@ -51,7 +51,7 @@ def key_column(columns: Sequence[T.StructField]) -> Column:
             _refuse_type(field.name, field.dataType, "key")
     if all(isinstance(field.dataType, _NATIVE) for field in columns):
         return F.concat(*(_native(_column(field.name), field.dataType) for field in columns))
-    encode = arrow_udf(_key_of_arrays, T.BinaryType())  # type: ignore[call-overload]  # its hints say of what kind it is
+    encode = arrow_udf(_key_of_arrays, T.BinaryType())  # type: ignore[call-overload]  # the UDF's kind follows from the function's hints
     key: Column = encode(*(_column(field.name) for field in columns))
     return key
 
@@ -63,9 +63,9 @@ def _key_of_arrays(*columns: pa.Array) -> pa.Array:
 def value_column(columns: Sequence[T.StructField]) -> Column:
     """The value of these columns of a data frame, as binary.
 
-    Raises MinkaError(INVALID_ARGUMENT) if a column has a type that would not be read back the same, or if two columns
-    have one name. Text that isn't UTF-8 fails the query; within arrays, maps and structs each wrong byte becomes
-    U+FFFD.
+    Raises MinkaError(INVALID_ARGUMENT) if a column has a type whose values would be different when they are read back,
+    or if two columns have the same name. Text that isn't UTF-8 fails the query; within arrays, maps and structs each
+    wrong byte becomes U+FFFD.
     """
     _check_values(columns)
     texts = {field.name for field in columns if isinstance(field.dataType, T.StringType)}
@@ -86,7 +86,7 @@ def value_fields(value: Column, schema: T.StructType) -> Column:
     _check_values(schema.fields)
     text = F.validate_utf8(value.cast("string"))
     read = F.from_json(text, schema, {**VALUE_OPTIONS, **_READING})
-    refused = F.raise_error(F.lit("a value is empty, so it isn't a JSON object"))  # from_json would give null
+    refused = F.raise_error(F.lit("a value is empty, so it isn't a JSON object"))  # from_json alone would give null
     return F.when(value.isNull(), None).otherwise(F.coalesce(read, refused.cast(schema)))
 
 
@@ -131,8 +131,8 @@ def _string(code: int, column: Column) -> Column:
 
 
 def _integer(value: Column) -> Column:
-    """This expression is short on purpose: with a branch for each length, the code for many columns would be too long
-    to compile.
+    """The encoding of an integer. The expression is short on purpose: with a branch for each length, the code for many
+    columns would be too long to compile.
     """
     data = F.unhex(F.hex(value))  # without zero bytes in front
     size = F.length(data)
@@ -144,7 +144,7 @@ def _integer(value: Column) -> Column:
     return (
         F.when(value > 0, positive)
         .when(value == 0, _literal(ZERO))
-        .when(value == _LEAST, F.lit(encode_key((_LEAST,))))  # its negative doesn't fit in 64 bits
+        .when(value == _LEAST, F.lit(encode_key((_LEAST,))))  # its absolute value doesn't fit in 64 bits
         .when(value < 0, negative)
         .otherwise(_literal(NULL))
     )

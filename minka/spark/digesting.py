@@ -1,4 +1,4 @@
-"""The digest of a DataFrame (see minka.bulk.row_digest), computed on Spark."""
+"""Computes the digest of a data frame (see minka.bulk.row_digest) on Spark."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Final
@@ -24,7 +24,7 @@ class DigestReport(Report):
 
     job: ClassVar[str] = "digest"
 
-    xor: str  # 16 hexadecimal digits, as `sum`
+    xor: str  # `xor` and `sum` have 16 hexadecimal digits
     sum: str
 
 
@@ -72,8 +72,8 @@ def _bytes_of(pairs: DataFrame) -> list[Column]:
 def digest_columns(key: Column, value: Column | None = None) -> list[Column]:
     """The aggregates that make up a digest of binary columns, for `DataFrame.agg`, also by groups.
 
-    `digest_of_row` makes a Digest of them. Without a value column each value is taken as null. The caller must make
-    sure that no key is null.
+    `digest_of_row` makes a Digest of them. Without a value column each value counts as null. The caller must make sure
+    that no key is null.
     """
     columns = [key] if value is None else [key, value]
     sizes = [F.sum(F.octet_length(column).cast("long")) for column in columns]

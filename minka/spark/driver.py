@@ -31,7 +31,7 @@ def start(
     master: str, app_name: str, settings: Mapping[str, str], environment: Mapping[str, str | None]
 ) -> SparkSession:
     """Start a session in a process of Spark that ends with this one. That process and its tasks get this process's
-    environment with `environment` added; a variable that is None there is left out.
+    environment with `environment` added; a variable that is None there is not set.
 
     Raises MinkaError: JAVA_MISSING, SPARK_FAILED.
     """
@@ -57,12 +57,12 @@ def _launched(conf: SparkConf) -> Any:
 
 
 def _end_process() -> None:
-    """Let the next session start its own process."""
+    """End Spark's process, so that the next session starts another one."""
     gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None
     if gateway is not None:
         process = gateway.proc
         gateway.shutdown()
-        process.stdin.close()  # Spark's process waits for that
+        process.stdin.close()  # Spark's process ends when its stdin is closed
         process.wait()
 
 

@@ -21,7 +21,7 @@ from minka.spark.report import Report, timestamp
 from minka.spark.source import MinkaDataSource
 from minka.tls import Tls
 
-# White space would be trimmed. A null is a field with nothing in it, and empty text is "".
+# By default Spark would trim white space. A null becomes an empty field, and empty text becomes "".
 _CSV: Final = {
     "header": "true",
     "escape": '"',
@@ -40,7 +40,7 @@ class ExportReport(Report):
     destination: str
     file_format: str
     since: Mapping[str, int] | None = None
-    versions: Mapping[str, int]  # by partition id (text): all up to this offset of its log is in the files
+    versions: Mapping[str, int]  # by partition id (text): the files have everything up to this offset of its log
 
 
 def export(
@@ -62,10 +62,10 @@ def export(
 
     Without a `schema` (DDL) rows have the columns key and value, as bytes in Parquet and else as text. With
     `key_columns`, keys are decoded into these columns of the schema, and values into the others; the data source has
-    the option `keyColumns` for this. With `since`, the `versions` in an earlier export's report, the changes after that
-    export are written instead of rows, with the columns _change ("put" or "delete"), _partition and _offset, in order
-    within each partition; a change may be in two exports. `timeout` is the most seconds that a partition may be without
-    a leader that answers.
+    the option `keyColumns` for this. With `since`, the `versions` in an earlier export's report, this writes the
+    changes after that export instead of the rows. Changes also have the columns _change ("put" or "delete"), _partition
+    and _offset, and are in order within each partition; a change may be in two exports. `timeout` is the most seconds
+    that a partition may be without a leader that answers.
 
     Raises MinkaError: INVALID_ARGUMENT (also for another format, and if the folder exists, unless `overwrite`),
     UNKNOWN_KEYSPACE, CHANGES_GONE, SPARK_FAILED.
@@ -74,8 +74,8 @@ def export(
     items(key_columns, "names of columns")
     with running("export", spark, ["look", "read and write"], on_progress) as job:
         with job.stage("look"), ChangeClient(endpoints, tls=tls, timeout=timeout) as client:
-            # The positions are taken before anything is read: later writes may be in this export, and are in the next
-            # one.
+            # The positions are read before the rows: writes after the positions may be in this export, and are in the
+            # next one.
             positions = client.positions(client.keyspace(keyspace))
             versions = {str(one.partition_id): one.end_offset for one in positions.values()}
         source = MinkaDataSource(_options(endpoints, keyspace, key_columns, since, tls, timeout))

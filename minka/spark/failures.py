@@ -1,4 +1,4 @@
-"""Makes a MinkaError of an error of Spark's: one line with the cause and the place of Spark's log."""
+"""Turns Spark's errors into a MinkaError of one line, with the cause and the path of Spark's log."""
 
 import re
 from collections.abc import Iterator
@@ -11,13 +11,13 @@ from pyspark.logger import PySparkLogger
 from minka.errors import Code, MinkaError
 from minka.spark.driver import log_file
 
-# The last line of a traceback, of a task or of a planner's Python, that ended with a MinkaError.
+# The last line of the traceback of a MinkaError, in a task or in the Python process of the planner.
 _OURS = re.compile(r"^\s*minka\.errors\.\w+: ([A-Z_]+): (.+)$", re.MULTILINE)
 
 
 @contextmanager
 def spark_failures() -> Iterator[None]:
-    """Raises MinkaError for an error that Spark raises inside.
+    """Turn an error that Spark raises within into a MinkaError.
 
     If a MinkaError ended a task, that error is raised; INVALID_ARGUMENT if Spark refused the request, for example for a
     path or a column that doesn't exist; else SPARK_FAILED.
@@ -55,7 +55,7 @@ def _minka_error(error: Exception) -> MinkaError:
 
 
 def _sentence(text: str) -> str:
-    """The first line that says something, and the last line of a Python traceback if there is one."""
+    """The first line that isn't blank, and the last line of a Python traceback if there is one."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     head = lines[0] if lines else "Spark says nothing"
     python = [line for line in lines[1:] if re.match(r"[\w.]+(Error|Exception)\b", line)]

@@ -15,7 +15,7 @@ _RENEW_S: Final = 200.0  # nodes drop a snapshot that nobody has used for 15 min
 
 
 class HeldSnapshots:
-    """Renews the snapshots that it holds, from a thread. When the job ends or fails, it releases those that are left.
+    """Holds snapshots, and renews them from a thread. When the job ends or fails, this releases those that are left.
     Several threads may use it. `endpoints` and `tls` are as for `SnapshotClient`; `renew_s` is the time between two
     renewals, in seconds.
     """

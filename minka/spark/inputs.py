@@ -30,8 +30,8 @@ _CSV: Final = {
 
 
 def read_files(spark: SparkSession, path: str, file_format: FileFormat | None = None, schema: str = "") -> DataFrame:
-    """Read a file or a folder of files: Parquet, CSV whose first line has the names, or JSON with an object a line. By
-    default the format follows from the end of the name. `schema` is DDL, such as "day DATE, number INT".
+    """Read a file or a folder of files: Parquet, CSV whose first line has the names, or JSON with one object in each
+    line. By default the format follows from the end of the name. `schema` is DDL, such as "day DATE, number INT".
 
     Without a schema all columns of CSV are text, and Spark infers the types of JSON's columns. A line that can't be
     read, isn't UTF-8 or doesn't fit the schema becomes a row with its text in the column `_unreadable`; so does a line
@@ -55,13 +55,13 @@ def read_files(spark: SparkSession, path: str, file_format: FileFormat | None = 
 def check_format(file_format: str) -> FileFormat:
     """The format, if it is one of FORMATS. Raises MinkaError(INVALID_ARGUMENT) if it isn't."""
     if file_format not in FORMATS:
-        raise MinkaError(Code.INVALID_ARGUMENT, f"no format {file_format!r}; there are {', '.join(FORMATS)}")
+        raise MinkaError(Code.INVALID_ARGUMENT, f"the format {file_format!r} isn't one of {', '.join(FORMATS)}")
     return cast("FileFormat", file_format)
 
 
 def absolute(spark: SparkSession, path: str) -> str:
     """The path with its scheme and folder, so that a process in another folder finds the same file. With Spark Connect
-    the path is the server's, and stays as it is.
+    the path belongs to the server, and this returns it unchanged.
     """
     from pyspark.sql.utils import is_remote
 
@@ -77,7 +77,7 @@ def _format_of(path: str) -> FileFormat:
     for suffix in reversed(PurePosixPath(path.rstrip("/")).suffixes):
         if (found := suffix[1:].lower()) in FORMATS:
             return cast("FileFormat", found)
-    text = f"{path}: its name doesn't say what format it has; there are {', '.join(FORMATS)}"
+    text = f"{path}: the name's ending isn't a known format; the formats are {', '.join(FORMATS)}"
     raise MinkaError(Code.INVALID_ARGUMENT, text)
 
 
@@ -99,7 +99,7 @@ def _with_unreadable(schema: StructType) -> StructType:
 
 
 def _without_replaced_bytes(frame: DataFrame) -> DataFrame:
-    """The same rows; rows in which bytes were replaced become unreadable."""
+    """The same rows, but rows in which Java replaced bytes count as unreadable."""
     fields = [field for field in frame.schema.fields if field.name != UNREADABLE]
     texts = [
         F.col(f"`{field.name.replace('`', '``')}`").cast("string")

@@ -113,15 +113,15 @@ def _packaged() -> Path | None:
 
 
 def _homes(java: Path) -> Iterator[Path]:
-    """Folders that are a JAVA_HOME for this Java. Each is a substitute, if the folder before can't be written to, or
-    its script can't run.
+    """Yield folders that are a JAVA_HOME for this Java. The second is a substitute, if the first can't be written to,
+    or its script can't run.
     """
     script = _SCRIPT.format(java=shlex.quote(str(java)))
     name = f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
     try:
         yield _kept_home(cache_dir() / name, script)
     except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home
-        _log.info("no JAVA_HOME in the cache, so it is a temporary one: %s", error)
+        _log.info("no JAVA_HOME can be made in the cache, so it is in a temporary folder: %s", error)
     temporary = Path(tempfile.mkdtemp(prefix="minka-java-"))
     atexit.register(shutil.rmtree, temporary, ignore_errors=True)
     _write_home(temporary, script)
@@ -141,7 +141,7 @@ def _kept_home(home: Path, script: str) -> Path:
         aside.rename(home)
     except OSError:
         shutil.rmtree(aside, ignore_errors=True)
-        if not home.is_dir():  # unless somebody else was first
+        if not home.is_dir():  # unless another process was first
             raise
     return home
 
@@ -154,10 +154,11 @@ def _write_home(home: Path, script: str) -> None:
 
 
 def cache_dir() -> Path:
-    """The folder of this user's files that can be made again: `$XDG_CACHE_HOME/minka`, or else `~/.cache/minka`.
+    """The folder for files of this user that can be deleted and made again: `$XDG_CACHE_HOME/minka`, or else
+    `~/.cache/minka`.
 
     Raises RuntimeError for a user without a home.
     """
     base = os.environ.get("XDG_CACHE_HOME", "")
-    # The XDG specification: a relative path is to be ignored.
+    # The XDG specification says that a relative path is ignored.
     return (Path(base) if base.startswith("/") else Path("~/.cache").expanduser()) / "minka"

@@ -1,6 +1,5 @@
-"""Keys of columns for whole Arrow arrays at once.
-
-The bytes are the same as those of `minka.rows.encode_key`.
+"""Encodes and decodes keys for whole Arrow arrays of columns at once. The bytes are those of
+`minka.rows.encode_key`.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +19,7 @@ _Words = npt.NDArray[np.uint64]
 _Numbers = npt.NDArray[np.int64]
 _Flags = npt.NDArray[np.bool_]
 
-_LEAST_OF_SIZE: Final = np.array([1 << 8 * size for size in range(8)], np.uint64)  # the least that needs size + 1 bytes
+_LEAST_OF_SIZE: Final = np.array([1 << 8 * size for size in range(8)], np.uint64)  # the least number of size + 1 bytes
 _SIGN: Final = np.uint64(1 << 63)
 _ALL: Final = ~np.uint64(0)
 _PADDING: Final = 18  # the most bytes that are read from the beginning of a column
@@ -45,7 +44,7 @@ def key_array(columns: Sequence[pa.Array]) -> pa.BinaryArray:
 
 
 def _joined(pieces: list[bytes | pa.Array], rows: int) -> pa.BinaryArray:
-    """Concatenate the pieces, row by row; every row gets a piece that is bytes."""
+    """Concatenate the pieces, row by row. A piece that is bytes is the same for every row."""
     merged: list[Any] = []
     for piece in pieces:
         if merged and isinstance(piece, bytes) and isinstance(merged[-1], bytes):
@@ -76,7 +75,7 @@ def _pieces(column: pa.Array, name: str) -> list[bytes | pa.Array]:
         return [_integers(_as_integers(column, name), column)]
     if pa.types.is_decimal128(kind):
         low, high = _halves(column)
-        short = kind.precision <= 18  # digits that always fit in 64 bits
+        short = kind.precision <= 18  # numbers of up to 18 digits always fit in 64 bits
         return [_integers(low.view(np.int64), column) if short else _wide_integers(low, high, column)]
     if pa.types.is_float32(kind) or pa.types.is_float64(kind):
         return [_floats(column)]
@@ -135,7 +134,7 @@ def _as_integers(column: pa.Array, name: str) -> _Numbers:
 
 
 def _binary(data: _Bytes, lengths: npt.NDArray[np.integer[Any]] | int) -> pa.BinaryArray:
-    """A binary array; of each row of the matrix it has the first `lengths` bytes."""
+    """A binary array with the first `lengths` bytes of each row of the matrix."""
     rows, width = data.shape
     offsets = np.zeros(rows + 1, np.int32)
     offsets[1:] = np.cumsum(np.broadcast_to(lengths, rows))
@@ -198,7 +197,7 @@ def _integers(values: _Numbers, column: pa.Array) -> pa.BinaryArray:
 
 
 def _halves(column: pa.Array) -> tuple[_Words, _Words]:
-    """The lower and the upper 64 bits of a decimal's unscaled values, 0 for null ones."""
+    """The lower and the upper 64 bits of a decimal's unscaled values; a null value is 0."""
     words = np.frombuffer(column.buffers()[1], np.uint64).reshape(-1, 2)[column.offset : column.offset + len(column)]
     if column.null_count:
         words = np.where(_valid(column)[:, None], words, np.uint64(0))
@@ -255,7 +254,7 @@ class _Keys:
         self._terminators: npt.NDArray[np.int64] | None = None
 
     def codes(self) -> tuple[_Bytes, _Flags]:
-        """The type codes of the next column, and which rows are null there."""
+        """The type codes of the next column, and flags for the rows that are null there."""
         codes = self.data[self.at]
         self.bad |= self.at >= self.ends
         return codes, codes == key_format.NULL
@@ -299,7 +298,7 @@ def decode_keys(keys: pa.Array, types: Sequence[pa.DataType]) -> list[pa.Array]:
         columns = [_decoder(kind, f"column {number}")(rows, kind) for number, kind in enumerate(types, 1)]
     except pa.ArrowInvalid as error:
         _refuse_first(keys, np.ones(len(keys), np.bool_), types)
-        raise MinkaError(Code.INVALID_ARGUMENT, f"no keys of columns: {error}") from None
+        raise MinkaError(Code.INVALID_ARGUMENT, f"not keys of columns: {error}") from None
     bad = rows.bad | (rows.at != rows.ends)
     if bad.any():
         _refuse_first(keys, bad, types)
@@ -325,7 +324,7 @@ def _decoder(kind: pa.DataType, name: str) -> Callable[[_Keys, pa.DataType], pa.
 
 
 def _refuse_first(keys: pa.Array, bad: _Flags, types: Sequence[pa.DataType]) -> None:
-    """Raise the error of the first bad row; return if each row can be read on its own."""
+    """Raise the error of the first bad row. Return if every bad row can be read alone."""
     for row in np.flatnonzero(bad):
         key = keys[int(row)].as_py()
         try:
@@ -394,7 +393,7 @@ def _decode_integer(rows: _Keys, kind: pa.DataType) -> pa.Array:
 
 
 def _magnitudes(words: _Words, sizes: npt.NDArray[np.int64], negative: _Flags) -> _Words:
-    """The first `sizes` bytes (0 to 8) of each word as a number; of a negative one the absolute value."""
+    """The first `sizes` bytes (0 to 8) of each word as a number; for a negative number its absolute value."""
     unused = (64 - 8 * sizes).astype(np.uint64)
     some = unused < 64
     unused = np.minimum(unused, 63)

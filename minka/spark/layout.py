@@ -38,7 +38,7 @@ class Layout:
     schema: StructType
     key_fields: tuple[StructField, ...]
     key_format: KeyFormat
-    value_fields: tuple[StructField, ...]  # none: only keys are asked for
+    value_fields: tuple[StructField, ...]  # none: only keys are read or written
     has_json: bool  # the value fields are the columns of a JSON object
     delete_column: str
 
@@ -65,19 +65,19 @@ class Layout:
         key_format = options.key_format
         if key_format != "columns":
             if not isinstance(key_fields[0].dataType, _Bytes):
-                text = f"column {names[0]!r} is {key_fields[0].dataType.simpleString()}, and as a key binary or string"
-                raise MinkaError(Code.INVALID_ARGUMENT, f"{text}; or with the option keyColumns={names[0]}")
+                text = f"column {names[0]!r} is {key_fields[0].dataType.simpleString()}, but a key is binary or string"
+                raise MinkaError(Code.INVALID_ARGUMENT, f"{text}: use the option keyColumns={names[0]}")
             key_format = "text" if isinstance(key_fields[0].dataType, StringType) else "binary"
         return cls(schema, key_fields, key_format, others, bool(others) and not is_plain, options.delete_column)
 
     def check_no_changes(self) -> None:
         """Check that the schema has no column that only changes have. Raises INVALID_ARGUMENT."""
         if found := [name for name in self.schema.names if name in _OF_CHANGES]:
-            raise MinkaError(Code.INVALID_ARGUMENT, f"column {found[0]!r} is one of changes, which readStream gives")
+            raise MinkaError(Code.INVALID_ARGUMENT, f"only changes have the column {found[0]!r}: use readStream")
 
     @property
     def arrow_schema(self) -> pa.Schema:
-        """The schema that PySpark wants batches to have."""
+        """The schema that batches for PySpark must have."""
         return to_arrow_schema(self.schema, timezone="UTC")
 
     def batch_of(self, rows: RowBatch) -> pa.RecordBatch:
@@ -135,7 +135,7 @@ class Layout:
         return keys
 
     def values_of(self, batch: pa.RecordBatch) -> list[bytes | None]:
-        """The values of the rows; None for one that is to be deleted. Raises INVALID_ARGUMENT for a null."""
+        """The values of the rows; None for a row whose key is deleted. Raises INVALID_ARGUMENT for a null."""
         if self.has_json:
             names = [field.name for field in self.value_fields]
             rows = zip(*(batch.column(name).to_pylist() for name in names), strict=True)
@@ -148,7 +148,7 @@ class Layout:
             deleted = batch.column(self.delete_column).to_pylist()
             return [None if is_deleted else value for value, is_deleted in zip(values, deleted, strict=True)]
         if None in values:
-            text = "the column 'value' has a null; what is to be deleted is named with the option deleteColumn"
+            text = "the column 'value' has a null; to delete keys, use the option deleteColumn"
             raise MinkaError(Code.INVALID_ARGUMENT, text)
         return values
 
@@ -165,7 +165,7 @@ def _column(rows: int, offsets: bytes, data: bytes) -> pa.BinaryArray:
 
 
 def _cast(column: Any, kind: pa.DataType, keys: pa.BinaryArray) -> pa.Array:
-    """The column in this type. Raises INVALID_ARGUMENT with the row's key for bytes that aren't text."""
+    """The column, cast to this type. If bytes aren't text, raises INVALID_ARGUMENT with the row's key."""
     if column is None:
         raise MinkaError(Code.INTERNAL, "values are asked for, and there are none")
     try:

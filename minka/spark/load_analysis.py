@@ -1,6 +1,5 @@
-"""Reports on the history of the cluster's load: hot partitions, imbalance, forecasts of full nodes, proposals. Spark
-reads the history from the nodes, keeps it as Parquet if the caller wants that, and sums it up; minka.load_report draws
-the conclusions.
+"""Makes the load report: busy partitions, imbalance, forecasts of full nodes, proposals. Spark reads the history from
+the nodes, keeps it as Parquet if the caller wants that, and sums it up; minka.load_report draws the conclusions.
 """
 
 import time
@@ -33,9 +32,9 @@ DAY: Final = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HotPartition:
-    """A partition over the whole time. `ops` and `peak_ops` are operations a second: on average, and in the busiest
-    step, which was at `peak_node`. `of_cluster` is the partition's share of the cluster's operations, and
-    `peak_of_node` its share of the operations of `peak_node` in the busiest step.
+    """A busy partition. `ops` and `peak_ops` are operations a second: on average, and in the busiest step, which was at
+    `peak_node`. `of_cluster` is the partition's share of the cluster's operations, and `peak_of_node` its share of the
+    operations of `peak_node` in the busiest step.
     """
 
     partition: str
@@ -61,8 +60,8 @@ class ClusterLoadReport(Report):
 
     from_ms: int
     to_ms: int
-    step_ms: int  # the length of a step of `imbalance`, and of the peaks
-    nodes: tuple[str, ...]  # those that have sent something
+    step_ms: int  # the length of the steps of `imbalance` and of the peaks
+    nodes: tuple[str, ...]  # the nodes that have sent their history
     missing: tuple[str, ...]  # the history that could not be read, a sentence for each node
     hot: tuple[HotPartition, ...]  # the busiest first
     imbalance: tuple[Imbalance, ...]
@@ -70,7 +69,7 @@ class ClusterLoadReport(Report):
     proposals: Proposals
     html: str = ""
     parquet: str = ""
-    # The proposals as a plan, as `minkactl apply` takes it; None if there is nothing to do. Not in the JSON.
+    # The plan of the proposals, for `minkactl apply`; None if nothing is proposed. The JSON doesn't have it.
     plan: Plan | None = field(default=None, repr=False)
 
     def to_document(self) -> dict[str, Any]:
@@ -93,8 +92,8 @@ def load_report(
     timeout: float = 120.0,
     on_progress: OnProgress | None = None,
 ) -> ClusterLoadReport:
-    """Report on the load in the time `since` before `until` (default: now). `html` is a file for the page, and
-    `parquet` a folder, which must not exist yet, for the rows of the history. `plan_file` is the file to which the
+    """Report on the cluster's traffic in the time `since` before `until` (default: now). `html` is a file for the page,
+    and `parquet` a folder, which must not exist yet, for the rows of the history. `plan_file` is the file to which the
     caller is going to write the plan; the page names this file. Reading six hours of a node's history may take
     `timeout` seconds. Nothing in the cluster is changed. A node that doesn't answer is missing in the report; without a
     controller that answers there is no plan.
@@ -144,7 +143,7 @@ def load_report(
 def _span(since: timedelta, until: datetime | None) -> tuple[int, int]:
     """The beginning and the end of the time to report on, in Unix milliseconds. Raises INVALID_ARGUMENT."""
     if since < timedelta(minutes=1):
-        raise MinkaError(Code.INVALID_ARGUMENT, f"the load of the last {since}: a minute is the least")
+        raise MinkaError(Code.INVALID_ARGUMENT, f"since is {since}; the least is one minute")
     to_ms = round((until.timestamp() if until is not None else time.time()) * 1000)
     return to_ms - round(since.total_seconds() * 1000), to_ms
 
@@ -173,7 +172,7 @@ class _Read:
 
 
 def _read(job: Job, rows: DataFrame) -> _Read:
-    """Let every task read its rows from the nodes; from then on Spark has them."""
+    """Let the tasks read all rows from the nodes; Spark then keeps them."""
     with job.stage("read") as stage:
         counted = rows.groupBy("kind").agg(
             F.count(F.lit(1)).alias("rows"),
@@ -209,7 +208,7 @@ def _without_torn_end(intervals: list[NodeInterval]) -> list[NodeInterval]:
 
 
 def _planned(control: Control, proposals: Proposals) -> tuple[Proposals, Plan | None]:
-    """The proposals that can be carried out, and the plan of them."""
+    """The proposals that the cluster can carry out, and a plan of them."""
     if not proposals.splits and not proposals.moves:
         return proposals, None
     try:

@@ -1,5 +1,5 @@
-"""Facts about a load's source before its rows are read: its size, and a fingerprint that tells it from other
-sources.
+"""Facts about a load's source that are known before its rows are read: its size, and a fingerprint by which it differs
+from other sources.
 """
 
 import hashlib
@@ -42,8 +42,8 @@ def bytes_of(source: DataFrame) -> int:
 
 def fingerprint(source: DataFrame, options: Mapping[str, Any], path: str = "") -> dict[str, str]:
     """The marks that tell two loads apart: a digest of the options, and a digest of the source. The latter is over the
-    schema and the names, sizes and times of the files at `path`. Without a path only the names of the files that the
-    data frame reads count, if it reads files.
+    schema and the names, sizes and times of the files at `path`. Without a path, the digest has only the schema and the
+    names of the files that the data frame reads, if it reads files.
     """
     files = _files(source.sparkSession, path) if path else sorted(source.inputFiles())
     return {"options": _digest([options]), "source": _digest([source.schema.jsonValue(), *files])}
@@ -60,8 +60,8 @@ def without_fingerprint(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def refuse_another(found: Load, marks: Mapping[str, str]) -> None:
-    """Raises LOAD_EXISTS if the load was begun with another fingerprint. A load that another program began without a
-    fingerprint is accepted.
+    """Raise LOAD_EXISTS if the load was begun with another fingerprint. This accepts a load that another program began
+    without a fingerprint.
     """
     try:
         before = json.loads(found.job)[_FINGERPRINT]
@@ -74,7 +74,7 @@ def refuse_another(found: Load, marks: Mapping[str, str]) -> None:
 
 
 def refuse_foreign(spark: SparkSession, folder: str) -> None:
-    """Raises INVALID_ARGUMENT if the folder, which the bad rows are to replace, has any other files in it."""
+    """Raise INVALID_ARGUMENT if the folder has other files than bad rows: the new bad rows would replace them."""
     reader = spark.read.option("recursiveFileLookup", "true")
     try:
         paths = [row.path for row in reader.format("binaryFile").load(folder).select("path").collect()]

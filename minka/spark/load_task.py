@@ -45,12 +45,12 @@ class LoadTask:
     timeout: float
     keyspace: bytes
     load: bytes
-    targets: tuple[LoadTarget, ...]  # by place
+    targets: tuple[LoadTarget, ...]  # target number i is for the rows of place i
     on_conflict: OnConflict
     refuses_repeated: bool
 
     def ingest(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write the file and upload it. Returns a row that names the file for the commit."""
+        """Write the rows to a file and upload it. Yields a row that names the file for the commit."""
         spare_the_collector()
         load = Load.FromString(self.load)
         self._check_goes_on(load)
@@ -59,7 +59,7 @@ class LoadTask:
         if place is None:
             return
         target = self.targets[place]
-        # The name is random, since Spark counts attempts from 0 again with each driver.
+        # The name is random: Spark's numbers of attempts begin at 0 again with each driver.
         name = f"p{target.partition_id}-{uuid.uuid4().hex[:12]}"
         with tempfile.TemporaryDirectory(prefix="minka-load-", dir=_scratch()) as folder, self._client() as client:
             try:
@@ -90,7 +90,7 @@ class LoadTask:
         yield rows.result(b"")
 
     def _check_goes_on(self, load: Load) -> None:
-        """Before a repetition, check that the load was not aborted meanwhile. Raises LOAD_ENDED."""
+        """If Spark repeats this task, check that the load has not been aborted. Raises LOAD_ENDED."""
         context = TaskContext.get()
         if context is None or not context.attemptNumber():
             return
@@ -111,8 +111,8 @@ class LoadTask:
 
 
 class _Rows:
-    """The rows to write, in batches, without the rows that are left out. Rows of both kinds are counted. If it
-    `compares`, rows that the keyspace has with the same values count as written.
+    """The rows that a task has to write, in batches. It leaves out rows whose key came before or is in the keyspace,
+    and counts all rows. With `compares`, rows that the keyspace has with the same values count as written.
     """
 
     def __init__(self, task: LoadTask, batches: Iterator[pa.RecordBatch], *, compares: bool = False) -> None:
@@ -146,7 +146,9 @@ class _Rows:
         self._bytes += sum(map(len, keys)) + sum(map(len, values))
 
     def _check_place(self, batch: pa.RecordBatch) -> None:
-        """Check that all rows are this task's: no client would find a row in another partition. Raises INTERNAL."""
+        """Check that all rows belong to this task's partition, since no client would find them in another one. Raises
+        INTERNAL.
+        """
         places = pc.min_max(batch.column(0)).as_py()
         if batch.column(0).null_count or (places["min"], places["max"]) != (self.place, self.place):
             raise MinkaError(Code.INTERNAL, f"rows of several partitions came to the task of place {self.place}")
@@ -194,7 +196,9 @@ class _Rows:
 
 
 class _Existing:
-    """The rows that a partition has. They are read in step with the source's rows, both in the order of keys."""
+    """The rows that a partition has already. A task reads them together with the source's rows, both in the order of
+    keys.
+    """
 
     def __init__(self, task: LoadTask, target: LoadTarget, *, with_values: bool) -> None:
         self._batches = self._read(task, target, with_values)
@@ -248,7 +252,7 @@ def _smaller(batches: Iterable[_Batch]) -> Iterator[_Batch]:
 
 
 def _scratch() -> str | None:
-    """A folder of Spark's, at spark.local.dir; Spark removes files that killed tasks leave there."""
+    """Spark's folder for temporary files (spark.local.dir). Spark removes the files that killed tasks leave there."""
     return os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
 
 

@@ -3,8 +3,8 @@
 In an ingest, Spark computes each row's partition, sorts the rows, and writes one file for each partition. Each file is
 uploaded to the spool of every replica (`minka.bulk`). Nothing is visible until the commit names one file for each
 partition; from then on the nodes take all files in, even if this process has died. If a load breaks off before the
-commit, a new run with the same id continues it: files that are in the spools already aren't made again. A run with
-other options or another source than the first run is refused, so all files are of the same rows.
+commit, a new run with the same id continues it: it doesn't make files again that are in the spools already. A run with
+other options or another source than the first run is refused, so that all files are made of the same rows.
 """
 
 import json
@@ -39,16 +39,16 @@ from minka.v1.loads_pb2 import Load, LoadFile, LoadState
 Mode = Literal["ingest", "put"]
 _TOUCH_SECONDS: Final = 20.0
 _WATCH_SECONDS: Final = 1.0
-_SHARE: Final = 3  # the most times that the files may be smaller than the source, since they are compressed
+_SHARE: Final = 3  # compressed files are at most this many times smaller than the source
 _PROBLEM: Final = "_problem"
 _BAD: Final = "BAD_ROWS: "
 _FINAL: Final = (Code.INVALID_ARGUMENT, Code.TOO_LARGE, Code.DISK_FULL)  # the same load would be refused again
-_REASON: Final = re.compile(r"\b([A-Z]+_[A-Z_]+): (.+)")  # the reason of an abort
+_REASON: Final = re.compile(r"\b([A-Z]+_[A-Z_]+): (.+)")  # finds the code and the message in the reason of an abort
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOptions:
-    """The treatment of rows by a load: `LoadOptions(columns=PairColumns(("day", "number")))`.
+    """The options of a load: `LoadOptions(columns=PairColumns(("day", "number")))`.
 
     The mode "ingest" sends sorted files to the nodes, and all rows become visible together at the end; "put" puts the
     rows in batches, which become visible one by one. With "put" a row that the keyspace has with the same value isn't a
@@ -57,20 +57,20 @@ class LoadOptions:
 
     columns: PairColumns
     mode: Mode = "ingest"
-    on_conflict: OnConflict = "error"  # a row's key is in the keyspace already; "keep": the old value stays
+    on_conflict: OnConflict = "error"  # for keys that the keyspace has already; "keep": the old value stays
     last_by: str = ""  # if several rows have one key, the last by this column counts; "": such rows are refused
-    max_bad: int = 0  # at most this many rows that can't be in a keyspace are left out, and written to `bad_rows`
-    bad_rows: str = ""  # a folder, for JSON with the reasons
+    max_bad: int = 0  # the most rows that may be left out since they can't be in a keyspace; they go to `bad_rows`
+    bad_rows: str = ""  # the folder for those rows, as JSON with the reasons
     rate_limit: int = 0  # bytes a second to each node; 0: no limit
 
     def check(self) -> None:
-        """Raises INVALID_ARGUMENT for options that aren't known, or don't go together."""
+        """Raise INVALID_ARGUMENT for options that aren't known, or can't be combined."""
         chosen("mode", self.mode, get_args(Mode))
         chosen("on_conflict", self.on_conflict, get_args(OnConflict))
         if self.max_bad < 0 or self.rate_limit < 0:
             raise MinkaError(Code.INVALID_ARGUMENT, "max_bad and rate_limit are 0 or more")
         if self.max_bad and not self.bad_rows:
-            raise MinkaError(Code.INVALID_ARGUMENT, "rows can be left out where bad_rows says where to write them")
+            raise MinkaError(Code.INVALID_ARGUMENT, "max_bad needs bad_rows, the folder for rows that are left out")
         if self.rate_limit and self.mode == "put":
             raise MinkaError(Code.INVALID_ARGUMENT, "rate_limit is for mode ingest: each put waits to be acknowledged")
 
@@ -98,7 +98,7 @@ class FileLoad:
             columns = PairColumns(tuple(given["key"]), tuple(given["value"]), given["key_form"], given["value_form"])
             return cls(**{**document, "options": LoadOptions(**{**options, "columns": columns})})
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise MinkaError(Code.INVALID_ARGUMENT, f"the load is not one from files: {text[:100]!r}") from error
+            raise MinkaError(Code.INVALID_ARGUMENT, f"the load was not begun by load_files: {text[:100]!r}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,11 +109,11 @@ class LoadReport(Report):
 
     load_id: str = ""  # "": the mode is "put"
     mode: Mode
-    partitions: int  # the number that got rows
-    repeated: int = 0  # rows left out since another one of their key counted
+    partitions: int  # the number of partitions that got rows
+    repeated: int = 0  # rows left out since another row of the same key counted
     kept: int = 0  # rows left out since the keyspace had their key
     bad: int = 0  # rows left out since they can't be in a keyspace
-    was_done: bool = False  # an earlier run of this load had done everything
+    was_done: bool = False  # an earlier run of this load has done everything
 
 
 def load(
@@ -256,7 +256,7 @@ class _Run:
     def ingest(
         self, job: Job, source: DataFrame, load_id: str, requested_by: str, document: dict[str, Any], path: str
     ) -> LoadReport:
-        """Do all steps of the load that are yet to be done."""
+        """Do all steps of the load that earlier runs haven't done."""
         client = self._client
         with job.stage("check"):
             pairs = self._checked(source)
@@ -298,7 +298,7 @@ class _Run:
         by = [column_of(source, options.last_by).alias("_by")] if options.last_by else []
         pairs = pairs_of(source, options.columns, *by)
         found = pairs.withColumn(_PROBLEM, problem_of(pairs))
-        _ = found.schema  # Spark Connect looks at a query only when it needs the answer
+        _ = found.schema  # this makes Spark Connect check the query, which it otherwise does later
         if options.max_bad:
             refuse_foreign(self._spark, options.bad_rows)
         return found
@@ -327,9 +327,9 @@ class _Run:
         return found
 
     def _end_of(self, found: Load, error: MinkaError, is_new: bool) -> Load:
-        """The load if another run of the same id has committed it, so this run's files are no longer wanted. Else
-        raises the error. If this run has begun the load, the load is aborted first, provided that it would be refused
-        again, and the spools have no files with which another run could go on.
+        """Return the load if another run of the same id has committed it: this run's files are no longer needed then.
+        Otherwise raise the error. Before that, abort the load if this run has begun it, if the same load would be
+        refused again, and if the spools have no files with which another run could go on.
         """
         with suppress(MinkaError):
             (now,) = self._client.describe(found.id).loads
@@ -393,7 +393,8 @@ class _Run:
         placed = good.withColumn("place", place_column(F.col("key"), keyspace, partitions))
         if len(wanted) < len(partitions):
             placed = placed.where(F.col("place").isin(list(wanted)))
-        # Among rows that are equal by `last_by` the value decides, so every attempt, and `verify`, takes the same row.
+        # If rows of a key are equal in `last_by`, their values decide, so that every attempt and `verify` take the same
+        # row.
         order = [F.col("key"), *([F.col("_by").desc(), F.col("value")] if options.last_by else [])]
         sorted_ = placed.repartitionById(len(partitions), "place").sortWithinPartitions(*order)
         run = task.put if options.mode == "put" else task.ingest
@@ -410,8 +411,8 @@ class _Run:
         return rows
 
     def _refusal(self, task: LoadTask, error: Exception) -> Exception:
-        """The error for which the first row was refused. This error ended the load; other tasks only report that the
-        load has ended.
+        """The error that ended the load: of the first task that refused a row. Other tasks report only that the load
+        has ended.
         """
         found = str(error)
         if _BAD in found:
@@ -435,11 +436,11 @@ class _Run:
         if not is_all and (options.last_by or options.on_conflict == "keep"):
             return  # the number of rows left out of the earlier files isn't known
         written = there + sum(row.rows + row.repeated + row.kept for row in rows)
-        if read != written:  # work that Spark repeats after a machine has died, it counts twice
+        if read != written:  # Spark counts work twice that it repeats after a machine has died
             counts = _counted(found)
             self._bad, read = counts["bad"], counts["rows"] - counts["bad"]
         if read != written:
-            text = f"{read} rows were read, and it is known what became of {written} of them"
+            text = f"{read} rows were read, but {written} were written or left out"
             raise MinkaError(Code.INTERNAL, text)
 
     def _count_bad(self, task: LoadTask, found: DataFrame) -> None:
@@ -455,7 +456,7 @@ class _Run:
             return
         bad.select(*columns, *shown).limit(options.max_bad + 1).write.mode("overwrite").json(options.bad_rows)
         if self._bad > options.max_bad:
-            text = f"{self._bad} rows can't be loaded, {options.max_bad} may be left out; see {options.bad_rows}"
+            text = f"{self._bad} rows can't be loaded, only {options.max_bad} may be left out; see {options.bad_rows}"
             self._abort(Load.FromString(task.load), f"{Code.BAD_ROWS.name}: {text}")
             raise MinkaError(Code.BAD_ROWS, text)
 
@@ -474,10 +475,10 @@ class _Run:
             touched = time.monotonic()
             with LoadClient(self._endpoints, tls=self._tls, timeout=self._timeout) as client:
                 while not over.wait(_WATCH_SECONDS):
-                    with suppress(MinkaError):  # the tasks say what is wrong
+                    with suppress(MinkaError):  # the tasks report such errors
                         (found,) = client.describe(load_id).loads
                         if found.state == LoadState.LOAD_STATE_ABORTED:
-                            cancel(tag)  # again and again: a job may begin just after it
+                            cancel(tag)  # in each round: a job may begin just after it
                         elif time.monotonic() - touched > _TOUCH_SECONDS:
                             client.touch(load_id)
                             touched = time.monotonic()
@@ -517,7 +518,7 @@ def tagging(spark: SparkSession) -> tuple[Callable[[str], object], Callable[[str
 
     if is_remote():
         return spark.addTag, spark.interruptTag, spark.removeTag
-    # `interruptTag` of a classic session finds only what the calling thread has tagged.
+    # `interruptTag` of a classic session finds only jobs that the calling thread has tagged.
     context = spark.sparkContext
     return context.addJobTag, context.cancelJobsWithTag, context.removeJobTag
 

@@ -1,4 +1,4 @@
-"""Rows joined with the values that their keys have in a keyspace."""
+"""Joins rows with the values that their keys have in a keyspace."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -40,13 +40,13 @@ def lookup(
     `key` is a column of text or bytes that is the key itself, or several that are encoded as `minka.rows.encode_key`
     does. Rows are first brought together by the partition of their key, so that each task asks one node, in batches,
     and gets the newest values. Without `endpoints` the cluster is the one that `minka.connect` would find. `timeout`,
-    in seconds, holds for each batch. Raises MinkaError: INVALID_ARGUMENT for key columns that aren't there, or a
-    `value` column that is; UNKNOWN_KEYSPACE.
+    in seconds, holds for each batch. Raises MinkaError: INVALID_ARGUMENT if a key column doesn't exist, or the column
+    `value` exists already; UNKNOWN_KEYSPACE.
     """
     if value in frame.columns:
         raise MinkaError(Code.INVALID_ARGUMENT, f"the rows have a column {value!r} already; name another one")
     if how not in ("left", "inner"):
-        raise MinkaError(Code.INVALID_ARGUMENT, f"a lookup is 'left' or 'inner', not {how!r}")
+        raise MinkaError(Code.INVALID_ARGUMENT, f"how is {how!r}, not 'left' or 'inner'")
     endpoints, tls = given_or_resolved(endpoints, tls)
     columns = PairColumns((key,) if isinstance(key, str) else tuple(key))
     with SnapshotClient(endpoints, tls=tls, timeout=timeout) as client:

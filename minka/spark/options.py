@@ -15,25 +15,27 @@ KeyFormat = Literal["binary", "text", "columns"]
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of one use of the data source, which `minka.spark` lists. As with Spark's own options, case doesn't
-    matter in their names.
+    """The options of one use of the data source; `minka.spark` lists them. As for Spark's own options, upper and lower
+    case are the same in their names.
     """
 
     endpoints: tuple[str, ...]
     keyspace: str
-    key_columns: tuple[str, ...] = ()  # none: the column `key`
+    key_columns: tuple[str, ...] = ()  # (): the column `key`
     key_format: KeyFormat = "binary"
-    split_bytes: int = 256 * MIB  # a partition with more than twice as many bytes is read by several tasks; 0: none is
+    split_bytes: int = 256 * MIB  # several tasks read a partition of more than twice this; 0: one task
     delete_column: str = ""
-    batch_bytes: int = 2 * MIB  # keys and values in one write
+    batch_bytes: int = 2 * MIB  # the bytes of keys and values in one write
     timeout: float = 60.0  # seconds for which a partition may have no leader that answers
-    changes_since: Mapping[str, int] | None = None  # instead of rows: the changes after these offsets
+    changes_since: Mapping[str, int] | None = None  # None: read rows; else read the changes after these offsets
     starting_offsets: Literal["earliest", "latest"] = "latest"
     tls: Tls | None = None
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Self:
-        """The options as Spark gives them. Raises INVALID_ARGUMENT for one that is missing, unknown or not valid."""
+        """The options as Spark gives them. Raises INVALID_ARGUMENT for an option that is missing, unknown or
+        not valid.
+        """
         known = {name.lower(): name for name in _NAMES}
         options = {known.get(name.lower(), name): value for name, value in given.items()}
         if unknown := {name for name in options if name not in _NAMES and name.lower() not in _SPARKS_OWN}:
@@ -79,7 +81,7 @@ def _key_format(given: str, key_columns: tuple[str, ...]) -> KeyFormat:
         text = f"option 'keyFormat' is {given!r}; there are {', '.join(get_args(KeyFormat))}"
         raise MinkaError(Code.INVALID_ARGUMENT, text)
     if given == "columns" and not key_columns:
-        raise MinkaError(Code.INVALID_ARGUMENT, "option 'keyFormat' is 'columns', and 'keyColumns' names none")
+        raise MinkaError(Code.INVALID_ARGUMENT, "option 'keyFormat' is 'columns', but 'keyColumns' names no column")
     if given != "columns" and len(key_columns) > 1:
         text = f"a key of {len(key_columns)} columns can't have keyFormat {given!r}; 'columns' keeps their order"
         raise MinkaError(Code.INVALID_ARGUMENT, text)
@@ -115,6 +117,6 @@ def _tls(options: Mapping[str, str]) -> Tls | None:
     if not any(paths.values()):
         return None
     if missing := [name for name, path in paths.items() if not path]:
-        text = f"option 'tls{missing[0].capitalize()}' is missing: the three of TLS come together"
+        text = f"option 'tls{missing[0].capitalize()}' is missing: tlsCa, tlsCert and tlsKey go together"
         raise MinkaError(Code.INVALID_ARGUMENT, text)
     return Tls(**paths)

@@ -22,10 +22,10 @@ UNREADABLE: Final = "_unreadable"  # the text of a CSV or JSON line that can't b
 class PairColumns:
     """The columns of a data frame that are the key, and those that are the value: by default all others.
 
-    With the form `auto`, a single column of text or bytes is itself the key; a single one that `value` names is itself
-    the value. Everything else, and with `columns` such a column as well, is encoded by `minka.rows`: a key in a form
-    that keeps its order, a value as a JSON object. So of a table (id, v), with both of text, `PairColumns(("id",))`
-    makes the value {"v":"3"}, and `PairColumns(("id",), ("v",))` makes it 3.
+    With the form `auto`, a single key column of text or bytes is itself the key; a single column of text or bytes that
+    `value` names is itself the value. In all other cases, and always with the form `columns`, `minka.rows` encodes the
+    columns: a key so that keys sort as their columns do, a value as a JSON object. Example: of a table (id, v), both
+    text, `PairColumns(("id",))` makes the value {"v":"3"}, and `PairColumns(("id",), ("v",))` makes it 3.
     """
 
     key: tuple[str, ...]
@@ -34,7 +34,7 @@ class PairColumns:
     value_form: Form = "auto"
 
     def __post_init__(self) -> None:
-        """Raises INVALID_ARGUMENT for a str: its letters would be columns."""
+        """Raises INVALID_ARGUMENT for a str, whose letters would count as columns."""
         for names in (self.key, self.value):
             items(names, "names of columns")
 
@@ -70,13 +70,13 @@ class PairColumns:
 
 
 def chosen(name: str, value: str, choices: Sequence[str]) -> None:
-    """Raises INVALID_ARGUMENT if the value of this option isn't one of the choices."""
+    """Raise INVALID_ARGUMENT if the value of this option isn't one of the choices."""
     if value not in choices:
         raise MinkaError(Code.INVALID_ARGUMENT, f"{name} is {value!r}; there are {', '.join(choices)}")
 
 
 def column_of(frame: DataFrame, name: str) -> Column:
-    """The column of this name, which may contain a dot; if there is none, the field of a structure."""
+    """The column of this name, which may contain a dot; if there is no such column, the field of a struct."""
     return F.col(_quoted(name) if name in frame.columns else name)
 
 
@@ -89,8 +89,8 @@ def pairs_of(frame: DataFrame, columns: PairColumns, *others: Column) -> DataFra
 
 
 def problem_of(frame: DataFrame) -> Column:
-    """The reason why a pair can't be in a keyspace, as text; null if it can. It looks at `key`, `value` and, if it is
-    there, UNREADABLE.
+    """The reason why a pair can't be in a keyspace, as text; null if it can. It depends on the columns `key`, `value`
+    and, if the data frame has it, UNREADABLE.
     """
     key, value, size = F.col("key"), F.col("value"), F.octet_length
     is_unreadable = F.col(UNREADABLE).isNotNull() if UNREADABLE in frame.columns else F.lit(False)

@@ -1,6 +1,6 @@
-"""Parquet files that tasks write themselves, with Arrow. Data comes in columns and stays in columns; Spark's writer
-would pass each row to another process, which takes the row apart. This works for a session and a folder on this
-machine; for all other file systems there is Spark's writer.
+"""Parquet files that tasks write with Arrow, without Spark's writer. So data in columns stays in columns; Spark's
+writer would pass each row to another process, which takes the row apart. This works only if the session and the folder
+are on this machine; otherwise Spark's writer is used.
 """
 
 import shutil
@@ -22,11 +22,11 @@ from pyspark.sql.utils import is_remote
 from minka.errors import Code, MinkaError
 from minka.spark.inputs import absolute
 
-_ROW_GROUP_BYTES: Final = 64 * 1024 * 1024  # in Arrow's columns, which a task has in memory
+_ROW_GROUP_BYTES: Final = 64 * 1024 * 1024  # the most data in Arrow's columns that a task has in memory
 
 
 def local_folder(spark: SparkSession, path: str) -> Path | None:
-    """The folder as a local path, the same for the session's tasks and the caller; None if it isn't local to both."""
+    """The folder as a local path; None if the session's tasks or the caller are on another machine or file system."""
     if is_remote() or not str(spark.sparkContext.master).startswith("local"):
         return None
     url = urlsplit(absolute(spark, path))
@@ -35,7 +35,7 @@ def local_folder(spark: SparkSession, path: str) -> Path | None:
 
 @dataclass(frozen=True, slots=True)
 class ParquetFiles:
-    """The files of one job, in a folder that is made for them. They are hidden until all of them are complete."""
+    """The files of one job, in one folder. Their names are hidden until all files are complete."""
 
     folder: Path
     name: str  # part of the files' names, unique to this job
@@ -46,13 +46,13 @@ class ParquetFiles:
     def of(cls, folder: Path, schema: pa.Schema, sized: Sequence[str], *, overwrite: bool) -> "ParquetFiles":
         """The files of a new job. Raises INVALID_ARGUMENT if the folder exists, unless `overwrite`."""
         if folder.exists() and not overwrite:
-            text = f"{folder} already exists; have it overwritten, or choose another one"
+            text = f"{folder} already exists: allow overwriting, or choose another folder"
             raise MinkaError(Code.INVALID_ARGUMENT, text)
         return cls(folder, uuid.uuid4().hex, schema, tuple(sized))
 
     def write(self, spark: SparkSession, reader: DataSourceReader) -> tuple[int, int]:
-        """Write all that the reader has; returns the number of rows and of bytes. The folder's former content is
-        removed when everything is written. Raises INVALID_ARGUMENT if the folder can't be written.
+        """Write all that the reader has; returns the number of rows and of bytes. When everything is written, the
+        folder's former content is removed. Raises INVALID_ARGUMENT if the folder can't be written.
         """
         parts = list(reader.partitions())
         try:

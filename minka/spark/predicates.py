@@ -1,4 +1,4 @@
-"""Derives the keys that a query can want from its filters: a range, or single keys. Pure."""
+"""Derives from a query's filters which keys the query can want: a range, or single keys. Pure."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ _BEFORE_ALL: Final = b"\x00"  # no key is smaller
 
 @dataclass(frozen=True, slots=True)
 class WantedKeys:
-    """The keys that a query wants: those in the range; if `keys` is given, only these, which lie in it."""
+    """The keys that a query wants: all keys of the range, or only `keys`, which are in the range."""
 
     range: KeyRange = ALL_KEYS
     keys: tuple[bytes, ...] | None = None
@@ -38,12 +38,12 @@ class WantedKeys:
 
 
 def wanted_keys(filters: Sequence[Filter], key_fields: Sequence[StructField], key_format: KeyFormat) -> WantedKeys:
-    """The keys that rows which pass all the filters can have. Filters that say nothing about keys are ignored."""
+    """The keys of rows that can pass all the filters. Filters that aren't about keys are ignored."""
     columns = [_Column(field, filters) for field in key_fields]
     if key_format == "columns":
         try:
             return _of_columns(columns)
-        except MinkaError:  # no key has such a value, so Spark applies the filter
+        except MinkaError:  # no key can have the filter's value: Spark applies the filter to all rows
             return WantedKeys()
     encode = _text if key_format == "text" else bytes
     wanted = _of_one(columns[0].filters, lambda value: KeyRange(key := encode(value), key + b"\x00"))
@@ -61,7 +61,7 @@ class _Column:
 
     @property
     def equal(self) -> list[KeyPart]:
-        """The values to which the column has to be equal."""
+        """The values that the column must be equal to."""
         return [self.part(one.value) for one in self.filters if isinstance(one, EqualTo)]
 
     def part(self, value: Any) -> KeyPart:
@@ -87,13 +87,13 @@ def _of_columns(columns: Sequence[_Column]) -> WantedKeys:
     after = columns[len(prefix)]
     wanted = _of_one(after.filters, lambda value: prefix_range([*prefix, after.part(value)]))
     range_ = within.clip(wanted.range) if within.overlaps(wanted.range) else KeyRange(_BEFORE_ALL, _BEFORE_ALL)
-    if wanted.keys and len(prefix) + 1 < len(columns):  # each is the beginning of many keys
+    if wanted.keys and len(prefix) + 1 < len(columns):  # each of `keys` is only the beginning of many keys
         return WantedKeys(range_.clip(KeyRange(wanted.keys[0], wanted.keys[-1] + b"\xff")))
     return WantedKeys(range_, wanted.keys)
 
 
 def _of_one(filters: Iterable[Filter], range_of: Callable[[Any], KeyRange]) -> WantedKeys:
-    """The keys that one column's filters leave; `range_of` gives the range of keys with a value in this column."""
+    """The keys that pass one column's filters. `range_of` gives the range of the keys with a value in this column."""
     starts, ends = [b""], []
     keys: set[bytes] | None = None
     for one in filters:

@@ -1,7 +1,7 @@
-"""The progress of a job, for a caller that wants it: named stages with tasks, rows, bytes, rate and time to go.
+"""The progress of a job, for a caller that asks for it: named stages with tasks, rows, bytes, rates and time left.
 
 Spark counts a stage's tasks, and the rows that they have read (`minka.spark.tasks`). In a session whose driver is in
-this process, rows are counted also while a task runs; with Spark Connect only tasks are counted. A job sets its own
+this process, Spark counts rows also while a task runs; with Spark Connect it counts only tasks. A job sets its own
 counts, such as the rows that nodes have taken in, on its `Stage`; these replace Spark's.
 """
 
@@ -30,19 +30,19 @@ class Progress:
     job: str
     job_seconds: float
     stage: str
-    number: int  # the stage's, from 1 on
+    number: int  # of the stage, from 1 on
     stages: int
-    seconds: float  # the stage's, as is everything below
+    seconds: float  # since the stage began; all fields below are the stage's, too
     is_over: bool = False
     tasks_done: int | None = None
-    tasks: int | None = None  # may grow, since Spark finds some on its way
+    tasks: int | None = None  # may grow, since Spark plans some tasks only later
     rows: int | None = None
     rows_total: int | None = None
     bytes: int | None = None
     bytes_total: int | None = None
     rows_per_s: float | None = None
     bytes_per_s: float | None = None
-    blocker: str = ""  # the reason why it doesn't go on
+    blocker: str = ""  # the reason why the stage doesn't go on
 
     @property
     def fraction(self) -> float | None:
@@ -66,7 +66,7 @@ OnProgress = Callable[[Progress], None]
 
 
 class _Rate:
-    """A rate a second, over the last `WINDOW_S`."""
+    """A rate per second, over the last `WINDOW_S` seconds."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, int]] = deque()
@@ -75,7 +75,7 @@ class _Rate:
         """The rate if `count` is done at `now` (seconds); None until there are enough samples."""
         samples = self._samples
         if count is None or (samples and count < samples[-1][1]):
-            samples.clear()  # Spark has gone on to the next one of its own stages
+            samples.clear()  # Spark's own next stage has begun
         if count is None:
             return None
         samples.append((now, count))
@@ -86,7 +86,7 @@ class _Rate:
 
 
 class Stage:
-    """A stage that runs. Counts that the job sets here replace those of Spark."""
+    """A stage of a running job. Counts that the job sets here replace Spark's counts."""
 
     def __init__(self, name: str, rows_total: int | None = None, bytes_total: int | None = None) -> None:
         self.name = name
@@ -124,13 +124,13 @@ class Stage:
 
 
 class Job:
-    """A job that runs, made by `running`."""
+    """A running job. `running` makes it."""
 
     def __init__(self, name: str, spark: SparkSession, stages: Sequence[str], on_progress: OnProgress | None) -> None:
         self.name = name
         self.stages = tuple(stages)
         self.started = time.time()  # Unix seconds
-        self.reports: tuple[StageReport, ...] = ()  # for the stages that are over
+        self.reports: tuple[StageReport, ...] = ()  # of the stages that have ended
         self._spark = spark
         self._on_progress = on_progress
         self._begun = time.monotonic()
@@ -168,7 +168,7 @@ class Job:
             try:
                 while not over.wait(INTERVAL_S):
                     self._tell(look())
-            except Exception as error:  # noqa: BLE001  # raised where the job runs
+            except Exception as error:  # noqa: BLE001  # the job's thread raises it
                 errors.append(error)
 
         thread = Thread(target=tell_again, name=f"progress of {self.name}", daemon=True)
@@ -189,7 +189,7 @@ def running(
     """Run a job with these stages.
 
     `on_progress` is called when a stage begins and ends, and in between every half second from a thread. An error that
-    Spark raises inside becomes a MinkaError (see `spark_failures`).
+    Spark raises within becomes a MinkaError (see `spark_failures`).
 
         with running("digest", spark, ["read"], on_progress) as job:
             with job.stage("read") as stage:

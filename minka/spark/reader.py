@@ -1,5 +1,5 @@
-"""Reads a keyspace for a query: one task for each partition, and several for a large one. Each partition is read as it
-was at one offset of its log.
+"""Reads a keyspace for a query. One task reads a partition, or several tasks if it is large. Each partition is read as
+it was at one offset of its log.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -39,7 +39,7 @@ class PartitionPart(InputPartition):
 
 @dataclass
 class SingleKeys(InputPartition):
-    """Keys of one partition that are looked up one by one."""
+    """Keys of one partition. The task gets them one by one, without a scan."""
 
     keys: tuple[bytes, ...]
 
@@ -49,7 +49,7 @@ class NoRows(InputPartition):
 
 
 class SnapshotReader(DataSourceReader):
-    """Reads all of a keyspace. One reader is made where the query is planned, and one in each task."""
+    """Reads a whole keyspace. PySpark makes one reader where it plans the query, and one in each task."""
 
     def __init__(self, options: SourceOptions, layout: Layout) -> None:
         self._options = options
@@ -104,7 +104,7 @@ class SnapshotReader(DataSourceReader):
                 yield PartitionPart(row.id, KeyRange(start, end), snapshot.SerializeToString())
 
     def _single_keys(self) -> list[InputPartition]:
-        """The inputs for single keys, each for one partition, so that each task asks one node."""
+        """The inputs for single keys. Each has keys of one partition, so that its task asks one node."""
         options, table = self._options, RoutingTable()
         with Control(options.endpoints, options.timeout, tls=options.tls) as control:
             table.replace(control.table())
@@ -147,7 +147,7 @@ class SnapshotReader(DataSourceReader):
 
 
 class FilteringReader(SnapshotReader):
-    """Leaves out rows that the query's filters exclude. Spark applies the filters as well."""
+    """Reads only keys that the query's filters allow. Spark applies all filters again."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Take the filters, and give all of them back to Spark: see `DataSourceReader.pushFilters`."""

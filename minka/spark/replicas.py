@@ -1,4 +1,4 @@
-"""Reads every replica of a partition at one version, and finds the keys in which they differ."""
+"""Reads every replica of a partition at one version, and finds the keys in which the replicas differ."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,8 +18,8 @@ BUCKETS: Final = 1024
 
 @dataclass(slots=True)
 class Replicas:
-    """The replicas of one snapshot's partition, by node. `digests` has the replicas that were read; the leader's comes
-    first, if it was read. `damaged` and `unread` have the other replicas, each with the reason.
+    """The replicas of a snapshot's partition, by node. `digests` has the replicas that were read, the leader's first.
+    `damaged` and `unread` have the other replicas, each with the reason.
     """
 
     snapshot: PartitionSnapshot
@@ -41,8 +41,8 @@ class Replicas:
 def read_replicas(
     client: SnapshotClient, rows: Iterable[Partition], snapshot: PartitionSnapshot, wanted: KeyRange
 ) -> Replicas:
-    """The digest of each replica that the partition has, according to its row in `rows`. Replicas that a move is still
-    making are left out. Raises the error of the leader's node if no replica can be read.
+    """The digest of each replica that the partition has, according to its row in `rows`. This leaves out new replicas
+    that a move is still copying. Raises the error of the leader's node if no replica can be read.
     """
     found, failed = Replicas(snapshot), list[MinkaError]()
     for node in snapshot.nodes:
@@ -82,7 +82,7 @@ def keys_between(client: SnapshotClient, snapshot: PartitionSnapshot, node: str)
 def hashes_of(
     client: SnapshotClient, snapshot: PartitionSnapshot, wanted: KeyRange, buckets: Sequence[int]
 ) -> Iterator[tuple[bytes, int]]:
-    """The keys in the buckets, sorted, each with the hash of its pair."""
+    """The keys in the buckets, sorted, each with the hash of its key and value."""
     if not buckets:
         return
     within = KeyRange(snapshot.start_key, snapshot.end_key).clip(wanted)
@@ -94,7 +94,7 @@ def hashes_of(
 
 
 def _only(snapshot: PartitionSnapshot, node: str) -> PartitionSnapshot:
-    """The snapshot, to be read only from this node."""
+    """A copy of the snapshot that names only this node, so that it is read there."""
     one = PartitionSnapshot()
     one.CopyFrom(snapshot)
     one.nodes[:] = [node]

@@ -21,15 +21,15 @@ class StageReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The report of any job; each job's own class adds its fields, whose values are JSON's."""
+    """The report of any job. Each job's own class adds fields, whose values JSON can hold."""
 
     job: ClassVar[str] = ""  # its name, such as "load"
 
-    keyspace: str = ""  # "": the job has none
+    keyspace: str = ""  # "": the job isn't about one keyspace
     started: str  # when the job began: ISO 8601, UTC
     seconds: float  # its duration
-    rows: int  # that were read, written or compared
-    bytes: int  # of the keys and values of these rows
+    rows: int  # the rows that were read, written or compared
+    bytes: int  # the bytes of these rows' keys and values
     stages: tuple[StageReport, ...] = ()
     minka_version: str = field(default=minka.__version__)
 
@@ -43,7 +43,7 @@ class Report:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The report that `to_json` wrote; keys that a newer version may have added are ignored.
+        """The report that `to_json` wrote; this ignores keys that a newer version may have added.
 
         Raises MinkaError(INVALID_ARGUMENT) if it isn't a report of this job.
         """
@@ -55,9 +55,9 @@ class Report:
             given["stages"] = tuple(StageReport(**stage) for stage in given.get("stages", ()))
             missing = [one.name for one in fields(cls) if one.default is MISSING and one.name not in given]
         except (ValueError, TypeError, KeyError) as error:
-            raise MinkaError(Code.INVALID_ARGUMENT, f"no report of a job: {error}") from error
+            raise MinkaError(Code.INVALID_ARGUMENT, f"this isn't a job's report: {error}") from error
         if missing:
-            raise MinkaError(Code.INVALID_ARGUMENT, f"a report without {', '.join(missing)}")
+            raise MinkaError(Code.INVALID_ARGUMENT, f"the report lacks {', '.join(missing)}")
         return cls(**given)
 
 

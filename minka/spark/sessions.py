@@ -1,4 +1,4 @@
-"""The Spark session in which jobs run: by default on this machine, else at any master or with Spark Connect."""
+"""The Spark session in which jobs run: by default on this machine, or on another master, or with Spark Connect."""
 
 import os
 import socket
@@ -19,7 +19,7 @@ from minka.spark.failures import spark_failures
 
 CONNECT_PORT: Final = 15002
 CONNECT_TIMEOUT_S: Final = 10.0
-TRIES: Final = 4  # for each task, as on a cluster; Spark's local mode tries once unless the master says more
+TRIES: Final = 4  # of each task, as on a cluster; by default Spark's local mode tries once
 CHECKED_TASKS: Final = 16
 
 _GIB: Final = 1 << 30
@@ -31,14 +31,14 @@ _ANYWHERE: Final = {
 _OWN_DRIVER: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # Spark compiles a deep expression, such as the search for a key's range, to one large method.
+    # Spark makes one large method of a deep expression, such as the encoding of a key of many columns.
     "spark.driver.extraJavaOptions": "-XX:-DontCompileHugeMethods",
     "spark.executor.extraJavaOptions": "-XX:-DontCompileHugeMethods",
 }
 _LOCAL: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
-    "spark.executor.heartbeatInterval": "1s",  # how often a running task reports its rows
+    "spark.executor.heartbeatInterval": "1s",  # also the time between a running task's reports of its rows
     "spark.python.unix.domain.socket.enabled": "true",  # TCP's delayed acknowledgements add 40 ms to each task
 }
 
@@ -54,7 +54,7 @@ def session(
 
     `master` is the URL of a master (default: `local[*]`, this machine's processors), and `remote` the URL of a Spark
     Connect server, sc://host:port. `conf` is Spark's configuration, which takes precedence over the settings made here.
-    Start the session before you open a client of Minka: Spark is forked off this process, which is risky once gRPC has
+    Start the session before you open a client of Minka: starting Spark forks this process, which is risky once gRPC has
     threads.
 
     On this machine Spark runs on this machine's Java (17 or newer) or on that of `minka[spark]`, and its tasks on this
@@ -65,7 +65,7 @@ def session(
     its tasks have another version of minka, or none.
     """
     if master and remote:
-        raise MinkaError(Code.INVALID_ARGUMENT, "a session has a master or is a remote one, not both")
+        raise MinkaError(Code.INVALID_ARGUMENT, "give a session's master or remote, not both")
     conf, address = dict(conf or {}), _address(remote) if remote else None
     active = SparkSession.getActiveSession()
     if active is not None:
@@ -87,7 +87,7 @@ def session(
 def _reused(active: SparkSession, master: str | None, remote: str | None, conf: Mapping[str, str]) -> SparkSession:
     running = active.conf.get("spark.master", None)
     if remote or (master and running not in (master, _with_retries(master))):
-        text = f"this process has a session already, of {running}: stop it first, or ask for no other one"
+        text = f"this process has a session already, of {running}: stop it first, or don't ask for another one"
         raise MinkaError(Code.INVALID_ARGUMENT, text)
     for name, value in conf.items():
         active.conf.set(name, value)
@@ -95,7 +95,7 @@ def _reused(active: SparkSession, master: str | None, remote: str | None, conf: 
 
 
 def _with_retries(master: str) -> str:
-    """local[2] → local[2,4]: the second number is the tries of a task."""
+    """local[2] becomes local[2,4]: the second number is the tries of a task."""
     threads = master.removeprefix("local").strip("[]") or "1"
     return master if "," in threads else f"local[{threads},{TRIES}]"
 
@@ -135,7 +135,7 @@ def _address(remote: str) -> tuple[str, int]:
 
 
 def _check_executors(spark: SparkSession, where: str) -> None:
-    """Raises SPARK_FAILED unless tasks can import minka, of this version."""
+    """Raise SPARK_FAILED if tasks can't import minka, or import another version than this one."""
     try:
         with spark_failures():
             asked = spark.range(0, CHECKED_TASKS, 1, CHECKED_TASKS).mapInArrow(_own_version, "version string")

@@ -34,9 +34,9 @@ class MinkaDataSource(DataSource):
         return "minka"
 
     def schema(self) -> str:
-        """The schema if none is given. Raises INVALID_ARGUMENT with the option keyColumns, which needs one."""
+        """The default schema. Raises INVALID_ARGUMENT with the option keyColumns, which needs a schema."""
         if self._options.key_columns:
-            text = 'with the option keyColumns the types of the columns are needed: .schema("a INT, b STRING, …")'
+            text = 'the option keyColumns needs the types of the columns: .schema("a INT, b STRING, …")'
             raise MinkaError(Code.INVALID_ARGUMENT, text)
         return DEFAULT_SCHEMA
 
@@ -63,8 +63,8 @@ class MinkaDataSource(DataSource):
         return ChangeStreamReader(self._options, Layout.of(schema, self._options))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """The writer for `df.writeStream`. A batch that is repeated writes the same again. Raises INVALID_ARGUMENT for
-        the output mode complete, which would replace the keyspace.
+        """The writer for `df.writeStream`. A repeated batch writes the same again. Raises INVALID_ARGUMENT for the
+        output mode complete, which would replace the keyspace.
         """
         if overwrite:
             raise MinkaError(Code.INVALID_ARGUMENT, 'output mode "complete" is not possible; use "append" or "update"')

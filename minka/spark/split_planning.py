@@ -1,7 +1,7 @@
-"""Finds keys that divide a keyspace by ranges before it is filled, so that ranges get equal bytes.
+"""Finds the keys at which to divide a keyspace by ranges, before it is filled, so that all ranges get equal bytes.
 
 Rows are sampled in proportion to their bytes, so that a row of 1 MB counts a thousand times as much as one of 1 kB. A
-few large rows can fill a range, which a sample with equal chances would miss.
+few large rows can fill a range, but a sample with equal chances for all rows would miss them.
 """
 
 from bisect import bisect_left
@@ -23,7 +23,7 @@ from minka.spark.report import Report, timestamp
 _SAMPLES_A_RANGE: Final = 2048
 _LEAST_SAMPLES: Final = 65_536
 _MOST_SAMPLES: Final = 1_000_000
-_ROW_BYTES: Final = 16  # bytes that a row costs a node besides its key and value, about
+_ROW_BYTES: Final = 16  # about the bytes that a row costs a node besides its key and value
 MAX_RANGES: Final = 5000
 
 
@@ -33,7 +33,7 @@ class ExpectedRange:
 
     start: str
     bytes: int
-    share: float  # of all bytes, times the number of ranges: 1 is ideal
+    share: float  # its bytes, divided by the bytes of an equal share: 1 is ideal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class SplitsReport(Report):
 
     job: ClassVar[str] = "splits"
 
-    points: tuple[str, ...]  # as text, or 0x and hex
+    points: tuple[str, ...]  # keys as text, or as 0x and hex
     ranges: tuple[ExpectedRange, ...]
 
     count: int  # the number of ranges
@@ -66,7 +66,7 @@ def splits(
     SPARK_FAILED.
     """
     if not 2 <= ranges <= MAX_RANGES:
-        raise MinkaError(Code.INVALID_ARGUMENT, f"{ranges} ranges: 2 to {MAX_RANGES} are possible")
+        raise MinkaError(Code.INVALID_ARGUMENT, f"ranges={ranges} isn't from 2 to {MAX_RANGES}")
     with running("splits", spark, ["weigh", "sample"], on_progress) as job:
         found = pairs_of(source, columns)
         pairs = found.where(problem_of(found).isNull())
@@ -101,8 +101,8 @@ _Sample = list[tuple[bytes, float]]
 
 
 def _sample(weighed: DataFrame, total: float, samples: int) -> _Sample:
-    """Keys in order, each with the number of samples for which it stands. A row's share of the samples is the
-    probability that the row is in the sample; with a share of 1 or more it always is.
+    """A sample of the keys, in order, each with the number of samples for which it stands. A row's share of the samples
+    is the probability that the row is in the sample; with a share of 1 or more it always is.
     """
     share = F.col("weight") * (samples / total)
     found = weighed.where(F.col("chance") < share).select("key", F.greatest(share, F.lit(1.0)))

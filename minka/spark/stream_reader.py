@@ -1,7 +1,7 @@
-"""Follows a keyspace for a streaming query: its puts and deletes, in order in each partition.
+"""Follows a keyspace for a streaming query: its puts and deletes, in the order of each partition.
 
-An offset of the stream holds one offset for each partition. A partition that was split off later is read after its
-parent, by the same task, so that the changes of each key stay in order.
+An offset of the stream holds one offset for each partition. The task that reads a partition also reads the partitions
+that were split off from it afterwards, so that the changes of each key stay in order.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ _Offset = dict[str, Any]
 
 
 class Segment(NamedTuple):
-    """Changes of a partition after one offset of its log, up to and with another one."""
+    """The changes of a partition from after the offset `after` of its log up to and including `until`."""
 
     partition_id: int
     after: int
@@ -39,7 +39,7 @@ class Lineage(InputPartition):
 
 
 class ChangeStreamReader(DataSourceStreamReader):
-    """Reads changes. One reader is made for a query, and one in each task. An offset of the stream is {"offsets":
+    """Reads changes. PySpark makes one reader for a query, and one in each task. An offset of the stream is {"offsets":
     {partition: offset}, "begins": the same for partitions that were split off since the offset before}.
     """
 
@@ -48,7 +48,7 @@ class ChangeStreamReader(DataSourceStreamReader):
         self._layout = layout
 
     def initialOffset(self) -> _Offset:
-        """The beginning of the stream, by the option startingOffsets. Raises the errors of ChangeClient."""
+        """The offset at which the stream begins, by the option startingOffsets. Raises the errors of ChangeClient."""
         with self._client() as client:
             keyspace = client.keyspace(self._options.keyspace)
             found = client.positions(keyspace).values()
@@ -56,7 +56,7 @@ class ChangeStreamReader(DataSourceStreamReader):
             offsets = {str(one.partition_id): one.base_offset if is_earliest else one.end_offset for one in found}
             return {"offsets": offsets, "begins": {}}
 
-    def latestOffset(self, start: _Offset, limit: Any) -> _Offset:  # there is no limit
+    def latestOffset(self, start: _Offset, limit: Any) -> _Offset:  # `limit` isn't used
         """The ends of the partitions' logs. Raises CHANGES_GONE if changes after `start` are no longer kept."""
         with self._client() as client:
             keyspace = client.keyspace(self._options.keyspace)
@@ -64,7 +64,7 @@ class ChangeStreamReader(DataSourceStreamReader):
             known = {int(id_): offset for id_, offset in start["offsets"].items()}
             rows = {row.id: row for row in client.partitions(keyspace)}
             if merged := sorted(known.keys() - rows.keys()):
-                text = f"partition {merged[0]} was merged into another one; what was not read of it is gone"
+                text = f"partition {merged[0]} was merged into another one; its changes that were not read are gone"
                 raise MinkaError(Code.CHANGES_GONE, text)
             begins: dict[int, int] = {}
             for id_ in sorted(rows.keys() - known.keys()):
@@ -86,7 +86,7 @@ class ChangeStreamReader(DataSourceStreamReader):
             return known[id_] if id_ in known else begins[id_]
         parent = rows[id_].split_from
         if parent not in rows:
-            text = f"partition {id_} is new, and the one from which it was split off is gone"
+            text = f"partition {id_} is new, but the partition from which it was split off is gone"
             raise MinkaError(Code.CHANGES_GONE, text)
         begins[id_] = client.child_at(parent, self._find_begin(client, rows, parent, known, begins), id_)
         return begins[id_]
@@ -136,7 +136,7 @@ class ChangeReader(DataSourceReader):
         self._stream = ChangeStreamReader(options, layout)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The inputs of the tasks, as of `ChangeStreamReader`. Raises CHANGES_GONE."""
+        """The inputs of the tasks, as `ChangeStreamReader` makes them. Raises CHANGES_GONE."""
         now = self._stream.latestOffset(self._since, None)
         return [*self._stream.partitions(self._since, now)] or [Lineage(())]
 

@@ -1,4 +1,4 @@
-"""The tasks that Spark runs for one stage of a job, and the rows that these have read, by Spark's running counts.
+"""Counts the tasks that Spark runs for one stage of a job, and the rows that these tasks have read, while they run.
 Spark's count of bytes isn't used: it counts the bytes of compressed files, and misses Parquet's reads by vectored I/O.
 """
 
@@ -21,8 +21,8 @@ CANCEL_TIMEOUT_S: Final = 5.0
 class Counted:
     """Spark's counts; None means not known.
 
-    `rows` is the number of rows that one of Spark's own stages has read, from files or a shuffle. This is the stage
-    that has read most, of the running ones, or of all if none runs.
+    `rows` is the number of rows that one of Spark's own stages has read, from files or a shuffle. It is the running
+    stage that has read most rows; if none runs, it is the one of all stages.
     """
 
     tasks_done: int | None = None
@@ -32,8 +32,8 @@ class Counted:
 
 @contextmanager
 def tasks_of(spark: SparkSession, description: str) -> Iterator[Callable[[], Counted]]:
-    """Follow the Spark jobs that this thread starts inside. Gives a function, which any thread may call, that returns
-    the counts of their tasks.
+    """Follow the Spark jobs that this thread starts within. Yields a function that returns the counts of their tasks;
+    any thread may call it.
 
     `description` is the name of the tasks on Spark's own pages.
     """
@@ -68,7 +68,8 @@ _GROUP: Final = ("spark.jobGroup.id", "spark.job.description", "spark.job.interr
 
 
 class _LocalTasks:
-    """The tasks of a job group in a session whose driver is here, from the records that Spark keeps for its pages.
+    """The tasks of a job group in a session whose driver is in this process, from the records that Spark keeps for its
+    pages.
 
     PySpark's own StatusTracker knows tasks, but neither rows nor bytes.
     """
@@ -87,7 +88,7 @@ class _LocalTasks:
             reading = [stage for stage in stages if str(stage.status()) == "ACTIVE"] or stages
             rows = max(stage.inputRecords() + stage.shuffleReadRecords() for stage in reading)
             done, total = sum(stage.numCompleteTasks() for stage in stages), sum(stage.numTasks() for stage in stages)
-        except Py4JError:  # Spark ends; the call that waits for its answer raises that
+        except Py4JError:  # Spark is ending; the job's own call raises the error
             return Counted()
         return Counted(done, total, rows or None)
 

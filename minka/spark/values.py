@@ -1,4 +1,4 @@
-"""Values of columns (JSON objects, see `minka.rows.values`) as Arrow arrays of given types."""
+"""Converts values of columns (JSON objects, see `minka.rows.values`) to Arrow arrays of given types."""
 
 from base64 import b64decode
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from minka.rows import decode_value
 def arrow_values(
     keys: pa.BinaryArray, values: pa.BinaryArray, names: Sequence[str], kinds: Sequence[pa.DataType]
 ) -> list[pa.Array]:
-    """The columns of these names and types. A column is null where the object lacks its name, or there is no value.
+    """The columns of these names and types. A column is null if the object lacks its name, or if there is no value.
 
     Raises MinkaError(INVALID_ARGUMENT) with the key of the first value that isn't an object with such columns.
     """

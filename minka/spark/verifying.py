@@ -35,8 +35,8 @@ from minka.tls import Tls
 from minka.v1.cluster_pb2 import Keyspace, Partition
 from minka.v1.snapshots_pb2 import PartitionSnapshot
 
-_AT_ONCE: Final = 4  # partitions whose digests are asked for at the same time
-_GROUP: Final = 64  # partitions; at most twice as many snapshots are held
+_AT_ONCE: Final = 4  # the number of partitions whose digests are computed at the same time
+_GROUP: Final = 64  # partitions in a group; at most twice as many snapshots are held
 _LISTED: Final = 1000
 _COMPARED: Final = "key binary, kind string"
 Kind = Literal["missing", "different", "extra"]
@@ -55,14 +55,14 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaDifference:
-    """A replica that differs from its partition's leader at the same version, or can't be read because it is damaged:
-    something is broken.
+    """A replica that differs from its partition's leader at the same version, or that is too damaged to be read.
+    Neither should ever happen.
     """
 
     partition: int
     node: str
     keys: tuple[str, ...]  # the first thousand
-    error: str = ""  # why the keys couldn't be read
+    error: str = ""  # why the replica or its keys couldn't be read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ class VerifyReport(Report):
     replicas_unread: tuple[UnreadReplica, ...] = ()
     repaired: int = 0  # the number of rows that were written
 
-    is_same: bool  # every replica was read, and nothing differs, or all differences were written
+    is_same: bool  # every replica was read, and nothing differs, or the repair has written all differences
 
 
 def verify(
@@ -108,10 +108,10 @@ def verify(
     timeout: float = 60.0,
     on_progress: OnProgress | None = None,
 ) -> VerifyReport:
-    """Compare a keyspace with the data frame from which it was loaded; `last_by` is as for the load. Rows that can't be
-    in a keyspace are left out. With `repair`, rows that are missing or different are put; keys that the source doesn't
-    have stay. If a repair breaks off, run it again. Writes by clients during the comparison show up as differences.
-    `timeout` is the most seconds that a partition may be without a leader that answers.
+    """Compare a keyspace with the data frame from which it was loaded. `last_by` must be the same as for the load. Rows
+    that can't be in a keyspace are left out. With `repair`, rows that are missing or different are put; keys that the
+    source doesn't have stay. If a repair breaks off, run it again. Writes by clients during the comparison show up as
+    differences. `timeout` is the most seconds that a partition may be without a leader that answers.
 
     Raises MinkaError: INVALID_ARGUMENT, UNKNOWN_KEYSPACE, SPARK_FAILED, and
     UNREACHABLE or PARTITION_OFFLINE if a partition has no leader that answers for too long.
@@ -128,12 +128,12 @@ def verify(
 
 @dataclass(slots=True)
 class _Findings:
-    """The results of the partitions that have been compared."""
+    """The results for the partitions that have been compared."""
 
-    rows: int = 0  # of the keyspace
+    rows: int = 0  # the number of rows in the keyspace
     replicas: int = 0
-    places: list[int] = field(default_factory=list)  # of partitions that differ from the source
-    counts: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # keys by kind
+    places: list[int] = field(default_factory=list)  # the places of partitions that differ from the source
+    counts: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # the number of differing keys, by kind
     listed: list[tuple[bytes, str, int]] = field(default_factory=list)  # key, kind, partition
     broken: list[ReplicaDifference] = field(default_factory=list)
     unread: list[UnreadReplica] = field(default_factory=list)
@@ -226,8 +226,8 @@ class _Run:
         return good.select(place.alias("place"), "key", "value")
 
     def _read(self, place: int) -> list[Replicas]:
-        """The replicas of a partition, or of the partitions into which it was split meanwhile. Snapshots that have to
-        be compared stay open.
+        """The replicas of a partition, or of the partitions into which it was split meanwhile. Snapshots stay open if
+        they differ, since their keys must be compared.
         """
         row = self._partitions[place]
         range_ = KeyRange(row.start_key, row.end_key)
@@ -335,7 +335,7 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class _Compare:
-    """The comparison in a task: the rows of a partition, in the order of their keys, with its snapshot."""
+    """The work of a task: it compares a partition's rows, in the order of their keys, with the partition's snapshot."""
 
     endpoints: tuple[str, ...]
     tls: Tls | None
@@ -347,7 +347,7 @@ class _Compare:
     repair: bool
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The keys that differ. For a repair, the rows are written before their keys are given back."""
+        """Yield the keys that differ. A repair writes the rows before it yields their keys."""
         spare_the_collector()
         first = next(batches, None)
         if first is None:
@@ -362,7 +362,7 @@ class _Compare:
             for batch in _chained(first, batches):
                 for key, value in zip(*binary_columns(batch, 1, 2), strict=True):
                     if key is None:
-                        continue  # the row without a key, by which each partition has a task
+                        continue  # this partition's row without a key
                     while ahead is not None and ahead[0] < key:
                         found.append((ahead[0], "extra"))
                         ahead = next(there, None)
@@ -397,8 +397,8 @@ def _pair() -> tuple[Column, Column]:
 
 
 def _bucket() -> Column:
-    """The bucket of a key, by its hash, as the nodes compute it for digests."""
-    # To Spark the hash is a signed number, whose last bits are the same.
+    """The bucket of a key by its hash, as nodes compute it for digests."""
+    # For Spark the hash is a signed number, but its last bits are the same as the nodes'.
     return F.xxhash64("key").bitwiseAND(F.lit(BUCKETS - 1)).cast("int")
 
 

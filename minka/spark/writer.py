@@ -1,4 +1,4 @@
-"""Writes a data frame's rows into a keyspace, in batches, at most two of which are not acknowledged."""
+"""Writes a data frame's rows into a keyspace, in batches. At most two batches are under way at the same time."""
 
 import time
 from collections import deque
@@ -25,7 +25,7 @@ Pairs = dict[bytes, bytes | None]
 
 @dataclass
 class Written(WriterCommitMessage):
-    """The counts of a task."""
+    """The number of puts, deletes and bytes of a task."""
 
     puts: int
     deletes: int
@@ -34,7 +34,7 @@ class Written(WriterCommitMessage):
 
 class _Writing:
     """Sets the values of the keys; with a delete column, removes the keys of rows where that column is true. There is
-    no transaction: rows of a failed task stay, and the repeated task writes the same rows again.
+    no transaction: rows of a failed task stay written, and the repeated task writes the same rows again.
     """
 
     def __init__(self, options: SourceOptions, layout: Layout) -> None:
@@ -84,7 +84,7 @@ class KeyspaceStreamWriter(_Writing, DataSourceStreamArrowWriter):
 
 
 def write_batches(client: Client, batches: Iterable[Pairs], timeout: float) -> None:
-    """Write the batches, two at a time. Raises the client's error after `timeout` seconds."""
+    """Write the batches, two at a time. If a batch fails for `timeout` seconds, raise the client's error."""
     with ThreadPoolExecutor(_IN_FLIGHT, "minka-write") as threads:
         under_way: deque[tuple[Future[None], Pairs]] = deque()
         for pairs in batches:
@@ -97,8 +97,8 @@ def write_batches(client: Client, batches: Iterable[Pairs], timeout: float) -> N
 
 
 def _write(client: Client, pairs: Pairs, timeout: float) -> None:
-    """Write a batch, and repeat it for `timeout` seconds. It may be written twice, which changes nothing. Raises the
-    error of the last try.
+    """Write a batch, and repeat it for `timeout` seconds. Writing it twice does no harm. Raises the error of the last
+    try.
     """
     puts = {key: value for key, value in pairs.items() if value is not None}
     deletes = [key for key, value in pairs.items() if value is None]

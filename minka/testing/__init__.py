@@ -1,6 +1,6 @@
 """Tests of your own program against a real cluster: `LocalCluster`, and `minka.testing.fixtures` for pytest.
 
-The cluster's nodes are processes of `minkad` on loopback addresses, so the whole distribution `minka` has to be
+The cluster's nodes are processes of `minkad` on loopback addresses, so the whole distribution `minka` must be
 installed, not only `minka-client`.
 """
 

@@ -23,7 +23,7 @@ Then a test names the fixtures that it wants:
     def test_a_service_for_asyncio(minka_cluster: LocalCluster, minka_keyspace: minka.Keyspace) -> None:
         assert asyncio.run(order(minka_cluster.endpoints, minka_keyspace.name)) == b"two apples"
 
-Your own `minka_nodes` gives them another cluster, say on a slow machine:
+With a `minka_nodes` of your own the fixtures use another cluster, for example on a slow machine:
 
     @pytest.fixture(scope="session")
     def minka_nodes() -> Iterator[LocalCluster]:
@@ -48,8 +48,8 @@ _numbers: Final = count(1)
 
 @pytest.fixture(scope="session")
 def minka_nodes() -> Iterator[LocalCluster]:
-    """The cluster of the session, of three nodes, in the state in which earlier tests have left it. Most tests want
-    `minka_cluster`.
+    """The session's cluster of three nodes, as earlier tests have left it: some nodes may be down. Most tests need
+    `minka_cluster` instead.
     """
     with LocalCluster(_NODES) as cluster:
         yield cluster
@@ -68,8 +68,8 @@ def minka_cluster(minka_nodes: LocalCluster) -> LocalCluster:
 
 @pytest.fixture
 def minka_admin(minka_cluster: LocalCluster) -> Iterator[Admin]:
-    """Administers the cluster. A keyspace that a test makes stays for the whole session, so each test needs other
-    names.
+    """Administers the cluster. A keyspace that a test creates stays for the whole session, so each test needs names of
+    its own.
     """
     with Admin(minka_cluster.endpoints) as admin:
         yield admin
@@ -77,15 +77,15 @@ def minka_admin(minka_cluster: LocalCluster) -> Iterator[Admin]:
 
 @pytest.fixture
 def minka_client(minka_cluster: LocalCluster) -> Iterator[Client]:
-    """A client of the cluster, without a keyspace of its own."""
+    """A client of the cluster. It has no keyspace: use `minka_client.keyspace(name)`."""
     with Client(minka_cluster.endpoints) as client:
         yield client
 
 
 @pytest.fixture
 def minka_keyspace(minka_admin: Admin, minka_client: Client) -> Keyspace:
-    """An empty keyspace by hash that no other test has, of four partitions with three replicas each. `scan` raises
-    NOT_BY_RANGES there.
+    """An empty keyspace by hash that no other test has, of four partitions with three replicas each. Its `scan` raises
+    NOT_BY_RANGES.
     """
     name = f"test-{next(_numbers)}"
     minka_admin.create_keyspace(name, partitions=_PARTITIONS)

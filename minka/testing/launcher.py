@@ -1,5 +1,5 @@
-"""Starts nodes from another process, the launcher. From its second start on the launcher has imported minkad and forks,
-so a node starts in a tenth of the time. Nodes end when this process ends, even if it is killed.
+"""Starts nodes from another process, the launcher. From the second node on, the launcher has imported minkad, and a
+node is a fork of it, so it starts in a tenth of the time. Nodes end when this process ends, even if it is killed.
 """
 
 import ctypes
@@ -19,12 +19,12 @@ from weakref import finalize
 
 from minka.errors import Code, MinkaError
 
-_LAUNCHERS: Final = 3  # so that nodes hash strings by different seeds, as real ones do
-# Variables that count when a process begins, or when minkad is imported.
+_LAUNCHERS: Final = 3  # several, so that nodes have different seeds for the hashes of strings, as real nodes have
+# Prefixes of variables that have an effect only when a process begins, or when minkad is imported.
 _EARLY: Final = ("LD_", "PYTHON", "MALLOC_")
 _FAILPOINTS: Final = "MINKA_FAILPOINTS_FILE"  # whether it is there counts at the import, its value doesn't
 # Nodes don't get these variables: they come from the service manager of the process that starts the cluster, and are
-# for that process alone.
+# meant only for that process.
 _NOT_INHERITED: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID")
 _PR_SET_PDEATHSIG: Final = 1
 _CLONE_NEWNET: Final = 0x40000000
@@ -33,13 +33,13 @@ _launchers: "Final[dict[tuple[int, int, bool], Launcher]]" = {}
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A node that is to be started. Sessions matter since Linux shares processors out among sessions first."""
+    """What the launcher needs to start a node. Sessions matter, since Linux first divides processors among sessions."""
 
     config: Path
     log: Path
     env: dict[str, str]
     own_session: bool
-    network: Path | None  # the file that stands for its network namespace; None: this process's
+    network: Path | None  # the file of its network namespace; None: the namespace of this process
 
 
 class NodeProcess:
@@ -80,13 +80,13 @@ class NodeProcess:
                 if self.returncode is None:
                     try:
                         self.returncode = self._launcher.ask("status", self.pid)
-                    except MinkaError:  # its nodes end with it
+                    except MinkaError:  # the launcher has ended, and its nodes end with it
                         self.returncode = -signal.SIGKILL
         return self.returncode
 
 
 class Launcher:
-    """A launcher, as the process that runs the cluster sees it."""
+    """A launcher's process, and the connection to it from the process that runs the cluster."""
 
     def __init__(self, *, failpoints: bool) -> None:
         ours, theirs = socket.socketpair()
@@ -99,7 +99,7 @@ class Launcher:
                 stdin=subprocess.DEVNULL,
                 env=self._env,
                 pass_fds=[theirs.fileno()],
-                process_group=0,  # a Ctrl-C is for the process that runs the cluster
+                process_group=0,  # a Ctrl-C is meant for the process that runs the cluster
             )
         self._connection: Final = Connection(ours.detach())
         self._lock: Final = Lock()
@@ -117,7 +117,7 @@ class Launcher:
         return self._connection.closed
 
     def ask(self, *request: Any) -> Any:
-        """The answer to a request to the process."""
+        """Send a request to the launcher's process, and return its answer."""
         with self._lock:
             try:
                 self._connection.send(request)
@@ -150,7 +150,7 @@ def inherited() -> dict[str, str]:
 
 
 def enter_network(namespace: Path) -> None:
-    """Put the calling thread into the network namespace that the file stands for. Raises OSError."""
+    """Put the calling thread into the network namespace of this file. Raises OSError."""
     file, libc = os.open(namespace, os.O_RDONLY), ctypes.CDLL(None, use_errno=True)
     try:
         if libc.setns(file, _CLONE_NEWNET) != 0:
@@ -163,7 +163,7 @@ def _early(env: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if name.startswith(_EARLY)}
 
 
-# In the process
+# In the launcher's process
 
 
 def serve(descriptor: int) -> None:
@@ -194,7 +194,7 @@ def _fork(*, preloaded: bool) -> int:
     if preloaded:
         import_module("minkad.node.daemon")
         gc.collect()
-        gc.freeze()  # the collector writes to the objects that it looks at, and so to pages that nodes share
+        gc.freeze()  # a collection would write to all objects, and so to the memory pages that nodes share
     launcher_pid = os.getpid()
     pid = os.fork()
     if pid == 0:

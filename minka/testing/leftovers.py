@@ -18,7 +18,7 @@ class Leftovers:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # not in the terminal's foreground group: a Ctrl-C isn't meant for it
+            start_new_session=True,  # so that a Ctrl-C on the terminal doesn't end it
         )
 
     def remove(self) -> None:

@@ -41,9 +41,9 @@ class LocalNode:
     http_address: str  # host:port, for /readyz and /metrics
     data_address: str
     bootstrap: bool  # it is one of the first voters
-    config: dict[str, Any] = field(default_factory=dict)  # merged over the cluster's at each start
+    config: dict[str, Any] = field(default_factory=dict)  # merged over the cluster's `config` at each start
     env: dict[str, str] = field(default_factory=dict)  # merged over the environment at each start
-    network: Path | None = None  # the file that stands for its network namespace
+    network: Path | None = None  # the file of its network namespace
     process: NodeProcess | None = None
 
     @property
@@ -63,7 +63,7 @@ class LocalNode:
 
     @property
     def running(self) -> bool:
-        """True if the node's process is there."""
+        """True if the node's process runs."""
         return self.process is not None and self.process.poll() is None
 
     @property
@@ -74,12 +74,12 @@ class LocalNode:
         return self.process.pid
 
     def not_running(self) -> MinkaError:
-        """The error for a node that would have to run."""
+        """The error for a call that needs a running node."""
         text = f"{self.name} is not running: it {self.ended()}; its log is {self.log}"
         return MinkaError(Code.PLAYGROUND_FAILED, text, node=self.name)
 
     def ended(self) -> str:
-        """The end of the node's last process, for people."""
+        """The state of the node's last process, as text for people."""
         if self.process is None:
             return "was not started"
         status = self.process.poll()
@@ -96,13 +96,13 @@ class LocalCluster:
             cluster.kill("athens")
             cluster.restart("athens", env={"SETTING": "value"})
 
-    Without `directory` everything is in a temporary one, which is removed at the end, also when this process is
-    killed; the nodes never outlive it. With `directory` the cluster is that of an earlier run, if there was one.
-    `config` is merged into every node's configuration ({"membership": {"clearance_ms": 500}}), `env` into every
-    node's environment. Linux shares processors out among sessions first, and each node has one of its own; with
-    `shares_session` they have this process's, so that priorities hold among the threads of all. Methods that wait
-    until nodes are ready wait at most `ready_timeout_s` seconds: give more on a slow machine. After `stop` nothing
-    is started. Methods raise MinkaError(PLAYGROUND_FAILED) and name the log.
+    Without `directory` everything is in a temporary directory, which is removed at the end, also when this process is
+    killed. The nodes never outlive this process. With `directory`, a cluster that an earlier run left there goes on.
+    `config` is merged into every node's configuration ({"membership": {"clearance_ms": 500}}), `env` into every node's
+    environment. Linux first divides processors among sessions, and each node has a session of its own; with
+    `shares_session` all nodes are in this process's session, so that priorities hold among the threads of all
+    processes. Methods that wait until nodes are ready wait at most `ready_timeout_s` seconds: give more on a slow
+    machine. After `stop` no node can be started. Methods raise MinkaError(PLAYGROUND_FAILED) and name the log.
     """
 
     directory: Path  # a folder for each node, by its name
@@ -246,7 +246,7 @@ class LocalCluster:
                 time.sleep(0.02)
 
     def stop(self, graceful: bool = False) -> None:
-        """End every node, with SIGKILL unless `graceful`, and remove the temporary files."""
+        """End every node, with SIGTERM if `graceful`, else with SIGKILL, and remove the temporary files."""
         self._is_stopped = True
         running = [node.process for node in self.nodes.values() if node.process is not None and node.running]
         for process in running:
@@ -270,7 +270,7 @@ class LocalCluster:
         return node
 
     def _load(self) -> bool:
-        """Take the nodes of an earlier run in this directory; return True if there was one."""
+        """Take over the nodes of an earlier run in this directory; return True if there was such a run."""
         path = self.directory / PARTS_FILE
         if not path.exists():
             return False
@@ -330,7 +330,7 @@ def _no_minkad() -> MinkaError:
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with the values of `over`, mappings merged key by key."""
+    """`base` with the values of `over`. Mappings in them are merged key by key."""
     result = dict(base)
     for key, value in over.items():
         inner = result.get(key)
@@ -339,8 +339,8 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def free_addresses(count: int) -> list[str]:
-    """Loopback host:port pairs, in `PORTS`, on which nobody listens now. Those that this process got last are left out,
-    since a node that is stopped may start again.
+    """Loopback host:port pairs, in `PORTS`, on which nobody listens now. This leaves out the pairs that it returned
+    lately, since their nodes may be stopped and start again.
     """
     found: list[str] = []
     for port in random.SystemRandom().sample(PORTS, len(PORTS)):
@@ -361,7 +361,7 @@ def free_addresses(count: int) -> list[str]:
     raise MinkaError(Code.PLAYGROUND_FAILED, f"no {count} free ports between {PORTS.start} and {PORTS.stop}")
 
 
-_handed_out: dict[int, None] = {}  # the newest, in their order
+_handed_out: dict[int, None] = {}  # the ports that were returned lately, the oldest first
 
 
 def is_ready(http_address: str, timeout_s: float = 1.0) -> bool:

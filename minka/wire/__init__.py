@@ -1,1 +1,1 @@
-"""The formats between clients and nodes, and of stored values: frames, operations on keys, rows of history."""
+"""Formats: of frames between clients and nodes, operations on keys, stored values, and rows of history."""

@@ -20,13 +20,13 @@ from minka.errors import Code, MinkaError
 from minka.v1 import errors_pb2
 
 PREFACE: Final = b"\x00minka\x01"
-"""No request of a Redis client begins with its first byte. The last one is the protocol's version."""
+"""No request of a Redis client begins with the first of these bytes. The last byte is the protocol's version."""
 
 MAX_FRAME_BYTES: Final = 128 * 1024 * 1024
 _HEADER_BYTES: Final = 5
-_GATHERED_BYTES: Final = 256 * 1024  # frames of one turn of the loop are written together, up to this size
+_GATHERED_BYTES: Final = 256 * 1024  # up to this size, all frames of one turn of the loop are written together
 _JOINED_BYTES: Final = 64 * 1024
-_UNSENT_BYTES: Final = 256 * 1024  # with more in the transport, writing counts as paused until it is empty
+_UNSENT_BYTES: Final = 256 * 1024  # if the transport holds more, `is_paused` is true until the transport is empty
 _KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 
 
@@ -34,21 +34,22 @@ class Purpose(StrEnum):
     """The purpose of a connection."""
 
     KV = "kv"  # `wire.Request`s of a client, and `wire.Response`s
-    APPEND = "append"  # a leader's stream to a follower: see minkad.replication.frames
-    SHIP = "ship"  # a checkpoint
-    PING = "ping"  # each frame is answered with an empty one: see minkad.data_port.watch
+    APPEND = "append"  # a leader's log for a follower: see minkad.replication.frames
+    SHIP = "ship"  # the files of a checkpoint
+    PING = "ping"  # the other side answers each frame with an empty one: see minkad.data_port.watch
     RAFT = "raft"  # messages of the coordinator's Raft group, in one direction: see minkad.data_port.raft
 
 
 class Hello(msgspec.Struct, array_like=True, gc=False):
-    """The first frame: the side that connects, and its purpose. Clients may leave out the cluster, and have no node. A
-    node that sends its log to another node names the receiver: its address may belong to a third node by now.
+    """The first frame: the connection's purpose, and the side that connects. Clients may leave out the cluster, and
+    have no node. A node that sends its log to another node names that node, since the address may belong to a third one
+    by now.
     """
 
     purpose: str
     cluster_id: str
     node_id: str
-    to_node: str = ""  # "": to whichever is there
+    to_node: str = ""  # "": to whichever node is there
 
 
 class Kind(IntEnum):
@@ -64,22 +65,22 @@ decode_hello: Final = msgspec.msgpack.Decoder(Hello).decode
 
 
 class Frame(NamedTuple):
-    """A frame that has come."""
+    """A frame that was received."""
 
     kind: int
     content: bytes
 
 
 class Splitter:
-    """Takes the bytes that come on a connection, and gives the frames in them."""
+    """Divides the bytes that arrive on a connection into frames."""
 
     def __init__(self, preface: bytes = b"") -> None:
         """`preface`: the bytes before the first frame."""
-        self.max_bytes = MAX_FRAME_BYTES  # of a frame; another value counts from the next frame on
+        self.max_bytes = MAX_FRAME_BYTES  # the most bytes of a frame; a new value holds from the next frame on
         self._preface = preface
         self._rest = b""
-        self._parts: list[bytes] = []  # of a frame that has not come completely
-        self._missing = 0  # bytes of that frame
+        self._parts: list[bytes] = []  # the parts of a frame that has not come completely
+        self._missing = 0  # the bytes of that frame that haven't come yet
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """The frames that are complete now, one after the other. Raises INVALID_ARGUMENT for another protocol, and
@@ -100,7 +101,10 @@ class Splitter:
     def _past_preface(self, data: bytes) -> int:
         size = len(self._preface)
         if data[:size] != self._preface[: len(data)]:
-            raise MinkaError(Code.INVALID_ARGUMENT, "the connection doesn't begin as Minka's protocol of this version")
+            raise MinkaError(
+                Code.INVALID_ARGUMENT,
+                "the connection doesn't begin with the preface of this version of Minka's protocol",
+            )
         if len(data) < size:
             return 0
         self._preface = b""
@@ -111,7 +115,7 @@ class Splitter:
         while not self._preface and end - start >= _HEADER_BYTES:
             size = int.from_bytes(data[start : start + 4], "big")
             if not 1 <= size <= self.max_bytes:
-                raise MinkaError(Code.TOO_LARGE, f"a frame of {size} bytes")
+                raise MinkaError(Code.TOO_LARGE, f"a frame has {size} bytes, not 1 to {self.max_bytes}")
             after = start + 4 + size
             if after > end:
                 self._parts, self._missing = [data[start:]], after - end
@@ -137,7 +141,7 @@ class Receiver(Protocol):
         """The other side doesn't read."""
 
     def resumed(self) -> None:
-        """All that was sent has left."""
+        """Everything that was sent has left this machine's buffers."""
 
 
 class Connection(asyncio.Protocol):
@@ -177,7 +181,7 @@ class Connection(asyncio.Protocol):
                     self._transport.abort()
                     return
                 else:
-                    raise MinkaError(Code.INVALID_ARGUMENT, f"a frame of the unknown kind {kind}")
+                    raise MinkaError(Code.INVALID_ARGUMENT, f"a frame has the unknown kind {kind}")
                 if self.is_over:
                     return
         except MinkaError as error:
@@ -204,7 +208,7 @@ class Connection(asyncio.Protocol):
     # Called by the receiver
 
     def send(self, content: bytes, kind: Kind = Kind.DATA) -> None:
-        """Send a frame with the others of this turn of the loop. After the end nothing is sent."""
+        """Send a frame with the others of this turn of the loop. After the connection's end this does nothing."""
         if self.is_over:
             return
         if not self._out:
@@ -214,7 +218,9 @@ class Connection(asyncio.Protocol):
             self._flush()
 
     def send_at_once(self, content: bytes) -> None:
-        """Send a frame without delay: somebody waits for it, and few other frames follow in this turn of the loop."""
+        """Send a frame at once, for a receiver that waits for it. Only few other frames should follow in this turn of
+        the loop.
+        """
         if not self.is_over:
             self._add(content, Kind.DATA)
             self._flush()
@@ -266,7 +272,7 @@ class Connection(asyncio.Protocol):
         return self._transport.get_write_buffer_size()
 
     def limit(self, max_frame_bytes: int) -> None:
-        """Take no larger frames from now on."""
+        """Refuse larger frames from now on."""
         self._splitter.max_bytes = max_frame_bytes
 
     def give_up_after(self, seconds: float) -> None:
@@ -276,7 +282,7 @@ class Connection(asyncio.Protocol):
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))
 
     def pause_reading(self) -> None:
-        """Take nothing from the other side."""
+        """Read nothing more from the other side until `resume_reading`."""
         if self.is_reading and not self.is_over:
             self.is_reading = False
             self._transport.pause_reading()
@@ -289,11 +295,11 @@ class Connection(asyncio.Protocol):
 
 
 def _sent_error(content: bytes) -> MinkaError:
-    """Raises INVALID_ARGUMENT."""
+    """The error in a frame. Raises INVALID_ARGUMENT if the frame has none."""
     try:
         return MinkaError.from_proto(errors_pb2.Error.FromString(content))
     except DecodeError as error:
-        raise MinkaError(Code.INVALID_ARGUMENT, f"a frame that isn't an error: {error}") from error
+        raise MinkaError(Code.INVALID_ARGUMENT, f"the content of a frame isn't an error: {error}") from error
 
 
 class _Deaf:
@@ -328,7 +334,7 @@ def reason_of(error: Exception) -> str:
 
 
 def keep_alive(connected: Any) -> None:
-    """Notice within half a minute that the other machine has vanished without a word."""
+    """Let the connection end within half a minute after the other machine has vanished without closing it."""
     with suppress(OSError):  # the connection may be over already
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in _KEEPALIVE:

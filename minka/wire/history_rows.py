@@ -1,7 +1,6 @@
-"""The format of a node's history of load, on disk and in messages: a row for each partition and interval, in columns. A
-block of rows is packed as fixed-size structs, transposed byte by byte and compressed (like Blosc's shuffle): at the
-same place in the struct, most rows have the same byte. A node passes blocks on as they are, and the reader unpacks
-them.
+"""The format of a node's history, on disk and in messages: a row for each partition and interval, in columns. A block
+of rows is packed as fixed-size structs, transposed byte by byte and compressed (like Blosc's shuffle): at the same
+place in the struct, most rows have the same byte. A node passes blocks on as they are, and the reader unpacks them.
 """
 
 import struct
@@ -13,8 +12,8 @@ from typing import Final
 
 from minka.errors import Code, MinkaError
 
-FORMAT: Final = 1  # the layout of the rows in a block; another one gets another number
-MAX_ROWS: Final = 1000  # in a block
+FORMAT: Final = 1  # the number of this layout of the rows in a block
+MAX_ROWS: Final = 1000  # the most rows in a block
 
 # Buckets of requests by the time that they took. Bucket 0 is below 16 µs, each octave above has two buckets, and the
 # last bucket begins at 8.4 s.
@@ -32,12 +31,12 @@ NO_LATENCY: Final = (0,) * BUCKETS
 
 @dataclass(frozen=True, slots=True)
 class PartitionInterval:
-    """The load of one replica of a partition in an interval, and its size at the end. Only a replica that serves
-    clients has operations: the leader, and others that answer stale reads.
+    """The traffic of one replica of a partition in an interval, and the replica's size at the end. Only a replica that
+    serves clients has operations: the leader, and others that answer stale reads.
 
-    An operation is a key; a page of a scan counts as one and a tenth of its rows. Bytes are those of requests' and
-    answers' bodies. `reads_took` and `writes_took` count requests by the time from their arrival at the node to their
-    answer (see `quantile_ms`); the keys of one request that are in one partition count as one.
+    Each key that is read or written is an operation; a page of a scan counts as 1 plus a tenth of its rows. Bytes are
+    those of requests' and answers' bodies. `reads_took` and `writes_took` count requests by the time from their arrival
+    at the node to their answer (see `quantile_ms`); the keys of one request that are in one partition count as one.
     """
 
     partition_id: int
@@ -70,8 +69,8 @@ def upper_ms(number: int) -> float:
 
 def quantile_ms(took: Sequence[int], share: float) -> float | None:
     """The time, in milliseconds, within which the part `share` (0 to 1) of the requests were answered; None if there
-    were none. It is the upper end of a bucket, so up to 1.41 times too much; below 16 µs and above 8.4 s nothing more
-    precise is known.
+    were none. The result is the upper end of a bucket, so it is at most 1.41 times too large; only for times below 16
+    µs and above 8.4 s it can be farther off.
     """
     left = share * sum(took)
     if not left:
@@ -84,7 +83,7 @@ def quantile_ms(took: Sequence[int], share: float) -> float | None:
 
 
 def pack(rows: Sequence[PartitionInterval]) -> bytes:
-    """The block of these rows, MAX_ROWS at most."""
+    """The block of these rows, at most MAX_ROWS."""
     assert len(rows) <= MAX_ROWS, len(rows)
     plain = b"".join([_packed(row) for row in rows])
     return zlib.compress(b"".join([plain[place::_ROW_BYTES] for place in range(_ROW_BYTES)]), 1) if rows else b""
@@ -106,14 +105,18 @@ def _packed(row: PartitionInterval) -> bytes:
 
 
 def unpack(packed: bytes, count: int, layout: int = FORMAT) -> list[PartitionInterval]:
-    """The rows of a block. Raises CORRUPT_DATA if it hasn't `count` rows, INVALID_ARGUMENT for an unknown layout."""
+    """The rows of a block. Raises CORRUPT_DATA if the block hasn't `count` rows, INVALID_ARGUMENT for an unknown
+    layout.
+    """
     if layout != FORMAT:
-        raise MinkaError(Code.INVALID_ARGUMENT, f"the history has rows of layout {layout}, this reads {FORMAT}")
+        raise MinkaError(
+            Code.INVALID_ARGUMENT, f"the history has rows of layout {layout}, but this version reads {FORMAT}"
+        )
     try:
         unpacker = zlib.decompressobj()
         columns = unpacker.decompress(packed, _MAX_UNPACKED) if packed else b""
     except zlib.error as error:
-        raise MinkaError(Code.CORRUPT_DATA, f"a block of the history: {error}") from error
+        raise MinkaError(Code.CORRUPT_DATA, f"a block of the history can't be unpacked: {error}") from error
     if len(columns) != count * _ROW_BYTES:
         raise MinkaError(Code.CORRUPT_DATA, f"a block of the history has {len(columns)} bytes for {count} rows")
     plain = bytearray(len(columns))

@@ -1,8 +1,8 @@
 """Operations on single keys whose effect depends on the present value: conditional writes, counters, expiry.
 
-The leader of a partition decides them one after the other, in the order of its log, by the state that all entries of
-the log give once they are applied; only plain writes go into the log. So no client has to read a value and write it
-back, and two simultaneous increments count as two.
+The leader of a partition decides these operations one after the other, in the order of its log. It decides by the state
+after all entries of the log, also those that aren't applied yet. Only plain writes go into the log. So no client has to
+read a value and write it back, and two simultaneous increments count as two.
 """
 
 from enum import IntEnum
@@ -10,12 +10,12 @@ from typing import Annotated, Final
 
 import msgspec
 
-MAX_OPERATIONS: Final = 10_000  # in one group
+MAX_OPERATIONS: Final = 10_000  # the most in one group
 
 MAX_EXPIRY_MS: Final = 2**63 - 1
 _Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=MAX_EXPIRY_MS)]
 _Unsigned = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
-MAX_VERSION: Final = 2**63 - 1  # those of loaded rows are above 2**62
+MAX_VERSION: Final = 2**63 - 1  # the versions of loaded rows are above 2**62
 _Version = Annotated[int, msgspec.Meta(ge=0, le=MAX_VERSION)]
 
 
@@ -30,28 +30,30 @@ class If(IntEnum):
 
 
 class Lifetime(IntEnum):
-    """The way in which a key's expiry is given; `ms` beside it counts milliseconds."""
+    """The meaning of `ms`, which gives a key's expiry in milliseconds."""
 
     UNLIMITED = 0
-    KEPT = 1  # as it was
-    FOR = 2  # `ms` after it is decided, by the leader's clock, and no later than MAX_EXPIRY_MS
+    KEPT = 1  # the expiry stays as it was
+    FOR = 2  # `ms` after the leader's decision, by the leader's clock, and at most MAX_EXPIRY_MS
     UNTIL = 3  # `ms` after the epoch (Unix time)
 
 
 class OnlyIf(IntEnum):
-    """The condition of an `Expire`, besides the key's existence. A key without expiry counts as the latest of all."""
+    """The condition of an `Expire`, besides the key's existence. A key without expiry counts as having the latest
+    expiry of all.
+    """
 
     ALWAYS = 0
-    UNLIMITED = 1  # it doesn't expire so far
+    UNLIMITED = 1  # the key has no expiry
     LIMITED = 2
     LATER = 3  # the new time is later than the present one
     EARLIER = 4
-    LIMITED_EARLIER = 5  # both of these
+    LIMITED_EARLIER = 5  # LIMITED and EARLIER
 
 
 class Set(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unknown_fields=True, tag=0):
     """Put a value, or delete the key (None). `Outcome.done` is true if the condition held. With `wants_value`,
-    `Outcome.value` is the former value in either case.
+    `Outcome.value` is the former value, also if the condition didn't hold.
     """
 
     key: bytes
@@ -65,21 +67,21 @@ class Set(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unknown
 
 
 class Add(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unknown_fields=True, tag=1):
-    """Add to a decimal number of 64 bits with sign; an absent one is 0. `Outcome.number` is the sum."""
+    """Add to a signed decimal number of 64 bits; an absent value counts as 0. `Outcome.number` is the sum."""
 
     key: bytes
     by: int
 
 
 class AddFloat(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unknown_fields=True, tag=2):
-    """Add to a decimal number with a point; an absent one is 0. `Outcome.value` is the sum, to 17 decimals."""
+    """Add to a decimal number with a point; an absent value counts as 0. `Outcome.value` is the sum, to 17 decimals."""
 
     key: bytes
     by: bytes
 
 
 class Append(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unknown_fields=True, tag=3):
-    """Append to a value; an absent one is empty. `Outcome.number` is the length afterwards."""
+    """Append to a value; an absent value counts as empty. `Outcome.number` is the length afterwards."""
 
     key: bytes
     value: bytes
@@ -96,7 +98,7 @@ class SetRange(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_un
 
 
 class Expire(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unknown_fields=True, tag=5):
-    """Change when a key expires. `Outcome.done` is true if the expiry changed; a time in the past deletes the key. With
+    """Change a key's expiry. `Outcome.done` is true if the expiry changed; a time in the past deletes the key. With
     `wants_value`, `Outcome.value` is the value in either case.
     """
 
@@ -108,7 +110,7 @@ class Expire(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unkn
 
 
 class SetAllIfAbsent(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unknown_fields=True, tag=6):
-    """Put all pairs, or none if any of the keys is there."""
+    """Put all pairs, or none if any of the keys has a value."""
 
     keys: list[bytes]
     values: list[bytes]
@@ -125,11 +127,11 @@ class Refusal(IntEnum):
     NOT_AN_INTEGER = 1
     OVERFLOW = 2
     NOT_A_FLOAT = 3
-    TOO_LARGE = 4  # the value would be larger than one may be
+    TOO_LARGE = 4  # the value would be over the limit
 
 
 class Outcome(msgspec.Struct, array_like=True, gc=False, frozen=True):
-    """The outcome of one operation. `version` is the key's version after it, 0 without a value."""
+    """The outcome of one operation. `version` is the key's version after the operation; 0: the key has no value."""
 
     done: bool
     version: int = 0
@@ -140,7 +142,7 @@ class Outcome(msgspec.Struct, array_like=True, gc=False, frozen=True):
 
 class Versioned(msgspec.Struct, array_like=True, gc=False, frozen=True):
     """A value with its version, which changes with every write of the key, and when it expires, in Unix milliseconds
-    (0: never). Versions are only to be compared for equality.
+    (0: never). Compare versions only for equality.
     """
 
     value: bytes

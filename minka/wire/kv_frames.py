@@ -1,8 +1,8 @@
 """Frames of the data stream: raw bytes on the bidirectional gRPC call `/minka.v1.Kv/Batch`.
 
 Each message has a cost that doesn't depend on its size, so a frame carries operations for many partitions of one node.
-Frames are MessagePack arrays. The body of a write goes into the partition's log and to its followers as it came. A long
-answer is sent in pieces, so that gRPC buffers only little for a client that doesn't read.
+Frames are MessagePack arrays. The body of a write goes into the partition's log and to its followers as it came. A node
+sends a long answer in pieces, so that gRPC buffers only little for a client that doesn't read.
 """
 
 from collections.abc import Iterator
@@ -18,10 +18,10 @@ MAX_BODY_BYTES: Final = 32 * 1024 * 1024
 MAX_FRAME_BYTES: Final = 34 * 1024 * 1024  # a group may come on top of others that nearly fill a frame
 MAX_ANSWER_BYTES: Final = 32 * 1024 * 1024  # for all results of a frame; a result beyond that is refused with TOO_LARGE
 MAX_GROUPS: Final = 1024
-MAX_KEYS: Final = 1_000_000  # in one group
+MAX_KEYS: Final = 1_000_000  # the most in one group
 PIECE_BYTES: Final = 256 * 1024
 
-_PIECE: Final = 0xC1  # with it begins a piece: the byte that MessagePack never uses; then 1 if more come, else 0
+_PIECE: Final = 0xC1  # a piece's first byte, which MessagePack never uses; the second is 1 if more pieces come, else 0
 
 _Unsigned = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
@@ -31,8 +31,8 @@ class Op(IntEnum):
 
     READ = 0
     WRITE = 1
-    READ_STALE = 2  # answered by any replica, which says how old its data may be
-    SCAN = 3  # for keyspaces by ranges: some of the pairs in a range, in order
+    READ_STALE = 2  # any replica answers, and says how old its data may be
+    SCAN = 3  # for keyspaces by ranges: a page of the pairs in a range, in order
     OPERATE = 4  # see minka.wire.key_operations
     READ_VERSIONED = 5
 
@@ -64,8 +64,8 @@ class Request(msgspec.Struct, array_like=True, gc=False):
 
 
 class GroupResult(msgspec.Struct, array_like=True, gc=False):
-    """`error` is a serialized `minka.v1.Error` or None. `body` is encoded: the `ReadResult` of a READ, the
-    `StaleResult` of a READ_STALE, the `ScanPage` of a SCAN, the outcomes of an OPERATE, in order, or for a
+    """The result of a group. `error` is a serialized `minka.v1.Error` or None. `body` is encoded: the `ReadResult` of a
+    READ, the `StaleResult` of a READ_STALE, the `ScanPage` of a SCAN, the outcomes of an OPERATE, in order, or for a
     READ_VERSIONED a list with a `minka.wire.key_operations.Versioned` or None for each key. For other groups it is
     None.
     """
@@ -82,7 +82,7 @@ class Response(msgspec.Struct, array_like=True, gc=False):
 
 
 class WriteBody(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True):
-    """Pairs by position, applied in order; a value of None deletes its key."""
+    """Pairs, applied in order: `values[i]` is for `keys[i]`, and None deletes the key."""
 
     keys: Annotated[list[bytes], msgspec.Meta(max_length=MAX_KEYS)]
     values: Annotated[list[bytes | None], msgspec.Meta(max_length=MAX_KEYS)]
@@ -101,7 +101,7 @@ ReadResult = list[bytes | None]
 
 
 class StaleResult(msgspec.Struct, array_like=True, gc=False):
-    """The values as they were at most `age_ms` milliseconds before they were read."""
+    """The values, which were current at most `age_ms` milliseconds before the read."""
 
     age_ms: int
     values: list[bytes | None]
@@ -117,13 +117,13 @@ class ScanBody(msgspec.Struct, array_like=True, gc=False):
     reverse: bool
     max_rows: _Unsigned
     max_bytes: _Unsigned
-    only_keys: bool = False  # then the page has no values
+    only_keys: bool = False  # True: the page has no values
 
 
 class ScanPage(msgspec.Struct, array_like=True, gc=False):
-    """Pairs by position, in the order of the scan: all pairs with start <= key < end. This range is the first part, in
-    the order of the scan, of the requested range; it ends at the partition's end, or before. There are no values if
-    only the keys were requested.
+    """All pairs with start <= key < end, in the order of the scan: `values[i]` is for `keys[i]`. This range is the
+    first part, in the order of the scan, of the requested range; it ends at the partition's end, or earlier. There are
+    no values if only the keys were requested.
     """
 
     keys: list[bytes]
@@ -132,7 +132,7 @@ class ScanPage(msgspec.Struct, array_like=True, gc=False):
     end: bytes
 
 
-UNDECODABLE: Final = (msgspec.MsgspecError, ValueError)  # the errors of decoding; ValueError: text that isn't UTF-8
+UNDECODABLE: Final = (msgspec.MsgspecError, ValueError)  # errors of decoding; a ValueError: text isn't UTF-8
 
 encode: Final = msgspec.msgpack.Encoder().encode
 decode_request: Final = msgspec.msgpack.Decoder(Request).decode
@@ -162,13 +162,13 @@ def weight(size: int) -> int:
 
 
 class Assembly:
-    """Makes frames of the messages of one stream."""
+    """Puts frames together from the messages of one stream."""
 
     def __init__(self) -> None:
         self._parts: list[memoryview] = []
 
     def add(self, message: bytes) -> bytes | None:
-        """The frame that this message completes; None if more pieces have to come."""
+        """The frame that this message completes; None if pieces are still missing."""
         if message[:1] != bytes((_PIECE,)):
             return message
         self._parts.append(memoryview(message)[2:])

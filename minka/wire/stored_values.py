@@ -1,7 +1,7 @@
-"""The form in which a value is stored: before the value come its version and, if it expires, its time of expiry. The
-head is 8 bytes, big-endian: the version, shifted left by one bit. The lowest bit is 1 if 8 more bytes follow: the
-expiry in Unix milliseconds. In files of loads the version is 0, since a file may be written long before it is taken in:
-see `LOADED`.
+"""The form in which a value is stored: a head with the version and the expiry, then the value. The head has 8 bytes,
+big-endian: the version, shifted left by one bit. If the lowest bit is 1, 8 more bytes follow: the expiry in Unix
+milliseconds. In files of loads the version is 0, since a file may be written long before a partition takes it in: see
+`LOADED`.
 """
 
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ MAX_HEAD_BYTES: Final = HEAD_BYTES + 8  # with an expiry
 LOADED: Final = bytes(HEAD_BYTES)  # the head of a row in a load's file
 LOAD_VERSIONS: Final = 2**62  # a loaded row has the version of its partition's last load: this plus the load's number
 
-_INDEX_BITS: Final = 14  # of a version: the number of the operation in its entry
+_INDEX_BITS: Final = 14  # a version's lowest bits: the number of the operation in its log entry
 
 _FLAG_AT: Final = HEAD_BYTES - 1
 
 
 def version_at(place: int, number: int = 0) -> int:
-    """The version of an operation's value. `place` is that of its log entry, and `number` is the operation's number in
-    the entry, below MAX_OPERATIONS.
+    """The version of an operation's value. `place` is its log entry's offset plus the replica's version base,
+    and `number` the operation's number in the entry, below MAX_OPERATIONS.
     """
     return place << _INDEX_BITS | number
 
@@ -34,12 +34,12 @@ def head(version: int, expires_ms: int = 0) -> bytes:
 
 
 def value_of(stored: bytes) -> bytes:
-    """The value alone."""
+    """The value without its head."""
     return stored[HEAD_BYTES:] if not stored[_FLAG_AT] & 1 else stored[HEAD_BYTES + 8 :]
 
 
 def values_of(stored: Sequence[bytes | None]) -> list[bytes | None]:
-    """The values alone; None where there is nothing."""
+    """The values without their heads; None where there is no value."""
     return [None if one is None else one[HEAD_BYTES:] if not one[_FLAG_AT] & 1 else value_of(one) for one in stored]
 
 
@@ -59,7 +59,7 @@ def version_of(stored: bytes) -> int:
 
 
 def with_version(stored: bytes, loaded_version: int) -> bytes:
-    """The same value with its version in the head, so that the version holds also in a partition that took in other
+    """The same value with its version in the head, so that the version stays right in a partition that takes in other
     loads.
     """
     return head(loaded_version) + stored[HEAD_BYTES:] if stored.startswith(LOADED) else stored

@@ -129,7 +129,7 @@ def test_bad_rows_go_to_a_side_file(spark: SparkSession, cluster: LocalCluster, 
     with pytest.raises(MinkaError, match=r"the (key|value) ") as refused:
         loaded(spark, cluster, "bad", frame)
     assert refused.value.code is Code.BAD_ROWS
-    with pytest.raises(MinkaError, match="4 rows can't be loaded, 3 may be left out; see ") as refused:
+    with pytest.raises(MinkaError, match="4 rows can't be loaded, only 3 may be left out; see ") as refused:
         loaded(spark, cluster, "bad", frame, max_bad=3, bad_rows=str(tmp_path / "bad"))
     assert refused.value.code is Code.BAD_ROWS
     report = loaded(spark, cluster, "bad", frame, max_bad=4, bad_rows=str(tmp_path / "bad"))
@@ -216,7 +216,7 @@ def test_a_relative_path_is_kept_as_an_absolute_one(spark: SparkSession) -> None
     [
         ({"columns": PairColumns(("nothing",))}, "the source has no column 'nothing'; it has key, value"),
         ({"columns": PairColumns(())}, "no column is named for the key"),
-        ({"max_bad": 1}, "rows can be left out where bad_rows says where to write them"),
+        ({"max_bad": 1}, "max_bad needs bad_rows, the folder for rows that are left out"),
         ({"mode": "put", "rate_limit": 1}, "rate_limit is for mode ingest"),
         ({"mode": "puts"}, "mode is 'puts'; there are ingest, put"),
         ({"on_conflict": "replce"}, "on_conflict is 'replce'; there are error, replace, keep"),
@@ -267,7 +267,7 @@ def test_bad_rows_count_where_all_files_were_uploaded_before(
         patch.setattr(loading._Run, "_count_bad", die)
         with pytest.raises(KeyboardInterrupt):
             loaded(spark, cluster, "bad", frame, **options)
-    with pytest.raises(MinkaError, match="2 rows can't be loaded, 1 may be left out") as refused:
+    with pytest.raises(MinkaError, match="2 rows can't be loaded, only 1 may be left out") as refused:
         loaded(spark, cluster, "bad", frame, **options)
     assert refused.value.code is Code.BAD_ROWS
     assert everything(cluster, "bad", ["z1"]) == {}

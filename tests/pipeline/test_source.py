@@ -186,12 +186,12 @@ def test_rows_of_columns_as_the_plain_client_has_them(spark: SparkSession, clust
         ({"keyspace": "nothing"}, "", "UNKNOWN_KEYSPACE"),
         ({"endpoint": "x"}, "", "option 'endpoint' is unknown; there are endpoints, "),
         ({"splitBytes": "many"}, "", "option 'splitBytes' is 'many', not a whole number from 0 on"),
-        ({"keyColumns": "a"}, "", "the types of the columns are needed"),
+        ({"keyColumns": "a"}, "", "keyColumns needs the types of the columns"),
         ({"keyColumns": "a"}, "b int", "the schema has no column 'a' for the key"),
         ({"keyFormat": "json"}, "", "'keyFormat' is 'json'; there are binary, text, columns"),
         ({"keyColumns": "a,b", "keyFormat": "text"}, "a string, b string", "a key of 2 columns can't have keyFormat"),
         ({"tlsCa": "x.pem"}, "", "'tlsCert' is missing"),
-        ({}, "key int", "column 'key' is int, and as a key binary or string"),
+        ({}, "key int", "column 'key' is int, but a key is binary or string"),
     ],
 )
 def test_a_mistake_is_named(

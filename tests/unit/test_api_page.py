@@ -32,7 +32,9 @@ def test_a_type_that_is_named_but_not_public_is_refused() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert ended.stderr == "not public, but named: minka.cluster.key_ranges.KeyRange, of prefix_range\n"
+    assert (
+        ended.stderr == "types of public names that aren't public: minka.cluster.key_ranges.KeyRange, of prefix_range\n"
+    )
 
 
 def test_each_name_is_explained() -> None:

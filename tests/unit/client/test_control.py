@@ -93,7 +93,9 @@ def test_another_port_of_a_node_is_named_as_such() -> None:
 def test_the_default_endpoint_says_why_it_is_asked() -> None:
     down = MinkaError(Code.UNREACHABLE, "Connection refused")
     default = unreachable({"127.0.0.1:7400": down}).message
-    assert default.endswith("(127.0.0.1:7400 is asked without endpoints, MINKA_ENDPOINTS, a context and a playground)")
+    assert default.endswith(
+        "(127.0.0.1:7400 is the default: no endpoints, MINKA_ENDPOINTS, context or playground are set)"
+    )
     assert "MINKA_ENDPOINTS" not in unreachable({"athens:7400": down}).message
 
 

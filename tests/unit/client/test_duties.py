@@ -88,13 +88,13 @@ NO_BALANCER = Pallet("f", balancer="even")  # type: ignore[arg-type]
 NO_KIND = Pallet("f", balancer=Balancer(kind="best"))  # type: ignore[arg-type]
 NO_ORDER = Pallet("f", balancer=Balancer(shard_order="one"))  # type: ignore[arg-type]
 BAD: list[tuple[str, Ask]] = [
-    ("a weight of -1: must be a whole number", lambda client: client.create("feeds", "bbc", weight=-1)),
-    ("a weight of 1.5: must be a whole number", lambda client: client.create("feeds", "bbc", weight=1.5)),
+    ("weight=-1 isn't a whole number", lambda client: client.create("feeds", "bbc", weight=-1)),
+    ("weight=1.5 isn't a whole number", lambda client: client.create("feeds", "bbc", weight=1.5)),
     ("a payload is int, not bytes or str", lambda client: client.create("feeds", "bbc", 7)),
     ("the payload .* isn't UTF-8 text", lambda client: client.update("feeds", "bbc", "\udcff")),
     ("lazy is 'yes', not bool", lambda client: client.create("feeds", "bbc", lazy="yes")),
-    ("consistency 'most': one of leader", lambda client: client.create("feeds", "bbc", consistency="most")),
-    (r"consistency \[\]: one of leader", lambda client: client.create("feeds", "bbc", consistency=[])),
+    ("consistency is 'most', not one of leader", lambda client: client.create("feeds", "bbc", consistency="most")),
+    (r"consistency is \[\], not one of leader", lambda client: client.create("feeds", "bbc", consistency=[])),
     ("the id of a duty is int, not str", lambda client: client.update("feeds", 7)),
     ("the name of a pallet is int, not str", lambda client: client.get(5, "bbc")),
     ("the id of a duty .* isn't UTF-8 text", lambda client: client.get("feeds", "\udcff")),
@@ -110,9 +110,12 @@ BAD: list[tuple[str, Ask]] = [
     ("the pallet is int, not a minka.duties.Pallet", lambda client: client.create_pallet(5)),
     ("the pallet is str, not a minka.duties.Pallet", lambda client: client.update_pallet("feeds")),
     ("the balancer is str, not a minka.duties.Balancer", lambda client: client.create_pallet(NO_BALANCER)),
-    ("balancer.kind is 'best': one of round_robin", lambda client: client.create_pallet(NO_KIND)),
+    ("balancer.kind is 'best', not one of round_robin", lambda client: client.create_pallet(NO_KIND)),
     ("shard_order is 'one', not a list of str", lambda client: client.create_pallet(NO_ORDER)),
-    ("moves_per_shard is -1: 0 to 4,294,967,295", lambda client: client.create_pallet(Pallet("f", moves_per_shard=-1))),
+    (
+        "moves_per_shard is -1, not from 0 to 4,294,967,295",
+        lambda client: client.create_pallet(Pallet("f", moves_per_shard=-1)),
+    ),
     ("if_version=-1 isn't a version", lambda client: client.update_pallet(Pallet("feeds"), if_version=-1)),
     ("if_version='1' isn't a version", lambda client: client.delete("feeds", "bbc", if_version="1")),
     ("if_version=0 can never hold: .* begin at 1", lambda client: client.delete("feeds", "bbc", if_version=0)),
@@ -154,17 +157,17 @@ def test_a_change_shows_what_it_does(change: object, shown: str) -> None:
 
 MIB = 1 << 20
 LARGE: list[tuple[str, Ask]] = [
-    ("a payload of 1,048,577 bytes: 1,048,576 is", lambda client: client.create("feeds", "bbc", b"x" * (MIB + 1))),
-    ("a payload of 1,048,578 bytes", lambda client: client.update("feeds", "bbc", "ä" * (MIB // 2 + 1))),
+    ("a payload has 1,048,577 bytes; 1,048,576 is", lambda client: client.create("feeds", "bbc", b"x" * (MIB + 1))),
+    ("a payload has 1,048,578 bytes", lambda client: client.update("feeds", "bbc", "ä" * (MIB // 2 + 1))),
     (
-        "a request of 1,001 changes: 1,000",
+        "a request has 1,001 changes; 1,000",
         lambda client: client.change(changes.delete("f", f"{n}") for n in range(1001)),
     ),
     (
-        "with payloads of 9,437,184",
+        "a request has 9,437,184 bytes of payloads",
         lambda client: client.change(changes.create("f", f"{n}", b"x" * MIB) for n in range(9)),
     ),
-    ("a request of 1,001 names", lambda client: client.get_many([("f", f"{n}") for n in range(1001)])),
+    ("a request has 1,001 names", lambda client: client.get_many([("f", f"{n}") for n in range(1001)])),
     ("1,001 changes", lambda client: client.change_pallets(changes.delete_pallet(f"{n}") for n in range(1001))),
 ]
 

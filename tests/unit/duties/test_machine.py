@@ -522,7 +522,7 @@ def test_pallets_that_nobody_has_created_are_named_once(world: World) -> None:
     for unknown in (["maps"], ["maps"], [], ["maps"], [f"p{number}" for number in range(5)]):
         world.say(welcome=ShardWelcome(heartbeat_interval_ms=500, unknown_pallets=unknown))
     assert [note.level for note in world.notes] == [logging.WARNING] * 3
-    text = "it gets no duties of pallets that don't exist: maps; create them: minkactl pallet create maps, or"
+    text = "no duties come from pallets that don't exist: maps; create them: minkactl pallet create maps, or"
     assert world.notes[0].text.startswith(text)
     assert "p0, p1, p2 and 2 more" in world.notes[2].text
 
@@ -533,6 +533,6 @@ def test_a_name_that_another_process_has_is_a_warning() -> None:
     world.tell(Connected())
     world.say(refused=Error(code="SHARD_NAME_TAKEN", message="another process has the name s"))
     assert [(note.level, note.text) for note in world.notes] == [
-        (logging.WARNING, "no session with the cluster, trying on: another process has the name s")
+        (logging.WARNING, "no session with the cluster, still trying: another process has the name s")
     ]
     assert not world.stopped

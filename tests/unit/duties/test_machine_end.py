@@ -46,7 +46,7 @@ def test_it_gives_up_without_the_cluster(world: World) -> None:
     assert world.stopped == [Stopped()]
 
 
-CLOSED = ("INVALID_ARGUMENT", "the event loop on which it runs was closed before it had ended")
+CLOSED = ("INVALID_ARGUMENT", "the event loop was closed before the shard had ended")
 
 
 def test_a_closed_loop_ends_the_shard_when_everything_is_released(world: World) -> None:

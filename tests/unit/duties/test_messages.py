@@ -109,7 +109,7 @@ def test_what_a_newer_node_says_reads_as_unknown() -> None:
 
 def test_what_is_unknown_is_not_sent() -> None:
     pallet = Pallet("feeds", on_failure=OnFailure.UNKNOWN)
-    with pytest.raises(MinkaError, match=r"on_failure is .*: one of reattach, leave") as caught:
+    with pytest.raises(MinkaError, match=r"on_failure is .*, not one of reattach, leave") as caught:
         messages.pallet_row(pallet)
     assert caught.value.code is Code.INVALID_ARGUMENT
 

@@ -41,11 +41,11 @@ class Ducklike:
 
 
 PALLETS: list[tuple[str, Any]] = [
-    ("0 pallets: a shard takes the duties of 1 to 1,000", {}),
-    ("1001 pallets: a shard takes", dict.fromkeys(map(str, range(1001)))),
+    ("0 pallets are given; a shard takes the duties of 1 to 1,000", {}),
+    ("1001 pallets are given; a shard takes", dict.fromkeys(map(str, range(1001)))),
     ("pallets is list, not a mapping", ["feeds"]),
     ("the capacity for feeds is 5, not a Capacity or None", {"feeds": 5}),
-    ("the capacity for feeds is -1: 0 to 9,223", {"feeds": Capacity(-1)}),
+    ("the capacity for feeds is -1, not from 0 to 9,223", {"feeds": Capacity(-1)}),
     ("the capacity for feeds is '5', not int", {"feeds": Capacity("5")}),  # type: ignore[arg-type]
     ("the name of a pallet is int, not str", {5: None}),
     ("the name of a pallet must have no slash: 'mail/in'", {"feeds": None, "mail/in": None}),
@@ -71,12 +71,12 @@ def test_without_endpoints_it_is_in_the_cluster_of_the_environment(monkeypatch: 
     ("why", "given"),
     [
         *((why, {"pallets": pallets}) for why, pallets in PALLETS),
-        ("a grace of -1: must be seconds from 0 to 604800", {"grace": -1}),
-        ("a grace of '5': must be seconds", {"grace": "5"}),
+        ("grace=-1 isn't a time in seconds from 0 to 604800", {"grace": -1}),
+        ("grace='5' isn't a time in seconds", {"grace": "5"}),
         ("on_stuck is 'shrug', not exit or report", {"on_stuck": "shrug"}),
         ("call_timeout=None isn't a positive time in seconds", {"call_timeout": None}),
         ("call_timeout=inf isn't a positive time in seconds", {"call_timeout": float("inf")}),
-        ("no endpoint is given", {"endpoints": []}),
+        ("endpoints is empty", {"endpoints": []}),
         ("endpoints is int, not a list of strings", {"endpoints": 5}),
         ("endpoint None isn't str", {"endpoints": [None]}),
         ("the name of a shard is int, not str", {"name": 5}),
@@ -89,7 +89,7 @@ def test_without_endpoints_it_is_in_the_cluster_of_the_environment(monkeypatch: 
         ("the delegate is the class Fetcher: an instance is wanted", {"delegate": Fetcher}),
         ("the delegate is Delegate, which has no", {"delegate": Delegate()}),
         (
-            "the delegate is SimpleNamespace, of which attach can't be called",
+            "the delegate is SimpleNamespace, whose attach can't be called",
             {"delegate": SimpleNamespace(attach=1, detach=print)},
         ),
     ],

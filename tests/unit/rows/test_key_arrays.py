@@ -173,15 +173,15 @@ def test_what_no_key_can_have_is_refused(columns: list[pa.Array], text: str) -> 
         (encode_key((1,)), pa.binary(16), "not fixed_size_binary"),
         (encode_key(((),)), pa.int64(), r"column 1 is tuple \(\), not int64"),
         (encode_key((1, 2)), pa.int64(), "row 1: the key has 2 columns, not 1"),
-        (b"\x16\x01", pa.int64(), "row 1: no key of columns: byte 2: the key ends"),
-        (b"\x16\x00\x01", pa.int64(), "row 1: no key of columns: byte 0: the integer .* longer"),
-        (b"\x16\x00\x01", pa.decimal128(38, 0), "row 1: no key of columns: byte 0: the integer .* longer"),
-        (b"\x1d\x08" + b"\xff" * 8, pa.decimal128(38, 0), "row 1: no key of columns: byte 0: the integer .* longer"),
-        (b"\x02\xff\x00", pa.string(), "row 1: no key of columns: byte 0: .* isn't UTF-8"),
-        (b"\x02a\x00\xff", pa.string(), "row 1: no key of columns: byte 4: the key ends"),
+        (b"\x16\x01", pa.int64(), "row 1: not a key of columns: byte 2: the key ends"),
+        (b"\x16\x00\x01", pa.int64(), "row 1: not a key of columns: byte 0: the integer .* longer"),
+        (b"\x16\x00\x01", pa.decimal128(38, 0), "row 1: not a key of columns: byte 0: the integer .* longer"),
+        (b"\x1d\x08" + b"\xff" * 8, pa.decimal128(38, 0), "row 1: not a key of columns: byte 0: the integer .* longer"),
+        (b"\x02\xff\x00", pa.string(), "row 1: not a key of columns: byte 0: .* isn't UTF-8"),
+        (b"\x02a\x00\xff", pa.string(), "row 1: not a key of columns: byte 4: the key ends"),
         (b"", pa.string(), "row 1: the key is empty"),
-        (b"\xff", pa.string(), "row 1: no key of columns: byte 0: 0xff"),
-        (b"\x77", pa.null(), "row 1: no key of columns: byte 0: 0x77"),
+        (b"\xff", pa.string(), "row 1: not a key of columns: byte 0: 0xff"),
+        (b"\x77", pa.null(), "row 1: not a key of columns: byte 0: 0x77"),
         (None, pa.string(), "row 1: the key is null"),
     ],
 )
@@ -212,6 +212,6 @@ def test_dates_and_decimals_keep_their_types() -> None:
 
 def test_text_is_not_taken_for_longer_than_its_key() -> None:
     keys = pa.array([encode_key(("a",)), b"\xffb\x00"], pa.binary())
-    with pytest.raises(MinkaError, match="row 1: no key of columns: byte 0: 0xff isn't a type"):
+    with pytest.raises(MinkaError, match="row 1: not a key of columns: byte 0: 0xff isn't a type"):
         decode_keys(keys, [pa.string()])
     assert decode_keys(keys.slice(0, 1), [pa.string()])[0].to_pylist() == ["a"]

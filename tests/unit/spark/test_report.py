@@ -33,12 +33,12 @@ def test_a_report_is_read_back() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "no report of a job"),
-        ("[]", "no report of a job"),
-        ('{"rows": 1}', "no report of a job"),
+        ("", "this isn't a job's report"),
+        ("[]", "this isn't a job's report"),
+        ('{"rows": 1}', "this isn't a job's report"),
         ('{"job": "load"}', "a report of the job 'load', not of 'digest'"),
-        ('{"job": "digest", "rows": 1}', "a report without started, seconds, bytes, xor, sum"),
-        (REPORT.to_json().replace('"name"', '"nome"'), "no report of a job"),
+        ('{"job": "digest", "rows": 1}', "the report lacks started, seconds, bytes, xor, sum"),
+        (REPORT.to_json().replace('"name"', '"nome"'), "this isn't a job's report"),
     ],
 )
 def test_what_is_none_is_refused(text: str, why: str) -> None:

@@ -1,4 +1,4 @@
-"""Partitions that count as under-replicated and as under min-insync."""
+"""The number of missing in-sync replicas of a partition, and partitions with fewer in sync than min-insync."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""An upload of a load's file waits for a node as long as the node answers."""
+"""An upload of a load's file waits for a node for as long as the node answers."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,12 +18,12 @@ from minka.v1.load_api_pb2 import ListFilesRequest, ListFilesResponse, UploadRes
 from minka.v1.loads_pb2 import Load
 
 TIMEOUT_S = 1.0
-LOOKS = 10  # together longer than the timeout
+LOOKS = 10  # requests for the node's state; together they take longer than the timeout
 
 
 class Node:
-    """A node that takes a file only when it is `free`. Each of its first `breaks` transfers breaks off after
-    `LOOKS` requests for its state.
+    """A node that takes a file only while it is `free`. Its first `breaks` transfers each break off after `LOOKS`
+    requests for its state.
     """
 
     def __init__(self, breaks: int = 0) -> None:
@@ -85,8 +85,8 @@ def upload_to(node: Node, written: Written) -> None:
         server.stop(None).wait()
 
 
-def test_a_transfer_that_breaks_off_after_more_than_the_timeout_is_tried_again(written: Written) -> None:
-    """The time that the node has spent on the file doesn't count as absence."""
+def test_a_transfer_that_breaks_off_after_the_timeout_is_tried_again(written: Written) -> None:
+    """The timeout counts only the time in which the node does not answer."""
     node = Node(breaks=1)
     node.free.set()
     upload_to(node, written)

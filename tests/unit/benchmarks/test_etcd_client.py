@@ -64,9 +64,7 @@ async def test_refused_call_is_an_error() -> None:
 
 
 def test_messages_are_encoded_as_etcd_encodes_them() -> None:
-    """The field numbers are from rpc.proto: PutRequest has key 1 and value 2, TxnRequest has success 2, RequestOp has
-    request_put 2.
-    """
+    """Field numbers from rpc.proto: PutRequest.key 1 and value 2, TxnRequest.success 2, RequestOp.request_put 2."""
     put = bytes.fromhex("0a016b") + bytes.fromhex("1203767676")
     assert put_request(b"k", b"vvv") == put
     assert txn_request([(b"k", b"vvv")] * 2) == (b"\x12\x0a\x12\x08" + put) * 2

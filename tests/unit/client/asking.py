@@ -8,9 +8,7 @@ from typing import Any
 from minka.async_client import AsyncClient
 
 Make = Callable[..., Any]
-BadCalls = list[
-    tuple[Callable[[Any], Any], str]
-]  # a call of a client (synchronous or asyncio), and the text of the error
+BadCalls = list[tuple[Callable[[Any], Any], str]]  # a call of either kind of client, and the error's text
 
 
 def client_of(cluster: Any, **options: Any) -> AsyncClient:

@@ -51,7 +51,7 @@ def _listen(server: Any) -> str:
 
 @dataclass
 class ControlNode:
-    """A node that answers each control method as `answers` says: with a message, a MinkaError, or a function's result."""
+    """A node that answers each control method as `answers` says: with a message, a MinkaError, or a function."""
 
     address: str = ""
     answers: dict[str, Any] = field(default_factory=dict)
@@ -120,9 +120,7 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
         self.refused_keyspaces: set[str] = set()  # a request that names one of these keyspaces is refused
         self.go_on = asyncio.Event()  # while it is cleared, requests wait
         self.go_on.set()
-        self.nonsense: Callable[[kv_frames.Request], bytes] | None = (
-            None  # makes an answer to send instead of the true one
-        )
+        self.nonsense: Callable[[kv_frames.Request], bytes] | None = None  # makes a false answer
         self.holds_writes: asyncio.Event | None = None  # if given, writes wait until it is set
         self.ends_stream = False  # true: the node ends the stream instead of answering
         self.age_ms = 0  # the age that it states in answers to stale reads
@@ -343,7 +341,7 @@ class _Serving:
 
 
 class DataCluster:
-    """Data nodes, each with its own copy of the partition table. All share one dict of data, so a move copies nothing."""
+    """Data nodes, each with its own copy of the partition table. All share one dict of data, so moves copy nothing."""
 
     def __init__(self, names: Sequence[str], partition_count: int) -> None:
         self.partition_count = partition_count

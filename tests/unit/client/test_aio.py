@@ -179,7 +179,7 @@ async def test_calls_wait_for_an_offline_partition(data_cluster: Make) -> None:
 
 
 async def test_a_refused_write_is_not_repeated_shortly_before_its_deadline(data_cluster: Make) -> None:
-    """If the answer came too late, the write's outcome would be unknown, although every node that answered did nothing."""
+    """If the answer came too late, the outcome would be unknown, although every node that answered did nothing."""
     async with data_cluster("athens") as cluster, client_of(cluster) as client:
         await client.get("key")
         athens = cluster.nodes["athens"]
@@ -331,9 +331,7 @@ async def test_a_read_at_a_silent_node_is_answered_by_the_new_leader(
 async def test_the_outcome_of_a_write_at_a_silent_node_is_unknown_once_another_node_leads(
     data_cluster: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The write then waits no longer. The next write goes to the new leader, and so does a write that was never sent to
-    the silent node.
-    """
+    """The next write goes to the new leader, and so does a write that was never sent to the silent node."""
     monkeypatch.setattr(stream, "QUIET_S", 0.05)
     async with data_cluster("athens", "byzantium") as cluster, client_of(cluster, timeout=8) as client:
         await client.put(cluster.key_of(0), b"v")

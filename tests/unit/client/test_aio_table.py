@@ -64,9 +64,7 @@ async def test_a_waiting_call_is_sent_again_once_a_newer_table_names_the_leader(
         waiting = asyncio.create_task(client.put(cluster.key_of(0), b"new"))
         await until(lambda: byzantium.tables_given > given and len(athens.frames) > frames)
         cluster.lead(0, "byzantium", told=["byzantium"])
-        with pytest.raises(
-            MinkaError, match="UNKNOWN_KEYSPACE"
-        ):  # for this call, the client fetches the table several times
+        with pytest.raises(MinkaError, match="UNKNOWN_KEYSPACE"):  # the client fetches several tables for this
             await client.keyspace("flight").get("key")
         await waiting
         assert byzantium.writes[cluster.key_of(0)] == 1
@@ -178,9 +176,7 @@ async def test_the_client_fetches_only_the_rows_of_a_large_keyspace_that_it_need
         assert len(cluster.data) == 51
 
 
-async def test_a_refresh_brings_newer_versions_of_the_rows_that_the_client_has(
-    data_cluster: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_refresh_brings_newer_rows(data_cluster: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wanted_rows, "WHOLE_UP_TO", 3)
     async with data_cluster("athens", "byzantium") as cluster, client_of(cluster, refresh_interval=0.02) as client:
         await client.put(cluster.key_of(0), b"v")

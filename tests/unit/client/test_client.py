@@ -34,9 +34,7 @@ def test_a_client_without_endpoints_uses_the_cluster_of_the_environment(
         assert client.get("a") == b"1"
 
 
-def test_a_client_uses_the_context_named_in_the_call(
-    cluster: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_context_of_a_client_can_be_named(cluster: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("MINKA_ENDPOINTS", "127.0.0.1:1")
     contexts.save(contexts.Config({"test": contexts.Context(tuple(cluster.endpoints))}))

@@ -328,9 +328,7 @@ def test_the_request_for_a_plan_has_all_arguments(control_node: Start) -> None:
 
 
 def test_clients_in_one_process_do_not_share_connections() -> None:
-    """On a shared connection, a client would get "Connection refused" although the node is back, until another client's
-    next attempt.
-    """
+    """Another client's failed connection would make this client fail, too, although the node is back."""
     with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as stack:
         server.settimeout(10)
         for _ in range(2):

@@ -98,9 +98,7 @@ async def test_the_client_fetches_rows_that_a_refusal_does_not_bring(range_clust
 
 
 @pytest.mark.parametrize("seed", range(10))
-async def test_a_scan_returns_each_key_once_while_partitions_are_split_and_moved(
-    range_cluster: Make, seed: int
-) -> None:
+async def test_a_scan_returns_each_key_once_during_splits_and_moves(range_cluster: Make, seed: int) -> None:
     rng = Random(seed)
     keys = [b"%04d" % n for n in range(400)]
     async with range_cluster(*NODES, points=[b"0150"]) as cluster, client_of(cluster) as client:

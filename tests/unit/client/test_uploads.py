@@ -22,9 +22,7 @@ LOOKS = 10  # requests for the node's state; together they take longer than the 
 
 
 class Node:
-    """A node that takes a file only while it is `free`. Its first `breaks` transfers each break off after `LOOKS`
-    requests for its state.
-    """
+    """A node that takes a file only while `free` is set. The first `breaks` transfers break off after `LOOKS` requests."""
 
     def __init__(self, breaks: int = 0) -> None:
         self.free, self.answers, self.transfers = Event(), True, 0

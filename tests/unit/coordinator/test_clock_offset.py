@@ -34,9 +34,7 @@ class World:
         self.offsets = {node: ClockOffset(self.clocks[node]) for node in "abc"}
 
     def heartbeats(self, there_ms: int = 5, back_ms: int = 5, c_ms: int = 0) -> None:
-        """Send a heartbeat from each node: it takes `there_ms`, and its answer `back_ms`; for c, each takes `c_ms`
-        more.
-        """
+        """Let each node send a heartbeat, which takes `there_ms`, and its answer `back_ms`; both `c_ms` more for c."""
         for node, offset in self.offsets.items():
             request = HeartbeatRequest(node_id=node, sequence=1, from_start=True)
             offset.add_to(request)

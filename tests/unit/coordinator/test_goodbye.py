@@ -1,6 +1,4 @@
-"""A node that stops gracefully says goodbye to the active controller, or to the next one if that changes meanwhile. It
-gives up at a deadline.
-"""
+"""A node that stops says goodbye to the active controller, or to the next one. It gives up at a deadline."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -29,9 +27,7 @@ async def _unasked(request: HandOverRequest) -> HandOverResponse:
 
 
 class Coordinators:
-    """The node athens, which is stopping; the controller that it knows; and each address's answer to a goodbye. Time
-    passes only while a task waits.
-    """
+    """Athens, a node that is stopping; the controller that it knows; the answers to its goodbyes."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -102,7 +98,7 @@ def test_the_controller_hears_one_goodbye() -> None:
 
 @pytest.mark.parametrize("refusal", [Code.NOT_CONTROLLER, Code.NO_CONTROLLER, Code.UNREACHABLE, Code.SHUTTING_DOWN])
 def test_a_refused_goodbye_gets_to_the_next_controller(refusal: Code) -> None:
-    """Athens's controller loses its role. For a while there is none; then another one is elected, and becomes active."""
+    """Athens's controller loses its role. Later another one is elected, and becomes active."""
     c = Coordinators()
     c.refusals = {OLD: refusal, NEXT: Code.NOT_CONTROLLER}
     c.at(0.5, lambda: setattr(c, "known", None))

@@ -1,6 +1,4 @@
-"""Operations with thousands of migrations: other work gets turns in between, and rows that belong together are one
-entry.
-"""
+"""Operations with thousands of migrations: other work gets turns, and rows that belong together are one entry."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -152,7 +150,7 @@ def test_each_look_for_migrations_that_may_begin_is_bounded(monkeypatch: pytest.
 
 
 def test_looks_for_stalled_migrations_go_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each look covers a part of the migrations that have not begun. Each stalled migration is given up when it is due."""
+    """Each look covers a part of the migrations that have not begun. Each stalled one is given up when it is due."""
     c = a_cluster(3 * WAITING_A_LOOK)
     operation = begun(c)
     c.fail("b")

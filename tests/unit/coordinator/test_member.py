@@ -1,4 +1,4 @@
-"""A node finds the next active controller, even if the last one never answers. Time passes only while the node waits."""
+"""A node finds the next active controller, even if the last one never answers. Only the node's waits take time."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
@@ -171,7 +171,7 @@ def athens() -> Iterator[Athens]:
 def test_the_next_controller_gets_heartbeats_at_once_although_the_last_one_is_silent(
     athens: Athens, after: float
 ) -> None:
-    """Meanwhile the node may wait for the silent controller's answer, for another node's hint, or for its registration."""
+    """The node may wait for the silent controller's answer, for another node's hint, or for its registration."""
     athens.silent.add(OLD)
     athens.run(after)
     elected_at = athens.seconds

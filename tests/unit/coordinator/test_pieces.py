@@ -1,6 +1,4 @@
-"""Commands over thousands of rows: other tasks get turns in between, and after each piece another controller can
-continue.
-"""
+"""Commands over thousands of rows: other tasks get turns, and another controller can continue after each piece."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -128,9 +126,7 @@ async def test_a_wrongly_failed_node_gets_only_the_rows_that_have_changed() -> N
 
 
 async def prefixes(c: Controller, command: Command, go_on: Callable[[State], Awaitable[None]]) -> int:
-    """After each number of the command's records, let the controller die and its successor go on; returns the number of
-    records.
-    """
+    """After each of the command's records, let the controller die and its successor go on; returns their number."""
     snapshot = c.state.to_snapshot()
     count = len(list(_applied(State.from_snapshot(snapshot), command, 10**9)))
     for length in range(count + 1):

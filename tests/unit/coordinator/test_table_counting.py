@@ -198,9 +198,7 @@ async def test_each_leader_has_its_own_time_to_confirm() -> None:
     world.lead()
     world.change(world.row(1, state=ASSIGNED, leader_epoch=1))
     await world.counting.count()
-    world.change(
-        world.row(1, leader="c", state=ASSIGNED, leader_epoch=2)
-    )  # meanwhile the first leader confirmed; this node did not see it
+    world.change(world.row(1, leader="c", state=ASSIGNED, leader_epoch=2))  # the first one confirmed
     world.now = 10.0
     assert (await world.counting.summary(())).unserved.unconfirmed == 0
     world.now = 13.0

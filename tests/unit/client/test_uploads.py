@@ -22,14 +22,14 @@ LOOKS = 10  # requests for the node's state; together they take longer than the 
 
 
 class Node:
-    """A node that takes a file only while `free` is set. The first `breaks` transfers break off after `LOOKS` requests."""
+    """A node that takes a file only while `free` is set, and breaks off its first `breaks` transfers."""
 
     def __init__(self, breaks: int = 0) -> None:
         self.free, self.answers, self.transfers = Event(), True, 0
         self._breaks, self._asked = breaks, Semaphore(0)
 
     def upload(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
-        """The method that takes a file."""
+        """Take a file. A transfer that breaks off does so after `LOOKS` requests for the node's state."""
         self.transfers += 1
         if self.transfers <= self._breaks:
             for _ in range(LOOKS):
@@ -41,7 +41,7 @@ class Node:
         return UploadResponse(checksum=sum(map(len, messages))).SerializeToString()
 
     def list_files(self, _: ListFilesRequest, context: grpc.ServicerContext) -> ListFilesResponse:
-        """The method by which the client asks whether the node is alive."""
+        """Answer the request by which the client asks whether the node is alive."""
         if not self.answers:
             context.abort(grpc.StatusCode.UNAVAILABLE, "it hangs")
         self._asked.release()

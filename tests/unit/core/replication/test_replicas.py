@@ -106,7 +106,7 @@ def test_a_new_leader_is_ready_once_it_has_committed_its_whole_log() -> None:
     assert SyncEpoch(1, 4) in taken
 
 
-def test_a_new_leader_epoch_probes_the_followers_again() -> None:
+def test_a_new_leader_epoch_starts_the_replication_to_the_followers_anew() -> None:
     bench = Bench()
     replica = bench.host(row())
     old = leader_of(replica)
@@ -167,7 +167,7 @@ def test_a_leader_whose_disk_fails_does_not_lead() -> None:
     assert (replica.role, list(bench.node.failed)) == (Role.IDLE, [1])
 
 
-def test_a_failure_of_the_data_counts_only_while_entries_are_to_be_applied() -> None:
+def test_a_node_can_not_go_on_if_data_fails_that_has_entries_to_apply() -> None:
     bench = Bench("byzantium")
     replica = bench.host(row(), log_of(1), data_at(1))
     assert bench.replicas.data_failed(1, MinkaError(Code.STORAGE_FAILED, "no"))

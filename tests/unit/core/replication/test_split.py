@@ -127,7 +127,7 @@ def test_the_split_waits_for_a_replica_in_sync_whose_stream_is_broken() -> None:
 
 
 def test_the_split_waits_until_the_child_has_its_databases() -> None:
-    """Both the leader's database and those that the others in sync report."""
+    """The leader and all others in sync need their own database of the child."""
     bench = Bench()
     child = made(bench)
     data = data_of(child)
@@ -145,7 +145,7 @@ def test_the_split_waits_until_the_child_has_its_databases() -> None:
     assert bench.take(AskFinishSplit) == [AskFinishSplit(finish())]
 
 
-def test_the_split_may_end_when_the_leaders_own_database_is_made() -> None:
+def test_the_split_ends_when_the_leaders_own_database_is_made() -> None:
     bench = Bench()
     data = data_at(4)
     data.is_attached = True

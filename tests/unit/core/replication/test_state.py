@@ -198,7 +198,7 @@ def test_a_copy_that_was_being_replaced_is_damage() -> None:
     assert "was being replaced" in damaged_by_opening(made)
 
 
-def test_a_splits_marker_after_the_applied_offset_is_applied_again() -> None:
+def test_a_splits_marker_that_was_applied_last_is_applied_again() -> None:
     log = log_of(1)
     log.append(1, encode_mark(SplitMarker(9, 2)))
     made = state(log, data_at(2))

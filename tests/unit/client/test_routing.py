@@ -231,7 +231,7 @@ def _id(route: Route | None) -> int | None:
 
 
 def test_names_of_authors_by_range() -> None:
-    """The ranges of the seed are ["", b), [b, d), [d, "")."""
+    """The ranges of the pattern Key-Range Partitions are ["", b), [b, d) and [d, "")."""
     routes = _by_ranges(_authors((1, b"", b"b", 1), (2, b"b", b"d", 1), (3, b"d", b"", 1)))
     found = {name: _id(routes.route(0, [name])) for name in (b"\x00", b"alice", b"b", b"bob", b"c", b"d", b"mary")}
     assert found == {b"\x00": 1, b"alice": 1, b"b": 2, b"bob": 2, b"c": 2, b"d": 3, b"mary": 3}

@@ -1,4 +1,4 @@
-"""The balancers: the examples of the seed's page, and the reasons that people see."""
+"""The balancers: the examples of the page on Minka in Java, and the reasons that people see."""
 
 from dataclasses import replace
 
@@ -20,19 +20,19 @@ def test_the_balancers_of_figure_5() -> None:
     """Four pallets on three shards. The white duty is synthetic, so the balancers ignore it."""
     green, green_shards = duties_of([5] * 26), shards_of(a=200, b=100, c=0)
     after = applied(green, CAPACITY.rebalance(green, green_shards, DEFAULTS))
-    assert counts(after, green_shards) == {"a": 17, "b": 9, "c": 0}  # one shard responded zero allocation
+    assert counts(after, green_shards) == {"a": 17, "b": 9, "c": 0}  # the page: "one shard responded zero allocation"
 
     pink, pink_shards = duties_of([1, 2, 3, 4, 5] * 3), shards_of(a=10, b=20, c=None)
     after = applied(pink, FAIR.rebalance(pink, pink_shards, DEFAULTS))
-    assert weights(after, pink_shards) == {"a": 15, "b": 15, "c": 15}  # in all shards with the same weight
+    assert weights(after, pink_shards) == {"a": 15, "b": 15, "c": 15}  # the page: "in all shards with the same weight"
 
     blue, blue_shards = duties_of([1] * 13), shards_of(a=10, b=10, c=10)
     after = applied(blue, SPILL_OVER.rebalance(blue, blue_shards, DEFAULTS))
-    assert counts(after, blue_shards) == {"a": 10, "b": 3, "c": 0}  # it filled the 1st, now is coming for the 2nd
+    assert counts(after, blue_shards) == {"a": 10, "b": 3, "c": 0}  # "it filled the 1st, now is coming for the 2nd"
 
     yellow, yellow_shards = duties_of([9, 1, 1, 1, 1, 1]), shards_of(a=1, b=None, c=7)
     after = applied(yellow, ROUND_ROBIN.rebalance(yellow, yellow_shards, DEFAULTS))
-    assert counts(after, yellow_shards) == {"a": 2, "b": 2, "c": 2}  # in all shards with the same number
+    assert counts(after, yellow_shards) == {"a": 2, "b": 2, "c": 2}  # "in all shards with the same number"
 
 
 @pytest.mark.parametrize("at_once", [True, False])

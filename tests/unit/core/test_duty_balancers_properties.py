@@ -282,7 +282,7 @@ def test_a_small_change_of_weights_moves_nothing(name: str, case: Case, data: st
     found=st.lists(st.tuples(st.integers(1, 9), st.sampled_from(["a", "b", "c", "gone"])), min_size=1, max_size=5),
     settings=settings_of,
 )
-def test_fewer_moves_are_less_even(name: str, found: list[tuple[int, str]], settings: BalancerSettings) -> None:
+def test_fewer_moves_would_be_less_even(name: str, found: list[tuple[int, str]], settings: BalancerSettings) -> None:
     """The test tries all ways to place a few duties. Those with fewer moves end further from the ideal weights."""
     shards = [ShardRoom(n, 60) for n in "abc"]
     duties = [PlacedDuty(n, str(n), weight, n, shard) for n, (weight, shard) in enumerate(found)]

@@ -34,7 +34,7 @@ def eligible(c: Controller) -> list[str]:
 
 
 @pytest.mark.parametrize(("min_insync", "expected"), [(1, []), (2, ["b"]), (3, ["b", "c"])])
-def test_a_replica_leaves_as_eligible_if_writes_need_it(min_insync: int, expected: list[str]) -> None:
+def test_a_leaving_replica_is_eligible_if_writes_need_it(min_insync: int, expected: list[str]) -> None:
     c, _ = alone(min_insync)
     assert sorted(eligible(c)) == expected
 

@@ -1,4 +1,4 @@
-"""Operations on different things run at once. Of two on the same thing, the later is refused, and the first is named."""
+"""Operations on different things run at once. The second operation on one thing is refused, and told of the first."""
 
 import pytest
 
@@ -56,7 +56,7 @@ def test_reassigns_of_different_keyspaces_run_at_once() -> None:
 
 
 def test_a_later_operation_does_not_wait_for_all_migrations_of_an_earlier_one() -> None:
-    """The operation with the fewest migrations under way begins the next one. The caps count all operations together."""
+    """The operation with the fewest migrations under way begins the next one. All operations share the caps."""
     c = two_keyspaces(MigrationCaps(per_node=4, cluster=4))
     first = c.begin(c.plan(keyspaces=["flights"]))
     second = c.begin(c.plan(keyspaces=["people"]))

@@ -1,4 +1,4 @@
-"""The report on a week of synthetic load: hot nodes and hours, the skew, when a disk will be full, and what to change."""
+"""The report on a week of synthetic load: hot nodes and hours, the skew, when a disk will be full, and remedies."""
 
 import random
 import re

@@ -52,9 +52,7 @@ WITHOUT_PROOF: Log = [*COMMON, (3, b""), (3, b"d")]  # could also be the log of 
     ],
     ids=["ends earlier", "the same term again", "another term", "longer", "longer, the same term", "an older term"],
 )
-def test_a_node_does_not_follow_a_quorum_that_lacks_committed_entries(
-    term: int, others: Log, own: Log, proof: str
-) -> None:
+def test_a_node_follows_no_quorum_without_its_committed_entries(term: int, others: Log, own: Log, proof: str) -> None:
     """Two nodes were set back: their log is `others`, and their term `term`."""
     group = Group(3)
     group.start(1, stored(others, term, commit=3), applied=1)
@@ -69,7 +67,7 @@ def test_a_node_does_not_follow_a_quorum_that_lacks_committed_entries(
     assert group.commit(3) == last
 
 
-def test_a_node_takes_no_snapshot_that_lacks_committed_entries() -> None:
+def test_a_node_takes_no_snapshot_without_its_committed_entries() -> None:
     node = Group(3).start(3, stored([(4, b"c"), (4, b"d")], term=4, commit=3), applied=3)
     voters = ConfState(voters=[1, 2, 3])
     for index, term in ((2, 3), (9, 3)):

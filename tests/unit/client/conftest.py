@@ -120,12 +120,12 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
         self.refused_keyspaces: set[str] = set()  # a request that names one of these keyspaces is refused
         self.go_on = asyncio.Event()  # while it is cleared, requests wait
         self.go_on.set()
-        self.nonsense: Callable[[kv_frames.Request], bytes] | None = None  # makes a false answer
+        self.nonsense: Callable[[kv_frames.Request], bytes] | None = None  # if given, makes a malformed answer
         self.holds_writes: asyncio.Event | None = None  # if given, writes wait until it is set
         self.ends_stream = False  # true: the node ends the stream instead of answering
         self.age_ms = 0  # the age that it states in answers to stale reads
-        self.page_rows = 10**9  # at most, in one page of a scan
-        self.largest_read = 10**9  # at most, in bytes of values, in one result
+        self.page_rows = 10**9  # the most rows in one page of a scan
+        self.largest_read = 10**9  # the most bytes of values in one result
         self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", -1)])
         admin_pb2_grpc.add_MetadataServicer_to_server(self, self._server)
         self.address = _listen(self._server)

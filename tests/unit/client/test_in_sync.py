@@ -20,7 +20,7 @@ from minka.v1.cluster_pb2 import Keyspace, Partition
         ("abcdef", "abcdef", "def", "", 0),
         ("abcdef", "def", "def", "", 0),
         ("abcdef", "de", "def", "", 1),
-        # More replicas, and fewer.
+        # Reassignments to more replicas, and to fewer.
         ("abc", "a", "abc", "bc", 0),
         ("abc", "ab", "abc", "c", 0),
         ("abc", "abc", "a", "", 0),

@@ -288,7 +288,8 @@ def test_any_history_of_splits_and_merges_in_any_order(data: st.DataObject) -> N
             behind = now.pop(place + 1)
             generation = max(row.generation, behind.generation) + 1
             made = [_range(row.id, row.start_key, behind.end_key, generation, number + 2)]
-            said.append(_range(behind.id, behind.start_key, behind.end_key, generation, number + 2))  # the last part
+            # a row of the range that is merged away, with the new generation
+            said.append(_range(behind.id, behind.start_key, behind.end_key, generation, number + 2))
         else:
             key = bytes([data.draw(st.integers(1, 255))])
             if not KeyRange(row.start_key, row.end_key).contains(key) or key == row.start_key:

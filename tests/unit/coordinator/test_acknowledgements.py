@@ -1,4 +1,4 @@
-"""Answers of nodes to their rows: those that come while others are recorded are recorded together."""
+"""Nodes' answers to their rows. Answers that come while others are being recorded are recorded together."""
 
 import asyncio
 from collections.abc import Sequence

@@ -86,7 +86,7 @@ async def test_a_request_gets_some_slots_of_a_large_keyspace(world: World) -> No
 async def test_rows_of_slots_are_found_without_reading_other_rows(world: World) -> None:
     wanted = WantedRows(keyspace="flights", whole_up_to=10, slots=[5])
     await world.ask(wanted)
-    del world.state.partitions[106]  # reading every row of the keyspace would fail
+    del world.state.partitions[106]  # reading all rows of the keyspace would fail at this one
     world.state.partitions = cast(Any, OnlyByKey(world.state.partitions))
     assert ids(await world.ask(wanted)) == [105]
 

@@ -49,7 +49,7 @@ class Served:
     async def change(
         self, *changes: DutyChange, consistency: Consistency.ValueType = _C.CONSISTENCY_QUORUM
     ) -> list[tuple[str, int]]:
-        """The ids and versions in the answer."""
+        """Send these changes; returns the ids and versions in the answer."""
         request = ChangeDutiesRequest(changes=duty_messages(changes), consistency=consistency)
         return [(row.id, row.version) for row in (await self.requests.change_duties(request)).duties]
 
@@ -79,7 +79,7 @@ async def test_while_the_voters_change_members_of_both_sets_must_have_the_change
 async def test_an_answer_shows_no_later_change_that_is_less_certain(
     served: Served, consistency: Consistency.ValueType
 ) -> None:
-    """A second change is decided before the first is answered. It may still be lost, so the answer hides it."""
+    """A second change is decided before the first is answered. The second may still be lost, so the answer hides it."""
 
     def updated(moves: int) -> "asyncio.Task[ChangePalletsResponse]":
         change = PalletChange(update=Pallet(id="feeds", moves_per_shard=moves))

@@ -125,7 +125,7 @@ async def test_sizes_are_those_that_the_leaders_report() -> None:
     world = World(4)
     assert (await world.counting.summary(())).keyspaces[0].bytes == 0, "nobody reports to a node that is not active"
     reports = world.lead()
-    world.report(reports, "b", 1, 2, 3)  # it leads 1 and 3
+    world.report(reports, "b", 1, 2, 3)  # b leads 1 and 3
     world.report(reports, "a", 2, size=50)
     summary = await world.counting.summary(())
     assert (summary.keyspaces[0].keys, summary.keyspaces[0].bytes) == (25, 250)

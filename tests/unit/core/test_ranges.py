@@ -367,5 +367,5 @@ def test_each_key_is_in_one_range(points: list[bytes], key: bytes) -> None:
         (b"@x", "0x4078"),
     ],
 )
-def test_readable(key: bytes, text: str) -> None:
+def test_the_readable_text_of_keys(key: bytes, text: str) -> None:
     assert readable(key) == text

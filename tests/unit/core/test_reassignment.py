@@ -383,7 +383,7 @@ def test_a_move_that_depends_on_a_cancelled_one_is_given_up() -> None:
 
 
 def test_the_next_move_begins_when_the_ones_before_are_given_up() -> None:
-    """It needs no other event to begin."""
+    """The move needs no other event to begin."""
     c = six_nodes()
     row = only(c)
     plan = c.plan(partitions={row.id: ["4", *row.replicas[1:]]})
@@ -432,7 +432,7 @@ def test_changes_of_the_in_sync_set_that_are_refused() -> None:
 
 
 def test_a_leader_with_a_damaged_copy_leaves_the_in_sync_set() -> None:
-    """It joins again only after it has caught up. It stays if no other replica in sync is up."""
+    """The leader joins again only after it has caught up. It stays if no other replica in sync is up."""
     c = six_nodes()
     row = only(c)
     c.alter_isr(row, ["2", "3"])

@@ -131,7 +131,7 @@ def test_numbers_of_replicas_that_are_refused(replicas: int, min_insync: int, co
 # onBrokerFailure, onBrokerStartup
 
 
-def test_a_nodes_failure_elects_a_leader_from_the_isr_which_shrinks_it() -> None:
+def test_after_a_nodes_failure_a_leader_is_elected_from_the_isr_and_shrinks_it() -> None:
     c = three_nodes()
     led = led_by(c, "a")
     c.fail("a")
@@ -222,7 +222,7 @@ def test_a_partition_is_offline_until_a_replica_in_sync_is_back() -> None:
     first, second, third = rows(c)[0].replicas
     c.fail(third)
     c.fail(second)
-    c.alter_isr(rows(c)[0], [first], eligible=[])  # it could not wait for them
+    c.alter_isr(rows(c)[0], [first], eligible=[])  # the leader could not wait for the others
     c.register(third, incarnation="2")
     c.fail(first)
     row = rows(c)[0]
@@ -240,7 +240,7 @@ def test_an_unclean_election_happens_only_if_allowed_and_is_counted() -> None:
         c = three_nodes(1, unclean=unclean)
         first, second, third = rows(c)[0].replicas
         c.fail(second, third)
-        c.alter_isr(rows(c)[0], [first], eligible=[])  # it could not wait for them
+        c.alter_isr(rows(c)[0], [first], eligible=[])  # the leader could not wait for the others
         c.register(third, incarnation="2")
         assert list(rows(c)[0].isr) == [first]
         c.fail(first)
@@ -307,7 +307,7 @@ def test_in_an_async_keyspace_a_new_process_has_to_catch_up_first() -> None:
     assert all(sorted(p.isr) == ["a", "b", "c"] for p in rows(c))
 
 
-def test_all_nodes_restarted_at_once() -> None:
+def test_all_partitions_are_online_after_all_nodes_restarted_at_once() -> None:
     c = three_nodes(6)
     for node in "abc":
         c.register(node, incarnation="2")

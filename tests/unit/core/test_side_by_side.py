@@ -94,7 +94,7 @@ def test_the_refusal_of_a_plan_names_partitions_that_are_moving_by_now() -> None
 
 
 def test_a_plan_stays_valid_if_only_other_partitions_have_changed() -> None:
-    """Another node has come, too."""
+    """The plan stays valid although another node has come, too."""
     c = two_keyspaces()
     plan = c.plan(keyspaces=["people"])
     c.begin(c.plan(keyspaces=["flights"]))

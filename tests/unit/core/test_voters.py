@@ -93,7 +93,7 @@ def test_a_dead_voters_seat_goes_to_a_zone_with_few_voters() -> None:
     assert change(zoned("aacab"), [1, 3], {5: 99}) == [(VOTER, 5)], "the same for a free seat"
 
 
-def test_a_seat_moves_to_a_zone_without_voters_once_its_node_is_live_for_long() -> None:
+def test_a_seat_moves_to_a_zone_without_voters_once_its_node_has_been_live_for_long() -> None:
     for since, moved in ((0, [(VOTER, 2), (LEARNER, 4)]), (1, [])):
         assert change([*zoned("a"), node(2, since=since, zone="b"), *zoned("xxca")[2:]], [1, 3, 4]) == moved
 

@@ -106,7 +106,7 @@ async def test_a_session_that_is_cancelled_while_its_shard_leaves_ends_quietly()
     assert not caught
 
 
-async def test_a_shard_gets_a_goodbye_if_its_last_report_is_refused_because_it_is_gone() -> None:
+async def test_a_shard_gets_a_goodbye_if_its_last_report_is_refused_because_the_shard_is_gone() -> None:
     """By that report, the controller had recorded the shard's graceful stop."""
     state = State()
     shard = Shard(name="s", incarnation="p1", state=ShardState.SHARD_STATE_LIVE)

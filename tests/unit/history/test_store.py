@@ -46,7 +46,7 @@ def size(folder: Path) -> int:
     return sum(file.stat().st_size for file in files(folder))
 
 
-def test_a_week_is_kept_in_a_file_an_hour_and_older_files_are_deleted(tmp_path: Path) -> None:
+def test_a_week_is_kept_with_one_file_for_each_hour_and_older_files_are_deleted(tmp_path: Path) -> None:
     store = HistoryStore(tmp_path / "history", 7 * 24 * HOUR, 64 << 20)
     begun = fill(store, 8 * 24 * 60)
     assert len(files(tmp_path / "history")) in (7 * 24 + 1, 7 * 24 + 2)

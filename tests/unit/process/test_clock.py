@@ -183,7 +183,7 @@ def test_the_right_clock_is_that_of_most_nodes() -> None:
     assert of_most([0, 0, 60_000, 60_000], 4) is None
 
 
-def test_most_live_nodes_count_not_most_of_those_heard_so_far() -> None:
+def test_the_majority_is_of_all_live_nodes_not_of_those_heard_so_far() -> None:
     assert of_most([3_600_000, 3_600_400, 0], 5) is None
     assert of_most([3_600_000, 3_600_400, 0, 0, 0], 5) == 0
     assert of_most([0, 0, 0], 5) == 0

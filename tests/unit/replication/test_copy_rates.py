@@ -17,7 +17,7 @@ MB = 1_000_000
 
 
 class Copied:
-    """A partition of 1 GB. As much of its log is kept, since the setting, 100 MB, is less than the partition."""
+    """A partition of 1 GB. 1 GB of its log is kept, since the setting (100 MB) is less than the partition."""
 
     def __init__(self, limit: int | None = None, size: int = 1000 * MB) -> None:
         self.now = 0.0
@@ -29,7 +29,7 @@ class Copied:
         self.copied = 0
 
     def run(self, seconds: int, writes: int, copies: int = 0) -> None:
-        """In each of these seconds, write and copy this many bytes."""
+        """For these seconds, write and copy this many bytes a second."""
         for _ in range(seconds):
             self.rates.look(self.copied)
             self.now += 1

@@ -58,7 +58,7 @@ def test_a_request_without_keys_does_not_count_as_load() -> None:
 
 
 def test_a_peak_counts_for_two_seconds() -> None:
-    """It counts however high it is. The time in which the rate fades does not count."""
+    """A peak counts for two seconds, however high it is. The time in which the rate fades does not count."""
     node = Node(1)
     load = node.stubs[1].load
     for _ in range(2):

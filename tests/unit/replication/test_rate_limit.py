@@ -19,7 +19,7 @@ def test_chunks_are_sent_in_pieces_of_the_size_of_a_burst() -> None:
 
 
 def test_a_changed_limit_applies_from_the_next_piece_on() -> None:
-    """It applies even within a chunk."""
+    """The new limit applies even within a chunk."""
     limits = iter([Operation(rate_limit=10_000), Operation(rate_limit=20_000), None])
     parts = RateLimit(lambda: 0.0, lambda _: next(limits)).parts(1, bytes(10_000))
     assert [len(part) for part in parts] == [1024, 2000, 6976]

@@ -43,7 +43,7 @@ def test_epochs_are_found_again_by_bisection(epochs: list[int], base: int) -> No
 
 
 def test_the_epochs_of_a_million_entries_are_found_with_few_reads() -> None:
-    """About 20 reads for each change of the epoch."""
+    """There are about 20 reads for each change of the epoch."""
     reads = 0
 
     def read(position: int) -> int:
@@ -75,7 +75,7 @@ def test_the_common_end_of_two_logs(data: st.DataObject) -> None:
     logs: list[list[tuple[int, int]]] = [[], []]  # entries as (epoch, content)
     for epoch in range(1, data.draw(st.integers(1, 8))):
         leader = data.draw(st.integers(0, 1))
-        if data.draw(st.booleans()):  # the other node hears of it, and truncates its log where both diverge
+        if data.draw(st.booleans()):  # the other node hears of this leader, and truncates its log where both diverge
             logs[1 - leader][:] = logs[leader]
         written = data.draw(st.integers(0, 3))
         logs[leader] += [(epoch, len(logs[leader]) + i) for i in range(written)]

@@ -41,7 +41,7 @@ async def test_synced_writes_survive_a_crash(tmp_path: Path) -> None:
 
 
 async def test_writes_of_one_turn_of_the_loop_share_a_sync(tmp_path: Path) -> None:
-    """So do writes staged after the first call of `sync`."""
+    """Writes staged after the first call of `sync` share it, too."""
     with opened(tmp_path) as db:
         futures = []
         for i in range(100):
@@ -113,7 +113,7 @@ async def test_the_last_keys_of_groups(tmp_path: Path) -> None:
 
 
 async def test_scans(tmp_path: Path) -> None:
-    """With bounds, directions and limits."""
+    """Scans have bounds, directions and limits."""
     with opened(tmp_path) as db:
         for i in range(10):
             db.put(b"k%d" % i, b"x" * 10)
@@ -179,7 +179,7 @@ async def write_some(path: Path) -> Path:
 
 
 async def test_a_torn_tail_is_cut_off(tmp_path: Path) -> None:
-    """It comes from a write that a power cut interrupted, so nobody has acknowledged it."""
+    """The torn write was interrupted by a power cut, so nobody has acknowledged it."""
     with opened(tmp_path / "log") as db:
         db.put(b"acknowledged", b"1")
         await db.sync()
@@ -204,7 +204,7 @@ async def test_a_database_with_a_flipped_bit_is_refused(tmp_path: Path) -> None:
 
 
 async def test_a_second_process_is_refused(tmp_path: Path) -> None:
-    """RocksDB's lock refuses it."""
+    """RocksDB's lock refuses the second process."""
     with opened(tmp_path), pytest.raises(MinkaError, match="STORAGE_FAILED"):
         LogDatabase.open(tmp_path)
 

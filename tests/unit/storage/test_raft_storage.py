@@ -165,7 +165,7 @@ async def test_the_exceptions_that_the_raft_core_expects(tmp_path: Path) -> None
 
 
 async def test_a_lost_entry_is_noticed(tmp_path: Path) -> None:
-    """It is noticed at the start, and when it is read."""
+    """The loss is noticed at the start, and when the entry is read."""
     db = LogDatabase.open(tmp_path)
     await filled(db)
     log = RaftStorage(db)
@@ -207,7 +207,7 @@ async def write_tables(path: Path) -> Path:
 
 
 async def test_a_flipped_bit_in_any_entry_is_found_at_the_start(tmp_path: Path) -> None:
-    """Even in entries that nothing else reads. The error names the file."""
+    """The bit is found even in entries that nothing else reads. The error names the file."""
     table = await write_tables(tmp_path / "log")
     content = table.read_bytes()
     for place in range(10_000, 400_000, 130_000):

@@ -160,7 +160,7 @@ async def test_the_size_with_values_of_very_different_sizes(tmp_path: Path) -> N
 
 
 async def test_the_estimate_survives_a_crash_and_a_close(tmp_path: Path) -> None:
-    """It is stored with the data."""
+    """The estimate is stored with the data."""
     async with opened(tmp_path / "1") as model:
         keys = names(10_000)
         for _ in range(3):

@@ -143,7 +143,7 @@ def test_an_expired_row_that_decides_an_operation_is_deleted(operation: Operatio
     assert decided(operation).rows == {b"over": None}
 
 
-def test_only_keys_that_have_still_expired_are_removed() -> None:
+def test_keys_to_be_removed_are_removed_only_if_they_have_expired() -> None:
     assert decided(expiring=[b"over", b"soon", b"k", b"x"]) == Decision({b"over": None}, [])
 
 

@@ -300,7 +300,7 @@ def test_a_leader_elected_with_nothing_names_no_damaged_or_absent_replica() -> N
     assert proposed(bench) == []
 
 
-def test_a_leader_elected_with_nothing_names_no_replica_without_unclean_elections() -> None:
+def test_without_unclean_elections_a_leader_elected_with_nothing_names_no_replica() -> None:
     bench, replica = elected_with_nothing(allows_unclean=False)
     bench.stands(replica, "byzantium", log_of(1, base=1))
     assert proposed(bench) == []

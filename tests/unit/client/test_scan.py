@@ -127,7 +127,7 @@ async def test_a_scan_asks_ahead_for_pages_and_partitions(range_cluster: Make, m
         async with aclosing(client.scan()) as rows:
             assert await anext(rows) == (b"00", b"")
             async with asyncio.timeout(10):
-                while scans(cluster) != {1, 2, 3, 4}:  # noqa: ASYNC110  # it happens in another part of the library
+                while scans(cluster) != {1, 2, 3, 4}:  # noqa: ASYNC110  # no event tells of these scans
                     await asyncio.sleep(0.002)
             await asyncio.sleep(0)
         assert scans(cluster) == {1, 2, 3, 4}

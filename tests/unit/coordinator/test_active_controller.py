@@ -252,7 +252,7 @@ async def test_a_new_controller_completes_a_creation_that_its_predecessor_began(
     await first.begin("a", "b", "c", replicas=3)
     first.controller.close()
     state = State.from_snapshot(first.state.to_snapshot())
-    for row in list(state.partitions.values()):  # as after the first of the creation's two records
+    for row in list(state.partitions.values()):  # as they are after the first of the creation's two records
         new = type(row)()
         new.CopyFrom(row)
         new.ClearField("isr")

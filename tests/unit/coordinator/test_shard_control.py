@@ -69,7 +69,7 @@ class Harness:
                 await self.recorded.wait()
 
     async def begin(self, command: Command) -> Operation | None:
-        """Fail: no test asks for it."""
+        """Fail, since these tests begin no operation."""
         raise AssertionError(command)
 
     def beat(self, incarnation: str = "a") -> Any:

@@ -41,7 +41,7 @@ class Judge:
                     self.detector.heard(node, self.now)
 
 
-def test_only_a_silent_node_is_failed_and_after_the_timeout() -> None:
+def test_only_a_silent_node_is_failed_and_only_after_the_timeout() -> None:
     judge = Judge("a", "b", "c")
     judge.run(2.0)
     judge.quiet = {"b"}

@@ -109,7 +109,7 @@ class Cluster(RuleBasedStateMachine):
                 assert Placed.partition(row.id) in self.c.state.under_way
 
     @invariant()
-    def what_is_under_way_is_found(self) -> None:
+    def the_indexes_of_moves_match_a_state_built_anew(self) -> None:
         fresh = State.from_snapshot(self.c.state.to_snapshot())
         assert (fresh.moving, fresh.under_way) == (self.c.state.moving, self.c.state.under_way)
         check_indexes(self.c.state)

@@ -140,7 +140,7 @@ def test_nodes_are_drained_side_by_side() -> None:
 
 
 def test_a_drain_is_refused_while_a_replica_is_on_its_way_to_the_node() -> None:
-    """The drain's plan does not have that replica, so it would stay on the node."""
+    """The drain's plan does not have that replica, so the replica would stay on the node."""
     c = two_keyspaces()
     first = reassign(c, "flights")
     with pytest.raises(MinkaError, match=f"operation {first} moves flights/[0-9]+ and leaves a replica on ephesus"):

@@ -331,7 +331,7 @@ def test_the_end_of_a_leaving_shard_makes_no_suspects() -> None:
 def test_many_suspects_that_wait_for_a_shard_cost_little(
     monkeypatch: pytest.MonkeyPatch, idle: str, plans: int
 ) -> None:
-    """They wait because one shard takes long to attach, and the idle one takes another pallet, or has no room."""
+    """The suspects wait: one shard takes long to attach, and the idle shard takes another pallet, or has no room."""
     world, asked = DutyWorld(), list[int]()
     world.pallet("feeds")
     world.pallet("mail")

@@ -92,7 +92,7 @@ def shares(own: Collection[Partition]) -> list[NodeShare]:
 
 
 def without_zone(zone: str, table: Collection[Partition]) -> ZoneCounts:
-    """The partitions that are served, but would not be, or would refuse writes, if this zone were gone."""
+    """Count the served partitions that would be offline, or would refuse writes, if this zone were gone."""
     found = ZoneCounts(zone=zone)
     for row in table:
         least, left = KEYSPACES[row.keyspace_id].min_insync, [node for node in row.isr if ZONES[node] != zone]

@@ -122,7 +122,7 @@ class AnyCourse(RuleBasedStateMachine):
     @precondition(lambda self: self.world.calls)
     @rule(fails=st.booleans(), place=st.integers(0, 1))
     def end_call(self, fails: bool, place: int) -> None:
-        if place and len(self.world.calls) > 1:  # end the call of another pallet, or the report, first
+        if place and len(self.world.calls) > 1:  # the second call, not the first, is the one to end
             first = next(iter(self.world.calls))
             self.world.calls[first] = self.world.calls.pop(first)
         self.world.end_call("it raises" if fails else None)
@@ -136,7 +136,7 @@ class AnyCourse(RuleBasedStateMachine):
     # Invariants
 
     @invariant()
-    def what_is_held_is_assigned_and_has_clearance(self) -> None:
+    def no_duty_is_held_without_clearance_or_after_it_was_given_back(self) -> None:
         world, machine = self.world, self.world.machine
         for duty, epoch in world.holds.items():
             if machine.holds(duty, epoch, world.now):

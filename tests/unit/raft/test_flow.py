@@ -50,7 +50,7 @@ def test_in_flight_bytes_are_limited() -> None:
     for _ in range(5):
         leader.propose(b"x" * 60)
     group.process(1)
-    assert len(appends(group, 2)) == 2  # the limit was not reached by 60 bytes, so a second message was sent
+    assert len(appends(group, 2)) == 2  # 60 bytes are less than the limit, so a second message is sent
     assert leader.status().progress[2].inflights.bytes == 120
     group.settle()
     assert len(group.data(2)) == 5

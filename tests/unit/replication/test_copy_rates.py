@@ -64,7 +64,7 @@ def test_an_insufficient_limit_is_reported_with_both_rates_and_a_remedy() -> Non
 
 
 def test_a_small_partition_may_be_copied_at_less_than_the_rate_of_writes() -> None:
-    """Its log is kept up to the setting, which is more than the partition."""
+    """The partition's log is kept up to the setting, which is more than the partition."""
     c = Copied(5 * MB, size=10 * MB)
     c.run(3, 20 * MB)
     assert c.rates.obstacle() == ("", "")

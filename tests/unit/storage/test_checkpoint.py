@@ -188,7 +188,8 @@ async def test_a_reader_that_stops_early_leaves_nothing_behind(
     assert isinstance(chunks, AsyncGenerator)
     assert await anext(chunks) == (b"content", zlib.crc32(b"content"))
     executor = asyncio.get_running_loop().run_in_executor
-    await asyncio.gather(*(executor(None, bool) for _ in range(100)))  # the read before them has ended
+    # The missing file's read comes first, so it has failed when these calls have ended.
+    await asyncio.gather(*(executor(None, bool) for _ in range(100)))
     await chunks.aclose()
     del chunks
     gc.collect()

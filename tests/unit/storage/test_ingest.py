@@ -207,7 +207,7 @@ def test_loads_are_remembered_while_their_marks_are_in_the_log() -> None:
     assert TakenLoads().encode() == b""
 
 
-def test_rows_that_a_file_may_not_have(tmp_path: Path) -> None:
+def test_a_file_with_unsorted_repeated_or_invalid_keys_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "file.sst"
     for pairs in ([(b"b", b""), (b"a", b"")], [(b"a", b""), (b"a", b"")], [(b"", b"")], [(b"a" * 65_537, b"")]):
         with pytest.raises(MinkaError):

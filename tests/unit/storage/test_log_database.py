@@ -255,7 +255,7 @@ async def is_left_waiting(future: asyncio.Future[None]) -> bool:
 async def test_no_write_is_acknowledged_while_an_earlier_one_is_unsynced_for_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The write waits for the sync that is due: without that, a crash could lose more than promised."""
+    """The write waits for the sync that is due. If it did not, a crash could lose more than promised."""
     with opened(tmp_path) as db:
         held = HeldSyncs(db, monkeypatch)
         db.put(b"first", b"1")
@@ -274,7 +274,7 @@ async def test_no_write_is_acknowledged_while_an_earlier_one_is_unsynced_for_lon
 async def test_writes_wait_for_their_sync_while_syncs_take_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without that, writes before a slow sync would be unsynced for longer than promised."""
+    """If writes were acknowledged before, a slow sync would leave them unsynced for longer than promised."""
     with opened(tmp_path) as db:
         held = HeldSyncs(db, monkeypatch)
         slow = db.sync()

@@ -125,7 +125,7 @@ def log_of(*epochs: int, base: int = 0, base_epoch: int = 0) -> MemoryLog:
 
 @dataclass
 class At:
-    """A `Position`."""
+    """A `Position` that a test chooses."""
 
     offset: int = 0
     leader_epoch: int = 0

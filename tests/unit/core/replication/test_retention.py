@@ -16,7 +16,7 @@ def test_a_replica_that_is_alone_keeps_no_flushed_entries() -> None:
     assert Retention(0).base(5, 0, is_alone=True) == 5
 
 
-def test_replicas_keep_the_log_since_the_last_flush_but_one() -> None:
+def test_replicas_keep_the_log_since_the_flush_before_the_last() -> None:
     assert flushed(Retention(0), 5, 7, 9, 9, 12) == [0, 5, 7, 7, 9]
 
 
@@ -110,7 +110,7 @@ events = st.lists(
 
 
 @given(events, st.sampled_from([0, 3]), st.booleans())
-def test_unflushed_entries_and_those_that_a_reader_in_time_needs_are_never_trimmed(
+def test_entries_that_are_unflushed_or_needed_by_a_timely_reader_are_never_trimmed(
     events: list[tuple[str, str, int]], change_bytes: int, is_alone: bool
 ) -> None:
     retention = Retention(change_bytes)

@@ -24,16 +24,16 @@ class Transport(asyncio.Transport):
         return False
 
     def pause_reading(self) -> None:
-        """Note the call."""
+        """Note that reading is paused."""
         self.is_reading_now = False
 
     def resume_reading(self) -> None:
-        """Note the call."""
+        """Note that reading is resumed."""
         self.is_reading_now = True
 
 
 def paused(transport: Transport) -> bool:
-    """True if reading from it is paused."""
+    """True if the intake has paused the reading from the connection."""
     return not transport.is_reading_now
 
 

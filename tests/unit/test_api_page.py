@@ -1,4 +1,4 @@
-"""docs/api.md is what the code says; each public name is explained there, and its examples are Python."""
+"""docs/api.md matches the code, explains each public name, and has only examples that are Python."""
 
 import ast
 import builtins
@@ -15,11 +15,11 @@ from minka.spark.options import _NAMES
 
 ROOT = Path(minka.__file__).parent.parent
 TEXT = (ROOT / "docs" / "api.md").read_text("utf-8").partition("## Error codes")[0]
-# Other libraries' names, and words for a type's values.
+# Names of other libraries, and words for the values of a type.
 ELSEWHERE = {"DataFrame", "Path", "SparkSession"}
 
 
-def test_the_page_is_what_the_code_says() -> None:
+def test_the_page_matches_the_code() -> None:
     command = [sys.executable, "tools/api_page.py", "--check"]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
@@ -37,7 +37,7 @@ def test_a_type_that_is_named_but_not_public_is_refused() -> None:
     )
 
 
-def test_each_name_is_explained() -> None:
+def test_each_public_name_is_explained() -> None:
     entries = re.findall(r"^### (\S+)\n\n((?:.*\n)*?)(?=^##|\Z)", TEXT, re.MULTILINE)
     assert len(entries) > 100
     silent = [name for name, told in entries if not re.search(r"^[A-Z`]", told, re.MULTILINE)]
@@ -51,7 +51,7 @@ def test_each_class_that_the_text_names_is_on_the_page() -> None:
 
 
 def blocks() -> list[str]:
-    """The examples and the fields. A signature, which isn't Python, comes right after its name."""
+    """The page's examples and lists of fields, without signatures, which come right after a name."""
     found = re.findall(r"^(?!\*\*|###)(.+)\n\n((?: {4}.*\n|\n(?= {4}))+)", TEXT, re.MULTILINE)
     return [textwrap.dedent(block) for _, block in found] + re.findall(r"^```python\n(.*?)^```", TEXT, re.M | re.S)
 

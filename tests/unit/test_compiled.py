@@ -1,4 +1,4 @@
-"""The form of the hot modules under test: the plain one, or with MINKA_COMPILED=1 the one that mypyc has compiled."""
+"""The form of the hot modules that is tested: plain Python, or with MINKA_COMPILED=1 compiled by mypyc."""
 
 import ast
 import os
@@ -17,7 +17,7 @@ def compiled_modules() -> list[str]:
     raise AssertionError("setup.py names no modules")
 
 
-def test_daemons_have_the_form_that_is_tested(tmp_path: Path) -> None:
+def test_daemons_use_the_form_that_is_tested(tmp_path: Path) -> None:
     modules = compiled_modules()
     say = f"import importlib\nfor one in {modules!r}: print(importlib.import_module(one).__file__)"
     said = subprocess.run([sys.executable, "-c", say], cwd=tmp_path, capture_output=True, text=True, check=True)

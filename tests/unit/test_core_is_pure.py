@@ -72,7 +72,7 @@ def _is_allowed(module: str) -> bool:
 
 
 def impurities(source: str) -> Iterator[str]:
-    """Yield `line: what` for every import that isn't allowed and every call that reads or writes the world."""
+    """Yield `line: text` for each import that isn't allowed, and each call with input, output or other effects."""
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Import() | ast.ImportFrom():
@@ -107,10 +107,10 @@ def test_core_is_pure(path: Path) -> None:
         "async def f(): pass",
     ],
 )
-def test_finds_what_is_impure(source: str) -> None:
+def test_impure_code_is_found(source: str) -> None:
     assert len(list(impurities(source))) == 1
 
 
-def test_accepts_what_is_pure() -> None:
+def test_pure_code_is_accepted() -> None:
     source = "from minka.errors import Code\nfrom minka.v1 import records_pb2\nfrom . import tables\nimport heapq\n"
     assert list(impurities(source)) == []

@@ -27,7 +27,7 @@ SHARDS = messages.shards(
 )
 
 
-def test_a_row_a_shard_and_pallet() -> None:
+def test_each_shard_has_a_row_for_each_pallet() -> None:
     rows = shards_page(SHARDS).listings[0].rows
     assert [(row["shard"], row["pallet"], row["load_percent"], row["state"]) for row in rows] == [
         ("one", "feeds", 75, "live"),
@@ -37,7 +37,7 @@ def test_a_row_a_shard_and_pallet() -> None:
     assert [row["note"] for row in rows] == ["", "", "stopped gracefully"]
 
 
-def test_moves_of_one_reason_are_one_line() -> None:
+def test_moves_for_the_same_reason_are_one_line() -> None:
     page = shards_page(SHARDS)
     assert len(page.document["moves"]) == 3
     assert [(row["name"], row["target"]) for row in _alike(page.document["moves"])] == [
@@ -46,7 +46,7 @@ def test_moves_of_one_reason_are_one_line() -> None:
     ]
 
 
-def test_duties_that_are_left_out_are_told() -> None:
+def test_the_view_says_that_duties_are_left_out() -> None:
     duties = [messages.duty_status(DutyStatus(duty=Duty(pallet="feeds", id=id_))) for id_ in "abc"]
     assert (duties_page(duties, 3).names, duties_page(duties, 3).left_out) == (["feeds/a", "feeds/b", "feeds/c"], "")
     page = duties_page(duties, 2)
@@ -54,11 +54,11 @@ def test_duties_that_are_left_out_are_told() -> None:
     assert page.left_out == "Only the first 2 are shown, and there are more: --limit N"
 
 
-def test_one_shard_and_its_moves() -> None:
+def test_the_view_of_one_shard_has_only_its_moves() -> None:
     assert [move["name"] for move in shards_page(SHARDS, "three").document["moves"]] == ["feeds/c"]
 
 
-def test_a_duty_s_row_says_where_it_could_not_be_attached() -> None:
+def test_a_dutys_row_says_where_the_duty_could_not_be_attached() -> None:
     failed = [DutyQuarantine(shard="one", reason="no"), DutyQuarantine(shard_version="7", reason="two: never")]
     row = duty_row(duty_document(messages.duty_row(Duty(pallet="feeds", id="a", quarantines=failed))))
     assert "could not be attached on one: no" in row["note"]

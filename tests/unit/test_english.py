@@ -21,7 +21,7 @@ GENERATED = "minka/v1"
 
 
 def prose() -> list[Path]:
-    """The files that people write."""
+    """The files with text that people write: code, docs and protos."""
     found = [*ROOT.glob("*.md"), *(path for kind in ("py", "md", "proto") for path in ROOT.glob(f"*/**/*.{kind}"))]
     names = ((path, path.relative_to(ROOT).as_posix()) for path in found)
     left_out = tuple(f"{folder}/" for folder in (GENERATED, ".venv", "build"))

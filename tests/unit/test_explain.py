@@ -1,4 +1,4 @@
-"""`minkactl partitions explain`, by the contents of the status."""
+"""The advice of `minkactl partitions explain`, given a status."""
 
 import pytest
 
@@ -22,8 +22,8 @@ def test_a_damaged_copy_is_named() -> None:
 def advice(
     replicas: list[str], leader: str, up: str = "", *, by_ranges: bool = False, damaged: str = "", eligible: str = ""
 ) -> list[str]:
-    """The advice for authors/0. Its leader's copy is damaged; without a leader, authors/0 is OFFLINE. The copy on the
-    node `damaged` is damaged, too.
+    """The advice for authors/0, whose leader's copy is damaged; without a leader, authors/0 is OFFLINE. The copies on
+    the nodes `damaged` are damaged, too.
     """
     status = GetStatusResponse()
     keyspace = status.table.keyspaces.add(id=1, name="authors", partition_count=1)
@@ -43,7 +43,7 @@ def advice(
     return next_
 
 
-def test_only_what_can_help_is_advised_while_nothing_is_served() -> None:
+def test_only_remedies_that_can_help_are_advised() -> None:
     lost = "so is the data of authors/0"
     told = advice(["athens"], "athens")
     assert "put data_dir/partitions/7 back" in told[0]
@@ -58,7 +58,7 @@ def test_only_what_can_help_is_advised_while_nothing_is_served() -> None:
 
 
 @pytest.mark.parametrize("leader", ["athens", ""])
-def test_no_damaged_copy_is_to_lead(leader: str) -> None:
+def test_no_advice_lets_a_damaged_copy_lead(leader: str) -> None:
     two = advice(NODES[:2], leader, "byzantium", damaged="byzantium")
     assert two[1].startswith("if that is lost" if leader else "if what that had is lost")
     assert "so is the data of authors/0" in two[1]
@@ -66,6 +66,6 @@ def test_no_damaged_copy_is_to_lead(leader: str) -> None:
     assert advice(NODES, leader, "byzantium", damaged="byzantium")[1].endswith(f"start cyrene, then {unclean}")
 
 
-def test_an_eligible_replica_is_to_be_started_unless_its_copy_is_damaged() -> None:
+def test_the_advice_is_to_start_an_eligible_replica_unless_it_is_damaged() -> None:
     assert advice(NODES, "athens", eligible="byzantium")[0] == "start byzantium, which has everything"
     assert "put data_dir" in advice(NODES, "athens", "byzantium", eligible="byzantium", damaged="byzantium")[0]

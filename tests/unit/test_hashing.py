@@ -57,7 +57,7 @@ def test_the_batch_form_of_murmur3_is_the_same_function() -> None:
         assert mmh3.mmh3_32_uintdigest(key) == murmur3(key)
 
 
-def test_every_hash_function_of_the_protocol_is_there() -> None:
+def test_every_hash_function_of_the_protocol_is_implemented() -> None:
     assert set(HASH_FUNCTIONS) == set(HashFunction.values()) - {HashFunction.HASH_FUNCTION_UNSPECIFIED}
 
 
@@ -82,7 +82,7 @@ def test_crc16_is_the_slot_of_redis(key: bytes, slot: int) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 64, 1000, 16_383, 16_384])
-def test_partitions_have_neighbouring_slots_of_redis(count: int) -> None:
+def test_each_partition_has_neighbouring_slots_of_redis(count: int) -> None:
     ranges = [redis_slots(slot, count) for slot in range(count)]
     assert [slot for first, last in ranges for slot in range(first, last + 1)] == list(range(16_384))
     digest = digest_of(HashFunction.HASH_FUNCTION_CRC16, count)

@@ -1,4 +1,4 @@
-"""Keys as tables show them."""
+"""Keys as minkactl shows them in tables."""
 
 import pytest
 
@@ -20,5 +20,5 @@ from minkactl.keys import columns_text
         (b"", '""'),
     ],
 )
-def test_columns_are_shown_as_their_values(key: bytes, shown: str) -> None:
+def test_keys_of_columns_are_shown_as_their_values(key: bytes, shown: str) -> None:
     assert columns_text(readable(key)) == shown

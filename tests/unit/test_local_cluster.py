@@ -1,4 +1,4 @@
-"""What `LocalCluster` refuses before it starts anything."""
+"""Refusals of `LocalCluster` before it starts any process."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,14 +11,14 @@ from minka.testing.local_cluster import LocalCluster, LocalNode
 
 
 @pytest.mark.parametrize("nodes", ["athens", b"athens", 1.5, None])
-def test_a_name_alone_is_not_names_of_nodes(tmp_path: Path, nodes: Any) -> None:
+def test_one_text_is_refused_where_names_of_nodes_are_expected(tmp_path: Path, nodes: Any) -> None:
     with pytest.raises(MinkaError, match="a number of nodes, or their names, are wanted, not") as refusal:
         LocalCluster(nodes, tmp_path)
     assert refusal.value.code is Code.INVALID_ARGUMENT
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_node_that_does_not_run_names_its_log(tmp_path: Path) -> None:
+def test_the_error_about_a_node_that_does_not_run_names_its_log(tmp_path: Path) -> None:
     cluster = LocalCluster(1, tmp_path)
     with pytest.raises(MinkaError, match="athens is not running: it was not started; its log is") as refusal:
         cluster.kill("athens")
@@ -28,7 +28,7 @@ def test_a_node_that_does_not_run_names_its_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("temporary", [True, False])
-def test_a_cluster_that_was_stopped_starts_nothing(tmp_path: Path, temporary: bool) -> None:
+def test_a_stopped_cluster_starts_no_node(tmp_path: Path, temporary: bool) -> None:
     cluster = LocalCluster(1, None if temporary else tmp_path)
     cluster.stop()
     starts: list[Callable[[], object]] = [cluster.start, cluster.add, lambda: cluster.restart("athens")]
@@ -39,7 +39,7 @@ def test_a_cluster_that_was_stopped_starts_nothing(tmp_path: Path, temporary: bo
     assert list(cluster.nodes) == ["athens"]
 
 
-def test_a_slow_machine_is_given_more_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_slow_machine_nodes_get_more_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter(range(1000))
     monkeypatch.setattr("minka.testing.local_cluster.is_ready", lambda address: False)
     monkeypatch.setattr("minka.testing.local_cluster.time.monotonic", lambda: float(next(now)))

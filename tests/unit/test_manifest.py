@@ -1,4 +1,4 @@
-"""Files of pallets and duties are read or refused, and their contents are sent in pieces."""
+"""Files of pallets and duties: they are read or refused, and their contents are sent in batches."""
 
 import io
 
@@ -27,7 +27,7 @@ def parsed(text: str, form: str = "yaml") -> Manifest:
     return read(io.BytesIO(text.encode()), form, "feeds." + form)
 
 
-def test_yaml_and_lines_say_the_same() -> None:
+def test_yaml_and_json_lines_give_the_same_changes() -> None:
     manifest = parsed(YAML)
     assert manifest == parsed(LINES, "jsonl")
     assert manifest.pallets[0].balancer.max_difference == 2
@@ -63,7 +63,7 @@ def test_an_empty_file() -> None:
         ("duties: [{pallet: f, id: x, weight: " + "1" * 5000 + "}]", "yaml", "4300 digits"),
     ],
 )
-def test_mistakes(text: str, form: str, said: str) -> None:
+def test_mistakes_are_refused(text: str, form: str, said: str) -> None:
     with pytest.raises(MinkaError) as caught:
         parsed(text, form)
     assert caught.value.code is Code.INVALID_ARGUMENT
@@ -78,7 +78,7 @@ def test_formats() -> None:
         format_of("feeds.csv")
 
 
-def test_batches_have_as_many_as_one_request_takes() -> None:
+def test_batches_have_as_many_changes_as_one_request_may_have() -> None:
     many = [changes.create("feeds", str(number)) for number in range(2500)]
     assert [len(batch) for batch in batches(many)] == [1000, 1000, 500]
     large = [changes.create("feeds", str(number), b"x" * 1024 * 1024) for number in range(20)]

@@ -1,4 +1,4 @@
-"""Reports of `minkactl status` about zones and clocks."""
+"""The problems about zones and clocks that `minkactl status` reports."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +18,7 @@ LIVE, FAILED = NodeState.NODE_STATE_LIVE, NodeState.NODE_STATE_FAILED
 
 
 def status(zones: str, voters: str, *, failed: str = "", isr: Sequence[str] = ()) -> GetStatusResponse:
-    """Nodes a, b, c, … in these zones; a partition for each of `isr`, led by the first, with min-insync 2."""
+    """A status of nodes a, b, c, … in these zones, with a partition for each of `isr`. Its first node leads."""
     found = GetStatusResponse(served_by="a", from_controller=True, has_clearance=True)
     found.table.cluster.id = "c-1"
     found.coordinator.voters.extend(voters)
@@ -35,7 +35,7 @@ def status(zones: str, voters: str, *, failed: str = "", isr: Sequence[str] = ()
 
 
 def told(found: GetStatusResponse) -> list[Any]:
-    """The problems, except those of nodes that failed."""
+    """The reported problems, without those about failed nodes."""
     answer = DescribeNodeResponse(cluster_id="c-1", has_clearance=True)
     up = [node.id for node in found.table.nodes if node.state == LIVE]
     reports = {node.id: Report(answer if node.id in up else None) for node in found.table.nodes}
@@ -43,7 +43,7 @@ def told(found: GetStatusResponse) -> list[Any]:
     return [row for row in rows if " failed at " not in row["problem"]]
 
 
-def test_what_the_end_of_each_zone_would_end() -> None:
+def test_the_consequences_of_the_end_of_each_zone() -> None:
     rows = zone_rows(summarized(status("xxyz", "abc", isr=["acd", "abd", "abc", "ab"])))
     assert [(row["zone"], row["live"], row["voters"], row["ends"]) for row in rows] == [
         ("x", 2, ["a", "b"], "the quorum: nothing would be served, 1 partition (OFFLINE), writes to 2 partitions"),
@@ -53,12 +53,12 @@ def test_what_the_end_of_each_zone_would_end() -> None:
     assert zone_rows(summarized(status("xxx", "abc"))) == [], "there is only one"
 
 
-def test_a_voter_that_is_down_is_not_left() -> None:
+def test_a_voter_that_is_down_does_not_count_as_left() -> None:
     rows = zone_rows(summarized(status("xyz", "abc", failed="b")))
     assert [row["ends_quorum"] for row in rows] == [True, False, True]
 
 
-def test_two_voters_in_a_zone_while_another_has_none() -> None:
+def test_a_zone_with_two_voters_while_another_has_none_is_a_problem() -> None:
     found = status("xxyz", "abc")
     found.coordinator.seat_due.CopyFrom(SeatMove(promote="d", demote="b", live_for_ms=300_000))
     (problem,) = told(found)
@@ -70,7 +70,7 @@ def test_two_voters_in_a_zone_while_another_has_none() -> None:
     assert told(status("xxyy", "abc")) == [], "two zones can't do better"
 
 
-def test_a_clock_that_is_off() -> None:
+def test_a_wrong_clock_is_a_problem() -> None:
     found = status("xxx", "abc")
     for node, ms in zip(found.nodes, (7_000_000, 7_000_300, 3_400_000), strict=True):
         node.clock_ahead_ms = ms
@@ -84,7 +84,7 @@ def test_a_clock_that_is_off() -> None:
     assert told(found) == []
 
 
-def test_one_node_more_is_enough_where_another_one_is_down() -> None:
+def test_one_spare_node_is_enough_to_replace_one_of_two_dead_nodes() -> None:
     found = status("xxxxxx", "abc", failed="de", isr=["abcde"])
     found.table.keyspaces[0].replicas = 5
     answer = DescribeNodeResponse(cluster_id="c-1", has_clearance=True)
@@ -97,7 +97,7 @@ def test_one_node_more_is_enough_where_another_one_is_down() -> None:
     assert otherwise[0] == gone.replace("minkactl drain", "let a new node join, then minkactl drain", 1)
 
 
-def test_a_node_whose_certificate_is_refused_takes_a_new_one_without_a_restart() -> None:
+def test_the_remedy_for_a_refused_certificate_is_a_reload() -> None:
     reason = "CERTIFICATE_VERIFY_FAILED: certificate has expired"
     call = grpc.aio.AioRpcError(
         grpc.StatusCode.UNAVAILABLE, Metadata(), Metadata(),

@@ -1,4 +1,4 @@
-"""Reports of `status` about nodes that are heard but serve nothing, by the active controller's knowledge."""
+"""The problems that `status` reports about nodes that are heard but serve nothing."""
 
 from minka.v1.admin_pb2 import (
     DamagedLeader,
@@ -22,7 +22,7 @@ SILENT = "its data port b:1 does not answer a, c and the node itself (no answer)
 
 
 def asked(state: NodeState.ValueType = LIVE, reason: str = "", **known: int | str) -> Survey:
-    """The controller knows `known` about b; a and c are well. All three nodes answer."""
+    """A survey of three nodes, which all answer. The controller knows `known` about b; a and c are well."""
     names = "abc"
     nodes = [Node(id=name, address=f"{name}:1", state=LIVE) for name in names]
     nodes[1].state, nodes[1].state_reason = state, reason
@@ -46,30 +46,30 @@ def only(survey: Survey) -> Row:
     return row
 
 
-def test_nothing_is_said_of_nodes_that_are_well() -> None:
+def test_nodes_that_are_well_are_no_problem() -> None:
     assert node_problems(asked()) == []
 
 
-def test_a_node_that_failed_since_its_data_port_is_silent_says_why_and_what_helps() -> None:
+def test_the_problem_of_a_node_failed_for_its_data_port_has_a_reason_and_a_remedy() -> None:
     row = only(asked(FAILED, SILENT, data_port_problem=SILENT))
     assert f": {SILENT}. It comes back once its data port answers" in row["problem"]
     assert "advertise.data" in row["note"]
 
 
-def test_a_node_whose_data_port_is_silent_is_named_although_it_is_live() -> None:
+def test_a_silent_data_port_is_a_problem_although_the_node_is_live() -> None:
     survey = asked(data_port_problem=SILENT, data_port_problem_ms=4200)
     assert only(survey)["problem"] == f"b is heard, but {SILENT}, for 4.2 s"
     assert [row["trouble"] for row in node_rows(survey.status, survey)] == [None, "data port", None]
 
 
-def test_a_table_that_stands_still_is_named_once_it_lasts() -> None:
+def test_a_node_whose_table_stands_still_is_a_problem_after_a_while() -> None:
     assert node_problems(asked(behind_ms=2900)) == []
     row = only(asked(behind_ms=43_000))
     assert row["problem"] == "b has applied nothing after entry 17 of the coordinator's log for 43.0 s"
 
 
 def damaged(*others: str, alone: bool = True) -> Survey:
-    """Node b leads 2 partitions that are ONLINE, and serves one of them."""
+    """A survey in which b leads 2 partitions that are ONLINE, and serves only one of them."""
     survey = asked()
     summary = survey.status.summary
     summary.partitions, summary.nodes[1].leads_online = 2, 2
@@ -83,7 +83,7 @@ def damaged(*others: str, alone: bool = True) -> Survey:
     return survey
 
 
-def test_a_partition_whose_only_copy_is_damaged_is_a_problem_that_names_what_helps() -> None:
+def test_a_partition_whose_only_copy_is_damaged_is_a_problem_with_a_remedy() -> None:
     survey = damaged()
     (row,) = problems(survey)
     assert (row["severity"], row["nodes"]) == ("error", ["b"])
@@ -96,7 +96,7 @@ def test_a_partition_whose_only_copy_is_damaged_is_a_problem_that_names_what_hel
     assert [one["trouble"] for one in node_rows(survey.status, survey)] == [None, "damaged data", None]
 
 
-def test_what_another_copy_has_may_lead_if_somebody_accepts_the_loss() -> None:
+def test_another_copy_may_lead_if_a_person_accepts_the_loss() -> None:
     (row,) = problems(damaged("c"))
     assert "minkactl elect-leaders --unclean --partition one/0" in row["otherwise"]
     (row,) = problems(damaged("c", alone=False))
@@ -104,7 +104,7 @@ def test_what_another_copy_has_may_lead_if_somebody_accepts_the_loss() -> None:
     assert row["otherwise"] == ""
 
 
-def test_an_eligible_replica_that_is_down_leads_once_it_is_started() -> None:
+def test_an_eligible_replica_that_is_down_is_named_as_the_remedy() -> None:
     survey = damaged("c")
     survey.status.table.nodes[2].state = FAILED
     row = next(row for row in problems(survey) if "damaged" in row["problem"])
@@ -115,7 +115,7 @@ def test_an_eligible_replica_that_is_down_leads_once_it_is_started() -> None:
     assert row["note"].endswith("c has everything, too, and leads once it is started.")
 
 
-def test_what_is_not_confirmed_for_long_is_a_problem() -> None:
+def test_a_leadership_that_is_not_confirmed_for_long_is_a_problem() -> None:
     survey = asked()
     survey.status.summary.unserved.unconfirmed = 2
     survey.status.summary.unserved.unconfirmed_by.append("b")
@@ -124,7 +124,7 @@ def test_what_is_not_confirmed_for_long_is_a_problem() -> None:
     assert row["problem"] == "2 partitions not served: b has not confirmed for seconds to lead"
 
 
-def test_a_partition_without_a_first_leader_is_a_problem_that_names_what_to_start() -> None:
+def test_a_partition_that_never_had_a_leader_is_a_problem_that_names_a_node_to_start() -> None:
     survey = asked(FAILED)
     survey.status.table.keyspaces.add(id=1, name="one")
     new = PartitionState.PARTITION_STATE_NEW
@@ -134,7 +134,7 @@ def test_a_partition_without_a_first_leader_is_a_problem_that_names_what_to_star
     assert (row["problem"], row["nodes"]) == ("1 partition under min-insync, so writes are refused", ["b"])
 
 
-def test_nobody_is_told_to_accept_a_loss_where_no_copy_is_left() -> None:
+def test_no_remedy_accepts_a_loss_if_no_copy_is_left() -> None:
     survey = asked()
     survey.status.summary.keyspaces.append(KeyspaceCounts(keyspace_id=1, partitions=2, offline=2))
     (row,) = problems(survey)
@@ -148,7 +148,7 @@ def test_nobody_is_told_to_accept_a_loss_where_no_copy_is_left() -> None:
     assert "elect-leaders" not in row["otherwise"]
 
 
-def test_a_process_that_has_ended_has_no_silent_data_port() -> None:
+def test_the_silent_data_port_of_a_process_that_has_ended_is_no_problem() -> None:
     survey = asked(data_port_problem=SILENT, heartbeat_age_ms=400)
     ended = {**survey.reports, "b": Report(None, "connection refused", refused=True)}
     survey = Survey(survey.status, ended, taken_ms=1000)

@@ -1,4 +1,4 @@
-"""Reports of uneven load, with the command against it; and the command that starts a node."""
+"""Uneven load as minkactl reports it, with the command against it; and the command that starts a node."""
 
 from collections.abc import Mapping, Sequence
 
@@ -17,7 +17,7 @@ LIVE, FAILED = NodeState.NODE_STATE_LIVE, NodeState.NODE_STATE_FAILED
 def status(
     replicas: Sequence[str], *, leaders: Sequence[str] = (), zones: Mapping[str, str] | None = None
 ) -> GetStatusResponse:
-    """A cluster of nodes a, b, c, d with a partition for each of `replicas` ("ab": on a and b), led by the first."""
+    """A status of nodes a, b, c, d, with a partition for each of `replicas`: "ab" is led by a, and is also on b."""
     found = GetStatusResponse()
     for name in "abcd":
         found.table.nodes.append(Node(id=name, state=LIVE, zone=(zones or {}).get(name, "")))
@@ -37,18 +37,18 @@ def told(found: GetStatusResponse) -> list[tuple[str, str]]:
     return list(skews(summarized(found)))
 
 
-def test_a_node_with_four_of_64() -> None:
+def test_a_node_with_4_of_64_partitions_is_a_problem() -> None:
     uneven = status(["a"] * 60 + ["b"] * 60 + ["c"] * 60 + ["d"] * 4)
     assert told(uneven) == [("replicas are spread unevenly: 4 (d) to 60 (c) a node", REASSIGN)]
     assert told(status(["a"] * 46 + ["b"] * 46 + ["c"] * 46 + ["d"] * 46)) == []
 
 
-def test_a_small_difference_is_no_problem() -> None:
+def test_a_small_difference_is_not_a_problem() -> None:
     assert told(status(["a"] * 18 + ["b"] * 22 + ["c"] * 16 + ["d"] * 20)) == []
     assert told(status(["a"] * 4)) == [], "with so few partitions it doesn't matter"
 
 
-def test_leaders_that_an_election_evens() -> None:
+def test_an_election_is_advised_if_it_evens_leaders() -> None:
     replicas = ["ab", "bc", "cd", "da"] * 18
     uneven = status(replicas, leaders=[next(n for n in held if n in "ac") for held in replicas])
     assert told(uneven) == [("leaders are spread unevenly: 0 (b) to 36 (c) a node", ELECT)]
@@ -57,13 +57,13 @@ def test_leaders_that_an_election_evens() -> None:
     assert told(uneven) == [], "a replica that isn't in sync can't be elected"
 
 
-def test_leaders_that_no_election_evens() -> None:
+def test_a_reassignment_is_advised_if_no_election_evens_leaders() -> None:
     evenly_held = status(["ab", "ad", "cb", "cd"] * 12)
     assert told(evenly_held) == [("leaders are spread unevenly: 0 (b) to 24 (c) a node", REASSIGN)]
 
 
 def two_keyspaces(first: Sequence[str], second: Sequence[str]) -> GetStatusResponse:
-    """Like `status`, with two keyspaces: a partition for each of `first` in one, and of `second` in the other."""
+    """Like `status`, with a partition for each of `first` in one keyspace, and for each of `second` in another."""
     found = status([*first, *second])
     found.table.keyspaces.append(Keyspace(id=2, name="fares", replicas=len(second[0])))
     for partition in found.table.partitions[len(first) :]:
@@ -71,7 +71,7 @@ def two_keyspaces(first: Sequence[str], second: Sequence[str]) -> GetStatusRespo
     return found
 
 
-def test_a_keyspace_that_is_uneven_while_all_together_are_even() -> None:
+def test_an_uneven_keyspace_is_a_problem_although_the_total_is_even() -> None:
     leads = two_keyspaces(["ab", "ad", "cb", "cd"] * 6, ["ba", "bc", "da", "dc"] * 6)
     assert [text for text, _ in told(leads)] == [
         "leaders are spread unevenly: 0 (b) to 12 (c) a node in flights",
@@ -92,12 +92,12 @@ def test_a_keyspace_that_is_uneven_while_all_together_are_even() -> None:
     ) in told(held)
 
 
-def test_zones_have_what_they_must_have() -> None:
+def test_differences_that_zones_force_are_not_a_problem() -> None:
     zones = {"a": "x", "b": "y", "c": "y", "d": "y"}
     assert told(status(["ab", "ac", "ad", "ba", "ca", "da"] * 12, zones=zones)) == []
 
 
-def test_weights() -> None:
+def test_differences_by_weight_are_not_a_problem() -> None:
     heavy = status(["a"] * 60 + ["b"] * 20 + ["c"] * 20 + ["d"] * 20)
     assert told(heavy) != []
     heavy.table.nodes[0].weight = 3
@@ -105,7 +105,7 @@ def test_weights() -> None:
 
 
 @pytest.mark.parametrize("change", ["a node failed", "an operation runs", "a partition is offline"])
-def test_first_things_first(change: str) -> None:
+def test_uneven_load_is_not_reported_beside_worse_problems(change: str) -> None:
     uneven = status(["a"] * 60 + ["b"] * 60 + ["c"] * 60 + ["d"] * 4)
     if change == "a node failed":
         uneven.table.nodes[1].state = FAILED
@@ -116,7 +116,7 @@ def test_first_things_first(change: str) -> None:
     assert told(uneven) == []
 
 
-def test_how_a_node_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_that_starts_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
     playground = running_playground.Playground(1, "socket", ("127.0.0.1:20001",))
     monkeypatch.setattr(running_playground, "read", lambda: playground)
     assert start_command("a", "10.0.0.7:7400", True) == "ssh 10.0.0.7 systemctl start minkad"

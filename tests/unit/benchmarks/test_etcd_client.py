@@ -13,7 +13,7 @@ from benchmarks.processes import free_ports
 
 
 class Recorder:
-    """A server that answers each call with as many bytes as etcd would, or refuses it."""
+    """A server that answers each call with as many bytes as etcd would, or refuses each call."""
 
     def __init__(self, refuse: bool = False) -> None:
         self.requests: list[bytes] = []
@@ -49,7 +49,7 @@ async def load_from(recorder: Recorder, message: bytes, concurrency: int, connec
 
 @pytest.mark.parametrize(("size", "concurrency", "connections"), [(0, 1, 1), (100, 16, 4), (40_000, 8, 1)])
 async def test_every_call_arrives_once_and_whole(size: int, concurrency: int, connections: int) -> None:
-    """40,000 bytes are several frames, and 8 such messages are more than the window of a connection."""
+    """A message of 40,000 bytes takes several frames, and 8 such messages exceed a connection's window."""
     recorder, message = Recorder(), put_request(b"k", b"v" * size)
     load = await load_from(recorder, message, concurrency, connections)
     numbers = range(1, len(load.latencies) + 1)
@@ -63,10 +63,8 @@ async def test_refused_call_is_an_error() -> None:
         await load_from(Recorder(refuse=True), b"", 4, 2)
 
 
-def test_messages_are_those_of_etcd() -> None:
-    """The field numbers are those of rpc.proto: PutRequest key 1, value 2; TxnRequest success 2; RequestOp request_put
-    2.
-    """
+def test_messages_are_encoded_as_etcd_encodes_them() -> None:
+    """Field numbers from rpc.proto: PutRequest.key 1 and value 2, TxnRequest.success 2, RequestOp.request_put 2."""
     put = bytes.fromhex("0a016b") + bytes.fromhex("1203767676")
     assert put_request(b"k", b"vvv") == put
     assert txn_request([(b"k", b"vvv")] * 2) == (b"\x12\x0a\x12\x08" + put) * 2

@@ -15,7 +15,7 @@ def report(tmp_path: Path) -> Report:
     return Report("bench", Options(quick=False, json=tmp_path / "figures"))
 
 
-def test_a_percentile_is_the_smallest_value_that_enough_do_not_exceed() -> None:
+def test_a_percentile_is_the_smallest_value_that_covers_the_share() -> None:
     values = [float(n) for n in range(1, 101)]
     assert [percentile(values, p) for p in (1, 50, 99, 100)] == [1, 50, 99, 100]
     assert percentile([7.0], 50) == 7
@@ -29,7 +29,7 @@ def test_rate_and_latencies_of_a_sample() -> None:
 
 
 @pytest.mark.parametrize(("value", "text"), [(1234.5, "1,234"), (56.78, "56.8"), (0.1234, "0.123"), (7.0, "7")])
-def test_shown(value: float, text: str) -> None:
+def test_values_as_text(value: float, text: str) -> None:
     assert shown(value) == text
 
 
@@ -60,7 +60,7 @@ def test_median_of_rounds_in_table_and_json(report: Report, tmp_path: Path, caps
     assert peer.items() >= {"system": "redis", "value": 50.0}.items()
 
 
-def test_missing_peer_is_said_with_its_package(report: Report, tmp_path: Path) -> None:
+def test_the_report_names_the_package_of_a_missing_peer(report: Report, tmp_path: Path) -> None:
     report.absent["etcd"] = "not installed; on Debian: apt-get install etcd-server"
     report.add(report.case("put", "keys/s", "etcd", Goal(ratio=1)), "minka", Sample(1.0))
     lines = list(report.lines())
@@ -103,7 +103,7 @@ def test_columns_are_aligned() -> None:
     assert list(aligned([("case", "x"), ("a", "1,000"), ("bb", "")])) == ["case  x", "a     1,000", "bb"]
 
 
-def test_processes_end_and_leave_nothing() -> None:
+def test_all_processes_of_a_group_end_with_it() -> None:
     with Group("test") as group:
         talk = group.start_talking("cat", ["cat"])
         talk.say({"a": 1})
@@ -114,7 +114,7 @@ def test_processes_end_and_leave_nothing() -> None:
     assert not directory.exists()
 
 
-def test_process_that_ends_early_is_said_with_its_log() -> None:
+def test_the_error_about_a_process_that_ends_early_has_its_log() -> None:
     with Group("test") as group:
         talk = group.start_talking("talker", ["sh", "-c", "echo out of luck >&2"])
         with pytest.raises(RuntimeError, match="out of luck"):

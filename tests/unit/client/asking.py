@@ -1,4 +1,4 @@
-"""A client of the servers in `conftest.py`, and helpers that wait for its actions."""
+"""A client of the servers in `conftest.py`, and a helper that waits for a condition."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Any
 from minka.async_client import AsyncClient
 
 Make = Callable[..., Any]
-BadCalls = list[tuple[Callable[[Any], Any], str]]  # a call of a client of either kind, and the text of the error
+BadCalls = list[tuple[Callable[[Any], Any], str]]  # a call of either kind of client, and the error's text
 
 
 def client_of(cluster: Any, **options: Any) -> AsyncClient:

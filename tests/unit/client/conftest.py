@@ -1,4 +1,4 @@
-"""Counterparts of the client library: real gRPC servers on 127.0.0.1 that behave as a test tells them."""
+"""Servers for tests of the client library: real gRPC servers on 127.0.0.1 that answer as the test tells them."""
 
 import asyncio
 import functools
@@ -51,7 +51,7 @@ def _listen(server: Any) -> str:
 
 @dataclass
 class ControlNode:
-    """A node that answers control calls by `answers`: method name → message, MinkaError to refuse with, or function."""
+    """A node that answers each control method as `answers` says: with a message, a MinkaError, or a function."""
 
     address: str = ""
     answers: dict[str, Any] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class ControlNode:
 
 @pytest.fixture
 def control_node() -> Iterator[Callable[[], ControlNode]]:
-    """Start control nodes; they are stopped after the test."""
+    """Start control nodes, and stop them after the test."""
     servers: list[grpc.Server] = []
 
     def start() -> ControlNode:
@@ -95,12 +95,12 @@ def control_node() -> Iterator[Callable[[], ControlNode]]:
 
 @pytest.fixture
 def free_address() -> Callable[[], str]:
-    """Give addresses at which no process listens."""
+    """A function that returns addresses at which no process listens."""
     return lambda: free_addresses(1)[0]
 
 
 class DataNode(admin_pb2_grpc.MetadataServicer):
-    """A node that serves the partition table and the data stream from a dict, and fails as a test tells it."""
+    """A node that serves the partition table, and data from a dict, and that fails as a test tells it."""
 
     def __init__(self, name: str, table: PartitionTable) -> None:
         self.name = name
@@ -108,24 +108,24 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
         self.data: dict[bytes, bytes] = {}
         self.versions: dict[bytes, int] = {}
         self.expires_ms: dict[bytes, int] = {}
-        self.now_ms = 0  # by this node's clock
+        self.now_ms = 0  # the time by this node's clock
         self.streams = 0  # open streams
         self.frames: list[kv_frames.Request] = []
         self.tables_asked = 0
-        self.tables_given = 0  # answers, even those without news
+        self.tables_given = 0  # answers to requests for the table, including empty ones
         self.whole_tables_given = 0
-        self.rows_given: list[int] = []  # one number for each answer with a table
+        self.rows_given: list[int] = []  # for each answer with a table: the number of its rows
         self.writes: Counter[bytes] = Counter()
         self.refuse: Callable[[kv_frames.Group], MinkaError | None] = lambda group: None
-        self.refused_keyspaces: set[str] = set()  # requests for these keyspaces' rows are refused as a whole
+        self.refused_keyspaces: set[str] = set()  # a request that names one of these keyspaces is refused
         self.go_on = asyncio.Event()  # while it is cleared, requests wait
         self.go_on.set()
-        self.nonsense: Callable[[kv_frames.Request], bytes] | None = None  # instead of the true answer
-        self.holds_writes: asyncio.Event | None = None  # until it is set
-        self.ends_stream = False  # it ends the stream instead of answering
+        self.nonsense: Callable[[kv_frames.Request], bytes] | None = None  # if given, makes a malformed answer
+        self.holds_writes: asyncio.Event | None = None  # if given, writes wait until it is set
+        self.ends_stream = False  # true: the node ends the stream instead of answering
         self.age_ms = 0  # the age that it states in answers to stale reads
-        self.page_rows = 10**9  # in one page of a scan
-        self.largest_read = 10**9  # bytes of values in one result
+        self.page_rows = 10**9  # the most rows in one page of a scan
+        self.largest_read = 10**9  # the most bytes of values in one result
         self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", -1)])
         admin_pb2_grpc.add_MetadataServicer_to_server(self, self._server)
         self.address = _listen(self._server)
@@ -178,12 +178,12 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
         return wanted is not None and (not some or row.slot in wanted.slots)
 
     def closed(self, connection: Connection) -> None:
-        """A connection is over."""
+        """Forget a connection that is over."""
         self.streams -= 1
         self._connections.discard(connection)
 
     def requested(self, connection: Connection, data: bytes) -> None:
-        """A client's frame has arrived."""
+        """Answer a client's frame."""
         request = kv_frames.decode_request(data)
         self.frames.append(request)
         if self.ends_stream:
@@ -341,7 +341,7 @@ class _Serving:
 
 
 class DataCluster:
-    """Data nodes, each with its copy of one partition table. All share one set of data, so moves carry none."""
+    """Data nodes, each with its own copy of the partition table. All share one dict of data, so moves copy nothing."""
 
     def __init__(self, names: Sequence[str], partition_count: int) -> None:
         self.partition_count = partition_count
@@ -409,7 +409,7 @@ class DataCluster:
 
 
 class RangeCluster(DataCluster):
-    """Data nodes with a keyspace by ranges, whose partitions they lead in turn."""
+    """Data nodes with a keyspace by ranges; the nodes lead its partitions in turn."""
 
     def __init__(self, names: Sequence[str], points: Sequence[bytes]) -> None:
         super().__init__(names, len(points) + 1)

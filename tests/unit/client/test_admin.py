@@ -15,7 +15,7 @@ from minka.admin.requester import requester
 from minka.v1 import admin_pb2, cluster_pb2
 from tests.unit.client.conftest import ControlNode
 
-READING = {"close", "summary", "partitions", "operations"}  # of Control: minkactl may call these itself
+READING = {"close", "summary", "partitions", "operations"}  # methods of Control that minkactl may call directly
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def admin(node: ControlNode) -> Iterator[Admin]:
         yield admin
 
 
-def test_a_new_keyspace_says_how_many_partitions_it_has(node: ControlNode, admin: Admin) -> None:
+def test_a_created_keyspace_has_its_number_of_partitions(node: ControlNode, admin: Admin) -> None:
     row = cluster_pb2.Keyspace(id=1, name="authors", partitioning=cluster_pb2.PARTITIONING_RANGES, replicas=3)
     node.answers["CreateKeyspace"] = admin_pb2.CreateKeyspaceResponse(keyspace=row)
     created = admin.create_keyspace("authors", split_points=[b"b", b"d"])
@@ -40,7 +40,7 @@ def test_a_new_keyspace_says_how_many_partitions_it_has(node: ControlNode, admin
     assert (created.partitions, created.hash_function, created.durability) == (9, HashFunction.MD5, Durability.SYNC)
 
 
-def test_an_operation_has_the_fields_of_its_kind(node: ControlNode, admin: Admin) -> None:
+def test_an_operation_has_only_the_fields_of_its_kind(node: ControlNode, admin: Admin) -> None:
     split = cluster_pb2.SplitOperation(keyspace_id=3, keys=[b"b"], partitions=[7])
     drain = cluster_pb2.DrainOperation(node="cyrene", decommission=True, plan_digest="d1")
     rows = [cluster_pb2.Operation(id=2, split=split), cluster_pb2.Operation(id=1, drain=drain)]
@@ -52,7 +52,7 @@ def test_an_operation_has_the_fields_of_its_kind(node: ControlNode, admin: Admin
     assert (second.plan_digest, second.keys) == ("d1", ())
 
 
-def test_an_unclean_election_names_the_row_that_was_seen(node: ControlNode, admin: Admin) -> None:
+def test_an_unclean_election_sends_the_partition_epoch_that_the_caller_saw(node: ControlNode, admin: Admin) -> None:
     node.answers["ElectLeaders"] = admin_pb2.ElectLeadersResponse()
     admin.elect_unclean(7, "cyrene", partition_epoch=4, reason="the disks are gone")
     ((_, asked),) = node.asked
@@ -80,7 +80,7 @@ def test_the_leader_proposes_where_to_split(node: ControlNode, admin: Admin) -> 
     assert admin.split_keys(7, 2) == [b"m"]
 
 
-def test_a_user_without_a_name_can_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_id_without_a_name_can_send_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """A container may run as a user id that has no name."""
 
     def nameless() -> str:
@@ -99,7 +99,7 @@ def _called(source: str) -> set[str]:
     return found
 
 
-def test_minkactl_leaves_changes_to_admin() -> None:
+def test_minkactl_makes_changes_only_through_admin() -> None:
     """Admin and minkactl call no method of Control in common, except those in `READING`."""
     of_admin = _called(inspect.getsource(admin_client)) - READING
     assert {"create_keyspace", "apply_plan", "remove_node", "drain_status"} <= of_admin <= set(dir(Control))

@@ -1,4 +1,4 @@
-"""`Admin` and `Client.plan_rebalance` against real gRPC servers: what they refuse, and what they send."""
+"""`Admin` and `Client.plan_rebalance` against real gRPC servers: the arguments that they refuse, and their requests."""
 
 import dataclasses
 from collections.abc import Callable
@@ -62,13 +62,13 @@ EDITS: list[dict[str, Any]] = [{"moves": ()}, {"rate_limit": 200_000}, {"reason"
 
 
 @pytest.mark.parametrize(("why", "call"), WRONG)
-def test_an_argument_of_the_wrong_type_is_refused_by_name(why: str, call: Ask) -> None:
+def test_the_error_names_an_argument_of_the_wrong_type(why: str, call: Ask) -> None:
     with Admin(["127.0.0.1:1"]) as admin, pytest.raises(MinkaError, match=why) as refusal:
         call(admin)
     assert refusal.value.code is Code.INVALID_ARGUMENT
 
 
-def test_a_closed_client_asks_nobody(control_node: Start) -> None:
+def test_a_closed_client_sends_no_request(control_node: Start) -> None:
     node = control_node()
     node.answers["GetStatus"] = admin_pb2.GetStatusResponse(from_controller=True)
     with Admin([node.address]) as admin:
@@ -111,7 +111,7 @@ def test_an_edited_plan_is_refused(control_node: Start, of: str, edit: dict[str,
     assert node.asked == []
 
 
-def test_a_plan_is_applied_as_it_was_made(control_node: Start) -> None:
+def test_a_plan_is_sent_unchanged_when_it_is_applied(control_node: Start) -> None:
     node = control_node()
     node.answers["PlanReassign"] = PLAN
     node.answers["ApplyPlan"] = admin_pb2.ApplyPlanResponse(operation=cluster_pb2.Operation(id=7, created_ms=1))

@@ -1,4 +1,4 @@
-"""`minka.AsyncClient` against real gRPC servers that route by a table of their own, and fail as the test tells them."""
+"""`minka.AsyncClient` against real gRPC servers, each of which has its own table, and fails as the test tells it."""
 
 import asyncio
 import time
@@ -17,7 +17,7 @@ from minka.wire import kv_frames
 from tests.unit.client.asking import BadCalls, Make, client_of, until
 
 
-async def test_what_was_put_is_got_until_it_is_deleted(data_cluster: Make) -> None:
+async def test_get_returns_the_value_that_was_put_until_it_is_deleted(data_cluster: Make) -> None:
     async with data_cluster("athens", "byzantium") as cluster, client_of(cluster) as client:
         await client.put("UA1545", b"EWR-IAH")
         assert await client.get(b"UA1545") == b"EWR-IAH"
@@ -67,7 +67,7 @@ async def test_a_batch_goes_to_each_node_once(data_cluster: Make) -> None:
             assert len(frame.groups) == len({group.partition_id for group in frame.groups}) == 10
 
 
-async def test_what_callers_do_at_the_same_time_travels_together(data_cluster: Make) -> None:
+async def test_calls_made_at_the_same_time_travel_in_one_frame(data_cluster: Make) -> None:
     async with data_cluster("athens", partitions=3) as cluster, client_of(cluster) as client:
         await client.get("connect first")
         frames = cluster.nodes["athens"].frames
@@ -90,7 +90,7 @@ async def test_frames_under_way_are_bounded(data_cluster: Make) -> None:
             tasks.append(asyncio.create_task(client.put(cluster.key_of(0, n), b"v")))
             if n < bound:
                 await until(lambda: len(athens.frames) == len(tasks))
-            await client.get(cluster.key_of(1))  # enough time to send the put, too
+            await client.get(cluster.key_of(1))  # meanwhile the put is sent, too
         assert len(athens.frames) == bound
         tasks[-1].cancel()
         athens.go_on.set()
@@ -112,7 +112,7 @@ async def test_reads_do_not_wait_for_writes(data_cluster: Make) -> None:
         await asyncio.gather(*writing)
 
 
-async def test_a_dead_nodes_partition_is_found_at_its_new_owner(data_cluster: Make) -> None:
+async def test_calls_for_a_dead_nodes_partition_reach_its_new_leader(data_cluster: Make) -> None:
     async with data_cluster("athens", "byzantium", "cyrene") as cluster, client_of(cluster) as client:
         await client.put(cluster.key_of(0), b"old")
         await cluster.nodes["athens"].stop()
@@ -130,7 +130,7 @@ async def test_a_dead_nodes_partition_is_found_at_its_new_owner(data_cluster: Ma
         assert cluster.nodes["cyrene"].writes[cluster.key_of(0, 1)] == 1
 
 
-async def test_when_the_stream_breaks_reads_are_repeated_and_writes_are_not(data_cluster: Make) -> None:
+async def test_after_a_broken_stream_reads_are_repeated_and_writes_are_not(data_cluster: Make) -> None:
     async with data_cluster("athens") as cluster, client_of(cluster) as client:
         key, athens = cluster.key_of(0), cluster.nodes["athens"]
         await client.put(key, b"v")
@@ -162,7 +162,7 @@ async def test_a_call_ends_at_its_deadline(data_cluster: Make) -> None:
         assert await client.get("key", timeout=5) == b"w"
 
 
-async def test_an_offline_partition_is_waited_for(data_cluster: Make) -> None:
+async def test_calls_wait_for_an_offline_partition(data_cluster: Make) -> None:
     async with data_cluster("athens") as cluster, client_of(cluster) as client:
         await client.put(cluster.key_of(1), b"v")
         cluster.lead(0, "")
@@ -178,8 +178,8 @@ async def test_an_offline_partition_is_waited_for(data_cluster: Make) -> None:
         await writing
 
 
-async def test_a_refused_write_is_not_repeated_too_late_for_an_answer(data_cluster: Make) -> None:
-    """Without its answer its outcome would be unknown, though every node that answered did nothing."""
+async def test_a_refused_write_is_not_repeated_shortly_before_its_deadline(data_cluster: Make) -> None:
+    """If the answer came too late, the outcome would be unknown, although every node that answered did nothing."""
     async with data_cluster("athens") as cluster, client_of(cluster) as client:
         await client.get("key")
         athens = cluster.nodes["athens"]
@@ -192,7 +192,7 @@ async def test_a_refused_write_is_not_repeated_too_late_for_an_answer(data_clust
         assert min(frame.timeout_ms for frame in athens.frames[first:]) > 50
 
 
-async def test_a_batch_says_which_keys_failed_where_and_why(data_cluster: Make) -> None:
+async def test_the_error_of_a_batch_names_keys_node_and_reason(data_cluster: Make) -> None:
     async with data_cluster("athens", "byzantium") as cluster, client_of(cluster) as client:
         cluster.nodes["byzantium"].refuse = lambda group: (
             MinkaError(Code.STORAGE_FAILED, "the disk is full") if group.partition_id == 3 else None
@@ -267,7 +267,7 @@ async def test_invalid_arguments_are_refused_before_anything_is_sent(data_cluste
                 client.scan(limit=limit)  # type: ignore[arg-type]
 
 
-async def test_an_error_of_the_callers_own_iterator_reaches_the_caller(data_cluster: Make) -> None:
+async def test_an_error_in_the_callers_iterator_reaches_the_caller(data_cluster: Make) -> None:
     def broken() -> Iterator[Any]:
         yield ("key", b"v")
         raise ValueError("no more")
@@ -288,7 +288,7 @@ async def test_a_large_batch_travels_in_pieces(data_cluster: Make) -> None:
         assert await client.get_many(pairs, timeout=20) == pairs
 
 
-async def test_a_read_too_large_for_one_answer_is_halved(data_cluster: Make) -> None:
+async def test_a_read_that_is_too_large_for_one_answer_is_halved(data_cluster: Make) -> None:
     async with data_cluster("athens", partitions=1) as cluster, client_of(cluster) as client:
         pairs = {b"key-%d" % n: b"v" * 100 for n in range(64)}
         await client.put_many(pairs)
@@ -328,12 +328,10 @@ async def test_a_read_at_a_silent_node_is_answered_by_the_new_leader(
         assert await reading == b"v"
 
 
-async def test_a_write_at_a_silent_node_is_in_doubt_once_another_one_leads(
+async def test_the_outcome_of_a_write_at_a_silent_node_is_unknown_once_another_node_leads(
     data_cluster: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The write waits no longer. The next write goes to the new leader, and so does a write that was never sent to the
-    silent node.
-    """
+    """The next write goes to the new leader, and so does a write that was never sent to the silent node."""
     monkeypatch.setattr(stream, "QUIET_S", 0.05)
     async with data_cluster("athens", "byzantium") as cluster, client_of(cluster, timeout=8) as client:
         await client.put(cluster.key_of(0), b"v")
@@ -355,10 +353,10 @@ async def test_a_write_at_a_silent_node_is_in_doubt_once_another_one_leads(
         assert await client.get(cluster.key_of(0)) == b"x"
 
 
-async def test_a_write_at_a_node_that_lives_waits_for_its_answer(
+async def test_a_write_waits_for_the_answer_of_a_node_that_is_only_busy(
     data_cluster: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The node is silent because it is busy, and has handed over its leadership meanwhile."""
+    """The node is silent, but LIVE in the table. It has handed over its leadership."""
     monkeypatch.setattr(stream, "QUIET_S", 0.05)
     async with data_cluster("athens", "byzantium") as cluster:
         athens, byzantium = cluster.nodes["athens"], cluster.nodes["byzantium"]
@@ -394,7 +392,7 @@ async def test_a_node_that_never_answers_is_given_up(data_cluster: Make, monkeyp
         await client.put("key", b"y", timeout=5)
 
 
-async def test_closing_ends_what_is_under_way(data_cluster: Make) -> None:
+async def test_closing_the_client_ends_its_calls(data_cluster: Make) -> None:
     async with data_cluster("athens", "byzantium") as cluster:
         client = client_of(cluster)
         await client.put("key", b"v")
@@ -413,7 +411,7 @@ async def test_closing_ends_what_is_under_way(data_cluster: Make) -> None:
         assert [task for task in asyncio.all_tasks() if task.get_name().startswith("minka")] == []
 
 
-async def test_an_answer_that_makes_no_sense_ends_the_stream(data_cluster: Make) -> None:
+async def test_a_malformed_answer_ends_the_stream(data_cluster: Make) -> None:
     async with data_cluster("athens") as cluster, client_of(cluster) as client:
         await client.put("key", b"v")
         ok = kv_frames.GroupResult(None, None)
@@ -440,7 +438,7 @@ async def test_an_answer_that_makes_no_sense_ends_the_stream(data_cluster: Make)
         assert await client.get("key") == b"w"
 
 
-async def test_a_cancelled_caller_leaves_the_others_alone(data_cluster: Make) -> None:
+async def test_cancelling_one_call_does_not_disturb_the_others(data_cluster: Make) -> None:
     async with data_cluster("athens", partitions=1) as cluster, client_of(cluster) as client:
         await client.put("key", b"v")
         cluster.nodes["athens"].go_on.clear()

@@ -1,4 +1,4 @@
-"""The asynchronous client gets its partition table, and newer rows of the table."""
+"""The asyncio client fetches the partition table, and takes newer rows."""
 
 import asyncio
 import functools
@@ -51,10 +51,10 @@ async def test_a_refusal_without_rows_makes_the_client_fetch_the_table_elsewhere
         assert byzantium.writes[cluster.key_of(0)] == 1
 
 
-async def test_what_waits_is_sent_again_once_a_newer_table_says_where_to(
+async def test_a_waiting_call_is_sent_again_once_a_newer_table_names_the_leader(
     data_cluster: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The call is sent again at once, even if the table was fetched for another call, and its next try is far off."""
+    """The call doesn't wait for its next try, even if the table was fetched for another call."""
     monkeypatch.setattr(call, "delay_s", lambda attempt, rng: 1000.0)
     async with data_cluster("athens", "byzantium") as cluster, client_of(cluster) as client:
         await client.put(cluster.key_of(0), b"old")
@@ -64,13 +64,13 @@ async def test_what_waits_is_sent_again_once_a_newer_table_says_where_to(
         waiting = asyncio.create_task(client.put(cluster.key_of(0), b"new"))
         await until(lambda: byzantium.tables_given > given and len(athens.frames) > frames)
         cluster.lead(0, "byzantium", told=["byzantium"])
-        with pytest.raises(MinkaError, match="UNKNOWN_KEYSPACE"):  # the table was fetched several times for it
+        with pytest.raises(MinkaError, match="UNKNOWN_KEYSPACE"):  # the client fetches several tables for this
             await client.keyspace("flight").get("key")
         await waiting
         assert byzantium.writes[cluster.key_of(0)] == 1
 
 
-async def test_an_unknown_keyspace_is_named_with_the_known_ones(data_cluster: Make) -> None:
+async def test_the_error_about_an_unknown_keyspace_lists_the_known_ones(data_cluster: Make) -> None:
     async with data_cluster("athens") as cluster, client_of(cluster) as client:
         with pytest.raises(MinkaError, match="UNKNOWN_KEYSPACE: there is no keyspace 'flight'; there are: flights"):
             await client.keyspace("flight").get("key")
@@ -110,16 +110,16 @@ async def test_the_clusters_own_keyspaces_are_refused(data_cluster: Make) -> Non
         for use in (client.keyspace, lambda name: AsyncClient(cluster.endpoints, keyspace=name)):
             with pytest.raises(MinkaError, match="INVALID_ARGUMENT: keyspace '_duties' is the cluster's own"):
                 use("_duties")
-        with pytest.raises(MinkaError, match="UNKNOWN_KEYSPACE"):  # it is looked for
+        with pytest.raises(MinkaError, match="UNKNOWN_KEYSPACE"):  # the client asks the nodes for it
             await own_keyspace(client, "_duties").get("key", timeout=2)
 
 
-async def test_a_keyspace_that_nodes_refuse_harms_no_other(data_cluster: Make) -> None:
+async def test_a_keyspace_that_nodes_refuse_does_not_disturb_calls_for_others(data_cluster: Make) -> None:
     """Nodes of another version may have other rules for names than the client."""
     async with data_cluster("athens") as cluster, AsyncClient(cluster.endpoints, rng=Random(1)) as client:
         athens = cluster.nodes["athens"]
         athens.refused_keyspaces = {"crews", "fares"}
-        for _ in range(2):  # without a table, and with one
+        for _ in range(2):  # first without a table, then with one
             flights = client.keyspace("flights").get("key")
             refused = [client.keyspace(name).get("key") for name in ("crews", "fares", "crews")]
             *errors, value = await asyncio.gather(*refused, flights, return_exceptions=True)
@@ -132,7 +132,7 @@ async def test_a_keyspace_that_nodes_refuse_harms_no_other(data_cluster: Make) -
         assert await client._core.refresh_soon() is None
 
 
-async def test_an_error_that_nobody_has_thought_of_does_not_end_the_refreshes(
+async def test_an_unexpected_error_does_not_end_the_refreshes(
     data_cluster: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with data_cluster("athens") as cluster, client_of(cluster, refresh_interval=0.02) as client:
@@ -145,7 +145,7 @@ async def test_an_error_that_nobody_has_thought_of_does_not_end_the_refreshes(
         await until(lambda: cluster.nodes["athens"].tables_given > given + 2)
 
 
-async def test_a_keyspace_that_was_just_created_is_found(data_cluster: Make) -> None:
+async def test_a_call_waits_until_nodes_know_a_new_keyspace(data_cluster: Make) -> None:
     async with data_cluster("athens") as cluster, client_of(cluster) as client:
         await client.put("key", b"v")
         athens = cluster.nodes["athens"]
@@ -159,7 +159,7 @@ async def test_a_keyspace_that_was_just_created_is_found(data_cluster: Make) -> 
         assert athens.frames[-1].groups[0].partition_id == 90
 
 
-async def test_of_a_large_keyspace_only_the_rows_that_are_needed_come(
+async def test_the_client_fetches_only_the_rows_of_a_large_keyspace_that_it_needs(
     data_cluster: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wanted_rows, "WHOLE_UP_TO", 10)
@@ -176,7 +176,7 @@ async def test_of_a_large_keyspace_only_the_rows_that_are_needed_come(
         assert len(cluster.data) == 51
 
 
-async def test_what_is_newer_of_the_rows_that_came_is_told(data_cluster: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_refresh_brings_newer_rows(data_cluster: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wanted_rows, "WHOLE_UP_TO", 3)
     async with data_cluster("athens", "byzantium") as cluster, client_of(cluster, refresh_interval=0.02) as client:
         await client.put(cluster.key_of(0), b"v")
@@ -190,7 +190,7 @@ async def test_what_is_newer_of_the_rows_that_came_is_told(data_cluster: Make, m
         assert sorted(count for node in nodes for count in node.rows_given) == [0, 1, 1]
 
 
-async def test_who_wants_newer_rows_while_missing_ones_come_gets_them_after_that(
+async def test_a_refresh_that_is_asked_for_during_a_fetch_of_rows_comes_after_it(
     data_cluster: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wanted_rows, "WHOLE_UP_TO", 3)
@@ -207,7 +207,7 @@ async def test_who_wants_newer_rows_while_missing_ones_come_gets_them_after_that
         await until(lambda: athens.tables_asked == asked + 2)
 
 
-async def test_a_second_keyspace_comes_without_the_first(data_cluster: Make) -> None:
+async def test_a_fetch_for_a_second_keyspace_does_not_bring_the_first_again(data_cluster: Make) -> None:
     async with data_cluster("athens") as cluster, client_of(cluster) as client:
         athens = cluster.nodes["athens"]
         athens.table.keyspaces.append(
@@ -220,12 +220,12 @@ async def test_a_second_keyspace_comes_without_the_first(data_cluster: Make) -> 
         assert athens.rows_given == [6, 1]
 
 
-async def test_a_node_without_a_table_is_passed_over(data_cluster: Make) -> None:
+async def test_the_client_asks_another_node_if_one_has_no_table(data_cluster: Make) -> None:
     async with data_cluster("athens", "byzantium") as cluster:
         athens = cluster.nodes["athens"]
         table = PartitionTable()
         table.CopyFrom(athens.table)
-        for rng in map(Random, range(4)):  # whichever node is asked first
+        for rng in map(Random, range(4)):  # so that the client asks another node first each time
             athens.table.Clear()
             async with AsyncClient(cluster.endpoints, keyspace="flights", rng=rng) as client:
                 await client.put(cluster.key_of(1), b"v")
@@ -264,7 +264,7 @@ async def test_another_clusters_table_is_not_used(data_cluster: Make, caplog: py
             assert await client.get("key") == b"v"
 
 
-async def test_when_nobody_is_there_each_endpoint_is_named_at_once(free_address: Callable[[], str]) -> None:
+async def test_if_no_endpoint_answers_the_error_names_each_at_once(free_address: Callable[[], str]) -> None:
     endpoints = [free_address(), free_address()]
     start = time.monotonic()
     async with AsyncClient(endpoints, keyspace="flights") as client:
@@ -275,10 +275,9 @@ async def test_when_nobody_is_there_each_endpoint_is_named_at_once(free_address:
         assert f"{endpoint}: Connection refused" in caught.value.message
 
 
-async def test_a_node_that_is_slow_with_the_first_table_is_asked_again(
+async def test_a_call_asks_for_its_first_table_again_until_its_deadline(
     data_cluster: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The call's deadline counts, not that of one request."""
     monkeypatch.setattr("minka.engine.core._TABLE_TIMEOUT_S", 0.05)
     async with data_cluster("athens") as cluster, client_of(cluster) as client, client_of(cluster) as other:
         athens = cluster.nodes["athens"]

@@ -1,4 +1,4 @@
-"""The synchronous client: the asyncio one, on a thread that all synchronous clients share."""
+"""The synchronous client. It runs the asyncio client on a thread that all synchronous clients share."""
 
 import asyncio
 import gc
@@ -34,7 +34,7 @@ def test_a_client_without_endpoints_uses_the_cluster_of_the_environment(
         assert client.get("a") == b"1"
 
 
-def test_a_client_uses_the_context_that_is_named(cluster: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_context_of_a_client_can_be_named(cluster: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("MINKA_ENDPOINTS", "127.0.0.1:1")
     contexts.save(contexts.Config({"test": contexts.Context(tuple(cluster.endpoints))}))
@@ -67,7 +67,7 @@ def _client_threads() -> list[str]:
 
 
 def _tasks_end() -> bool:
-    """True if all tasks of clients end soon."""
+    """True if all tasks of clients end within the deadline."""
     assert loops._shared is not None
     deadline = time.monotonic() + 10
     while left := {task.get_name() for task in asyncio.all_tasks(loops._shared.loop)}:
@@ -123,7 +123,7 @@ def test_many_threads_share_a_client(cluster: Any) -> None:
         assert list(pool.map(work, range(200))) == [b"%d" % number for number in range(200)]
 
 
-def test_a_client_that_is_dropped_ends_its_tasks(cluster: Any) -> None:
+def test_a_garbage_collected_client_ends_its_tasks(cluster: Any) -> None:
     client = Client(cluster.endpoints, keyspace="flights")
     client.put("key", b"v")
     del client
@@ -139,7 +139,7 @@ def test_all_clients_share_one_thread(cluster: Any) -> None:
             assert _client_threads() == ["minka client"]
 
 
-def test_clients_that_are_closed_leave_the_others_alone(cluster: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_closing_clients_does_not_disturb_the_others(cluster: Any, caplog: pytest.LogCaptureFixture) -> None:
     """The closed clients have calls under way, to a node that never answers."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
@@ -163,9 +163,8 @@ def test_clients_that_are_closed_leave_the_others_alone(cluster: Any, caplog: py
 
 
 def _forking(cluster: Any, parent: str, child: str) -> list[str]:
-    """The output of a program that runs `parent`, forks, and runs `child` in the child.
-
-    The child ends by `os._exit`, like children of multiprocessing: it has only half of gRPC, and would crash otherwise.
+    """The output of a program that runs `parent`, forks, and runs `child` in the child process. The child ends by
+    `os._exit`, like children of multiprocessing: gRPC does not survive a fork, so an ordinary exit would crash.
     """
     script = f"""
 import os, sys
@@ -183,7 +182,7 @@ print("child:", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.splitlines()
 
 
-def test_a_child_of_a_process_with_a_client_is_told(cluster: Any) -> None:
+def test_a_client_refuses_calls_in_a_forked_child(cluster: Any) -> None:
     child = """
         for use in (lambda: client.get("key"), lambda: Client(endpoints)):
             try:
@@ -200,7 +199,7 @@ def test_a_child_of_a_process_with_a_client_is_told(cluster: Any) -> None:
     assert last == "child: 7"
 
 
-def test_a_child_may_have_the_first_client(cluster: Any) -> None:
+def test_a_forked_child_may_make_the_first_client(cluster: Any) -> None:
     child = """
         with Client(endpoints, keyspace="flights") as client:
             client.put("key", b"v")
@@ -209,7 +208,7 @@ def test_a_child_may_have_the_first_client(cluster: Any) -> None:
     assert cluster.data == {b"key": b"v"}
 
 
-def test_a_closed_client_says_so(cluster: Any) -> None:
+def test_a_call_of_a_closed_client_is_refused(cluster: Any) -> None:
     client = Client(cluster.endpoints, keyspace="flights")
     client.put("key", b"v")
     client.close()
@@ -242,7 +241,7 @@ def test_a_program_that_never_closes_its_client_ends_quietly(cluster: Any) -> No
     assert cluster.data == {b"key": b"v"}
 
 
-def test_names_are_loaded_when_they_are_used() -> None:
+def test_modules_are_imported_when_their_names_are_first_used() -> None:
     script = "import sys, minka; print('grpc' in sys.modules); minka.AsyncClient; print('grpc' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "False\nTrue\n"

@@ -1,4 +1,4 @@
-"""`Control` against real gRPC servers: redirects, repetitions, deadlines, and errors that name the attempts."""
+"""`Control` against real gRPC servers: redirects, repetitions, deadlines, and errors that name each endpoint tried."""
 
 import socket
 import subprocess
@@ -19,7 +19,7 @@ from minka.engine.sync_channels import Channels
 from minka.errors import Code, MinkaError
 from minka.v1 import admin_pb2, admin_pb2_grpc, cluster_pb2
 
-EMPTY_SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # an HTTP/2 frame; a connection without it is tried again
+EMPTY_SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # an HTTP/2 frame; without it, gRPC connects again
 MURMUR3 = cluster_pb2.HASH_FUNCTION_MURMUR3
 Start = Callable[[], Any]
 
@@ -60,7 +60,7 @@ def test_endpoints_are_tried_in_order(control_node: Start, free_address: Callabl
         assert control.table().version == 7
 
 
-def test_when_nobody_is_there_each_endpoint_is_named_at_once(free_address: Callable[[], str]) -> None:
+def test_if_no_endpoint_answers_the_error_names_each_at_once(free_address: Callable[[], str]) -> None:
     endpoints = [free_address(), free_address()]
     start = time.monotonic()
     with Control(endpoints) as control, pytest.raises(MinkaError) as caught:
@@ -72,7 +72,7 @@ def test_when_nobody_is_there_each_endpoint_is_named_at_once(free_address: Calla
 
 
 @pytest.mark.parametrize("endpoint", ["http://athens:7400", "athens:7400/", "athens :7400", "athens:٧"])
-def test_what_is_not_an_endpoint_is_refused(endpoint: str) -> None:
+def test_a_malformed_endpoint_is_refused(endpoint: str) -> None:
     hint = ": leave http:// out" if "//" in endpoint else ""
     for make in (lambda: Control([endpoint]), lambda: split_endpoints(endpoint.replace(" ", "/"), "MINKA_ENDPOINTS")):
         with pytest.raises(MinkaError, match=f"isn't host:port{hint}") as refusal:
@@ -80,7 +80,7 @@ def test_what_is_not_an_endpoint_is_refused(endpoint: str) -> None:
         assert refusal.value.code is Code.INVALID_ARGUMENT
 
 
-def test_another_port_of_a_node_is_named_as_such() -> None:
+def test_the_error_suggests_that_the_endpoint_is_another_port_of_a_node() -> None:
     with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         with Control([f"127.0.0.1:{server.server_port}"], 2) as control, pytest.raises(MinkaError) as caught:
@@ -90,7 +90,7 @@ def test_another_port_of_a_node_is_named_as_such() -> None:
     assert "it isn't the gRPC port of a minkad; perhaps it is its HTTP or data port" in caught.value.message
 
 
-def test_the_default_endpoint_says_why_it_is_asked() -> None:
+def test_the_error_says_why_the_default_endpoint_was_asked() -> None:
     down = MinkaError(Code.UNREACHABLE, "Connection refused")
     default = unreachable({"127.0.0.1:7400": down}).message
     assert default.endswith(
@@ -99,7 +99,7 @@ def test_the_default_endpoint_says_why_it_is_asked() -> None:
     assert "MINKA_ENDPOINTS" not in unreachable({"athens:7400": down}).message
 
 
-def test_a_refusal_is_as_the_node_sent_it(control_node: Start) -> None:
+def test_the_caller_gets_a_nodes_refusal_unchanged(control_node: Start) -> None:
     node = control_node()
     node.answers["CreateKeyspace"] = MinkaError(Code.KEYSPACE_EXISTS, "flights exists", keyspace="flights")
     with (
@@ -111,7 +111,7 @@ def test_a_refusal_is_as_the_node_sent_it(control_node: Start) -> None:
     assert len(node.asked) == 1
 
 
-def test_a_change_waits_for_an_election(control_node: Start) -> None:
+def test_a_change_is_tried_until_a_controller_is_elected(control_node: Start) -> None:
     node = control_node()
     answers = [MinkaError(Code.NO_CONTROLLER, "an election is under way"), _created()]
     node.answers["CreateKeyspace"] = lambda _: answers.pop(0)
@@ -119,7 +119,7 @@ def test_a_change_waits_for_an_election(control_node: Start) -> None:
         assert control.create_keyspace("flights", 9, MURMUR3).name == "flights"
 
 
-def test_an_election_that_does_not_end_is_reported_within_the_timeout(
+def test_a_missing_controller_is_reported_within_the_timeout(
     control_node: Start, free_address: Callable[[], str]
 ) -> None:
     node, dead = control_node(), free_address()
@@ -135,7 +135,7 @@ def test_an_election_that_does_not_end_is_reported_within_the_timeout(
 
 
 @pytest.mark.parametrize("code", [Code.UNKNOWN_PARTITION, Code.DISK_LOW])
-def test_what_the_controller_has_decided_is_not_asked_again(control_node: Start, code: Code) -> None:
+def test_a_request_that_the_controller_refuses_is_not_repeated(control_node: Start, code: Code) -> None:
     node, other = control_node(), control_node()
     node.answers["PlanReassign"] = MinkaError(code, "partition 7777 does not exist")
     with Control([node.address, other.address]) as control, pytest.raises(MinkaError, match="7777") as caught:
@@ -145,7 +145,7 @@ def test_what_the_controller_has_decided_is_not_asked_again(control_node: Start,
     assert other.asked == []
 
 
-def test_a_node_that_answers_without_the_others_is_not_unreachable(
+def test_the_refusal_of_the_only_reachable_node_is_reported(
     control_node: Start, free_address: Callable[[], str]
 ) -> None:
     node = control_node()
@@ -157,7 +157,7 @@ def test_a_node_that_answers_without_the_others_is_not_unreachable(
     assert "perhaps too few are up (1 of 3 answered): " in caught.value.message
 
 
-def test_a_slow_endpoint_leaves_time_for_the_next_where_a_repeat_is_safe(control_node: Start) -> None:
+def test_a_read_leaves_a_slow_endpoint_in_time_to_ask_the_next(control_node: Start) -> None:
     slow, quick = control_node(), control_node()
     release = threading.Event()
     slow.answers["GetTable"] = lambda _: release.wait(10) and None
@@ -167,7 +167,7 @@ def test_a_slow_endpoint_leaves_time_for_the_next_where_a_repeat_is_safe(control
     release.set()
 
 
-def test_a_change_whose_answer_is_late_is_not_repeated(control_node: Start) -> None:
+def test_a_change_is_not_repeated_if_its_answer_is_late(control_node: Start) -> None:
     slow, other = control_node(), control_node()
     release = threading.Event()
     slow.answers["CreateKeyspace"] = lambda _: release.wait(10) and None
@@ -240,7 +240,7 @@ def test_status_comes_from_any_node_when_the_controller_is_gone(
 
 
 def _listing(*ids: int, served_by: str, is_it: bool, address: str = "") -> Callable[[object], Any]:
-    """The answers to ListPartitions: the status, a partition in each, the number of partitions."""
+    """Make an answer to ListPartitions: the status, the given partitions one by one, then their number."""
     return lambda _: iter(
         [
             admin_pb2.ListPartitionsResponse(status=_status(served_by, "athens", address, is_it=is_it)),
@@ -266,7 +266,7 @@ def test_partitions_come_from_the_active_controller(control_node: Start, free_ad
         assert [row.id for row in control.partitions().whole().table.partitions] == [4, 5]
 
 
-def test_a_list_that_does_not_go_on_is_given_up_and_one_that_is_read_slowly_is_not(control_node: Start) -> None:
+def test_a_list_times_out_if_the_node_stalls_but_not_if_the_caller_reads_slowly(control_node: Start) -> None:
     node, go_on = control_node(), threading.Event()
 
     def answer(request: admin_pb2.ListPartitionsRequest) -> Any:
@@ -292,7 +292,7 @@ def test_a_list_that_does_not_go_on_is_given_up_and_one_that_is_read_slowly_is_n
             control.partitions()
 
 
-def test_progress_is_asked_of_the_active_controller(control_node: Start) -> None:
+def test_progress_comes_from_the_active_controller(control_node: Start) -> None:
     follower, leader = control_node(), control_node()
     follower.answers["GetStatus"] = _status("byzantium", "athens", leader.address)
     leader.answers["GetStatus"] = _status("athens", "athens", leader.address, is_it=True)
@@ -302,7 +302,7 @@ def test_progress_is_asked_of_the_active_controller(control_node: Start) -> None
     assert [method for method, _ in leader.asked] == ["GetStatus", "GetOperations"]
 
 
-def test_count_keys_asks_that_node_alone(control_node: Start) -> None:
+def test_count_keys_asks_only_the_node_that_is_named(control_node: Start) -> None:
     node, endpoint = control_node(), control_node()
     node.answers["CountKeys"] = admin_pb2.CountKeysResponse(
         partitions=[admin_pb2.PartitionCount(partition_id=2, keys=40)]
@@ -313,12 +313,12 @@ def test_count_keys_asks_that_node_alone(control_node: Start) -> None:
 
 
 @pytest.mark.parametrize("endpoints", [[], ["athens"], ["athens:"], [":7000"], ["a:b"], ["a:0"], ["a:65536"], "a:7000"])
-def test_endpoints_are_checked_before_anything_is_asked(endpoints: Any) -> None:
+def test_endpoints_are_checked_before_any_request(endpoints: Any) -> None:
     with pytest.raises(MinkaError, match="INVALID_ARGUMENT"):
         Control(endpoints)
 
 
-def test_a_plan_is_asked_for_as_it_is_described(control_node: Start) -> None:
+def test_the_request_for_a_plan_has_all_arguments(control_node: Start) -> None:
     node = control_node()
     node.answers["PlanReassign"] = admin_pb2.Plan()
     with Control([node.address]) as control:
@@ -329,10 +329,8 @@ def test_a_plan_is_asked_for_as_it_is_described(control_node: Start) -> None:
     assert [(one.partition_id, one.replicas) for one in request.partitions] == [(7, ["athens"])]
 
 
-def test_a_connection_is_not_shared_with_others_in_the_process() -> None:
-    """On a shared connection, a client gets "Connection refused" until another client's next attempt, although the
-    node has come back.
-    """
+def test_clients_in_one_process_do_not_share_connections() -> None:
+    """Another client's failed connection would make this client fail, too, although the node is back."""
     with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as stack:
         server.settimeout(10)
         for _ in range(2):
@@ -344,7 +342,7 @@ def test_a_connection_is_not_shared_with_others_in_the_process() -> None:
             stack.enter_context(server.accept()[0]).sendall(EMPTY_SETTINGS)
 
 
-def test_the_import_is_light() -> None:
+def test_the_import_does_not_load_heavy_modules() -> None:
     script = (
         "import sys, minka.admin.control; print([m for m in ('msgspec', 'mmh3', 'uvloop', 'rich') if m in sys.modules])"
     )

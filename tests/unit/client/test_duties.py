@@ -1,4 +1,4 @@
-"""The clients of duties, against real servers that answer as a test says: the synchronous one and its asyncio twin."""
+"""The clients of duties, synchronous and asyncio, against real servers that answer as a test tells them."""
 
 import asyncio
 import math
@@ -48,11 +48,11 @@ class Twin:
 
 @pytest.fixture(params=[Client, Twin], ids=["sync", "async"])
 def connect(request: pytest.FixtureRequest) -> Any:
-    """Make a client of either kind."""
+    """The class of the client, once for each kind."""
     return request.param
 
 
-def test_changes_are_sent_together(connect: Any, control_node: Start) -> None:
+def test_several_changes_are_sent_in_one_request(connect: Any, control_node: Start) -> None:
     node = control_node()
     node.answers["ChangeDuties"] = ChangeDutiesResponse(duties=[BBC])
     wanted = [changes.create("feeds", "bbc", "ä", weight=5), changes.delete("feeds", "ft", if_version=2)]
@@ -78,7 +78,7 @@ def test_a_pallet_is_sent_and_returned(connect: Any, control_node: Start) -> Non
     assert sent[:1] == pallet_messages([changes.create_pallet("feeds")])
 
 
-def test_a_change_says_nothing_of_its_payload() -> None:
+def test_the_repr_of_a_change_hides_its_payload() -> None:
     change = changes.create("feeds", "bbc", b"secret")
     assert (repr(change), change.payload_bytes) == ("DutyChange(create feeds/bbc)", 6)
 
@@ -151,7 +151,7 @@ BAD: list[tuple[str, Ask]] = [
         (changes.delete_pallet("feeds"), "PalletChange(delete feeds)"),
     ],
 )
-def test_a_change_shows_what_it_does(change: object, shown: str) -> None:
+def test_the_repr_of_a_change(change: object, shown: str) -> None:
     assert repr(change) == shown
 
 
@@ -173,14 +173,14 @@ LARGE: list[tuple[str, Ask]] = [
 
 
 @pytest.mark.parametrize(("why", "call"), LARGE)
-def test_what_is_too_large_is_not_sent(connect: Any, why: str, call: Ask) -> None:
+def test_requests_that_are_too_large_are_not_sent(connect: Any, why: str, call: Ask) -> None:
     with pytest.raises(MinkaError, match=why) as caught:
         call(connect(["127.0.0.1:1"]))
     assert caught.value.code is Code.TOO_LARGE
 
 
 @pytest.mark.parametrize(("why", "call"), BAD)
-def test_what_can_not_be_sent(connect: Any, why: str, call: Ask) -> None:
+def test_invalid_requests_are_not_sent(connect: Any, why: str, call: Ask) -> None:
     with pytest.raises(MinkaError, match=why) as caught:
         call(connect(["127.0.0.1:1"]))
     assert caught.value.code is Code.INVALID_ARGUMENT
@@ -198,13 +198,13 @@ def test_what_can_not_be_sent(connect: Any, why: str, call: Ask) -> None:
     ],
 )
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
-def test_what_a_client_can_not_be_made_of(kind: Any, why: str, given: dict[str, Any]) -> None:
+def test_invalid_arguments_of_a_client(kind: Any, why: str, given: dict[str, Any]) -> None:
     with pytest.raises(MinkaError, match=why) as caught:
         kind(**{"endpoints": ["athens:7400"], **given})
     assert caught.value.code is Code.INVALID_ARGUMENT
 
 
-def test_another_endpoint_takes_what_a_dead_one_can_not(
+def test_a_request_goes_to_another_endpoint_if_the_first_is_dead(
     connect: Any, control_node: Start, free_address: Callable[[], str]
 ) -> None:
     node = control_node()
@@ -222,7 +222,7 @@ def test_the_endpoint_that_answered_is_asked_first(control_node: Start) -> None:
     assert (len(refusing.asked), len(node.asked)) == (1, 2)
 
 
-def test_a_refusal_is_raised_as_it_is(connect: Any, control_node: Start) -> None:
+def test_the_caller_gets_a_nodes_refusal_unchanged(connect: Any, control_node: Start) -> None:
     node = control_node()
     node.answers["ChangeDuties"] = MinkaError(Code.VERSION_MISMATCH, "it has version 4", version="4")
     with pytest.raises(MinkaError) as caught:
@@ -243,7 +243,7 @@ def status(number: int) -> DutyStatus:
     return DutyStatus(duty=Duty(number=number, pallet="feeds", id=str(number)))
 
 
-def test_a_list_goes_on_where_a_page_ends(connect: Any, control_node: Start) -> None:
+def test_a_list_is_fetched_page_by_page(connect: Any, control_node: Start) -> None:
     node = control_node()
     pages = {0: ([1, 2], True), 2: ([5], True), 5: ([7], False)}
 
@@ -255,7 +255,7 @@ def test_a_list_goes_on_where_a_page_ends(connect: Any, control_node: Start) -> 
     assert [one.duty.number for one in connect([node.address]).list("feeds")] == [1, 2, 5, 7]
 
 
-def test_what_does_not_fit_into_one_answer_is_asked_for_again(connect: Any, control_node: Start) -> None:
+def test_get_many_asks_again_for_duties_that_one_answer_did_not_hold(connect: Any, control_node: Start) -> None:
     node = control_node()
 
     def two_at_most(request: GetDutiesRequest) -> GetDutiesResponse:
@@ -267,7 +267,7 @@ def test_what_does_not_fit_into_one_answer_is_asked_for_again(connect: Any, cont
     assert [one.duty.number for one in connect([node.address]).get_many(names)] == [3, 1, 4, 5, 9]
 
 
-def test_a_closed_client_says_so(control_node: Start) -> None:
+def test_a_call_of_a_closed_client_is_refused(control_node: Start) -> None:
     node = control_node()
     client = Client([node.address])
     client.close()
@@ -276,7 +276,7 @@ def test_a_closed_client_says_so(control_node: Start) -> None:
         client.get("feeds", "bbc")
 
 
-async def test_a_closed_client_of_asyncio_says_so(control_node: Start) -> None:
+async def test_a_call_of_a_closed_asyncio_client_is_refused(control_node: Start) -> None:
     async with AsyncClient([control_node().address]) as client:
         pass
     with pytest.raises(MinkaError, match="INVALID_ARGUMENT: the client is closed"):
@@ -312,7 +312,7 @@ def test_closing_ends_the_calls_of_other_threads(control_node: Start, use: Ask, 
     assert caught.value.code is code
 
 
-def test_a_client_of_another_loop_says_so(control_node: Start) -> None:
+def test_a_client_refuses_calls_from_another_event_loop(control_node: Start) -> None:
     node = control_node()
     node.answers["GetShards"] = GetShardsResponse()
     client = AsyncClient([node.address])
@@ -325,7 +325,7 @@ def test_a_client_of_another_loop_says_so(control_node: Start) -> None:
         asyncio.run(ask())
 
 
-def test_a_child_of_a_process_with_a_client_is_told(control_node: Start) -> None:
+def test_a_client_refuses_calls_in_a_forked_child(control_node: Start) -> None:
     node = control_node()
     node.answers["GetShards"] = GetShardsResponse()
     script = f"""

@@ -1,4 +1,4 @@
-"""The kinds of errors: what `except` catches, and what `import minka` offers."""
+"""The classes of errors, for `except` clauses, and the names that `import minka` offers."""
 
 import pickle
 import re
@@ -31,7 +31,7 @@ def failure(code: minka.Code) -> Failure:
 
 
 @pytest.mark.parametrize("code", minka.Code)
-def test_every_code_has_a_kind_that_says_what_can_be_done(code: minka.Code) -> None:
+def test_every_code_has_a_class_that_tells_whether_to_repeat(code: minka.Code) -> None:
     error = minka.MinkaError(code, "because it is so")
     assert type(error) in KINDS
     assert str(error) == f"{code.name}: because it is so"
@@ -55,7 +55,7 @@ def test_every_code_has_a_kind_that_says_what_can_be_done(code: minka.Code) -> N
         ("CORRUPT_DATA", minka.InternalError, minka.MinkaError),
     ],
 )
-def test_kinds(code: str, kind: type[minka.MinkaError], builtin: type[Exception]) -> None:
+def test_the_class_of_each_code(code: str, kind: type[minka.MinkaError], builtin: type[Exception]) -> None:
     error = minka.MinkaError(minka.Code[code], "because it is so", node="athens")
     assert type(error) is kind
     assert isinstance(error, builtin)
@@ -63,8 +63,8 @@ def test_kinds(code: str, kind: type[minka.MinkaError], builtin: type[Exception]
 
 
 @pytest.mark.parametrize("code", minka.Code)
-def test_a_remedy_is_for_programs_too(code: minka.Code) -> None:
-    """It has an option of minkactl only in a command, or beside the argument's name."""
+def test_remedies_suit_programs_too(code: minka.Code) -> None:
+    """A remedy names an option of minkactl only within a command, or beside the argument's name."""
     for remedy in (code.info.remedy, code.info.node_remedy):
         without_commands = re.sub(r"minkactl [a-z-]+( [a-z-]+)*( --?[a-zA-Z-]+| [A-Z]+| offline)*", "", remedy)
         for option in re.findall(r"--([a-z-]+)", without_commands):
@@ -84,13 +84,13 @@ def test_the_commands_in_remedies_exist() -> None:
             assert not isinstance(command, click.Group) or command.invoke_without_command, (code, name, verb)
 
 
-def test_the_registry_alone_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_class_of_an_error_follows_from_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(minka.Code.INTERNAL, "_value_", CodeInfo("It can't be found.", "Look.", False, "NOT_FOUND"))
     assert isinstance(minka.MinkaError(minka.Code.INTERNAL, ""), minka.NotFound)
 
 
 @pytest.mark.parametrize("code", [minka.Code.UNREACHABLE, minka.Code.DEADLINE_EXCEEDED, minka.Code.TOO_LARGE])
-def test_errors_pass_between_processes(code: minka.Code) -> None:
+def test_errors_can_be_pickled(code: minka.Code) -> None:
     error = minka.MinkaError(code, "because it is so", node="athens")
     again = pickle.loads(pickle.dumps(error))  # noqa: S301  # our own
     assert (type(again), again.code, again.message, again.details) == (type(error), code, error.message, error.details)
@@ -100,7 +100,7 @@ def test_errors_pass_between_processes(code: minka.Code) -> None:
     assert batch.failures[0].error.code is code
 
 
-def test_a_batch_is_of_the_kind_of_its_gravest_failure() -> None:
+def test_the_class_of_a_batch_error_is_that_of_its_gravest_failure() -> None:
     moment = BatchError([failure(minka.Code.UNREACHABLE), failure(minka.Code.OVERLOADED)], 9)
     assert isinstance(moment, minka.Unavailable)
     kinds = {minka.Code.TOO_LARGE: minka.InvalidArgument, minka.Code.OUTCOME_UNKNOWN: minka.OutcomeUnknown}
@@ -113,7 +113,7 @@ def test_a_batch_is_of_the_kind_of_its_gravest_failure() -> None:
     assert str(late).startswith("DEADLINE_EXCEEDED: 1 of 9 keys failed")
 
 
-async def test_the_client_raises_them() -> None:
+async def test_the_client_raises_these_classes() -> None:
     with pytest.raises(minka.Unavailable) as caught:
         async with minka.AsyncClient(["127.0.0.1:1"], keyspace="flights", timeout=1) as client:
             await client.get("UA1545")
@@ -122,7 +122,7 @@ async def test_the_client_raises_them() -> None:
         minka.Client(["nowhere"])
 
 
-def test_dir_lists_what_is_offered() -> None:
+def test_dir_lists_the_public_names() -> None:
     assert {"Client", "Code", "MinkaError", "Unavailable", "AsyncClient", "duties", "admin"} <= set(dir(minka))
     for name in dir(minka):
         assert getattr(minka, name) is not None
@@ -130,7 +130,7 @@ def test_dir_lists_what_is_offered() -> None:
         _: Any = minka.nope  # type: ignore[attr-defined]
 
 
-def test_the_import_costs_nothing_and_errors_need_no_grpc() -> None:
+def test_importing_minka_or_its_errors_does_not_load_grpc() -> None:
     def loaded(code: str) -> set[str]:
         script = f"{code}; import sys; print(*sys.modules)"
         run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=30)
@@ -140,7 +140,7 @@ def test_the_import_costs_nothing_and_errors_need_no_grpc() -> None:
     assert "grpc" not in loaded("import minka; minka.MinkaError, minka.Code, minka.Unavailable")
 
 
-def test_a_traceback_says_what_helps() -> None:
+def test_a_traceback_shows_the_remedy() -> None:
     error = MinkaError(Code.UNKNOWN_KEYSPACE, "there is no keyspace flights")
     for one in (error, pickle.loads(pickle.dumps(error))):  # noqa: S301
         assert traceback.format_exception_only(one)[-1] == f"remedy: {Code.UNKNOWN_KEYSPACE.info.remedy}\n"

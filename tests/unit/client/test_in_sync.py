@@ -1,4 +1,4 @@
-"""Partitions that count as under-replicated and as under min-insync."""
+"""The number of missing in-sync replicas of a partition, and partitions with fewer in sync than min-insync."""
 
 import pytest
 
@@ -20,7 +20,7 @@ from minka.v1.cluster_pb2 import Keyspace, Partition
         ("abcdef", "abcdef", "def", "", 0),
         ("abcdef", "def", "def", "", 0),
         ("abcdef", "de", "def", "", 1),
-        # More replicas, and fewer.
+        # Reassignments to more replicas, and to fewer.
         ("abc", "a", "abc", "bc", 0),
         ("abc", "ab", "abc", "c", 0),
         ("abc", "abc", "a", "", 0),

@@ -29,7 +29,7 @@ from tests.unit.client.asking import Make, client_of, until
 
 
 def _operations(node: Any) -> list[list[Operation]]:
-    """The operations that came to a node, by group."""
+    """The operations that came to a node, one list for each group."""
     groups = [group for frame in node.frames for group in frame.groups if group.op == kv_frames.Op.OPERATE]
     return [decode_operations(group.body) for group in groups]
 
@@ -56,7 +56,7 @@ async def test_conditional_writes(data_cluster: Make) -> None:
         assert await client.put("key", b"", if_version=0), "version 0 is that of an absent key"
 
 
-async def test_what_is_sent(data_cluster: Make) -> None:
+async def test_the_operations_that_are_sent(data_cluster: Make) -> None:
     async with data_cluster("athens") as cluster, client_of(cluster) as client:
         await client.put("k", b"v", if_value=b"", ttl=1.5)
         await client.put("k", b"v", ttl=timedelta(minutes=1))
@@ -74,7 +74,7 @@ async def test_what_is_sent(data_cluster: Make) -> None:
         ]
 
 
-async def test_plain_writes_are_what_they_were(data_cluster: Make) -> None:
+async def test_writes_without_options_are_sent_as_plain_writes(data_cluster: Make) -> None:
     async with data_cluster("athens") as cluster, client_of(cluster) as client:
         athens = cluster.nodes["athens"]
         assert await client.put("key", b"v", timeout=5) is None  # type: ignore[func-returns-value]
@@ -109,7 +109,7 @@ async def test_lifetimes(data_cluster: Make) -> None:
         assert await client.ttl("key") == math.inf
         assert await client.expire("key", timedelta(hours=1))
         assert 60 < (await client.ttl("key") or 0) <= 3600
-        athens.now_ms = 1  # a clock far behind this machine's
+        athens.now_ms = 1  # this node's clock is far behind the machine's
         assert await client.expire("key", 1)
         assert await client.ttl("key") == 0
         assert not await client.expire("nothing", 1)
@@ -129,8 +129,8 @@ async def test_batches(data_cluster: Make) -> None:
         await client.put_many({}, ttl=5)
 
 
-async def test_what_is_done_in_one_turn_travels_together(data_cluster: Make) -> None:
-    """A group is decided as a whole, and each caller gets its own outcome."""
+async def test_operations_made_in_one_turn_travel_in_one_frame(data_cluster: Make) -> None:
+    """Each caller gets its own outcome."""
     async with data_cluster("athens", partitions=2) as cluster, client_of(cluster) as client:
         await client.get("connect first")
         athens = cluster.nodes["athens"]
@@ -146,7 +146,7 @@ async def test_what_is_done_in_one_turn_travels_together(data_cluster: Make) -> 
 
 
 async def test_a_large_operation_travels_alone(data_cluster: Make) -> None:
-    """Otherwise the large operation would make a group too large for the node."""
+    """Together with others, the large operation would make a group too large for the node."""
     async with data_cluster("athens", partitions=1) as cluster, client_of(cluster) as client:
         await client.get("connect first")
         large = b"v" * (kv_frames.MAX_BODY_BYTES // 2 - 1000)
@@ -168,7 +168,7 @@ async def test_a_large_batch_travels_in_pieces(data_cluster: Make) -> None:
         assert all(one.ms == 9000 for group in groups for one in group if isinstance(one, Set))
 
 
-async def test_a_refusal_is_followed_and_an_increment_counts_once(data_cluster: Make) -> None:
+async def test_a_refused_increment_goes_to_the_new_leader_and_counts_once(data_cluster: Make) -> None:
     async with data_cluster("athens", "byzantium") as cluster, client_of(cluster) as client:
         key = cluster.key_of(0)
         assert await client.increment(key) == 1
@@ -181,7 +181,7 @@ async def test_a_refusal_is_followed_and_an_increment_counts_once(data_cluster: 
 
 
 @pytest.mark.parametrize("what", ["increment", "put", "delete", "expire", "put_many"])
-async def test_when_the_stream_breaks_an_operation_is_not_repeated(data_cluster: Make, what: str) -> None:
+async def test_an_operation_is_not_repeated_after_a_broken_stream(data_cluster: Make, what: str) -> None:
     async with data_cluster("athens") as cluster, client_of(cluster) as client:
         athens = cluster.nodes["athens"]
         await client.put("key", b"1")
@@ -209,8 +209,8 @@ async def test_when_the_stream_breaks_an_operation_is_not_repeated(data_cluster:
         assert len(keys) == len(set(keys)) >= 1
 
 
-async def test_a_nodes_unknown_outcome_is_the_callers(data_cluster: Make) -> None:
-    """The leader has appended the operation, but has lost its leadership."""
+async def test_the_caller_gets_the_unknown_outcome_that_a_node_reports(data_cluster: Make) -> None:
+    """The leader has appended the operation, and then lost its leadership."""
     async with data_cluster("athens") as cluster, client_of(cluster) as client:
         cluster.nodes["athens"].refuse = lambda group: MinkaError(Code.OUTCOME_UNKNOWN, "no longer the leader")
         with pytest.raises(OutcomeUnknown, match="OUTCOME_UNKNOWN: key n at athens"):
@@ -218,7 +218,7 @@ async def test_a_nodes_unknown_outcome_is_the_callers(data_cluster: Make) -> Non
         assert len(cluster.nodes["athens"].frames) == 1
 
 
-async def test_an_operation_without_an_answer_may_have_been_done(data_cluster: Make) -> None:
+async def test_the_outcome_of_an_operation_without_an_answer_is_unknown(data_cluster: Make) -> None:
     async with data_cluster("athens") as cluster, client_of(cluster) as client:
         await client.increment("n")
         cluster.nodes["athens"].go_on.clear()
@@ -228,10 +228,10 @@ async def test_an_operation_without_an_answer_may_have_been_done(data_cluster: M
         assert await client.increment("n") == 3
 
 
-async def test_an_operation_at_a_silent_node_is_in_doubt_once_another_one_leads(
+async def test_the_outcome_of_an_operation_at_a_silent_node_is_unknown_once_another_node_leads(
     data_cluster: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The operation is not sent to the new leader. A read is sent there, and so is the next operation."""
+    """The client does not send the operation to the new leader. A read, and the next operation, go there."""
     monkeypatch.setattr(stream, "QUIET_S", 0.05)
     async with data_cluster("athens", "byzantium") as cluster, client_of(cluster, timeout=8) as client:
         key, athens, byzantium = cluster.key_of(0), cluster.nodes["athens"], cluster.nodes["byzantium"]
@@ -275,7 +275,7 @@ async def test_a_split_divides_a_batch(range_cluster: Make) -> None:
         assert await client.increment("zz") == 1
 
 
-async def test_a_nodes_answer_that_makes_no_sense(data_cluster: Make) -> None:
+async def test_a_malformed_answer_of_a_node(data_cluster: Make) -> None:
     async with data_cluster("athens") as cluster, client_of(cluster) as client:
         await client.increment("n")
         for outcomes in ([], [1], [[True, 1], [True, 1]]):

@@ -1,4 +1,4 @@
-"""The requests that are repeated, the waits in between, and a failed request's report about the nodes."""
+"""The requests that are repeated, the waits between the tries, and the error that tells what each node answered."""
 
 from random import Random
 
@@ -36,7 +36,7 @@ NOTHING_WAS_DONE = {
 
 
 @pytest.mark.parametrize("code", list(Code))
-def test_a_write_is_repeated_only_when_nothing_was_done(code: Code) -> None:
+def test_a_write_is_repeated_only_if_the_node_has_done_nothing(code: Code) -> None:
     error = MinkaError(code, "")
     assert is_repeatable(error, Op.WRITE) == (code in NOTHING_WAS_DONE)
     assert is_repeatable(error, Op.OPERATE) == (code in NOTHING_WAS_DONE)
@@ -77,7 +77,7 @@ def _tried(*codes: Code) -> dict[str, MinkaError]:
         ([Code.SHUTTING_DOWN, Code.UNREACHABLE], Code.UNREACHABLE),
     ],
 )
-def test_a_request_that_nobody_took(codes: list[Code], expected: Code) -> None:
+def test_the_error_of_a_request_that_every_node_refused(codes: list[Code], expected: Code) -> None:
     error = unreachable(_tried(*codes))
     assert error.code is expected
     for n in range(len(codes)):
@@ -108,7 +108,7 @@ def test_a_failed_call_without_a_refusal(status: str, text: str, read: str, writ
     assert error_from_call(error, "athens:7000", repeatable=False).message.startswith("athens:7000")
 
 
-def test_a_failed_call_with_a_refusal_is_the_refusal() -> None:
+def test_the_error_of_a_failed_call_with_a_refusal_is_the_refusal() -> None:
     sent = MinkaError(Code.KEYSPACE_EXISTS, "flights exists", keyspace="flights").to_proto()
     trailing = grpc.aio.Metadata(("minka-error-bin", sent.SerializeToString()))
     error = grpc.aio.AioRpcError(grpc.StatusCode.ALREADY_EXISTS, grpc.aio.Metadata(), trailing, "x")
@@ -119,7 +119,7 @@ def _failure(code: Code, *keys: bytes) -> Failure:
     return Failure(keys, "athens", "127.0.0.1:7000", MinkaError(code, "the reason", disk="/dev/sda"))
 
 
-def test_a_batch_has_its_gravest_code() -> None:
+def test_the_error_of_a_batch_has_the_gravest_code() -> None:
     failures = [_failure(Code.PARTITION_OFFLINE, b"a"), _failure(Code.OUTCOME_UNKNOWN, b"b", b"c")]
     error = BatchError(failures, 9)
     assert error.code is Code.OUTCOME_UNKNOWN

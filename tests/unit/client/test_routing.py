@@ -1,4 +1,4 @@
-"""The routing table: which row wins, in whatever order rows arrive."""
+"""The routing table: the newest row wins, in whatever order rows arrive."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -61,7 +61,7 @@ def _leaders(table: RoutingTable) -> list[str | None]:
     return [None if route is None else route.leader for route in _by_hash(table).routes]
 
 
-def test_key_to_slot_to_partition_to_node() -> None:
+def test_a_key_is_routed_by_its_slot() -> None:
     table = RoutingTable()
     assert table.replace(_table(5, [_row(slot, NODES[slot]) for slot in range(3)]))
     flights = _by_hash(table)
@@ -79,8 +79,8 @@ def test_key_to_slot_to_partition_to_node() -> None:
     }
 
 
-def test_rows_added_from_an_older_table_make_the_version_older() -> None:
-    """Otherwise nobody would ever ask for the changes between the two versions."""
+def test_rows_from_an_older_table_lower_the_version() -> None:
+    """With the higher version, the client would never ask for the changes between the two versions."""
     table = RoutingTable()
     assert table.add(_table(5, [_row(0, "athens")]))
     assert table.version == 5
@@ -95,7 +95,7 @@ def test_rows_added_from_an_older_table_make_the_version_older() -> None:
         table.add(_table(9, [], cluster="c2"))
 
 
-def test_routes_share_what_they_have_in_common() -> None:
+def test_routes_share_equal_objects() -> None:
     rows = [Partition(id=slot, keyspace_id=1, slot=slot, leader="a" * 9, isr=["a" * 9, "b" * 9]) for slot in (0, 1)]
     table = RoutingTable()
     table.replace(_table(1, [Partition.FromString(row.SerializeToString()) for row in rows]))
@@ -148,7 +148,7 @@ def test_update_says_whether_anything_changed() -> None:
     assert table.update([_row(0, "byzantium", 3)])
 
 
-def test_an_older_table_brings_no_older_addresses() -> None:
+def test_an_older_table_does_not_overwrite_addresses() -> None:
     table = RoutingTable()
     table.replace(_table(5, [], names=["athens", "ephesus"]))
     table.replace(_table(4, [], names=["athens"]))
@@ -156,7 +156,7 @@ def test_an_older_table_brings_no_older_addresses() -> None:
     assert table.address("cyrene") == ""
 
 
-def test_a_row_of_a_keyspace_not_known_yet_is_left_for_the_whole_table() -> None:
+def test_a_row_of_an_unknown_keyspace_is_left_for_the_next_whole_table() -> None:
     table = RoutingTable()
     table.replace(_table(5, []))
     assert not table.update([_row(0, "athens", keyspace=9)])
@@ -178,7 +178,7 @@ def test_another_clusters_table_is_refused() -> None:
     assert table.version == 5
 
 
-def test_an_unknown_keyspace_is_told_with_the_names_there_are() -> None:
+def test_the_error_about_an_unknown_keyspace_lists_the_known_ones() -> None:
     table = RoutingTable()
     with pytest.raises(MinkaError, match="the cluster has none yet"):
         table.keyspace("flight")
@@ -199,7 +199,7 @@ def test_a_row_outside_of_its_keyspace_is_refused() -> None:
 
 
 def _authors(*rows: tuple[int, bytes, bytes, int]) -> RoutingTable:
-    """A keyspace by ranges with partitions (id, start, end, generation)."""
+    """A table of a keyspace by ranges with these partitions: (id, start, end, generation)."""
     table = RoutingTable()
     table.replace(
         PartitionTable(
@@ -231,7 +231,7 @@ def _id(route: Route | None) -> int | None:
 
 
 def test_names_of_authors_by_range() -> None:
-    """The ranges of the seed are ["", b), [b, d), [d, "")."""
+    """The ranges of the pattern Key-Range Partitions are ["", b), [b, d) and [d, "")."""
     routes = _by_ranges(_authors((1, b"", b"b", 1), (2, b"b", b"d", 1), (3, b"d", b"", 1)))
     found = {name: _id(routes.route(0, [name])) for name in (b"\x00", b"alice", b"b", b"bob", b"c", b"d", b"mary")}
     assert found == {b"\x00": 1, b"alice": 1, b"b": 2, b"bob": 2, b"c": 2, b"d": 3, b"mary": 3}
@@ -241,7 +241,7 @@ def test_names_of_authors_by_range() -> None:
     assert [_id(routes.route_below(end)) for end in (b"a", b"b", b"b\x00", b"d", b"")] == [1, 1, 2, 2, 3]
 
 
-def test_halves_may_come_one_by_one_in_any_order() -> None:
+def test_the_rows_of_both_halves_of_a_split_may_come_in_any_order() -> None:
     parent, child = _range(1, b"", b"m", 2), _range(2, b"m", b"", 2)
     table = _authors((1, b"", b"", 1))
     assert table.update([child])
@@ -264,7 +264,7 @@ def test_halves_may_come_one_by_one_in_any_order() -> None:
     assert [_id(routes.route(0, [key])) for key in (b"a", b"m", b"z")] == [1, 2, 2]
 
 
-def test_what_was_merged_into_another_one_is_dropped() -> None:
+def test_a_partition_that_was_merged_into_another_is_dropped() -> None:
     table = _authors((1, b"", b"b", 1), (2, b"b", b"d", 1), (3, b"d", b"", 1))
     routes = _by_ranges(table)
     late = _range(2, b"b", b"d", 1, epoch=7)
@@ -279,7 +279,7 @@ def test_what_was_merged_into_another_one_is_dropped() -> None:
 
 @given(st.data())
 def test_any_history_of_splits_and_merges_in_any_order(data: st.DataObject) -> None:
-    """A client that heard of some rows, in any order, and then gets the whole table, routes by that table."""
+    """A client gets some rows in any order, and then the whole table. It routes by the whole table."""
     now, said = [_range(1, b"", b"", 1)], [_range(1, b"", b"", 1)]
     for number in range(data.draw(st.integers(1, 12))):
         place = data.draw(st.integers(0, len(now) - 1))
@@ -288,7 +288,8 @@ def test_any_history_of_splits_and_merges_in_any_order(data: st.DataObject) -> N
             behind = now.pop(place + 1)
             generation = max(row.generation, behind.generation) + 1
             made = [_range(row.id, row.start_key, behind.end_key, generation, number + 2)]
-            said.append(_range(behind.id, behind.start_key, behind.end_key, generation, number + 2))  # the last part
+            # a row of the range that is merged away, with the new generation
+            said.append(_range(behind.id, behind.start_key, behind.end_key, generation, number + 2))
         else:
             key = bytes([data.draw(st.integers(1, 255))])
             if not KeyRange(row.start_key, row.end_key).contains(key) or key == row.start_key:

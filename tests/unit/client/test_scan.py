@@ -1,4 +1,4 @@
-"""Reads, writes and scans of a keyspace by ranges whose partitions are split and moved meanwhile."""
+"""Reads, writes and scans of a keyspace by ranges, while its partitions are split and moved."""
 
 import asyncio
 from collections.abc import Callable
@@ -34,7 +34,7 @@ def scans(cluster: Any) -> set[int]:
 
 
 async def test_the_names_from_a_to_c(range_cluster: Make) -> None:
-    """As in the seed's example, only partitions in the range are asked."""
+    """Only partitions in the range are asked, as in the example of the pattern Key-Range Partitions."""
     async with range_cluster(*NODES, points=[b"b", b"d"]) as cluster, client_of(cluster) as client:
         await client.put_many(AUTHORS)
         assert [node.data[b"bob"] for node in cluster.nodes.values()] == [b"BOB"] * 3
@@ -72,7 +72,7 @@ async def test_a_small_limit_asks_no_other_partition(range_cluster: Make) -> Non
         assert scans(cluster) == {1, 3}
 
 
-async def test_a_batch_is_regrouped_when_its_partition_was_split(range_cluster: Make) -> None:
+async def test_a_batch_is_divided_again_after_a_split(range_cluster: Make) -> None:
     async with range_cluster(*NODES) as cluster, client_of(cluster) as client:
         await client.put_many(AUTHORS)
         for key, leader in [(b"m", "byzantium"), (b"c", "cyrene"), (b"b", "athens"), (b"n", "cyrene")]:
@@ -87,8 +87,8 @@ async def test_a_batch_is_regrouped_when_its_partition_was_split(range_cluster: 
         assert not cluster.data
 
 
-async def test_what_a_refusal_does_not_tell_is_looked_up(range_cluster: Make) -> None:
-    """The client's table lacks two splits: the refusal doesn't bring the row of one half."""
+async def test_the_client_fetches_rows_that_a_refusal_does_not_bring(range_cluster: Make) -> None:
+    """The client's table lacks two splits, and the refusal brings the row of only one of them."""
     async with range_cluster(*NODES) as cluster, client_of(cluster) as client:
         await client.put_many(AUTHORS)
         cluster.split(b"m", "byzantium")
@@ -98,7 +98,7 @@ async def test_what_a_refusal_does_not_tell_is_looked_up(range_cluster: Make) ->
 
 
 @pytest.mark.parametrize("seed", range(10))
-async def test_each_key_once_while_partitions_are_split_and_moved(range_cluster: Make, seed: int) -> None:
+async def test_a_scan_returns_each_key_once_during_splits_and_moves(range_cluster: Make, seed: int) -> None:
     rng = Random(seed)
     keys = [b"%04d" % n for n in range(400)]
     async with range_cluster(*NODES, points=[b"0150"]) as cluster, client_of(cluster) as client:
@@ -118,7 +118,7 @@ async def test_each_key_once_while_partitions_are_split_and_moved(range_cluster:
         assert found == (wanted[::-1] if reverse else wanted)
 
 
-async def test_pages_and_partitions_are_asked_ahead(range_cluster: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_scan_asks_ahead_for_pages_and_partitions(range_cluster: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the consumer has its first row, the client asks for pages of only the first four partitions."""
     monkeypatch.setattr(scan_pages, "PAGE_ROWS", 2)
     points = [b"%d" % n for n in range(1, 10)]
@@ -127,14 +127,14 @@ async def test_pages_and_partitions_are_asked_ahead(range_cluster: Make, monkeyp
         async with aclosing(client.scan()) as rows:
             assert await anext(rows) == (b"00", b"")
             async with asyncio.timeout(10):
-                while scans(cluster) != {1, 2, 3, 4}:  # noqa: ASYNC110  # it happens in another part of the library
+                while scans(cluster) != {1, 2, 3, 4}:  # noqa: ASYNC110  # no event tells of these scans
                     await asyncio.sleep(0.002)
             await asyncio.sleep(0)
         assert scans(cluster) == {1, 2, 3, 4}
         assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("scan of")]
 
 
-async def test_hash_keyspaces_have_no_order(data_cluster: Make) -> None:
+async def test_a_keyspace_by_hash_can_not_be_scanned(data_cluster: Make) -> None:
     async with data_cluster("athens") as cluster, client_of(cluster) as client:
         with pytest.raises(MinkaError) as refusal:
             await scanned(client)
@@ -158,7 +158,7 @@ async def test_a_refusal_ends_a_scan(range_cluster: Make) -> None:
         assert found == sorted(AUTHORS)[:6]
 
 
-async def test_without_an_event_loop(range_cluster: Make) -> None:
+async def test_a_scan_with_the_synchronous_client(range_cluster: Make) -> None:
     async with range_cluster(*NODES, points=[b"b", b"d"]) as cluster:
 
         def work() -> list[list[tuple[bytes, bytes]]]:

@@ -1,4 +1,4 @@
-"""The clients for asyncio and for other code are twins: they can do the same, in the same words."""
+"""The asyncio clients and the synchronous ones are twins: they have the same methods, with the same signatures."""
 
 import dataclasses
 import inspect
@@ -25,13 +25,13 @@ OF: dict[Any, Any] = {
 
 
 def in_sync(hint: Any) -> Any:
-    """The type that the synchronous twin has in place of `hint`."""
+    """The synchronous twin's type for the asyncio type `hint`."""
     origin = typing.get_origin(hint)
     return OF[origin](*typing.get_args(hint)) if origin in OF else OF.get(hint, hint)
 
 
 def shape(function: Any) -> list[Any]:
-    """The signatures of a method, one for each overload, with the synchronous twin's types."""
+    """The signatures of a method, one for each overload, with asyncio types replaced by the synchronous twin's."""
     shapes: list[Any] = []
     function = getattr(function, "fget", function)
     for one in (function, *typing.get_overloads(function)):
@@ -53,7 +53,7 @@ def methods(kind: type) -> dict[str, Any]:
 @pytest.mark.parametrize(("sync", "twin"), PAIRS)
 def test_the_twins_have_the_same_methods_with_the_same_signatures(sync: type, twin: type) -> None:
     ours, theirs = methods(sync), methods(twin)
-    if sync is minka.Keyspace:  # its client makes it, each twin with its own parts
+    if sync is minka.Keyspace:  # each client makes its own, from different parts
         del ours["__init__"], theirs["__init__"]
     assert ours.keys() == theirs.keys()
     for name, method in ours.items():
@@ -61,7 +61,7 @@ def test_the_twins_have_the_same_methods_with_the_same_signatures(sync: type, tw
 
 
 @pytest.mark.parametrize(("sync", "twin"), PAIRS)
-def test_what_one_twin_awaits_the_other_waits_for(sync: type, twin: type) -> None:
+def test_the_asyncio_twin_awaits_and_the_other_blocks(sync: type, twin: type) -> None:
     iterating = {"list", "scan", "scan_pages"}
     waiting = {name for name, method in methods(twin).items() if inspect.iscoroutinefunction(method)}
     assert waiting == methods(twin).keys() - {"__init__", "keyspace", "name"} - iterating
@@ -69,7 +69,7 @@ def test_what_one_twin_awaits_the_other_waits_for(sync: type, twin: type) -> Non
 
 
 def named(hint: Any) -> Iterator[type]:
-    """The classes that a type names; for dataclasses, also those that their fields name."""
+    """The classes in a type, and for dataclasses also the classes in their fields."""
     for part in typing.get_args(hint):
         yield from named(part)
     if isinstance(hint, type):
@@ -82,7 +82,7 @@ def named(hint: Any) -> Iterator[type]:
 
 
 @pytest.mark.parametrize("kind", [minka.duties.Client, minka.duties.Shard, minka.duties.Delegate])
-def test_what_methods_take_and_return_is_exported(kind: type) -> None:
+def test_the_types_of_arguments_and_results_are_exported(kind: type) -> None:
     hints = [hint for method in methods(kind).values() for hint in _hints(method)]
     own = {one for hint in hints for one in named(hint) if one.__module__.startswith("minka.")}
     exported = {getattr(module, name) for module in (minka, minka.duties) for name in module.__all__}
@@ -94,7 +94,7 @@ def _hints(method: Any) -> list[Any]:
     return list(typing.get_type_hints(function).values())
 
 
-def test_every_exported_name_is_there() -> None:
+def test_every_exported_name_exists() -> None:
     for name in minka.duties.__all__:
         assert getattr(minka.duties, name) is not None
     assert dir(minka.duties) == sorted(minka.duties.__all__)

@@ -1,4 +1,4 @@
-"""An upload of a load's file waits for a node as long as the node answers."""
+"""An upload of a load's file waits for a node for as long as the node answers."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,20 +18,18 @@ from minka.v1.load_api_pb2 import ListFilesRequest, ListFilesResponse, UploadRes
 from minka.v1.loads_pb2 import Load
 
 TIMEOUT_S = 1.0
-LOOKS = 10  # together longer than the timeout
+LOOKS = 10  # requests for the node's state; together they take longer than the timeout
 
 
 class Node:
-    """A node that takes a file only when it is `free`. Each of its first `breaks` transfers breaks off after
-    `LOOKS` requests for its state.
-    """
+    """A node that takes a file only while `free` is set, and breaks off its first `breaks` transfers."""
 
     def __init__(self, breaks: int = 0) -> None:
         self.free, self.answers, self.transfers = Event(), True, 0
         self._breaks, self._asked = breaks, Semaphore(0)
 
     def upload(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
-        """The method that takes a file."""
+        """Take a file. A transfer that breaks off does so after `LOOKS` requests for the node's state."""
         self.transfers += 1
         if self.transfers <= self._breaks:
             for _ in range(LOOKS):
@@ -43,7 +41,7 @@ class Node:
         return UploadResponse(checksum=sum(map(len, messages))).SerializeToString()
 
     def list_files(self, _: ListFilesRequest, context: grpc.ServicerContext) -> ListFilesResponse:
-        """The method by which the client asks whether the node is alive."""
+        """Answer the request by which the client asks whether the node is alive."""
         if not self.answers:
             context.abort(grpc.StatusCode.UNAVAILABLE, "it hangs")
         self._asked.release()
@@ -85,8 +83,8 @@ def upload_to(node: Node, written: Written) -> None:
         server.stop(None).wait()
 
 
-def test_a_transfer_that_breaks_off_after_more_than_the_timeout_is_tried_again(written: Written) -> None:
-    """The time that the node has spent on the file doesn't count as absence."""
+def test_a_transfer_that_breaks_off_after_the_timeout_is_tried_again(written: Written) -> None:
+    """The timeout counts only the time in which the node does not answer."""
     node = Node(breaks=1)
     node.free.set()
     upload_to(node, written)

@@ -1,4 +1,4 @@
-"""The rows that a client asks for, and the rows that it has got."""
+"""The rows that a client asks for, and the rows that have come."""
 
 import pytest
 
@@ -14,7 +14,7 @@ ALL = [FLIGHTS, FARES, AUTHORS]
 
 
 def asked(request: GetTableRequest | None) -> dict[str, list[int] | None]:
-    """The slots that the request asks for, by keyspace; None: all slots."""
+    """By keyspace, the slots that the request asks for; None: all slots."""
     assert request is not None
     return {one.keyspace: list(one.slots) if one.whole_up_to else None for one in request.keyspaces}
 
@@ -57,7 +57,7 @@ def test_slots_of_a_large_keyspace_are_asked_for_as_they_are_needed() -> None:
     assert asked(wanted.newer(1, "")) == {"flights": [4, 9], "authors": None}
 
 
-def test_who_needs_many_slots_gets_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_needs_many_slots_asks_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wanted_rows, "MAX_SLOTS", 3)
     wanted = Wanted()
     wanted.need("flights")
@@ -73,7 +73,7 @@ def test_who_needs_many_slots_gets_all(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked(wanted.newer(1, "")) == {"flights": None}
 
 
-def test_all_that_is_wanted_meanwhile_is_still_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slots_that_are_needed_during_a_request_are_asked_for_next(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wanted_rows, "MAX_SLOTS", 1)
     wanted = Wanted()
     wanted.need("flights")
@@ -86,7 +86,7 @@ def test_all_that_is_wanted_meanwhile_is_still_asked_for(monkeypatch: pytest.Mon
     assert asked(wanted.missing()) == {"flights": None}
 
 
-def test_a_keyspace_that_is_not_there_is_asked_for_again_until_it_is_given_up() -> None:
+def test_a_missing_keyspace_is_asked_for_until_the_client_forgets_it() -> None:
     wanted = Wanted()
     wanted.need("flight")
     came(wanted)

@@ -1,4 +1,4 @@
-"""The files in configs/ are what they claim to be."""
+"""Statements about the files in configs/ are true."""
 
 import re
 import shutil
@@ -65,7 +65,7 @@ def test_minkad_yaml_marks_what_a_reload_changes() -> None:
     assert marked == RELOADABLE
 
 
-def test_the_samples_are_one_cluster() -> None:
+def test_the_sample_configurations_make_one_cluster() -> None:
     configs = [load(CONFIGS / "samples" / f"{name}.yaml", {}) for name in SAMPLES]
     assert [config.node.id for config in configs] == list(SAMPLES)
     assert len({config.cluster for config in configs}) == 1
@@ -140,7 +140,7 @@ def test_alerts_are_about_metrics_that_exist(exposition: str) -> None:
     assert states <= {"failed", "offline", "assigned"}
 
 
-def test_what_is_refused_for_good_is_not_started_again() -> None:
+def test_systemd_does_not_restart_a_node_that_is_refused_for_good() -> None:
     (line,) = re.findall(r"^RestartPreventExitStatus=(.*)$", (CONFIGS / "minkad.service").read_text(), re.MULTILINE)
     assert line.split() == [str(exits.MISTAKE), str(exits.REFUSED)]
 
@@ -159,21 +159,21 @@ def rule_named(name: str) -> dict[str, Any]:
         ("MinkaNothingScraped", "^absent"),
     ],
 )
-def test_a_cluster_of_which_nothing_is_scraped_raises_an_alert(name: str, tells: str) -> None:
-    """Then the cluster's own metrics are gone, except past ones."""
+def test_an_alert_fires_if_no_node_of_a_cluster_is_scraped(name: str, tells: str) -> None:
+    """The cluster's present metrics are missing then, so the alert uses past ones."""
     rule = rule_named(name)
     assert re.search(tells, rule["expr"])
     assert re.findall(r"minka_[a-z_]+[^)]*", rule["expr"]) == ["minka_node_info[7d]"]
     assert rule["labels"]["severity"] == "critical"
 
 
-def test_an_alert_prints_what_is_missing_as_a_positive_number() -> None:
+def test_an_alert_prints_the_missing_bytes_as_a_positive_number() -> None:
     rule = rule_named("MinkaDiskFills")
     assert "humanize1024" in rule["annotations"]["description"]
     assert re.match(r"0 - predict_linear\(.*\) > 0$", rule["expr"].partition(" and ")[0])
 
 
-def test_a_low_disk_is_not_said_to_refuse_all_writes() -> None:
+def test_the_alert_about_a_low_disk_does_not_say_that_all_writes_are_refused() -> None:
     annotations = rule_named("MinkaDiskLow")["annotations"]
     assert "refused" not in annotations["summary"]
     assert "Other replicas lead" in annotations["description"]

@@ -1,4 +1,4 @@
-"""Loading a configuration: defaults, types, places, environment, and each mistake with its line."""
+"""A loaded configuration: defaults, types, origins, environment; and each mistake with its line."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +34,7 @@ def mistakes(tmp_path: Path, text: str, environ: dict[str, str] | None = None) -
     return [line.removeprefix(f"{tmp_path}/") for line in caught.value.message.splitlines()]
 
 
-def test_defaults_fill_what_the_file_leaves_out(tmp_path: Path) -> None:
+def test_a_key_that_the_file_lacks_has_its_default(tmp_path: Path) -> None:
     config = load(write(tmp_path, GOOD), {})
     assert config.node.id == "athens"
     assert config.data_dir == Path("/var/lib/minka")
@@ -46,7 +46,7 @@ def test_defaults_fill_what_the_file_leaves_out(tmp_path: Path) -> None:
     assert config.log.format == "human"
 
 
-def test_environment_overrides_the_file_and_is_its_origin(tmp_path: Path) -> None:
+def test_the_environment_overrides_the_file_and_is_named_as_the_origin(tmp_path: Path) -> None:
     environ = {
         "MINKAD_NODE_ID": "byzantium",
         "MINKAD_MEMBERSHIP_CLEARANCE_MS": "450",
@@ -78,7 +78,7 @@ def test_the_environment_alone_can_configure(tmp_path: Path) -> None:
     assert load(write(tmp_path, ""), environ).cluster.bootstrap[0].id == "athens"
 
 
-def test_variables_that_kubernetes_injects_are_not_ours(tmp_path: Path) -> None:
+def test_variables_that_kubernetes_injects_are_ignored(tmp_path: Path) -> None:
     load(write(tmp_path, GOOD), {"MINKAD_PORT": "tcp://10.0.0.1:7400", "MINKAD_SERVICE_HOST": "10.0.0.1"})
 
 
@@ -111,7 +111,7 @@ clearance_ms: 4
     ]
 
 
-def test_required_keys_are_asked_for_by_both_names(tmp_path: Path) -> None:
+def test_the_error_about_a_missing_key_names_key_and_variable(tmp_path: Path) -> None:
     assert mistakes(tmp_path, "cluster: {join: [h:1]}") == [
         "minkad.yaml: node.id: required, here or as MINKAD_NODE_ID",
         "minkad.yaml: data_dir: required, here or as MINKAD_DATA_DIR",
@@ -161,7 +161,7 @@ def test_required_keys_are_asked_for_by_both_names(tmp_path: Path) -> None:
         ("node: {zone: a}", "7: node: given twice, first in line 1"),
     ],
 )
-def test_a_mistake_is_named_with_its_line(tmp_path: Path, extra: str, expected: str) -> None:
+def test_the_error_names_the_line_of_the_mistake(tmp_path: Path, extra: str, expected: str) -> None:
     (found,) = mistakes(tmp_path, GOOD + extra)
     assert found.startswith("minkad.yaml:")
     assert expected in found
@@ -198,7 +198,7 @@ def test_a_mistake_in_the_cluster_section(tmp_path: Path, cluster: str, expected
         (b"#" * (2 << 20), "minkad.yaml: larger than 1 MiB"),
     ],
 )
-def test_files_that_are_not_configurations(tmp_path: Path, content: bytes, expected: str) -> None:
+def test_files_that_are_not_configurations_are_refused(tmp_path: Path, content: bytes, expected: str) -> None:
     path = tmp_path / "minkad.yaml"
     path.write_bytes(content)
     with pytest.raises(MinkaError) as caught:
@@ -218,11 +218,11 @@ def test_a_list_in_the_environment_must_be_yaml(tmp_path: Path) -> None:
     assert found[1].startswith("MINKAD_CLUSTER_JOIN: cluster.join: not YAML: ")
 
 
-def test_text_is_taken_as_written(tmp_path: Path) -> None:
+def test_text_in_the_environment_is_taken_as_written(tmp_path: Path) -> None:
     assert load(write(tmp_path, GOOD.replace("id: athens", "id: athens\n  zone: no", 1)), {}).node.zone == "no"
 
 
-def test_addresses_that_are_advertised(tmp_path: Path) -> None:
+def test_advertised_addresses(tmp_path: Path) -> None:
     everywhere = GOOD + 'listen: {grpc: "0.0.0.0:7400", http: "[::]:7401"}\n'
     config = load(write(tmp_path, everywhere), {})
     assert config.grpc_address == "127.0.0.1:7400", "its entry in cluster.bootstrap says so"
@@ -285,7 +285,7 @@ def test_diff_says_what_a_reload_changes_and_what_needs_a_restart(tmp_path: Path
     assert in_force.origins["node.zone"] == "default"
 
 
-def test_what_a_reload_may_change() -> None:
+def test_keys_that_a_reload_may_change() -> None:
     assert sorted(RELOADABLE) == [
         "limits.replicas_per_node",
         "loads.abandoned_after_s",
@@ -321,5 +321,5 @@ def test_describe_gives_every_key_with_its_origin(tmp_path: Path) -> None:
         ("{http: '127.0.0.1:7401', rest: false}", False),
     ],
 )
-def test_rest_is_for_this_machine_unless_somebody_says_so(tmp_path: Path, listen: str, served: bool) -> None:
+def test_rest_is_served_only_to_this_machine_by_default(tmp_path: Path, listen: str, served: bool) -> None:
     assert load(write(tmp_path, f"{GOOD}\nlisten: {listen}\n"), {}).serves_rest is served

@@ -1,4 +1,4 @@
-"""Nodes' answers to rows are recorded together with everything else that has come in meanwhile."""
+"""Nodes' answers to their rows. Answers that come while others are being recorded are recorded together."""
 
 import asyncio
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ def report(node: str, first: int, count: int = 1) -> ReportReplicas:
     return ReportReplicas(node, [(id_, 1) for id_ in range(first, first + count)])
 
 
-async def test_what_waits_is_recorded_together_but_not_more_than_has_room() -> None:
+async def test_waiting_reports_are_recorded_together_up_to_a_limit() -> None:
     recorded: list[list[str]] = []
     begun, may_go_on, over = asyncio.Event(), asyncio.Event(), asyncio.Event()
 

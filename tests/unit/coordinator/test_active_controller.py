@@ -1,4 +1,4 @@
-"""The active controller on its loop: its proposals are committed at once, and nodes answer like real ones."""
+"""The active controller on its event loop. Its proposals are committed at once, and nodes answer like real ones."""
 
 import asyncio
 import random
@@ -52,9 +52,9 @@ class Harness:
         self.now = 1000.0
         self.ticks = 0
         self.held: list[tuple[tuple[bytes, ...], asyncio.Future[None]]] | None = None
-        self.confirms = True  # a quorum says at once that this node leads
+        self.confirms = True  # true: a quorum confirms at once that this node leads
         self.batches: list[RecordBatch] = []
-        self.hand_overs: list[str] = []  # the reasons
+        self.hand_overs: list[str] = []  # the reasons for which the controller handed over
         self.controller = ActiveController(
             self.state,
             1,
@@ -74,7 +74,7 @@ class Harness:
         )
 
     async def logged(self) -> None:
-        """Wait until the nodes in question have the log; in these tests they have it at once."""
+        """Return at once: here every node has the log already."""
 
     def count_tick(self) -> None:
         self.ticks += 1
@@ -89,7 +89,7 @@ class Harness:
             await self.look_around()
 
     async def look_around(self) -> None:
-        """Wait until the controller has looked at all of the present state once."""
+        """Wait until the controller has looked once at the whole present state."""
         seen = self.ticks
         await until(lambda: self.ticks >= seen + 2)
 
@@ -179,7 +179,7 @@ async def test_alter_isr_answers_each_change_separately() -> None:
     h.controller.close()
 
 
-async def test_a_refusal_waits_until_the_rows_that_it_carries_are_recorded() -> None:
+async def test_a_refusal_waits_until_the_rows_in_it_are_recorded() -> None:
     h = Harness()
     await h.begin("a", "b", replicas=2)
     row = next(p for p in h.state.partitions.values() if p.leader == "a")
@@ -200,7 +200,7 @@ async def test_a_refusal_waits_until_the_rows_that_it_carries_are_recorded() -> 
     h.controller.close()
 
 
-async def test_what_makes_no_progress_is_cancelled_and_says_what_it_waited_for() -> None:
+async def test_a_migration_without_progress_is_cancelled_with_its_reason() -> None:
     h = Harness()
     await h.begin("a", replicas=1)
     await h.register("b")
@@ -218,7 +218,7 @@ async def test_what_makes_no_progress_is_cancelled_and_says_what_it_waited_for()
 
 
 async def test_a_busy_node_gives_up_a_leadership() -> None:
-    """The controller uses the leaders' reports, once the load has lasted."""
+    """The controller acts on the leaders' reports once the load has lasted."""
     h = Harness()
     await h.begin("a", "b", "c", replicas=3)
     nothing = HashFunction.HASH_FUNCTION_UNSPECIFIED
@@ -247,12 +247,12 @@ async def test_a_busy_node_gives_up_a_leadership() -> None:
     h.controller.close()
 
 
-async def test_a_new_controller_elects_where_its_predecessor_did_not_come_to_it() -> None:
+async def test_a_new_controller_completes_a_creation_that_its_predecessor_began() -> None:
     first = Harness()
     await first.begin("a", "b", "c", replicas=3)
     first.controller.close()
     state = State.from_snapshot(first.state.to_snapshot())
-    for row in list(state.partitions.values()):  # the state after the first of the creation's two records
+    for row in list(state.partitions.values()):  # as they are after the first of the creation's two records
         new = type(row)()
         new.CopyFrom(row)
         new.ClearField("isr")
@@ -285,7 +285,7 @@ def failed(h: Harness) -> list[str]:
     return [node.id for node in h.state.nodes.values() if node.state == NodeState.NODE_STATE_FAILED]
 
 
-async def test_of_two_processes_that_register_a_shard_at_once_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_of_two_processes_that_register_the_same_shard_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     h = await judge(monkeypatch)
     await h.pass_time(8.0)
     h.hold()
@@ -301,7 +301,7 @@ async def test_of_two_processes_that_register_a_shard_at_once_one_is_refused(mon
     h.controller.close()
 
 
-async def test_who_is_silent_at_once_is_failed_by_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nodes_that_fall_silent_together_are_failed_by_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     h = await judge(monkeypatch)
     await h.pass_time(0.75, "b", "c")
     assert failed(h) == []
@@ -314,7 +314,7 @@ async def test_who_is_silent_at_once_is_failed_by_one_batch(monkeypatch: pytest.
     h.controller.close()
 
 
-async def test_a_controller_with_a_task_that_has_died_ends(
+async def test_a_controller_ends_if_one_of_its_tasks_dies(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     h = await judge(monkeypatch)
@@ -336,10 +336,10 @@ async def test_an_active_controller_does_not_fail_its_own_node(monkeypatch: pyte
     h.controller.close()
 
 
-async def test_nobody_is_failed_by_a_controller_that_can_not_confirm_that_it_leads(
+async def test_a_controller_that_can_not_confirm_that_it_leads_fails_no_node(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Another controller may have been elected during a pause."""
+    """Nodes may have elected another controller while this one paused."""
     h = await judge(monkeypatch)
     h.confirms = False
     await h.pass_time(2.0, "b")
@@ -350,7 +350,7 @@ async def test_nobody_is_failed_by_a_controller_that_can_not_confirm_that_it_lea
     h.controller.close()
 
 
-async def test_a_controller_that_stood_still_fails_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_controller_that_stood_still_fails_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
     h = await judge(monkeypatch)
     for pause in (0.92, 6.0, 60.0):
         h.now += pause
@@ -375,8 +375,8 @@ async def test_only_the_former_leader_is_failed_early_by_a_new_controller(monkey
     second.controller.close()
 
 
-async def test_nobody_is_failed_whose_registration_is_not_recorded_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The node sends no heartbeat before it has the answer, and the disks of a quorum may be slow."""
+async def test_a_node_is_not_failed_before_its_registration_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node sends no heartbeat before it has the answer, which may take long if the disks of a quorum are slow."""
     h = await judge(monkeypatch)
     await h.pass_time(1.0, "c")
     await until(lambda: failed(h) == ["c"])
@@ -397,7 +397,7 @@ NOT_ANSWERED = "no answer"
 
 
 class Watched:
-    """Four nodes; the controller is on `a`. The data port of `silent` doesn't answer, but the node sends heartbeats."""
+    """Four nodes; the controller is on `a`. The node `silent` sends heartbeats, but its data port doesn't answer."""
 
     def __init__(self) -> None:
         settings = ControllerSettings(0.6, 0.8, 60.0, MigrationCaps(4, 32))
@@ -407,7 +407,7 @@ class Watched:
 
     async def begin(self) -> None:
         await self.h.begin("a", "b", "c", "d", replicas=3)
-        await self.beats(1.0)  # reports about a process that has just registered don't count
+        await self.beats(1.0)  # reports about a process count only after a while
 
     async def beats(self, seconds: float) -> None:
         """Send heartbeats of all nodes that are up, every 50 ms."""
@@ -418,7 +418,7 @@ class Watched:
             await self.h.look_around()
 
     def beat(self, node: str) -> str:
-        """Send a heartbeat of the node; returns the reason why the answer withholds the clearance."""
+        """Send a heartbeat of the node; returns the reason for which the answer grants no clearance."""
         request = HeartbeatRequest(node_id=node, incarnation="1")
         if self.silent:
             request.unanswered.add(node_id=self.silent, reason=NOT_ANSWERED)
@@ -429,7 +429,7 @@ class Watched:
         return self.h.state.nodes[node].state
 
 
-async def test_a_node_whose_data_port_is_dead_is_failed_as_soon_as_it_has_given_up_its_clearance() -> None:
+async def test_a_node_with_a_dead_data_port_is_failed_once_it_has_given_up_its_clearance() -> None:
     watched = Watched()
     await watched.begin()
     watched.silent = "c"
@@ -441,7 +441,7 @@ async def test_a_node_whose_data_port_is_dead_is_failed_as_soon_as_it_has_given_
     watched.h.controller.close()
 
 
-async def test_while_it_may_hold_a_clearance_it_is_failed_no_earlier_than_a_silent_one() -> None:
+async def test_a_node_with_a_dead_data_port_that_may_hold_a_clearance_is_failed_like_a_silent_one() -> None:
     watched = Watched()
     watched.without_clearance = False
     await watched.begin()
@@ -454,7 +454,7 @@ async def test_while_it_may_hold_a_clearance_it_is_failed_no_earlier_than_a_sile
     watched.h.controller.close()
 
 
-async def test_while_a_clearance_of_a_former_controller_may_hold_nobody_is_failed() -> None:
+async def test_no_node_is_failed_while_a_former_controllers_clearance_may_hold() -> None:
     watched = Watched()
     await watched.begin()
     watched.h.controller.detector.clearances_end = watched.h.now + 0.4
@@ -466,7 +466,7 @@ async def test_while_a_clearance_of_a_former_controller_may_hold_nobody_is_faile
     watched.h.controller.close()
 
 
-async def test_a_node_that_ended_failed_by_its_silence_though_its_data_port_is_silent_as_well() -> None:
+async def test_a_node_without_heartbeats_is_failed_for_its_silence_not_for_its_data_port() -> None:
     watched = Watched()
     await watched.begin()
     for _ in range(20):
@@ -483,7 +483,7 @@ async def test_a_node_that_ended_failed_by_its_silence_though_its_data_port_is_s
     watched.h.controller.close()
 
 
-async def test_its_process_registers_again_when_its_data_port_answers_and_another_one_at_once() -> None:
+async def test_a_node_failed_for_its_data_port_registers_again_once_the_port_answers() -> None:
     watched = Watched()
     await watched.begin()
     watched.silent = "c"
@@ -503,7 +503,7 @@ async def test_its_process_registers_again_when_its_data_port_answers_and_anothe
     watched.h.controller.close()
 
 
-async def test_a_restarted_process_is_not_held_back_for_the_one_before() -> None:
+async def test_a_restarted_process_registers_despite_the_dead_data_port_of_the_old_one() -> None:
     watched = Watched()
     await watched.begin()
     watched.silent = "c"
@@ -513,7 +513,7 @@ async def test_a_restarted_process_is_not_held_back_for_the_one_before() -> None
     watched.h.controller.close()
 
 
-async def test_a_controller_whose_own_data_port_is_dead_hands_over_and_fails_nobody() -> None:
+async def test_a_controller_whose_own_data_port_is_dead_hands_over_and_fails_no_node() -> None:
     watched = Watched()
     await watched.begin()
     watched.silent = "a"
@@ -523,7 +523,7 @@ async def test_a_controller_whose_own_data_port_is_dead_hands_over_and_fails_nob
     watched.h.controller.close()
 
 
-async def test_a_node_that_applies_nothing_more_is_known() -> None:
+async def test_the_controller_notices_a_node_that_applies_nothing_more() -> None:
     h = Harness(raft_id=1)
     await h.begin("a", "b", replicas=2)
 

@@ -1,4 +1,4 @@
-"""The part of the table that a client gets: the rows that it wants and doesn't have."""
+"""The part of the table that a client gets: rows that it wants and doesn't have yet."""
 
 import zlib
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ FLIGHTS, FARES, AUTHORS = 1, 2, 3
 
 
 class World:
-    """flights with 40 partitions and fares with 4 by hash, authors with one by ranges."""
+    """A state with three keyspaces: flights (40 partitions by hash), fares (4 by hash) and authors (one by ranges)."""
 
     def __init__(self) -> None:
         self.state = State(cluster=Cluster(id="c-1", name="demo"))
@@ -49,11 +49,11 @@ def ids(answer: GetTableResponse) -> list[int]:
     return [row.id for row in (answer.table if answer.HasField("table") else answer.changes).partitions]
 
 
-async def test_all_without_a_wish(world: World) -> None:
+async def test_a_request_without_keyspaces_gets_all_rows(world: World) -> None:
     assert len(ids(await world.ask())) == 45
 
 
-async def test_the_keyspaces_that_are_wanted(world: World) -> None:
+async def test_a_request_gets_the_rows_of_the_keyspaces_that_it_names(world: World) -> None:
     answer = await world.ask(WantedRows(keyspace="fares"), WantedRows(keyspace="authors"), WantedRows(keyspace="x"))
     assert ids(answer) == [200, 201, 202, 203, 300]
     assert [one.name for one in answer.table.keyspaces] == ["flights", "fares", "authors"]
@@ -61,7 +61,7 @@ async def test_the_keyspaces_that_are_wanted(world: World) -> None:
     assert ids(await world.ask(WantedRows(keyspace="x"))) == []
 
 
-async def test_much_is_compressed_for_those_who_accept_it(world: World) -> None:
+async def test_a_large_answer_is_compressed_for_clients_that_accept_it(world: World) -> None:
     for slot in range(4, 8000):
         world.put(FARES, slot)
     plain = await world.tables.answer(GetTableRequest())
@@ -73,7 +73,7 @@ async def test_much_is_compressed_for_those_who_accept_it(world: World) -> None:
     assert len(ids(few)) == 40, "it is not worth it"
 
 
-async def test_some_slots_of_a_large_keyspace(world: World) -> None:
+async def test_a_request_gets_some_slots_of_a_large_keyspace(world: World) -> None:
     def some(keyspace: str, *slots: int) -> WantedRows:
         return WantedRows(keyspace=keyspace, whole_up_to=10, slots=slots)
 
@@ -83,10 +83,10 @@ async def test_some_slots_of_a_large_keyspace(world: World) -> None:
     assert ids(await world.ask(some("authors", 1), some("flights", 2))) == [300, 102], "it has no slots"
 
 
-async def test_the_rows_of_slots_are_found_without_a_look_at_others(world: World) -> None:
+async def test_rows_of_slots_are_found_without_reading_other_rows(world: World) -> None:
     wanted = WantedRows(keyspace="flights", whole_up_to=10, slots=[5])
     await world.ask(wanted)
-    del world.state.partitions[106]  # a look at every row of the keyspace would miss it
+    del world.state.partitions[106]  # reading all rows of the keyspace would fail at this one
     world.state.partitions = cast(Any, OnlyByKey(world.state.partitions))
     assert ids(await world.ask(wanted)) == [105]
 
@@ -96,7 +96,7 @@ class OnlyByKey(dict[int, Partition]):
         raise AssertionError("all rows are read")
 
 
-async def test_changes_are_filtered_alike(world: World) -> None:
+async def test_changes_contain_only_the_rows_that_the_client_wants(world: World) -> None:
     known = world.state.version
     world.put(FLIGHTS, 3, partition_epoch=1)
     world.put(FLIGHTS, 4, partition_epoch=1)
@@ -111,7 +111,7 @@ async def test_changes_are_filtered_alike(world: World) -> None:
     assert await world.ask(*wanted, known=world.state.version) == GetTableResponse()
 
 
-async def test_a_client_that_missed_too_much_or_comes_from_elsewhere_gets_what_it_wants_anew(world: World) -> None:
+async def test_a_client_whose_version_is_too_old_or_of_another_cluster_gets_all_its_rows(world: World) -> None:
     wanted = WantedRows(keyspace="fares")
     elsewhere = await world.ask(wanted, known=world.state.version - 1, cluster="c-2")
     assert (elsewhere.table.cluster.id, ids(elsewhere)) == ("c-1", [200, 201, 202, 203])

@@ -1,4 +1,4 @@
-"""Nodes learn from the answers to heartbeats how far their clocks are off."""
+"""Nodes learn from the answers to heartbeats by how much their clocks are wrong."""
 
 import pytest
 
@@ -13,7 +13,7 @@ HOUR_MS = 3_600_000
 
 
 class World:
-    """Three nodes that send heartbeats to a controller. `ahead`: milliseconds that a node's clock is ahead."""
+    """Three nodes that send heartbeats to a controller. `ahead`: by node, the milliseconds that its clock is ahead."""
 
     def __init__(self) -> None:
         self.right_ms = 500 * HOUR_MS
@@ -34,7 +34,7 @@ class World:
         self.offsets = {node: ClockOffset(self.clocks[node]) for node in "abc"}
 
     def heartbeats(self, there_ms: int = 5, back_ms: int = 5, c_ms: int = 0) -> None:
-        """Each node sends a heartbeat: it takes `there_ms`, and its answer `back_ms`. For c, each takes `c_ms` more."""
+        """Let each node send a heartbeat, which takes `there_ms`, and its answer `back_ms`; both `c_ms` more for c."""
         for node, offset in self.offsets.items():
             request = HeartbeatRequest(node_id=node, sequence=1, from_start=True)
             offset.add_to(request)
@@ -58,7 +58,7 @@ def world() -> World:
 
 @pytest.mark.parametrize("node", ["a", "b", "c"])
 @pytest.mark.parametrize("ahead", [HOUR_MS, -HOUR_MS])
-def test_one_that_is_off_is_corrected_whoever_it_is(world: World, node: str, ahead: int) -> None:
+def test_a_wrong_clock_is_corrected_on_any_node(world: World, node: str, ahead: int) -> None:
     world.ahead[node] = ahead
     world.clocks[node] = world._clock(node)
     world.new_controller()
@@ -103,14 +103,14 @@ def test_a_slow_path_in_one_direction_does_not_count_as_a_wrong_clock(world: Wor
     assert not world.reports.clocks_ms, "a trip of 5 s measures nothing"
 
 
-def test_two_of_three_say_who_is_right_and_one_that_is_gone_says_nothing(world: World) -> None:
+def test_without_the_third_clock_two_that_differ_decide_nothing(world: World) -> None:
     for _ in range(3):
         world.heartbeats()
     world.reports._committed.nodes["c"].state = NodeState.NODE_STATE_FAILED
     assert world.reports.clocks_of_most() is None
 
 
-def test_a_new_controller_says_nothing_while_it_knows_less_than_most_of_the_nodes_that_are_up(world: World) -> None:
+def test_a_new_controller_tells_no_offset_before_most_live_nodes_have_reported(world: World) -> None:
     for _ in range(3):
         world.heartbeats()
     for node in "defg":

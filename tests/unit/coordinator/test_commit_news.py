@@ -1,4 +1,4 @@
-"""A message that brings only a new commit index waits for entries, since these bring the index, too."""
+"""A message that brings only a new commit index waits a moment, since messages with entries bring the index, too."""
 
 import asyncio
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from minka.v1.raft_pb2 import MSG_APP, MSG_HEARTBEAT, Entry, Message, MessageType
 from minkad.coordinator.commit_news import CommitNews
 
-ROUNDS = 10  # more rounds than the message waits
+ROUNDS = 10  # rounds of the loop, more than the message waits
 
 
 def message(to: int, commit: int, *entries: Entry, type_: MessageType.ValueType = MSG_APP) -> Message:
@@ -18,7 +18,7 @@ async def rounds(count: int) -> None:
         await asyncio.sleep(0)
 
 
-async def test_news_that_nothing_follows_are_sent_soon() -> None:
+async def test_a_commit_index_is_sent_soon_if_no_entries_follow() -> None:
     sent: list[Message] = []
     news = CommitNews(sent.extend)
     assert news.without([message(2, 5), message(3, 5)]) == []
@@ -33,7 +33,7 @@ async def test_news_that_nothing_follows_are_sent_soon() -> None:
     assert sent == [message(2, 7)]
 
 
-async def test_entries_say_the_same() -> None:
+async def test_a_message_with_entries_replaces_the_one_with_the_commit_index() -> None:
     sent: list[Sequence[Message]] = []
     news = CommitNews(sent.append)
     news.without([message(2, 5), message(3, 5)])
@@ -44,7 +44,7 @@ async def test_entries_say_the_same() -> None:
     assert sent == [[message(3, 5)]], "only to the node that got none"
 
 
-async def test_all_else_is_sent_at_once() -> None:
+async def test_other_messages_are_sent_at_once() -> None:
     sent: list[Sequence[Message]] = []
     news = CommitNews(sent.append)
     others = [message(2, 5, type_=MSG_HEARTBEAT), message(3, 5, Entry(data=b"a"))]

@@ -1,4 +1,4 @@
-"""The moves of duties that a node has seen, and the memory that they take."""
+"""A node's history of the moves of duties that it has seen, and the memory that the history takes."""
 
 from collections.abc import Iterable
 
@@ -11,14 +11,14 @@ from tests.unit.core.duty_world import DutyWorld
 
 
 class NotedWorld(DutyWorld):
-    """A world in which each record is noted before it is applied."""
+    """A world that notes each record in the history before it applies the record."""
 
     def __init__(self) -> None:
         super().__init__()
         self.history = DutyHistory()
 
     def apply(self, record: Record) -> None:
-        """Note and apply."""
+        """Note the record, and apply it."""
         self.history.note(RecordBatch(records=[record]), self.state)
         super().apply(record)
 
@@ -68,13 +68,13 @@ def test_planned_hand_overs_are_measured_without_the_delegates_time(world: Noted
     assert (move.source, move.target) == ("s1", "s2")
 
 
-def test_what_delegates_took_is_forgotten_when_the_duty_is_attached_or_gone(world: NotedWorld) -> None:
-    """Otherwise the memory would grow with each duty that ever existed."""
+def test_a_delegates_time_is_forgotten_when_its_duty_is_attached_or_gone(world: NotedWorld) -> None:
+    """If times were kept, the memory would grow with each duty that ever existed."""
     world.join("s1")
     world.create("feeds", ["job", "deleted", "kept"], lazy=True)
     world.follow()
     reported = say_attached(world, "s1", ["job", "kept"], took_ms=3)
-    world.history.note_times(world.duties, reported)  # it is repeated because the answer was lost
+    world.history.note_times(world.duties, reported)  # the shard repeats the report because the answer was lost
     number = world.row("deleted").number
     holding = Holding(duty=number, epoch=world.duties.on_shard["s1"][number].epoch)
     late = ShardReport(attached=[holding], times=[DelegateTime(duty=number, took_ms=3)])

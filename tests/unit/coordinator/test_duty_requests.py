@@ -1,4 +1,4 @@
-"""The members that have a change before it is acknowledged, and the contents of the answer."""
+"""Changes of duties: the members that must have a change before it is acknowledged, and the answer."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection
@@ -27,7 +27,7 @@ _C = Consistency
 
 
 class Served:
-    """The requests of one active controller whose log four members have."""
+    """The requests to an active controller whose log four members have."""
 
     def __init__(self) -> None:
         self.h = Harness()
@@ -49,7 +49,7 @@ class Served:
     async def change(
         self, *changes: DutyChange, consistency: Consistency.ValueType = _C.CONSISTENCY_QUORUM
     ) -> list[tuple[str, int]]:
-        """The ids and versions in the answer."""
+        """Send these changes; returns the ids and versions in the answer."""
         request = ChangeDutiesRequest(changes=duty_messages(changes), consistency=consistency)
         return [(row.id, row.version) for row in (await self.requests.change_duties(request)).duties]
 
@@ -67,19 +67,19 @@ async def served() -> AsyncIterator[Served]:
 @pytest.mark.parametrize(
     ("consistency", "members"), [(_C.CONSISTENCY_VOTERS, {1, 2, 3}), (_C.CONSISTENCY_ALL, {1, 2, 3, 4})]
 )
-async def test_while_the_voters_change_both_sets_have_it(
+async def test_while_the_voters_change_members_of_both_sets_must_have_the_change(
     served: Served, consistency: Consistency.ValueType, members: set[int]
 ) -> None:
-    """One of the former voters becomes a learner when the change ends."""
+    """One of the former voters becomes a learner when the change of the voters ends."""
     await served.change(create("feeds", "bbc"), consistency=consistency)
     assert served.asked == members
 
 
 @pytest.mark.parametrize("consistency", [_C.CONSISTENCY_QUORUM, _C.CONSISTENCY_LEADER])
-async def test_an_answer_shows_nothing_less_certain_than_was_asked_for(
+async def test_an_answer_shows_no_later_change_that_is_less_certain(
     served: Served, consistency: Consistency.ValueType
 ) -> None:
-    """The pallet's next change is decided before the first one is answered, but the next change may still be lost."""
+    """A second change is decided before the first is answered. The second may still be lost, so the answer hides it."""
 
     def updated(moves: int) -> "asyncio.Task[ChangePalletsResponse]":
         change = PalletChange(update=Pallet(id="feeds", moves_per_shard=moves))
@@ -93,7 +93,7 @@ async def test_an_answer_shows_nothing_less_certain_than_was_asked_for(
     assert [[row.version for row in (await answer).pallets] for answer in answers] == [[2], [3]]
 
 
-async def test_a_duty_that_is_deleted_before_its_creation_is_confirmed_is_in_the_answer(served: Served) -> None:
+async def test_the_answer_to_a_creation_has_a_duty_that_was_deleted_meanwhile(served: Served) -> None:
     served.confirmed.clear()
     created = asyncio.create_task(
         served.change(create("feeds", "bbc"), create("feeds", "ft"), consistency=_C.CONSISTENCY_ALL)
@@ -105,7 +105,7 @@ async def test_a_duty_that_is_deleted_before_its_creation_is_confirmed_is_in_the
     assert await created == [("bbc", 1), ("ft", 1)]
 
 
-async def test_what_is_decided_while_a_deletion_waits_for_its_turn_is_in_its_answer(served: Served) -> None:
+async def test_a_deletion_that_waits_for_its_turn_sees_a_creation_before_it(served: Served) -> None:
     served.h.hold()
     created = asyncio.create_task(served.change(create("feeds", "bbc")))
     deleted = asyncio.create_task(served.change(delete("feeds", "bbc")))

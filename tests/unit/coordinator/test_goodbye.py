@@ -1,6 +1,4 @@
-"""A node that stops gracefully says goodbye to the active controller, also to one that is elected meanwhile. The node
-gives up at a deadline.
-"""
+"""A node that stops says goodbye to the active controller, or to the next one. It gives up at a deadline."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -29,10 +27,7 @@ async def _unasked(request: HandOverRequest) -> HandOverResponse:
 
 
 class Coordinators:
-    """Athens, which is stopping: the controller that it knows, and each address's answer to a goodbye.
-
-    Time passes only while a task waits.
-    """
+    """Athens, a node that is stopping; the controller that it knows; the answers to its goodbyes."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -82,7 +77,7 @@ class Coordinators:
         task.result()
 
     async def leave(self, address: str, request: LeaveRequest, timeout: float) -> None:
-        """Coordinator.Leave."""
+        """Answer a goodbye, as Coordinator.Leave does."""
         self.asked.append(address)
         takes = 10 * TIMEOUT if address in self.silent else self.answer_takes
         await asyncio.sleep(min(takes, timeout))
@@ -102,10 +97,8 @@ def test_the_controller_hears_one_goodbye() -> None:
 
 
 @pytest.mark.parametrize("refusal", [Code.NOT_CONTROLLER, Code.NO_CONTROLLER, Code.UNREACHABLE, Code.SHUTTING_DOWN])
-def test_the_goodbye_gets_to_the_next_controller(refusal: Code) -> None:
-    """The controller that athens knows loses its role; then none is known; then another one is elected, and is active
-    later.
-    """
+def test_a_refused_goodbye_gets_to_the_next_controller(refusal: Code) -> None:
+    """Athens's controller loses its role. Later another one is elected, and becomes active."""
     c = Coordinators()
     c.refusals = {OLD: refusal, NEXT: Code.NOT_CONTROLLER}
     c.at(0.5, lambda: setattr(c, "known", None))
@@ -118,8 +111,8 @@ def test_the_goodbye_gets_to_the_next_controller(refusal: Code) -> None:
 
 
 @pytest.mark.parametrize("known", [None, OLD])
-def test_nobody_to_hear_it(known: str | None) -> None:
-    """The goodbye is tried until its deadline, and doesn't delay the stop beyond that."""
+def test_a_goodbye_that_no_controller_hears_ends_at_its_deadline(known: str | None) -> None:
+    """The stop then continues."""
     c = Coordinators()
     c.known = known
     c.refusals = {OLD: Code.NOT_CONTROLLER}
@@ -129,7 +122,7 @@ def test_nobody_to_hear_it(known: str | None) -> None:
     assert TIMEOUT <= c.seconds <= TIMEOUT + SHUTDOWN_POLL
 
 
-def test_a_controller_that_is_silent() -> None:
+def test_a_goodbye_to_a_silent_controller_ends_at_its_deadline() -> None:
     c = Coordinators()
     c.answer_takes = 10 * TIMEOUT
     c.run(c.member.leave(TIMEOUT))
@@ -138,8 +131,7 @@ def test_a_controller_that_is_silent() -> None:
     assert c.seconds == TIMEOUT
 
 
-def test_a_silent_controller_is_left_once_another_is_elected() -> None:
-    """The call, which would last long, is given up."""
+def test_a_goodbye_leaves_a_silent_controller_once_another_is_elected() -> None:
     c = Coordinators()
     c.silent.add(OLD)
     c.at(0.3, lambda: c.elect(NEXT))
@@ -148,8 +140,8 @@ def test_a_silent_controller_is_left_once_another_is_elected() -> None:
     assert c.seconds <= 0.3 + SHUTDOWN_POLL
 
 
-def test_a_refusal_that_will_not_change() -> None:
-    """The node gives up at once, and the stop continues without an error."""
+def test_a_goodbye_that_is_refused_for_good_ends_at_once() -> None:
+    """The stop continues without an error."""
     c = Coordinators()
     c.refusals = {OLD: Code.CLUSTER_MISMATCH}
     c.run(c.member.leave(TIMEOUT))
@@ -157,16 +149,15 @@ def test_a_refusal_that_will_not_change() -> None:
     assert c.seconds == 0.0
 
 
-def test_who_never_registered_says_it_as_well() -> None:
-    """The node may be registered without knowing it; a controller that doesn't know the process does nothing."""
+def test_a_node_that_never_registered_says_goodbye_too() -> None:
+    """The node may be registered without knowing it. A controller that doesn't know the process ignores the goodbye."""
     c = Coordinators()
     c.member.registered.clear()
     c.run(c.member.leave(TIMEOUT))
     assert c.heard == [(OLD, GOODBYE)]
 
 
-def test_a_refusal_that_comes_late() -> None:
-    """The next try gets only the remaining time."""
+def test_after_a_late_refusal_the_next_try_has_only_the_remaining_time() -> None:
     c = Coordinators()
     c.refusals = {OLD: Code.NOT_CONTROLLER}
     c.answer_takes = 0.7 * TIMEOUT
@@ -174,8 +165,8 @@ def test_a_refusal_that_comes_late() -> None:
     assert c.seconds <= TIMEOUT + SHUTDOWN_POLL
 
 
-def test_the_controller_loses_its_leadership_meanwhile() -> None:
-    """The goodbye may not have been recorded, so the next controller hears it, too."""
+def test_after_an_unknown_outcome_the_next_controller_hears_the_goodbye_too() -> None:
+    """The first controller lost its leadership, so it may not have recorded the goodbye."""
     c = Coordinators()
     c.refusals = {OLD: Code.OUTCOME_UNKNOWN}
     c.at(0.5, lambda: c.elect(NEXT))

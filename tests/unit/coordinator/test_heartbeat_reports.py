@@ -1,4 +1,4 @@
-"""A heartbeat says what has changed since the last one. A new controller is told everything, in bounded pieces."""
+"""A heartbeat reports what has changed since the last one. A new controller gets everything, in pieces."""
 
 from minka.v1.cluster_pb2 import Node, NodeState, Partition
 from minka.v1.coordinator_pb2 import DamagedReplica, DiskSpace, HeartbeatRequest, MigrationProgress, ReplicaStats
@@ -10,7 +10,7 @@ IDLE_BYTES = 64
 
 
 class Plane:
-    """A data plane with as many replicas in trouble as a test wants."""
+    """A data plane with as many lagging and damaged replicas as a test wants."""
 
     def __init__(self) -> None:
         self.changed: list[ReplicaStats] = []
@@ -66,7 +66,7 @@ def test_when_nothing_has_changed_a_heartbeat_has_a_few_bytes() -> None:
     assert len(stream.lags()) == len(stream.known.damaged()) == 300
 
 
-def test_what_changes_and_what_ends_is_told() -> None:
+def test_a_heartbeat_reports_what_has_changed_or_ended() -> None:
     plane = Plane()
     plane.moving, plane.broken = {(1, "b"): 7, (1, "c"): 9, (2, "b"): 1}, {3: "bad", 4: "bad"}
     stream = Stream(plane)
@@ -79,7 +79,7 @@ def test_what_changes_and_what_ends_is_told() -> None:
     assert [one.partition_id for one in stream.known.damaged()] == [4]
 
 
-def test_much_comes_in_pieces() -> None:
+def test_a_large_report_comes_in_pieces() -> None:
     plane = Plane()
     stream = Stream(plane)
     stream.beat()
@@ -91,8 +91,8 @@ def test_much_comes_in_pieces() -> None:
     assert stream.lags() == {}
 
 
-def test_a_controller_that_has_missed_the_beginning_is_told_everything() -> None:
-    """A controller may begin again while the stream goes on."""
+def test_a_controller_that_missed_the_beginning_of_a_stream_gets_everything() -> None:
+    """A controller may end and begin again while the stream stays open."""
     plane = Plane()
     plane.moving, plane.broken = {(1, "b"): 7}, {3: "bad"}
     stream = Stream(plane)
@@ -106,7 +106,7 @@ def test_a_controller_that_has_missed_the_beginning_is_told_everything() -> None
     assert stream.known.sizes() == {1: 5}
 
 
-def test_a_new_stream_voids_what_was_said_on_others() -> None:
+def test_a_new_stream_replaces_the_reports_of_older_ones() -> None:
     plane = Plane()
     plane.moving, plane.broken = {(1, "b"): 7}, {3: "bad"}
     stream = Stream(plane)
@@ -118,7 +118,7 @@ def test_a_new_stream_voids_what_was_said_on_others() -> None:
     assert stream.known.damaged() == []
 
 
-def test_only_the_leader_says_what_a_partition_has() -> None:
+def test_only_the_leaders_report_of_a_partitions_size_counts() -> None:
     stream = Stream(Plane())
     known, nodes = stream.known, stream.state.nodes
     stream.beat()
@@ -135,7 +135,7 @@ def test_only_the_leader_says_what_a_partition_has() -> None:
     assert known.sizes() == {}
 
 
-def test_which_disks_are_low() -> None:
+def test_the_controller_knows_which_disks_are_low() -> None:
     stream = Stream(Plane())
     node = stream.state.nodes["a"]
     stream.known.note(node, HeartbeatRequest(disk=DiskSpace(is_low=True)))

@@ -1,4 +1,4 @@
-"""Operations with thousands of migrations: the loop gets turns in between, and related rows are one entry."""
+"""Operations with thousands of migrations: other work gets turns, and rows that belong together are one entry."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ PENDING, CANCELLED = MigrationState.MIGRATION_STATE_PENDING, MigrationState.MIGR
 
 
 def a_cluster(partitions: int = MANY) -> Controller:
-    """All partitions are on one node, and a second node has come."""
+    """A cluster whose partitions are all on one node, and a second node, which is empty."""
     c = Controller()
     c.register("a")
     c.run(CreateKeyspace("large", partitions, HashFunction.HASH_FUNCTION_MURMUR3, 1))
@@ -100,7 +100,7 @@ async def test_a_large_operation_is_checked_paused_and_cancelled_in_pieces(monke
     assert operation is not None
     assert operation.migration_count == MANY
     assert work.most["_problem_of"] == ROWS_A_STEP
-    # All of them or none: they are one entry of the Raft log.
+    # The migrations are one entry of the Raft log: all of them are recorded, or none.
     (entry,) = started(h.proposed)
     facts = [record for batch in entry for record in batch.records]
     some = [len(fact.operation_started.migrations) + len(fact.migrations_added.migrations) for fact in facts]
@@ -131,8 +131,8 @@ def test_a_queued_operation_with_many_migrations_is_cancelled_as_a_whole() -> No
     assert {one.state for one in c.state.migrations[queued].values()} == {CANCELLED}
 
 
-def test_a_look_for_migrations_that_may_begin_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All remaining migrations wait for the one full node. The looks go on to the last migration, and then end."""
+def test_each_look_for_migrations_that_may_begin_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All remaining migrations wait for the one full node. The looks go on up to the last migration, and then end."""
     monkeypatch.setattr(schedule, "WAITING_A_LOOK", 100)
     c = a_cluster(1000)
     begun(c)
@@ -149,8 +149,8 @@ def test_a_look_for_migrations_that_may_begin_is_bounded(monkeypatch: pytest.Mon
     assert looks[-1] == 0
 
 
-def test_looks_for_stalls_go_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each look is at a part of the migrations that have not begun. Each migration is given up when it is due."""
+def test_looks_for_stalled_migrations_go_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look covers a part of the migrations that have not begun. Each stalled one is given up when it is due."""
     c = a_cluster(3 * WAITING_A_LOOK)
     operation = begun(c)
     c.fail("b")
@@ -163,7 +163,7 @@ def test_looks_for_stalls_go_round(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(given_up) == len(c.state.unended[operation]) == 3 * WAITING_A_LOOK
 
 
-def test_one_that_could_begin_for_a_while_has_not_waited_all_the_time() -> None:
+def test_the_wait_of_a_migration_starts_anew_after_a_time_in_which_it_could_begin() -> None:
     c = a_cluster(3)
     begun(c)
     looker = Stalls()
@@ -176,7 +176,7 @@ def test_one_that_could_begin_for_a_while_has_not_waited_all_the_time() -> None:
     assert len(list(looker.due(c.state, list, 111.0, 60.0))) == 3
 
 
-def test_what_holds_up_many_is_told_of_the_next_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blockers_are_reported_only_for_the_migrations_that_are_next(monkeypatch: pytest.MonkeyPatch) -> None:
     c = a_cluster()
     operation = begun(c)
     work = Work(monkeypatch)

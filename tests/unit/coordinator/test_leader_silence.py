@@ -1,4 +1,4 @@
-"""Votes prove for how long there was no leader."""
+"""The votes of an election prove for how long the voters had not heard a leader."""
 
 from minka.v1.raft_pb2 import Message, MessageType
 from minkad.coordinator.leader_silence import LeaderSilence
@@ -23,7 +23,7 @@ def heard_at(at: float) -> LeaderSilence:
     return silence
 
 
-def test_the_shortest_silence_of_those_who_voted_counts() -> None:
+def test_the_shortest_silence_of_the_voters_counts() -> None:
     silence = heard_at(10.0)
     silence.handle(vote(550, sender=2), CANDIDATE, 10.7)
     silence.handle(vote(330, sender=4), CANDIDATE, 10.7)
@@ -31,14 +31,14 @@ def test_the_shortest_silence_of_those_who_voted_counts() -> None:
     assert silence.leader == 3
 
 
-def test_its_own_silence_counts_too() -> None:
+def test_the_candidates_own_silence_counts_too() -> None:
     silence = heard_at(10.6)
     silence.handle(vote(550), CANDIDATE, 10.7)
     assert silence.proven_since(7, 20.0) == 10.6
 
 
-def test_a_vote_that_says_nothing_proves_nothing() -> None:
-    """Such a vote comes from a voter of an older version, or from a voter that has just heard its leader."""
+def test_a_vote_without_a_silence_proves_nothing() -> None:
+    """Such a vote comes from a voter of an older version, or from one that has just heard its leader."""
     silence = heard_at(10.0)
     silence.handle(vote(550, sender=2), CANDIDATE, 10.7)
     silence.handle(vote(0, sender=4), CANDIDATE, 10.7)
@@ -60,8 +60,8 @@ def test_without_votes_nothing_is_proven() -> None:
     assert LeaderSilence(0.0).proven_since(1, 20.0) == 20.0
 
 
-def test_what_a_voter_says() -> None:
-    """A leader hears itself; leaders heard before the process began are unknown."""
+def test_the_silence_that_a_voter_reports() -> None:
+    """A leader hears itself. A voter does not know of leaders from before its process began."""
     silence = LeaderSilence(10.0)
     assert silence.milliseconds(10.2) == 199 or silence.milliseconds(10.2) == 200
     silence.handle(heartbeat(), FOLLOWER, 11.0)
@@ -70,8 +70,8 @@ def test_what_a_voter_says() -> None:
     assert silence.milliseconds(12.0) == 0
 
 
-def test_what_this_leader_has_granted_itself_counts_too() -> None:
-    """A leader may stop acting, for a transfer of leadership that fails, and begin again in the same term."""
+def test_the_time_in_which_this_node_led_counts_too() -> None:
+    """A leader may stop acting, for a transfer that then fails, and begin again in the same term."""
     silence = heard_at(10.0)
     silence.handle(vote(550), CANDIDATE, 10.7)
     silence.asks(12.0)

@@ -1,6 +1,4 @@
-"""A node finds the next active controller, however long the last one keeps it waiting. Time passes only while the node
-waits.
-"""
+"""A node finds the next active controller, even if the last one never answers. Only the node's waits take time."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
@@ -36,12 +34,12 @@ LIVE = NodeState.NODE_STATE_LIVE
 
 
 class Athens:
-    """The member of athens, and the answers of each address: `silent` ones never answer."""
+    """The member of the node athens, and the answers of each address. Addresses in `silent` never answer."""
 
     def __init__(self, *, registered: bool = True) -> None:
         self.seconds = 0.0
         self.known: str | None = OLD
-        self.leader = OLD  # the real leader; other nodes name the one in `hint`
+        self.leader = OLD  # the real leader; other nodes name `hint` as the leader
         self.hint = OLD
         self.silent: set[str] = set()
         self.disk_stalled = False
@@ -90,7 +88,7 @@ class Athens:
         return self._loop.create_task(coroutine)  # type: ignore[arg-type]
 
     def elect(self, address: str) -> None:
-        """Elect a controller; Raft tells this node of it."""
+        """Elect a controller; Raft tells athens of it."""
         self.leader = self.hint = self.known = address
         self._loop.call_at(self.seconds, self.member.leader_changed)
 
@@ -170,10 +168,10 @@ def athens() -> Iterator[Athens]:
 
 
 @pytest.mark.parametrize("after", [0.0, 0.1, 0.55, 0.7, 1.0, 1.5])
-def test_the_next_controller_is_heartbeaten_at_once_although_the_last_one_is_silent(
+def test_the_next_controller_gets_heartbeats_at_once_although_the_last_one_is_silent(
     athens: Athens, after: float
 ) -> None:
-    """The node may be waiting for an answer, for another node's hint, or for registration at the silent controller."""
+    """The node may wait for the silent controller's answer, for another node's hint, or for its registration."""
     athens.silent.add(OLD)
     athens.run(after)
     elected_at = athens.seconds
@@ -183,7 +181,7 @@ def test_the_next_controller_is_heartbeaten_at_once_although_the_last_one_is_sil
     assert athens.member.has_clearance()
 
 
-def test_a_new_controller_knows_the_process_so_it_is_not_registered_again(athens: Athens) -> None:
+def test_a_node_does_not_register_again_at_a_new_controller(athens: Athens) -> None:
     before = len(athens.registrations)
     athens.elect(NEXT)
     athens.run(1.0)
@@ -191,8 +189,8 @@ def test_a_new_controller_knows_the_process_so_it_is_not_registered_again(athens
     assert athens.member.registered.is_set()
 
 
-def test_once_its_registration_is_recorded_the_answer_is_not_waited_for() -> None:
-    """The answer was lost, and the next node to be asked is silent, too."""
+def test_a_node_does_not_wait_for_the_answer_once_its_registration_is_recorded() -> None:
+    """The answer was lost, and the next node that athens asks is silent, too."""
     athens = Athens()
     athens.silent = {OLD, NEXT, THIRD}
     athens.run(0.1)
@@ -208,8 +206,8 @@ def test_once_its_registration_is_recorded_the_answer_is_not_waited_for() -> Non
     athens.end()
 
 
-def test_others_are_asked_when_raft_names_only_the_silent_one(athens: Athens) -> None:
-    """The node is a learner that the new leader does not reach."""
+def test_other_nodes_are_asked_when_raft_names_only_a_silent_one(athens: Athens) -> None:
+    """Athens is a learner that the new leader does not reach."""
     athens.silent.add(OLD)
     athens.leader = athens.hint = NEXT
     athens.run(CLEARANCE + 2 * BEAT)
@@ -217,7 +215,7 @@ def test_others_are_asked_when_raft_names_only_the_silent_one(athens: Athens) ->
     assert athens.member.has_clearance()
 
 
-def test_a_controller_that_was_paused_is_found_again_although_others_are_silent(athens: Athens) -> None:
+def test_a_paused_controller_is_found_again_although_all_other_nodes_are_silent(athens: Athens) -> None:
     athens.silent |= {OLD, NEXT, THIRD}
     athens.run(CLEARANCE + BEAT)
     athens.silent.remove(OLD)
@@ -227,7 +225,7 @@ def test_a_controller_that_was_paused_is_found_again_although_others_are_silent(
     assert athens.member.has_clearance()
 
 
-def test_a_node_whose_disk_does_not_answer_sends_no_heartbeats_and_asks_nobody(athens: Athens) -> None:
+def test_a_node_with_a_stalled_disk_sends_no_heartbeats_and_does_not_register(athens: Athens) -> None:
     athens.disk_stalled = True
     athens.run(BEAT)
     before = len(athens.heartbeats), len(athens.registrations)
@@ -248,7 +246,7 @@ def test_heartbeats_say_which_data_ports_do_not_answer(athens: Athens) -> None:
     assert not athens.requests[-1].unanswered
 
 
-def test_a_node_that_serves_nothing_gives_up_its_clearance_and_says_so_soon(
+def test_a_node_that_serves_nothing_gives_up_its_clearance_and_reports_it_soon(
     athens: Athens, caplog: pytest.LogCaptureFixture
 ) -> None:
     said = [request.without_clearance for request in athens.requests]
@@ -266,8 +264,8 @@ def test_a_node_that_serves_nothing_gives_up_its_clearance_and_says_so_soon(
     assert [athens.member.has_clearance(), athens.member.withheld] == [True, ""]
 
 
-def test_heartbeats_name_the_last_one_whose_answer_was_taken(athens: Athens) -> None:
-    """This is so on a new stream, too: answers on the former stream are ignored."""
+def test_a_heartbeat_names_the_last_heartbeat_whose_answer_has_come(athens: Athens) -> None:
+    """On a new stream, answers on the former one are ignored."""
     athens.run(BEAT)
     athens.elect(NEXT)
     athens.run(3 * BEAT)
@@ -276,8 +274,8 @@ def test_heartbeats_name_the_last_one_whose_answer_was_taken(athens: Athens) -> 
     assert said[1:] == [(sequence, sequence - 1) for sequence, _ in said[1:]]
 
 
-def test_a_controller_that_has_moved_registers_at_itself() -> None:
-    """Until the node is active, it names itself by its old address, which is in its table."""
+def test_a_controller_with_a_new_address_registers_at_itself() -> None:
+    """Until the controller is active, it knows itself only by the old address in its table."""
     athens = Athens(registered=False)
     athens.silent.add(OLD)
     athens.leader, athens.hint, athens.known = "nobody yet", OLD, OWN
@@ -288,15 +286,15 @@ def test_a_controller_that_has_moved_registers_at_itself() -> None:
     athens.end()
 
 
-def test_the_controller_s_own_node_needs_no_connection_to_itself(athens: Athens) -> None:
+def test_the_controllers_own_node_needs_no_connection_to_itself(athens: Athens) -> None:
     athens.silent.add(OWN)
     athens.elect(OWN)
     athens.run(5 * CLEARANCE)
     assert athens.member.has_clearance()
 
 
-def test_a_controller_that_has_just_begun_is_asked_again_soon(athens: Athens) -> None:
-    """That controller grants nothing before a quorum has confirmed that it leads."""
+def test_a_node_soon_asks_a_new_controller_again(athens: Athens) -> None:
+    """A new controller grants nothing before a quorum has confirmed that it leads."""
     athens.elect(NEXT)
     athens.grants = 0.0
     athens.run(0.05)
@@ -306,7 +304,7 @@ def test_a_controller_that_has_just_begun_is_asked_again_soon(athens: Athens) ->
     assert athens.member.has_clearance()
 
 
-def test_a_call_is_given_up_when_another_one_is_elected_and_its_outcome_is_open(athens: Athens) -> None:
+def test_the_outcome_of_a_call_is_unknown_once_another_controller_is_elected(athens: Athens) -> None:
     athens.silent.add(OLD)
     call = athens.call(athens.member.alter_isr(AlterIsrRequest(node_id="athens")))
     athens.run(0.3)
@@ -318,7 +316,7 @@ def test_a_call_is_given_up_when_another_one_is_elected_and_its_outcome_is_open(
     assert error.code is Code.OUTCOME_UNKNOWN
 
 
-def test_a_call_to_a_silent_one_ends_after_some_heartbeats(athens: Athens) -> None:
+def test_a_call_to_a_silent_controller_ends_after_some_heartbeats(athens: Athens) -> None:
     athens.silent.add(OLD)
     call = athens.call(athens.member.hand_over(HandOverRequest(node_id="athens")))
     athens.run(5 * BEAT + 0.01)
@@ -339,9 +337,7 @@ def test_a_node_that_is_the_controller_asks_itself_for_hand_overs_without_the_ne
     assert call.result() == Partition(id=1)
 
 
-def test_losing_the_controller_is_a_warning_and_finding_it_is_told(
-    athens: Athens, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_log_says_that_the_controller_was_lost_and_found(athens: Athens, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "minkad")
     athens.silent.add(OLD)
     athens.run(1.0)

@@ -1,4 +1,4 @@
-"""A node's answer to the rows that were sent to it, and the effects of the answer."""
+"""A node's answer to the rows that were sent to it, and the reports to the controller that follow."""
 
 import asyncio
 import random
@@ -18,7 +18,7 @@ def row(id_: int, leader: str, state: PartitionState.ValueType = ASSIGNED) -> Pa
 
 
 class Told:
-    """The outbox of node a, and a node that answers as the test says."""
+    """The outbox for node a, which answers as the test says."""
 
     def __init__(self, *rows: Partition, answer: Callable[[UpdateReplicasRequest], UpdateReplicasResponse]) -> None:
         self.rows = {row.id: row for row in rows}
@@ -42,7 +42,7 @@ class Told:
             while len(self.requests) < times:  # noqa: ASYNC110 - it sets no event
                 await asyncio.sleep(0.001)
         for _ in range(20):
-            await asyncio.sleep(0)  # the answers are dealt with
+            await asyncio.sleep(0)  # so that the outbox handles the answers
         self.outbox.close()
 
 
@@ -51,13 +51,13 @@ def hosts_all(request: UpdateReplicasRequest) -> UpdateReplicasResponse:
     return UpdateReplicasResponse(hosted_ids=[r.id for r in rows], hosted_epochs=[r.partition_epoch for r in rows])
 
 
-async def test_only_what_makes_a_partition_online_is_reported() -> None:
+async def test_only_answers_that_make_a_partition_online_are_reported() -> None:
     told = Told(row(1, "a"), row(2, "b"), row(3, "a", ONLINE), answer=hosts_all)
     await told.tell()
     assert told.reports == [ReportReplicas("a", [(1, 3)], [])]
 
 
-async def test_an_answer_of_followers_alone_leads_to_no_report() -> None:
+async def test_an_answer_about_followers_only_is_not_reported() -> None:
     told = Told(*(row(id_, "b") for id_ in range(2 * ROWS_A_REQUEST)), answer=hosts_all)
     await told.tell(times=2)
     assert told.reports == []
@@ -70,7 +70,7 @@ async def test_an_answer_to_an_older_row_confirms_nothing() -> None:
     assert told.reports == []
 
 
-async def test_what_failed_is_sent_again_and_what_was_deleted_is_reported() -> None:
+async def test_failed_rows_are_sent_again_and_deleted_copies_are_reported() -> None:
     def answer(request: UpdateReplicasRequest) -> UpdateReplicasResponse:
         response = UpdateReplicasResponse()
         if len(told.requests) == 1:
@@ -98,8 +98,8 @@ async def rounds_until_told(*rows: Partition) -> int:
     return rounds
 
 
-async def test_who_is_to_lead_is_told_before_pieces_of_long_work_have_their_turn() -> None:
-    """Clients wait until the new leader knows its role. Many rows are long work, too, whatever they contain."""
+async def test_a_new_leader_is_told_before_pieces_of_long_work_have_their_turn() -> None:
+    """Clients wait until the new leader knows its role. Many rows are themselves long work, whatever they contain."""
     assert await rounds_until_told(row(1, "a")) < ROUNDS
     assert await rounds_until_told(row(1, "b")) >= ROUNDS
     assert await rounds_until_told(*(row(id_, "a") for id_ in range(5))) >= ROUNDS

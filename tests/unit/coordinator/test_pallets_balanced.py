@@ -16,7 +16,7 @@ from tests.unit.core.duty_world import DutyWorld
 
 
 class Controller:
-    """A controller that decides by a state, and only notes the operations that should begin."""
+    """A controller that decides by a state, and only notes the operations that it would begin."""
 
     def __init__(self, state: State) -> None:
         self.decided = state
@@ -50,8 +50,8 @@ def shard_control_of(controller: Controller) -> ShardControl:
     return ShardControl(controller, ShardSettings(), unconfirmed_since=0.0, tick=0.05, now=now, in_thread=at_once)
 
 
-async def test_a_pallet_is_balanced_again_when_a_node_is_drained_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No duty or shard of the pallet has changed: only the node's row says that its shard may have duties again."""
+async def test_a_pallet_is_balanced_again_when_the_drain_of_a_node_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No duty or shard of the pallet changes: only the node's row says that its shard may have duties again."""
     monkeypatch.setattr(shard_control, "BALANCE_INTERVAL_S", 0.001)
     monkeypatch.setattr(shard_control, "SETTLED_S", 0.002)
     world = DutyWorld()
@@ -75,8 +75,8 @@ async def test_a_pallet_is_balanced_again_when_a_node_is_drained_no_more(monkeyp
     assert {move.target for move in command.plan.moves} == {"s2"}
 
 
-async def test_a_deleted_pallet_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pallet that is created under the same name is balanced like a new one."""
+async def test_the_balancing_of_a_deleted_pallet_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pallet that is later created under the same name is balanced like a new one."""
     monkeypatch.setattr(shard_control, "BALANCE_INTERVAL_S", 0.001)
     monkeypatch.setattr(shard_control, "SETTLED_S", 0.002)
     world = DutyWorld()

@@ -1,4 +1,4 @@
-"""Other tasks get a turn while commands are applied."""
+"""The end of a piece of work: commands are applied in pieces, and other tasks get a turn in between."""
 
 from minkad.coordinator.piece import LEAST_BYTES, PAUSE_S, PIECE_BYTES, PIECE_S, Piece
 
@@ -12,7 +12,7 @@ class Clock:
         return self.now
 
 
-def test_a_piece_has_enough_bytes_and_takes_enough_time() -> None:
+def test_a_piece_ends_after_enough_bytes_and_enough_time() -> None:
     clock = Clock()
     piece = Piece(clock, PIECE_S)
     for _ in range(2):
@@ -26,7 +26,7 @@ def test_a_piece_has_enough_bytes_and_takes_enough_time() -> None:
         piece.begin()
 
 
-def test_small_commands_count_as_more() -> None:
+def test_small_commands_count_as_more_than_their_bytes() -> None:
     piece = Piece(Clock(), 0.0)
     for _ in range(PIECE_BYTES // LEAST_BYTES):
         assert not piece.is_over()
@@ -34,7 +34,7 @@ def test_small_commands_count_as_more() -> None:
     assert piece.is_over()
 
 
-def test_after_a_pause_a_piece_begins() -> None:
+def test_a_new_piece_begins_after_a_pause() -> None:
     clock = Clock()
     piece = Piece(clock, 0.0)
     for pause, is_over in ((PAUSE_S / 2, True), (PAUSE_S, False)):

@@ -1,6 +1,4 @@
-"""Commands over thousands of rows: the loop gets turns in between, and another controller can continue after each
-piece.
-"""
+"""Commands over thousands of rows: other tasks get turns, and another controller can continue after each piece."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -23,7 +21,7 @@ ONLINE = PartitionState.PARTITION_STATE_ONLINE
 
 
 class Watched(Harness):
-    """Counts the turns of the loop, and keeps the proposals and the messages to nodes."""
+    """A harness that counts the turns of the loop, and keeps the proposals and the messages to nodes."""
 
     def __init__(self, state: State | None = None) -> None:
         self.proposed: list[list[RecordBatch]] = []
@@ -52,7 +50,7 @@ def rows_in(batch: RecordBatch) -> int:
 
 
 async def test_heartbeats_are_answered_while_a_large_keyspace_is_created() -> None:
-    """The command is proposed as a whole, so all or nothing, and is applied piece by piece."""
+    """The command is one proposal, so it is recorded as a whole or not at all; it is applied piece by piece."""
     h = Watched()
     await h.begin("a", "b", "c", replicas=3)
     answered = 0
@@ -84,7 +82,7 @@ def test_a_keyspace_is_not_seen_before_it_has_all_its_partitions() -> None:
     assert [row.slot for row in table.partitions] == list(range(MANY))
 
 
-async def test_who_gave_up_waiting_has_asked_for_nothing() -> None:
+async def test_a_command_whose_caller_gave_up_before_its_turn_is_not_proposed() -> None:
     h = Watched()
     await h.begin("a", "b", "c", replicas=3)
     async with h.controller._turn:
@@ -98,7 +96,7 @@ async def test_who_gave_up_waiting_has_asked_for_nothing() -> None:
     h.controller.close()
 
 
-async def test_what_a_controller_that_is_over_was_asked_is_dropped() -> None:
+async def test_a_waiting_command_is_refused_when_the_controller_ends() -> None:
     h = Watched()
     await h.begin("a", "b", "c", replicas=3)
     async with h.controller._turn:
@@ -112,7 +110,7 @@ async def test_what_a_controller_that_is_over_was_asked_is_dropped() -> None:
     assert len(h.proposed) == proposed
 
 
-async def test_a_node_that_was_failed_wrongly_is_told_only_what_has_changed() -> None:
+async def test_a_wrongly_failed_node_gets_only_the_rows_that_have_changed() -> None:
     h = Watched()
     await h.begin("a", "b", "c", replicas=3)
     await h.controller.submit(CreateKeyspace("large", MANY, MURMUR3, 3))
@@ -128,9 +126,7 @@ async def test_a_node_that_was_failed_wrongly_is_told_only_what_has_changed() ->
 
 
 async def prefixes(c: Controller, command: Command, go_on: Callable[[State], Awaitable[None]]) -> int:
-    """Let the controller die after each number of the command's records, and continue from there; returns the number of
-    records.
-    """
+    """After each of the command's records, let the controller die and its successor go on; returns their number."""
     snapshot = c.state.to_snapshot()
     count = len(list(_applied(State.from_snapshot(snapshot), command, 10**9)))
     for length in range(count + 1):
@@ -152,7 +148,7 @@ def _applied(state: State, command: Command, count: int) -> list[None]:
 
 @pytest.mark.parametrize("durability", [Durability.DURABILITY_SYNC, Durability.DURABILITY_ASYNC])
 @pytest.mark.parametrize("replicas", [1, 3])
-async def test_the_next_controller_goes_on_from_each_piece(replicas: int, durability: Durability.ValueType) -> None:
+async def test_the_next_controller_can_go_on_after_any_piece(replicas: int, durability: Durability.ValueType) -> None:
     c = Controller()
     c.register("a", "b", "c")
     c.run(CreateKeyspace("large", MANY, MURMUR3, replicas, durability=durability))

@@ -1,4 +1,4 @@
-"""A node that looks for the active controller at several addresses hears the controller's own verdict."""
+"""A node asks several addresses for the active controller, and reports the controller's own verdict."""
 
 from typing import TYPE_CHECKING, cast
 
@@ -16,13 +16,13 @@ FOLLOWER, CONTROLLER, DEAD = "byzantium:7400", "cyrene:7400", "delphi:7400"
 
 
 class Controllers:
-    """A follower that names the controller, the controller with its verdict, and a missing node."""
+    """A follower that names the controller, the controller with its verdict, and an address without a node."""
 
     def __init__(self, verdict: Code) -> None:
         self.verdict = verdict
 
     async def register(self, address: str, request: RegisterRequest, timeout: float) -> RegisterResponse:
-        """Coordinator.Register."""
+        """Answer as Coordinator.Register does."""
         if address == FOLLOWER:
             raise MinkaError(Code.NOT_CONTROLLER, "it is another", leader="cyrene", leader_address=CONTROLLER)
         if address == DEAD:
@@ -31,7 +31,7 @@ class Controllers:
 
 
 @pytest.mark.parametrize("verdict", [Code.NOT_REGISTERED, Code.NODE_REMOVED, Code.WRONG_DATA_DIRECTORY])
-async def test_the_verdict_counts_whoever_is_asked_after_it(verdict: Code) -> None:
+async def test_the_controllers_verdict_counts_although_a_missing_node_is_asked_after_it(verdict: Code) -> None:
     stub = cast("ControllerStub", Controllers(verdict))
     with pytest.raises(MinkaError) as error:
         await register_patiently(stub, [FOLLOWER, DEAD], RegisterRequest(node=Node(id="athens")), 0.0, 1.0, lambda: 0.0)

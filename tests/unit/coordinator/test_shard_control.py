@@ -30,7 +30,7 @@ class Harness:
     """The parts of an active controller that matter here."""
 
     def __init__(self, *, unconfirmed: float = 10.0) -> None:
-        """`unconfirmed`: the seconds for which nobody has confirmed a former controller."""
+        """`unconfirmed`: the seconds since a former controller was last confirmed."""
         self.clock = FakeClock()
         self.decided = State()
         self.decided.duties.put_shard(Shard(name="s1", incarnation="a", state=ShardState.SHARD_STATE_LIVE))
@@ -69,16 +69,16 @@ class Harness:
                 await self.recorded.wait()
 
     async def begin(self, command: Command) -> Operation | None:
-        """Fail: no test asks for it."""
+        """Fail, since these tests begin no operation."""
         raise AssertionError(command)
 
     def beat(self, incarnation: str = "a") -> Any:
-        """The answer to a heartbeat of the shard."""
+        """Send a heartbeat of the shard; returns the answer."""
         sign = ShardSign(shard="s1", incarnation=incarnation, sequence=1)
         return self.control.heartbeats(ShardHeartbeatsRequest(signs=[sign]))
 
     def pass_time(self, seconds: float, *, confirmed: bool = True) -> None:
-        """Let time pass in ticks, so that the judge doesn't stop. In each tick a quorum confirms the leadership."""
+        """Let time pass in ticks; in each, a quorum confirms the leadership unless `confirmed` is false."""
         end = self.clock.now + seconds
         while self.clock.now < end - 1e-9:
             self.clock.now = min(end, self.clock.now + 0.05)
@@ -104,7 +104,7 @@ async def h() -> AsyncIterator[Harness]:
     harness.control.close()
 
 
-async def test_a_grant_ends_with_the_last_confirmation(h: Harness) -> None:
+async def test_a_grant_is_counted_from_the_last_confirmation(h: Harness) -> None:
     assert h.beat().clearance_ms == 3000
     h.clock.now += 1.0
     assert h.beat().clearance_ms == 2000
@@ -112,7 +112,7 @@ async def test_a_grant_ends_with_the_last_confirmation(h: Harness) -> None:
     assert h.beat().clearance_ms == 0
 
 
-async def test_another_process_is_refused(h: Harness) -> None:
+async def test_the_heartbeat_of_another_process_is_refused(h: Harness) -> None:
     answer = h.beat("b")
     assert list(answer.refused) == ["s1"]
 
@@ -150,7 +150,7 @@ async def test_a_shard_gets_no_clearance_while_its_failure_is_recorded(h: Harnes
     h.recorded.set()
 
 
-async def test_no_shard_is_failed_while_many_nodes_are_silent_or_nobody_confirms(h: Harness) -> None:
+async def test_no_shard_is_failed_while_many_nodes_are_silent_or_no_quorum_confirms(h: Harness) -> None:
     h.beat()
     h.nodes_are_silent = True
     h.pass_time(10)
@@ -160,7 +160,7 @@ async def test_no_shard_is_failed_while_many_nodes_are_silent_or_nobody_confirms
     assert not h.failed()
 
 
-async def test_a_late_heartbeat_is_a_flap(h: Harness) -> None:
+async def test_a_late_heartbeat_counts_as_a_flap(h: Harness) -> None:
     h.beat()
     h.pass_time(2.0)
     h.beat()
@@ -171,7 +171,7 @@ async def test_a_late_heartbeat_is_a_flap(h: Harness) -> None:
 
 
 @pytest.mark.parametrize(("unconfirmed", "waits"), [(0.0, 3.3), (1.0, 2.3), (2.0, 2.0), (10.0, 2.0)])
-async def test_a_new_controller_waits_for_what_former_ones_granted_and_for_shards_to_find_it(
+async def test_a_new_controller_waits_for_former_grants_to_end_and_for_shards_to_find_it(
     unconfirmed: float, waits: float
 ) -> None:
     """A grant ends 3 s after the last confirmation, by a clock that may run 1.1 times as fast as another."""
@@ -195,7 +195,7 @@ async def test_a_shard_that_a_new_controller_has_heard_has_the_whole_timeout(h: 
 
 
 @pytest.mark.parametrize("heard", [True, False])
-async def test_a_verdict_says_who_was_never_heard(h: Harness, heard: bool) -> None:
+async def test_a_verdict_names_the_shards_that_were_never_heard(h: Harness, heard: bool) -> None:
     if heard:
         h.beat()
     h.pass_time(12.0)

@@ -1,4 +1,4 @@
-"""Changes of the table update the counts, in whichever way the changes have come to the node."""
+"""A node's counts follow the changes of the table, in whichever way the changes have come."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -52,7 +52,7 @@ class World:
 
 @pytest.fixture
 def put(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The partitions whose rows are counted, one after the other."""
+    """The partitions whose rows have been counted, in order."""
     seen: list[int] = []
     whole = TableCounts.put
 
@@ -64,7 +64,7 @@ def put(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
-async def test_a_question_costs_what_has_changed(put: list[int]) -> None:
+async def test_a_summary_counts_only_the_rows_that_have_changed(put: list[int]) -> None:
     world = World(1000)
     assert (await world.counting.summary(())).partitions == 1000
     assert len(put) == 1000
@@ -77,7 +77,7 @@ async def test_a_question_costs_what_has_changed(put: list[int]) -> None:
     assert (summary.under_replicated, [one.leads for one in summary.nodes]) == (1, [499, 500, 1])
 
 
-async def test_no_turn_has_more_than_a_piece(monkeypatch: pytest.MonkeyPatch, put: list[int]) -> None:
+async def test_each_turn_counts_at_most_one_piece(monkeypatch: pytest.MonkeyPatch, put: list[int]) -> None:
     turns: list[int] = []
 
     async def turn() -> None:
@@ -88,7 +88,7 @@ async def test_no_turn_has_more_than_a_piece(monkeypatch: pytest.MonkeyPatch, pu
     assert turns == [250, 500, 750, 1000]
 
 
-async def test_a_table_that_changes_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rows_that_change_during_a_count(monkeypatch: pytest.MonkeyPatch) -> None:
     world, left = World(1000), [1]
 
     async def turn() -> None:
@@ -100,7 +100,7 @@ async def test_a_table_that_changes_meanwhile(monkeypatch: pytest.MonkeyPatch) -
     assert (await world.counting.summary(())).under_min_insync == 1
 
 
-async def test_rows_that_went_while_nobody_remembers() -> None:
+async def test_rows_that_were_deleted_before_a_snapshot_was_restored() -> None:
     world = World(10)
     await world.counting.count()
     del world.state.partitions[3]
@@ -125,7 +125,7 @@ async def test_sizes_are_those_that_the_leaders_report() -> None:
     world = World(4)
     assert (await world.counting.summary(())).keyspaces[0].bytes == 0, "nobody reports to a node that is not active"
     reports = world.lead()
-    world.report(reports, "b", 1, 2, 3)  # it leads 1 and 3
+    world.report(reports, "b", 1, 2, 3)  # b leads 1 and 3
     world.report(reports, "a", 2, size=50)
     summary = await world.counting.summary(())
     assert (summary.keyspaces[0].keys, summary.keyspaces[0].bytes) == (25, 250)
@@ -140,7 +140,7 @@ async def test_sizes_are_those_that_the_leaders_report() -> None:
     assert (await world.counting.summary(())).keyspaces[0].bytes == 0, "another active controller has heard nothing yet"
 
 
-async def test_what_is_only_on_silent_nodes() -> None:
+async def test_partitions_that_are_only_on_silent_nodes() -> None:
     world = World(3)
     world.change(
         world.row(1, replicas="a", isr="a", leader="a"),
@@ -150,7 +150,7 @@ async def test_what_is_only_on_silent_nodes() -> None:
     assert [(await world.counting.summary(silent)).only_on_silent for silent in ("", "a", "ab", "c")] == [0, 1, 3, 0]
 
 
-async def test_partitions_of_which_the_leaders_copy_is_damaged() -> None:
+async def test_partitions_whose_leader_has_a_damaged_copy() -> None:
     world = World(4)
     reports = world.lead()
     world.change(world.row(1, replicas="b", isr="b", state=ASSIGNED), world.row(3, isr="bc"))
@@ -166,7 +166,7 @@ async def test_partitions_of_which_the_leaders_copy_is_damaged() -> None:
     assert (await world.counting.summary(())).unserved.unconfirmed == 0, "it is told as damaged"
 
 
-async def test_damaged_copies_are_none_that_could_lead() -> None:
+async def test_damaged_copies_do_not_count_as_copies_that_could_lead() -> None:
     world = World(4)
     reports = world.lead()
     world.state.nodes["a"] = Node(id="a", state=NodeState.NODE_STATE_FAILED)
@@ -181,7 +181,7 @@ async def test_damaged_copies_are_none_that_could_lead() -> None:
     assert (found.without_copy, {one.node_id: one.without_copy for one in found.nodes}) == (1, {"a": 1, "b": 0})
 
 
-async def test_a_leader_that_does_not_confirm_is_told_once_it_lasts() -> None:
+async def test_a_leader_that_does_not_confirm_is_reported_after_a_while() -> None:
     world = World(4)
     world.lead()
     world.change(world.row(1, state=ASSIGNED))
@@ -198,14 +198,14 @@ async def test_each_leader_has_its_own_time_to_confirm() -> None:
     world.lead()
     world.change(world.row(1, state=ASSIGNED, leader_epoch=1))
     await world.counting.count()
-    world.change(world.row(1, leader="c", state=ASSIGNED, leader_epoch=2))  # the first has confirmed, unseen here
+    world.change(world.row(1, leader="c", state=ASSIGNED, leader_epoch=2))  # the first one confirmed
     world.now = 10.0
     assert (await world.counting.summary(())).unserved.unconfirmed == 0
     world.now = 13.0
     assert list((await world.counting.summary(())).unserved.unconfirmed_by) == ["c"]
 
 
-async def test_a_new_active_controller_gives_leaders_their_time_to_confirm() -> None:
+async def test_a_new_active_controller_gives_leaders_the_whole_time_to_confirm() -> None:
     world = World(4)
     world.change(world.row(1, state=ASSIGNED))
     await world.counting.count()
@@ -214,7 +214,7 @@ async def test_a_new_active_controller_gives_leaders_their_time_to_confirm() -> 
     assert (await world.counting.summary(())).unserved.unconfirmed == 0
 
 
-async def test_a_partition_without_a_first_leader_waits_for_none_to_confirm() -> None:
+async def test_a_partition_that_never_had_a_leader_does_not_count_as_unconfirmed() -> None:
     world = World(4)
     world.lead()
     new = PartitionState.PARTITION_STATE_NEW
@@ -224,7 +224,7 @@ async def test_a_partition_without_a_first_leader_waits_for_none_to_confirm() ->
     assert (await world.counting.summary(())).unserved.unconfirmed == 0
 
 
-async def test_offline_partitions_without_a_copy_that_could_lead() -> None:
+async def test_offline_partitions_without_any_copy_that_could_lead() -> None:
     world = World(4)
     world.lead()
     for name in "ab":

@@ -1,4 +1,4 @@
-"""Duties and shards for the tests of balancers."""
+"""Duties and shards for the tests of the balancers."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -11,17 +11,17 @@ NAMES = tuple("abcdefgh")
 
 
 def duties_of(weights: Iterable[int], shard: str = "", first: int = 0) -> list[PlacedDuty]:
-    """One duty of each weight, the first one the oldest."""
+    """Make a duty for each weight; the first one is the oldest."""
     return [PlacedDuty(n, f"feeds/{n}", weight, n, shard) for n, weight in enumerate(weights, first)]
 
 
 def shards_of(**capacities: int | None) -> list[ShardRoom]:
-    """Shards by name."""
+    """Make shards with these names and capacities."""
     return [ShardRoom(name, capacity) for name, capacity in capacities.items()]
 
 
 def applied(duties: Sequence[PlacedDuty], plan: DutyPlan) -> list[PlacedDuty]:
-    """The duties once the plan is carried out; checks that each move begins where its duty is."""
+    """The duties after the plan's moves. Checks that each move begins at the shard that has its duty."""
     moves = {move.number: move for move in plan.moves}
     assert len(moves) == len(plan.moves)
     for duty in duties:
@@ -30,7 +30,7 @@ def applied(duties: Sequence[PlacedDuty], plan: DutyPlan) -> list[PlacedDuty]:
 
 
 def weights(duties: Iterable[PlacedDuty], shards: Iterable[ShardRoom]) -> dict[str, int]:
-    """The total weight of each shard's duties."""
+    """By shard, the total weight of its duties."""
     found = {shard.name: 0 for shard in shards}
     for duty in duties:
         if duty.shard in found:
@@ -39,12 +39,12 @@ def weights(duties: Iterable[PlacedDuty], shards: Iterable[ShardRoom]) -> dict[s
 
 
 def counts(duties: Iterable[PlacedDuty], shards: Iterable[ShardRoom]) -> dict[str, int]:
-    """The number of duties that each shard has."""
+    """By shard, the number of its duties."""
     return weights((replace(duty, weight=1) for duty in duties), shards)
 
 
 def loaded(duties: Sequence[PlacedDuty], shards: Sequence[ShardRoom]) -> list[ShardRoom]:
-    """The shards with the totals of their duties, as `place` expects them."""
+    """The shards, each with the totals of its duties, as `place` expects."""
     weight, count = weights(duties, shards), counts(duties, shards)
     return [replace(shard, weight=weight[shard.name], count=count[shard.name]) for shard in shards]
 
@@ -61,7 +61,7 @@ settings_of: st.SearchStrategy[BalancerSettings] = st.builds(
 
 @st.composite
 def plain(draw: st.DrawFn, heaviest: int = 50) -> tuple[list[PlacedDuty], list[ShardRoom]]:
-    """Duties anywhere, all of them movable, and shards that each have room for all of them."""
+    """Cases of duties that may all move, on any shards, each with room for all of them."""
     found = draw(st.lists(st.integers(1, heaviest), max_size=60))
     names = draw(st.sampled_from([NAMES[:n] for n in range(1, 8)]))
     places = draw(st.lists(st.sampled_from(["", "gone", *names]), min_size=len(found), max_size=len(found)))
@@ -73,7 +73,7 @@ def plain(draw: st.DrawFn, heaviest: int = 50) -> tuple[list[PlacedDuty], list[S
 
 @st.composite
 def anything(draw: st.DrawFn) -> tuple[list[PlacedDuty], list[ShardRoom]]:
-    """Duties that are fixed, pinned or quarantined; shards that leave, that are too small, or that take none."""
+    """Cases with fixed, pinned or quarantined duties, and with shards that leave, are too small, or take none."""
     names = draw(st.sampled_from([NAMES[:n] for n in range(6)]))
     shard = st.sampled_from(["", "gone", *names])
     rows = draw(

@@ -1,4 +1,4 @@
-"""A controller's state with shards that do what the rows tell them, without a network or a clock."""
+"""A controller's state, and shards that do what its rows tell them, without a network or a clock."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -29,12 +29,12 @@ from minkad.core.state import DutyState, State
 _A = AssignmentState
 CAPS = MigrationCaps(per_node=1, cluster=1)
 TEN = [f"d{number}" for number in range(10)]  # ids of duties
-PIECES = 1000  # steps within which all consequences must be done
+PIECES = 1000  # steps after which `follow` and `settle` fail
 
 
 @dataclass
 class Process:
-    """A shard's process, which holds duties by number, each at an epoch."""
+    """A shard's process, and the duties that it holds: by number, the epoch."""
 
     name: str
     incarnation: str
@@ -42,7 +42,7 @@ class Process:
 
 
 class DutyWorld:
-    """The state, through which every record goes. `now_ms` moves only when a test says so."""
+    """The tables of duties, and shards' processes. Every record passes `apply`. Only a test moves `now_ms`."""
 
     def __init__(self) -> None:
         self.state = State()
@@ -60,7 +60,7 @@ class DutyWorld:
         return self.state.duties
 
     def do(self, command: Command) -> None:
-        """Decide and apply. Raises MinkaError."""
+        """Decide a command, and apply its records. Raises MinkaError."""
         for record in decide(self.state, command, self.now_ms):
             self.apply(record)
 
@@ -69,12 +69,12 @@ class DutyWorld:
         self.state.apply(record)
 
     def look(self) -> list[Record]:
-        """The records about duties that the controller would now make automatically."""
+        """The records about duties that the controller would now propose without a command."""
         return self.distributor.next_facts(self.state, self.now_ms)
 
     def follow(self) -> None:
-        """Let the controller do its automatic work until nothing is left. Waits for shards that have joined."""
-        gathered_at = -1  # the revision at which the wait ended
+        """Let the controller do its automatic work, including its wait for more shards, until nothing is left."""
+        gathered_at = -1  # the revision at which the wait for shards ended
         for _ in range(PIECES):
             facts = self.distributor.next_facts(self.state, self.now_ms)
             facts = facts or self._scheduler.next_steps(self.state, CAPS, self.now_ms)
@@ -88,7 +88,7 @@ class DutyWorld:
         raise AssertionError("the controller comes to no end")
 
     def settle(self) -> None:
-        """Like `follow`, while the processes do what they are told, until nothing else happens."""
+        """Like `follow`, but processes do what the rows tell them, until nothing changes any more."""
         for _ in range(PIECES):
             self.follow()
             worked = [self.work(process) for process in list(self.processes.values())]
@@ -126,7 +126,7 @@ class DutyWorld:
         self.do(ChangeDuties([DutyChange(pin=pin)]))
 
     def rebalance(self, pallet: str) -> int:
-        """Begin the moves that the balancer wants; returns their number."""
+        """Begin the moves that the balancer proposes; returns their number."""
         plan = plan_rebalance(self.state, PlanRebalanceRequest(pallet=pallet), self.now_ms)
         if plan.moves:
             self.do(BalancePallet(plan))
@@ -144,7 +144,7 @@ class DutyWorld:
         node: str = "",
         grace_ms: int = 0,
     ) -> Process:
-        """Register a process."""
+        """Register a shard's process."""
         self._starts += 1
         process = Process(name, f"p{self._starts}")
         said = [PalletCapacity(pallet=pallet, capacity=capacity) for pallet in pallets]
@@ -156,16 +156,16 @@ class DutyWorld:
         return process
 
     def kill(self, name: str) -> None:
-        """End the process, and its clearance with it."""
+        """End the process as by a crash; its clearance ends, too."""
         del self.processes[name]
         self.do(FailShards({name: "no heartbeat"}))
 
     def leave(self, name: str) -> None:
-        """Stop the process gracefully: it ends when it has nothing left."""
+        """Stop the process gracefully: it ends when it has no duty left."""
         self.do(LeaveShard(name, self.processes[name].incarnation))
 
     def work(self, process: Process) -> bool:
-        """Do what the rows tell the process; returns True if that changed anything."""
+        """Let the process do what the rows tell it; returns True if anything changed."""
         report = ShardReport()
         for one in list(self.duties.on_shard.get(process.name, {}).values()):
             holding = Holding(duty=one.duty, epoch=one.epoch)
@@ -199,7 +199,7 @@ class DutyWorld:
         return self.duties.duties[number].synthetic
 
     def fail_to_attach(self, name: str, id_: str, pallet: str = "feeds", reason: str = "ValueError: no") -> None:
-        """Report that the delegate has raised too often."""
+        """Report that the delegate has raised for a duty as often as it may."""
         row, process = self.row(id_, pallet), self.processes[name]
         one = self.duties.assignment(row.number, name)
         assert one is not None
@@ -209,13 +209,13 @@ class DutyWorld:
         self.report(process, ShardReport(failed=[failed]))
 
     def release(self, name: str, id_: str, pallet: str = "feeds") -> None:
-        """Report that the process has released a duty, although it wasn't told to."""
+        """Report that the process has released a duty without being told to."""
         row, process = self.row(id_, pallet), self.processes[name]
         holding = Holding(duty=row.number, epoch=process.held.pop(row.number))
         self.report(process, ShardReport(released=[holding]))
 
     def finish(self, name: str, id_: str, pallet: str = "feeds") -> None:
-        """Report that the delegate has ended a lazy duty."""
+        """Report that the delegate no longer names a lazy duty."""
         row, process = self.row(id_, pallet), self.processes[name]
         holding = Holding(duty=row.number, epoch=process.held.pop(row.number))
         self.report(process, ShardReport(finished=[holding]))
@@ -235,12 +235,12 @@ class DutyWorld:
         return row
 
     def where(self, id_: str, pallet: str = "feeds") -> str:
-        """The shard that has the duty; "" if none."""
+        """The shard that has the duty; "" if no shard has it."""
         holder = self.duties.holder(self.row(id_, pallet).number)
         return "" if holder is None else holder.shard
 
     def why_unplaced(self, id_: str, pallet: str = "feeds") -> str:
-        """The reason why no shard has the duty, for people."""
+        """The reason for which no shard has the duty, as people see it."""
         return describe_unplaced(self.state, self.distributor, self.row(id_, pallet), self.now_ms)
 
     def counts(self, pallet: str = "feeds") -> dict[str, int]:
@@ -248,7 +248,7 @@ class DutyWorld:
         return {name: self.duties.load(name, pallet).duties for name in sorted(self.processes)}
 
     def check_held_once(self) -> None:
-        """Check that no duty except synthetic ones is held by two processes."""
+        """Check that no two processes hold the same duty; synthetic ones are excepted."""
         holders: dict[int, str] = {}
         for process in self.processes.values():
             for number in process.held:
@@ -258,7 +258,7 @@ class DutyWorld:
                     holders[number] = process.name
 
     def check_tables(self) -> None:
-        """Check that the indexes equal those computed from the rows, and that a snapshot restores all of them."""
+        """Check that the indexes equal indexes computed from the rows, and that a snapshot restores all tables."""
         restored = State.from_snapshot(self.state.to_snapshot())
         assert restored == self.state
         for index in ("numbers", "deleting", "pinned", "suspected", "takes"):

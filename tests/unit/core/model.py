@@ -1,6 +1,4 @@
-"""The controller and its state alone: commands go in, and records are applied at once, as from a committed
-log.
-"""
+"""The controller and its state, without a network: commands go in, and their records are applied at once."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -41,7 +39,7 @@ def changed(partition: Partition, change: Callable[[Partition], None]) -> Partit
 
 
 def check_indexes(state: State) -> None:
-    """Check that the indexes by the rows' content find what a look at all rows finds."""
+    """Check that the indexes of the rows find the same rows as a look at all of them."""
     rows = state.partitions
     fresh = Partitions.of_encoded(rows.encoded())
     for row in state.tombstones.values():
@@ -76,14 +74,14 @@ class Controller:
         self._apply(RecordBatch(records=decide(self.state, command, self.now_ms)))
 
     def schedule(self) -> None:
-        """Let the controller do its own work until nothing is left."""
+        """Let the controller do its automatic work until nothing is left."""
         for _ in range(10_000):
             if not self.schedule_once():
                 return
         raise AssertionError("the controller never comes to rest")
 
     def schedule_once(self) -> bool:
-        """Let the controller do one batch of its own work; returns False if there is none."""
+        """Let the controller do one batch of its automatic work; returns False if there was none."""
         records = self._scheduler.next_steps(self.state, self.caps, self.now_ms, self.low_disks)
         self._apply(RecordBatch(records=records))
         return bool(records)
@@ -107,7 +105,7 @@ class Controller:
             yield from (NotifyNode(effect.node, id_) for id_ in ids)
 
     def replace_controller(self) -> None:
-        """Replace the controller with another one that has only the records, and continues the work."""
+        """Replace the controller with another one, which has only the state, and goes on with the work."""
         fresh = State()
         for batch in self.log:
             fresh.apply_batch(RecordBatch.FromString(batch))
@@ -136,13 +134,13 @@ class Controller:
             self.run(Register(node, holder_alive))
 
     def fail(self, *names: str) -> None:
-        """Fail the nodes one after the other, and let the leaders take each out of the in-sync sets."""
+        """Fail the nodes one after the other; after each, leaders take it out of their in-sync sets."""
         for name in names:
             self.run(FailNodes({name: "no heartbeat for 1.5 s"}))
             self.take_out_absent()
 
     def deliver(self, unreachable: Sequence[str] = ()) -> None:
-        """Send the nodes their rows and take their answers, until each node that is up knows all of its rows."""
+        """Deliver rows to nodes, and their answers, until each node that is up knows all its rows."""
 
         def reaches(effect: NotifyNode) -> bool:
             return effect.node not in unreachable and is_up(self.state.nodes.get(effect.node))
@@ -160,7 +158,7 @@ class Controller:
     # Leaders
 
     def alter_isr(self, row: Partition, isr: Sequence[str], eligible: Sequence[str] | None = None) -> None:
-        """Change the in-sync set, as the leader requests. `eligible`: by default, all that have everything."""
+        """Change the in-sync set, as its leader would. By default, all members with everything are `eligible`."""
         change = IsrChange(
             partition_id=row.id,
             leader_epoch=row.leader_epoch,
@@ -171,7 +169,7 @@ class Controller:
         self.run(AlterIsr(row.leader, [change]))
 
     def take_out_absent(self) -> None:
-        """Let leaders that are up remove nodes from their in-sync sets if the table says that these nodes are gone."""
+        """Let leaders that are up take those nodes out of their in-sync sets that the table says are gone."""
         for row in list(self.state.partitions.values()):
             left = [node for node in self.state.partitions[row.id].isr if is_up(self.state.nodes[node])]
             if row.leader and is_up(self.state.nodes[row.leader]) and len(left) < len(row.isr):
@@ -189,7 +187,7 @@ class Controller:
                 self.alter_isr(row, [*row.isr, *behind])
 
     def hand_over(self, partition_id: int) -> None:
-        """Hand over as the leader requests once its successor has everything."""
+        """Hand over, as the leader does once its successor has everything."""
         row = self.state.partitions[partition_id]
         self.run(HandOver(row.leader, row.id, row.partition_epoch, row.successor))
 
@@ -200,7 +198,7 @@ class Controller:
                 self.hand_over(row.id)
 
     def settle(self, unreachable: Sequence[str] = ()) -> None:
-        """Let everything happen that needs no person, while no node comes or goes."""
+        """Let everything happen that needs no person and no change of the nodes."""
         for _ in range(1_000):
             before = len(self.log)
             self.schedule()
@@ -217,7 +215,7 @@ class Controller:
     def keyspace(
         self, name: str, partitions: int, replicas: int = 1, min_insync: int = 0, **more: bool
     ) -> list[Partition]:
-        """Create a keyspace whose partitions are ONLINE."""
+        """Create a keyspace, and let its partitions become ONLINE."""
         durability = Durability.DURABILITY_ASYNC if more.get("volatile") else Durability.DURABILITY_SYNC
         murmur3, unclean = HashFunction.HASH_FUNCTION_MURMUR3, more.get("unclean", False)
         self.run(CreateKeyspace(name, partitions, murmur3, replicas, min_insync, durability, unclean))
@@ -240,12 +238,12 @@ class Controller:
         return plan_reassign(self.state, sizes or {}, request, self.now_ms)
 
     def begin(self, plan: Plan) -> int:
-        """Apply the plan; returns the operation's id. Nothing is scheduled yet."""
+        """Apply the plan; returns the operation's id. No migration has begun yet."""
         self.run(ApplyPlan(plan, "tester", "test"))
         return max(self.state.operations)
 
     def reassign(self, to: Sequence[str] = ()) -> int:
-        """Plan and apply; returns the operation's id. The migrations are not carried out yet."""
+        """Plan a reassignment, and apply the plan; returns the operation's id. The migrations have not ended yet."""
         operation = self.begin(self.plan(to))
         self.schedule()
         return operation
@@ -254,7 +252,7 @@ class Controller:
         return self.state.operations[operation_id]
 
     def counts(self) -> dict[str, int]:
-        """The number of partitions that each node leads."""
+        """By node, the number of partitions that it leads."""
         counts = dict.fromkeys(self.state.nodes, 0)
         for partition in self.state.partitions.values():
             if partition.leader:
@@ -263,7 +261,7 @@ class Controller:
 
 
 def led_by_others() -> Controller:
-    """Two nodes. Athens has come back, and byzantium leads the partitions whose preferred leader is athens."""
+    """Two nodes: athens was away, so byzantium leads also the partitions whose preferred leader is athens."""
     c = Controller()
     c.register("athens", "byzantium")
     c.keyspace("flights", 4, replicas=2)

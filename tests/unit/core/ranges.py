@@ -1,4 +1,4 @@
-"""Keyspaces by ranges, made, split and merged by a controller; leaders report what a test lets them report."""
+"""Helpers for keyspaces by ranges that a controller creates, splits and merges."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ NODES = ("athens", "byzantium", "cyrene")
 
 
 def by_ranges(c: Controller, points: Sequence[bytes] = (), replicas: int = 1, name: str = "authors") -> list[Partition]:
-    """A keyspace by ranges whose partitions are ONLINE, in order."""
+    """Create a keyspace by ranges; returns its rows, in the order of the ranges."""
     c.run(CreateKeyspace(name, 0, HashFunction.HASH_FUNCTION_UNSPECIFIED, replicas, split_points=points))
     c.deliver()
     return rows_of(c, name)
@@ -52,7 +52,7 @@ def merge(c: Controller, *keys: bytes, sizes: dict[int, int] | None = None) -> O
 
 
 def propose(c: Controller, row: Partition, key: bytes, *, node: str = "", generation: int = 0) -> Code | None:
-    """Propose a split as the leader does; returns the code of a refusal."""
+    """Propose a split as the partition's leader does; returns the code of the refusal, or None."""
     try:
         c.run(ProposeSplit(node or row.leader, row.id, generation or row.generation, key))
     except MinkaError as refusal:
@@ -61,7 +61,7 @@ def propose(c: Controller, row: Partition, key: bytes, *, node: str = "", genera
 
 
 def finish_merges(c: Controller) -> None:
-    """Let the leader of each merge report that one partition has everything of the other one."""
+    """Let the leader of each merge report that the left partition has everything of the right one."""
     for row in list(c.state.partitions.values()):
         right = c.state.partitions.get(row.merge_from)
         if right is not None and row.leader and row.leader == right.leader:

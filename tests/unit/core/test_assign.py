@@ -23,7 +23,7 @@ def test_leaders_and_replicas_are_spread_evenly(nodes: int, replicas: int, parti
 @given(
     sizes=st.lists(st.integers(1, 4), min_size=1, max_size=5), replicas=st.integers(1, 4), partitions=st.integers(1, 40)
 )
-def test_no_zone_is_shared_while_there_are_zones_enough(sizes: list[int], replicas: int, partitions: int) -> None:
+def test_a_zone_is_shared_only_if_there_are_too_few(sizes: list[int], replicas: int, partitions: int) -> None:
     nodes = [Node(id=f"z{z}n{i}", zone=f"z{z}") for z, size in enumerate(sizes) for i in range(size)]
     replicas = min(replicas, len(nodes))
     for placed in assign_replicas(nodes, partitions, replicas):
@@ -31,13 +31,13 @@ def test_no_zone_is_shared_while_there_are_zones_enough(sizes: list[int], replic
         assert len({n.split("n")[0] for n in placed}) == min(replicas, len(sizes))
 
 
-def test_equal_zones_get_equal_shares() -> None:
+def test_zones_of_equal_size_get_equal_shares() -> None:
     nodes = [Node(id=f"z{z}n{i}", zone=f"z{z}") for z in range(3) for i in range(2)]
     placed = assign_replicas(nodes, 60, 3)
     assert set(Counter(n for p in placed for n in p).values()) == {30}
     assert set(Counter(p[0] for p in placed).values()) == {10}
 
 
-def test_what_a_node_leads_is_followed_by_many() -> None:
+def test_many_nodes_follow_the_partitions_that_one_node_leads() -> None:
     placed = assign_replicas([Node(id=f"n{i:02}") for i in range(10)], 1000, 2)
     assert len({p[1] for p in placed if p[0] == "n00"}) >= 8

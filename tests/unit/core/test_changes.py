@@ -1,4 +1,4 @@
-"""The changes since a version turn that version's table into the present one."""
+"""The changes since a version: applied to the table of that version, they give the present table."""
 
 import pytest
 
@@ -12,9 +12,7 @@ from tests.unit.core.ranges import by_ranges, finish, merge, rows_of, split
 
 
 def busy_cluster() -> tuple[Controller, dict[int, PartitionTable]]:
-    """A cluster in which nodes come and go, and partitions are made, moved, split and merged; with its table at each
-    version.
-    """
+    """A cluster with a long history of nodes, splits, merges and moves; and its table at each version."""
     c = Controller()
     tables: dict[int, PartitionTable] = {}
 
@@ -42,7 +40,7 @@ def busy_cluster() -> tuple[Controller, dict[int, PartitionTable]]:
     return c, tables
 
 
-def test_of_every_version_there_was() -> None:
+def test_changes_since_any_version_give_the_present_table() -> None:
     c, tables = busy_cluster()
     now = c.state.table()
     assert len(tables) > 50
@@ -52,7 +50,7 @@ def test_of_every_version_there_was() -> None:
         assert with_changes(table, since) == now
 
 
-def test_a_clients_routes_are_those_of_the_whole_table() -> None:
+def test_a_client_that_applies_changes_routes_as_by_the_whole_table() -> None:
     c, tables = busy_cluster()
     keys = [b"%d" % number for number in range(200)] + [b"a", b"e", b"g", b"z"]
     whole = RoutingTable()
@@ -69,7 +67,7 @@ def test_a_clients_routes_are_those_of_the_whole_table() -> None:
                 assert one.route(one.place(key), [key]) == other.route(other.place(key), [key])
 
 
-def test_one_moved_partition_costs_its_row() -> None:
+def test_the_changes_after_one_move_are_one_row() -> None:
     c = Controller()
     c.register("athens", "byzantium")
     row = c.keyspace("flights", 1000)[0]
@@ -82,7 +80,7 @@ def test_one_moved_partition_costs_its_row() -> None:
     assert c.state.table_since(c.state.version) is not None
 
 
-def test_the_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_for_changes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changes, "KEPT_ROWS", 3)
     c = Controller()
     c.register("athens", "byzantium", "cyrene", "ephesus")
@@ -92,7 +90,7 @@ def test_the_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     ]  # fmt: skip
 
 
-def test_a_state_that_was_restored_remembers_nothing() -> None:
+def test_a_restored_state_remembers_no_changes() -> None:
     c, _ = busy_cluster()
     state = State.from_snapshot(c.state.to_snapshot())
     assert state.table_since(state.version - 1) is None

@@ -1,9 +1,9 @@
-"""The lease that lets a node serve."""
+"""A node's clearance: the lease that lets it serve."""
 
 from minkad.core.clearance import Clearance
 
 
-def test_since_when_there_is_none() -> None:
+def test_the_time_since_a_clearance_lapsed() -> None:
     clearance = Clearance()
     assert clearance.lapsed(100.0) is None, "there has never been a clearance"
     clearance.grant(10.0, 0.5)

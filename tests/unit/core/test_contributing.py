@@ -1,4 +1,4 @@
-"""The code shown in CONTRIBUTING.md works."""
+"""The code that CONTRIBUTING.md shows works."""
 
 import re
 import sys
@@ -18,7 +18,7 @@ _TEXT = Path(__file__).parents[3].joinpath("CONTRIBUTING.md").read_text("utf-8")
 
 
 def shown(path: str) -> str:
-    """The file that a diff makes."""
+    """The content of the file that the diff of this path makes."""
     (block,) = (block for block in re.findall(r"```diff\n(.*?)```", _TEXT, re.DOTALL) if f"+++ {path}\n" in block)
     return "".join(line[1:] for line in block.splitlines(keepends=True)[2:])
 
@@ -30,7 +30,7 @@ def module(name: str, source: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     return made
 
 
-def test_the_balancer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_balancer_of_the_example(monkeypatch: pytest.MonkeyPatch) -> None:
     source = shown("minkad/core/controller/leader_balancer.py")
     balancer = module("leader_balancer", source, monkeypatch).LeaderBalancer()
     c = led_by_others()
@@ -42,8 +42,8 @@ def test_the_balancer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert balancer.due(View(c.state, list, 160.0)) is None
 
 
-def test_the_kind_of_operation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The example uses the row of another kind, since its own row isn't in the proto."""
+def test_the_kind_of_operation_of_the_example(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The proto lacks the example's own field, so the test uses the field of another kind."""
     source = shown("minkad/core/controller/holds.py")
     for its_own, other in (
         ("HoldOperation", "DrainOperation"),

@@ -1,4 +1,4 @@
-"""Membership, assignment and migrations, decided without a network."""
+"""The controller's decisions about nodes, keyspaces and migrations, without a network."""
 
 import pytest
 
@@ -26,8 +26,8 @@ def refused(code: Code) -> pytest.RaisesExc[MinkaError]:
     return pytest.RaisesExc(MinkaError, check=lambda e: e.code is code)
 
 
-def test_nobody_takes_a_founders_raft_id() -> None:
-    """A node that is there first can register only after the founders are recorded."""
+def test_a_joining_node_takes_no_founders_raft_id() -> None:
+    """A node that comes before the founders can register only once they are recorded."""
     state = State()
     node = Node(id="cyrene", data_id="d", incarnation="1", address="cyrene:1")
     with refused(Code.NO_CONTROLLER):
@@ -41,7 +41,7 @@ def test_nobody_takes_a_founders_raft_id() -> None:
     assert {row.id: row.raft_id for row in state.nodes.values()} == {"athens": 1, "cyrene": 2}
 
 
-def test_no_partition_is_assigned_before_the_minimum_size() -> None:
+def test_no_partition_is_assigned_before_the_cluster_has_its_minimum_size() -> None:
     c = Controller(min_nodes=3)
     c.register("athens", "byzantium")
     with refused(Code.NOT_ENOUGH_NODES):
@@ -89,7 +89,7 @@ def test_a_second_process_cannot_take_a_live_node_id() -> None:
     assert c.state.nodes["athens"].incarnation == "2"
 
 
-def test_a_failed_node_takes_its_partitions_offline_and_back_with_a_new_leader_epoch() -> None:
+def test_the_partitions_of_a_failed_node_are_offline_until_it_is_back() -> None:
     c = Controller()
     c.register("athens", "byzantium")
     c.keyspace("flights", 4)
@@ -104,7 +104,7 @@ def test_a_failed_node_takes_its_partitions_offline_and_back_with_a_new_leader_e
     ] * 2
 
 
-def test_a_failed_node_comes_back_as_a_new_process_only() -> None:
+def test_a_failed_node_comes_back_only_as_a_new_process() -> None:
     c = Controller()
     c.register("athens")
     c.fail("athens")
@@ -115,7 +115,7 @@ def test_a_failed_node_comes_back_as_a_new_process_only() -> None:
 
 
 def test_an_older_copy_of_a_data_directory_is_refused() -> None:
-    """The copy is recognized by its number of starts; one process may register several times."""
+    """The number of starts tells that the copy is older. One process may register several times."""
     c = Controller()
 
     def register(incarnation: str, starts: int) -> None:
@@ -133,7 +133,7 @@ def test_an_older_copy_of_a_data_directory_is_refused() -> None:
 
 
 def test_a_member_registers_once_its_log_is_known_to_be_whole() -> None:
-    """Raft refuses an older copy of the log. That copy must not use up the number of the newest copy's next start."""
+    """Raft refuses an older copy of the log. Such a copy must not take the number of the newest copy's next start."""
     c = Controller()
     c.register("athens", incarnation="1")
     c.fail("athens")
@@ -149,7 +149,7 @@ def test_a_member_registers_once_its_log_is_known_to_be_whole() -> None:
     c.run(Register(moved, holder_alive=False, log_unchecked=True))
     assert c.state.nodes["athens"].address == "athens:2"
     moved.incarnation, moved.starts, moved.data_address = "4", 4, "athens:3"
-    with refused(Code.LOG_UNCHECKED):  # the leader asks for the data port, so it reaches the node
+    with refused(Code.LOG_UNCHECKED):  # its gRPC address is the same, so the leader can still check the log
         c.run(Register(moved, holder_alive=False, log_unchecked=True))
 
 
@@ -162,7 +162,7 @@ def test_leaving_counts_only_for_the_present_process() -> None:
     assert c.state.nodes["athens"].state == NodeState.NODE_STATE_LEFT
 
 
-def test_leaving_of_who_never_registered_changes_nothing() -> None:
+def test_leaving_without_a_registration_changes_nothing() -> None:
     """The node may be unknown, or a voter that has yet to register."""
     c = Controller()
     c.register("athens")
@@ -182,7 +182,7 @@ def four_nodes(caps: MigrationCaps | None = None) -> Controller:
     return c
 
 
-def test_a_reassign_moves_everything_the_plan_says_and_ends() -> None:
+def test_a_reassignment_makes_all_moves_of_its_plan_and_ends() -> None:
     c = four_nodes()
     operation = c.reassign()
     while c.state.running_operations():
@@ -201,7 +201,7 @@ def test_a_reassign_moves_everything_the_plan_says_and_ends() -> None:
     assert all(len(p.replicas) == 1 and not p.removing_replicas for p in c.state.partitions.values())
 
 
-def test_a_hand_over_at_an_old_epoch_is_refused_and_a_repeated_one_is_not() -> None:
+def test_a_hand_over_at_an_old_epoch_is_refused_but_a_repetition_is_accepted() -> None:
     c = four_nodes(MigrationCaps(per_node=1, cluster=1))
     c.reassign()
     c.catch_up()
@@ -221,7 +221,7 @@ def test_a_hand_over_at_an_old_epoch_is_refused_and_a_repeated_one_is_not() -> N
 
 
 @pytest.mark.parametrize("gone", ["athens", "ephesus"])
-def test_a_migration_waits_for_a_node_that_fails_while_it_copies_and_goes_on_when_it_is_back(gone: str) -> None:
+def test_a_migration_waits_for_its_failed_source_or_target(gone: str) -> None:
     c = four_nodes(MigrationCaps(per_node=30, cluster=30))
     operation = c.reassign()
     c.fail(gone)
@@ -239,7 +239,7 @@ def test_a_migration_waits_for_a_node_that_fails_while_it_copies_and_goes_on_whe
 
 
 @pytest.mark.parametrize("gone", ["athens", "ephesus"])
-def test_the_operation_ends_when_what_waits_for_a_failed_node_is_cancelled(gone: str) -> None:
+def test_the_operation_ends_when_migrations_that_wait_for_a_failed_node_are_cancelled(gone: str) -> None:
     c = four_nodes(MigrationCaps(per_node=30, cluster=30))
     operation = c.reassign()
     c.fail(gone)
@@ -291,7 +291,7 @@ def test_a_snapshot_restores_the_state() -> None:
     assert State.from_snapshot(b"") == State()
 
 
-def test_a_node_that_is_gone_for_good_is_removed_though_it_has_copies_to_delete() -> None:
+def test_a_drained_dead_node_can_be_removed_although_it_has_copies_to_delete() -> None:
     c = Controller()
     c.register("athens", "byzantium", "cyrene", "ephesus")
     c.keyspace("flights", 4, replicas=3)
@@ -309,7 +309,7 @@ def test_a_node_that_is_gone_for_good_is_removed_though_it_has_copies_to_delete(
     assert State.from_snapshot(c.state.to_snapshot()).to_snapshot() == c.state.to_snapshot()
 
 
-def test_a_node_is_removed_only_when_it_is_gone_and_empty_and_never_comes_back() -> None:
+def test_only_an_empty_node_that_has_left_is_removed_and_for_ever() -> None:
     c = Controller()
     c.register("athens", "byzantium")
     with refused(Code.NODE_IN_USE):
@@ -326,7 +326,7 @@ def test_a_node_is_removed_only_when_it_is_gone_and_empty_and_never_comes_back()
     assert State.from_snapshot(c.state.to_snapshot()).to_snapshot() == c.state.to_snapshot()
 
 
-def test_a_keyspace_that_is_too_large_for_the_nodes_is_refused_with_the_figure_that_fits() -> None:
+def test_the_refusal_of_a_keyspace_that_is_too_large_says_how_many_partitions_fit() -> None:
     c = Controller()
     c.register("athens", "byzantium", "cyrene")
     c.run(CreateKeyspace("first", 4, HashFunction.HASH_FUNCTION_MURMUR3, 3, max_replicas_per_node=10))

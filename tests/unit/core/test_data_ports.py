@@ -1,4 +1,4 @@
-"""Data ports that count as dead, by the reports of the nodes that watch them."""
+"""Nodes watch each other's data ports; by their reports, the judge decides which ports are dead."""
 
 import pytest
 
@@ -32,7 +32,7 @@ class Judge:
         self.judge = DataPortJudge(GRACE)
 
     def say(self, accused: str, watchers: str, reason: str = "no answer") -> None:
-        """Let each of the watchers report all the accused for this reason, and no other node."""
+        """Let each of the watchers report for this reason that all the accused don't answer, and that all others do."""
         for watcher in watchers:
             self.judge.note(watcher, dict.fromkeys(accused, reason))
         self.judge.turn(self.table, self.now)
@@ -41,7 +41,7 @@ class Judge:
         return "".join(name for name in self.table if self.judge.withheld(name))
 
 
-def test_each_node_watches_itself_and_the_three_before_it() -> None:
+def test_each_node_watches_itself_and_the_three_nodes_before_it() -> None:
     assert watched("abcdef", "e") == "edcb"
     assert watched("abcdef", "b") == "bafe"
     assert watched("abc", "a") == "acb"
@@ -49,18 +49,18 @@ def test_each_node_watches_itself_and_the_three_before_it() -> None:
     assert watched("abc", "x") == "", "it is in no table yet"
 
 
-def test_each_node_watches_itself_and_three_others_watch_it() -> None:
+def test_each_node_is_watched_by_itself_and_three_others() -> None:
     names = "abcdefgh"
     for name in names:
         assert sum(name in watched(names, own) for own in names) == 4
 
 
-def test_failed_nodes_are_watched_as_well_and_nodes_that_left_are_not() -> None:
+def test_failed_nodes_are_watched_and_nodes_that_left_are_not() -> None:
     assert watched("abdf", "f", failed="ce", left="") == "fedcba"
     assert watched("abdf", "f", left="ce") == "fdba"
 
 
-def test_most_of_those_who_watch_a_port_judge_it() -> None:
+def test_a_port_is_dead_if_most_of_its_watchers_say_so() -> None:
     judge = Judge(nodes("abcde"))
     judge.say("a", "ab")
     assert judge.withheld() == "", "one of three others"
@@ -71,19 +71,19 @@ def test_most_of_those_who_watch_a_port_judge_it() -> None:
     )
 
 
-def test_a_node_that_does_not_reach_its_own_address_is_not_its_own_judge() -> None:
+def test_a_nodes_own_report_alone_does_not_make_its_port_dead() -> None:
     judge = Judge(nodes("abc"))
     judge.say("a", "a")
     assert judge.withheld() == ""
 
 
-def test_a_watcher_that_is_cut_off_judges_nobody() -> None:
+def test_the_reports_of_a_watcher_that_is_cut_off_do_not_count() -> None:
     judge = Judge(nodes("abcde"))
     judge.say("abcd", "e")
     assert judge.withheld() == ""
 
 
-def test_of_two_nodes_both_have_to_say_it() -> None:
+def test_in_a_cluster_of_two_a_port_is_dead_only_if_both_nodes_say_so() -> None:
     judge = Judge(nodes("ab"))
     judge.say("a", "b")
     assert judge.withheld() == ""
@@ -91,17 +91,15 @@ def test_of_two_nodes_both_have_to_say_it() -> None:
     assert judge.withheld() == "a"
 
 
-def test_a_watcher_that_is_gone_does_not_count() -> None:
+def test_the_report_of_a_failed_watcher_does_not_count() -> None:
     judge = Judge(nodes("abde", failed="c"))
     judge.say("a", "bc")
     assert judge.withheld() == ""
 
 
 @pytest.mark.parametrize(("names", "by", "silent"), [("abc", "b", ""), ("abc", "bc", "a"), ("ab", "b", "a")])
-def test_a_node_that_does_not_reach_its_own_address_is_not_failed_and_registered_in_turns(
-    names: str, by: str, silent: str
-) -> None:
-    """The node's own report, which is missing once it has failed, doesn't decide the judgement."""
+def test_the_verdict_on_a_port_is_the_same_after_its_node_has_failed(names: str, by: str, silent: str) -> None:
+    """The node's own report is missing then. If it counted, the node would fail and register in turns."""
     judge = Judge(nodes(names))
     judge.say("a", f"a{by}")
     assert judge.judge.unanswered("a") is not None if silent else judge.withheld() == ""
@@ -110,7 +108,7 @@ def test_a_node_that_does_not_reach_its_own_address_is_not_failed_and_registered
     assert judge.withheld() == silent
 
 
-def test_an_answer_ends_it() -> None:
+def test_a_port_that_answers_is_no_longer_dead() -> None:
     judge = Judge(nodes("abcde"))
     judge.say("a", "abcd")
     judge.say("", "abcd")
@@ -118,7 +116,7 @@ def test_an_answer_ends_it() -> None:
     assert judge.judge.unanswered("a") is None
 
 
-def test_while_most_of_the_cluster_is_silent_nobody_is_judged() -> None:
+def test_no_port_is_dead_while_most_ports_of_the_cluster_are_silent() -> None:
     judge = Judge(nodes("abcde"))
     judge.say("ab", "abcd")
     assert judge.withheld() == "ab"
@@ -127,7 +125,7 @@ def test_while_most_of_the_cluster_is_silent_nobody_is_judged() -> None:
     assert judge.judge.unanswered("c") is not None, "status names it nevertheless"
 
 
-def test_what_was_said_of_the_process_before_does_not_count() -> None:
+def test_reports_about_an_earlier_process_do_not_count() -> None:
     judge = Judge(nodes("abcde"))
     judge.judge.began("a", judge.now)
     judge.say("a", "abcd")
@@ -137,7 +135,7 @@ def test_what_was_said_of_the_process_before_does_not_count() -> None:
     assert judge.withheld() == "a"
 
 
-def test_it_is_known_since_when() -> None:
+def test_the_judge_knows_since_when_a_port_is_silent() -> None:
     judge = Judge(nodes("abcde"))
     judge.say("a", "abcd")
     judge.now += 3.0
@@ -147,8 +145,8 @@ def test_it_is_known_since_when() -> None:
     assert judge.now - found.since == 3.0
 
 
-def test_a_failed_node_stays_judged_by_the_others_until_it_answers() -> None:
-    """A failed node sends no heartbeats, so its last report doesn't count."""
+def test_the_port_of_a_failed_node_is_dead_until_it_answers_the_others() -> None:
+    """A failed node sends no heartbeats, so its own last report doesn't count."""
     table = nodes("bcde", failed="a")
     judge = Judge(table)
     judge.say("a", "bcd")
@@ -157,8 +155,8 @@ def test_a_failed_node_stays_judged_by_the_others_until_it_answers() -> None:
     assert judge.withheld() == ""
 
 
-def test_a_node_has_given_up_its_clearance_when_it_has_taken_all_answers_that_brought_one() -> None:
-    """A node's heartbeats don't wait for the answers to earlier ones: a clearance may still be on its way."""
+def test_a_node_has_given_up_its_clearance_once_it_has_seen_all_answers_with_grants() -> None:
+    """A node sends heartbeats without waiting for answers to earlier ones, so a grant may still be on its way."""
     judge = Judge(nodes("abcde"))
     judge.judge.granted_to(beat(7, 5, without=False))
     judge.say("a", "abcd")
@@ -170,7 +168,7 @@ def test_a_node_has_given_up_its_clearance_when_it_has_taken_all_answers_that_br
     assert judge.judge.has_given_up("a")
 
 
-def test_a_late_heartbeat_of_a_former_stream_hides_no_clearance_that_is_on_its_way() -> None:
+def test_a_late_heartbeat_of_a_former_stream_hides_no_grant_that_is_on_its_way() -> None:
     judge = Judge(nodes("abcde"))
     judge.judge.granted_to(beat(7, 5, without=False))
     judge.judge.granted_to(beat(3, 2, without=False))
@@ -179,7 +177,7 @@ def test_a_late_heartbeat_of_a_former_stream_hides_no_clearance_that_is_on_its_w
     assert not judge.judge.has_given_up("a")
 
 
-def test_what_was_granted_to_the_process_before_does_not_count() -> None:
+def test_grants_to_an_earlier_process_do_not_count() -> None:
     judge = Judge(nodes("abcde"))
     judge.judge.granted_to(beat(7, 5, without=False))
     judge.say("a", "abcd")

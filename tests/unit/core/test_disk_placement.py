@@ -33,13 +33,13 @@ def test_nothing_goes_to_a_node_whose_disk_is_low() -> None:
     assert "nothing goes to c: its disk is low" in plan.notes
 
 
-def test_no_more_goes_to_a_node_than_leaves_it_above_the_mark() -> None:
+def test_a_node_gets_only_as_many_replicas_as_leave_its_disk_above_the_mark() -> None:
     c = cluster()
     plan = plan_reassign(c.state, SIZES, PlanReassignRequest(), 1, {"c": disk(1250), "d": disk(5000)})
     assert sorted(move.target for move in plan.moves) == ["c", "c", "d", "d", "d"]
 
 
-def test_what_is_asked_for_is_refused_where_there_is_no_room() -> None:
+def test_a_plan_that_a_person_asks_for_is_refused_if_there_is_no_room() -> None:
     c = cluster()
     wanted = [AssignedReplicas(partition_id=id_, replicas=["c"]) for id_ in (1, 2, 3)]
     with pytest.raises(MinkaError, match="k/2 can't go to c") as refusal:
@@ -47,7 +47,7 @@ def test_what_is_asked_for_is_refused_where_there_is_no_room() -> None:
     assert refusal.value.code is Code.DISK_LOW
 
 
-def test_a_drained_node_is_emptied_to_where_there_is_room() -> None:
+def test_the_replicas_of_a_drained_node_go_to_nodes_with_room() -> None:
     c = cluster()
     disks = {"b": disk(900, low=True), "c": disk(1050), "d": disk(5000)}
     c.run(DrainNode("a", True, "tester", "", SIZES, 0, disks))
@@ -55,7 +55,7 @@ def test_a_drained_node_is_emptied_to_where_there_is_room() -> None:
     assert [m.target for m in migrations] == ["d"] * 6
 
 
-def test_a_new_keyspace_has_no_replica_where_the_disk_is_low() -> None:
+def test_a_new_keyspace_has_no_replica_on_a_low_disk() -> None:
     c = cluster()
 
     def create(name: str, replicas: int) -> None:
@@ -70,7 +70,7 @@ def test_a_new_keyspace_has_no_replica_where_the_disk_is_low() -> None:
     assert refusal.value.code is Code.NOT_ENOUGH_NODES
 
 
-def test_others_lead_than_those_whose_disks_are_low() -> None:
+def test_leaderships_move_away_from_nodes_with_low_disks() -> None:
     """A leadership moves if another replica in sync is on a disk that isn't low. The moves come to an end."""
     c = Controller()
     c.register("a", "b", "c")

@@ -1,6 +1,5 @@
-"""The controller's decisions about duties and shards. The shards here follow every instruction.
-
-Source: the Minka library in Java.
+"""The controller's decisions about duties and shards. The shards here follow every instruction. Source of the rules:
+the Minka library in Java.
 """
 
 import pytest
@@ -25,7 +24,7 @@ def world() -> DutyWorld:
 
 
 def refused(world: DutyWorld, command: ChangeDuties | ChangePallets) -> Code:
-    """The code with which the command is refused; nothing has changed."""
+    """The code with which the command is refused. Checks that the refusal changes nothing."""
     before = world.duties.revision
     with pytest.raises(MinkaError) as caught:
         world.do(command)
@@ -36,7 +35,7 @@ def refused(world: DutyWorld, command: ChangeDuties | ChangePallets) -> Code:
 # Clients
 
 
-def test_a_batch_is_all_or_nothing(world: DutyWorld) -> None:
+def test_a_batch_of_changes_is_decided_as_a_whole(world: DutyWorld) -> None:
     creates = [DutyChange(create=DutySpec(pallet="feeds", id=id_)) for id_ in ("a", "b")]
     unknown = DutyChange(update=DutySpec(pallet="feeds", id="c", weight=2))
     assert refused(world, ChangeDuties([*creates, unknown])) is Code.UNKNOWN_DUTY
@@ -57,12 +56,12 @@ def test_a_batch_is_all_or_nothing(world: DutyWorld) -> None:
         (DutyChange(), Code.INVALID_ARGUMENT),
     ],
 )
-def test_what_is_refused(world: DutyWorld, change: DutyChange, code: Code) -> None:
+def test_refused_changes(world: DutyWorld, change: DutyChange, code: Code) -> None:
     world.create("feeds", TEN)
     assert refused(world, ChangeDuties([change])) is code
 
 
-def test_versions(world: DutyWorld) -> None:
+def test_a_change_can_demand_a_version(world: DutyWorld) -> None:
     world.create("feeds", ["a"])
     update = DutySpec(pallet="feeds", id="a", weight=5)
     world.do(ChangeDuties([DutyChange(update=update, if_version=1)]))
@@ -70,7 +69,7 @@ def test_versions(world: DutyWorld) -> None:
     assert refused(world, ChangeDuties([DutyChange(update=update, if_version=1)])) is Code.VERSION_MISMATCH
 
 
-def test_what_is_asked_again_with_the_same_payload_is_done_once(world: DutyWorld) -> None:
+def test_a_repeated_change_with_the_same_payload_is_done_once(world: DutyWorld) -> None:
     create = ChangeDuties([DutyChange(create=DutySpec(pallet="feeds", id="a", payload_id=b"1" * 16, payload_bytes=3))])
     world.do(create)
     world.do(create)
@@ -113,8 +112,8 @@ def test_duties_are_placed_and_move_when_a_shard_joins(world: DutyWorld) -> None
     world.check_tables()
 
 
-def test_no_more_is_on_its_way_to_a_shard_than_the_pallet_says(world: DutyWorld) -> None:
-    """Duties that the shard was given but has yet to attach count."""
+def test_at_most_moves_per_shard_duties_are_on_their_way_to_a_shard(world: DutyWorld) -> None:
+    """Duties that the shard was told to attach count until they are attached."""
     world.change_pallet("feeds", moves_per_shard=2, balancer=Balancer(kind=BalancerKind.BALANCER_KIND_ROUND_ROBIN))
     source = world.join("s1")
     world.create("feeds", TEN)
@@ -152,7 +151,7 @@ def test_a_deleted_duty_is_gone_when_its_shard_has_released_it(world: DutyWorld)
     assert world.where("a") == "s1"
 
 
-def test_what_a_dead_shard_had_goes_to_others(world: DutyWorld) -> None:
+def test_the_duties_of_a_dead_shard_go_to_other_shards(world: DutyWorld) -> None:
     world.join("s1")
     world.join("s2")
     world.create("feeds", TEN)
@@ -163,7 +162,7 @@ def test_what_a_dead_shard_had_goes_to_others(world: DutyWorld) -> None:
     world.check_tables()
 
 
-def test_a_duty_that_a_delegate_cannot_attach_is_tried_elsewhere(world: DutyWorld) -> None:
+def test_a_duty_that_a_delegate_cannot_attach_is_tried_on_another_shard(world: DutyWorld) -> None:
     world.join("s1")
     world.join("s2")
     world.create("feeds", ["a"])
@@ -181,7 +180,7 @@ def test_a_duty_that_a_delegate_cannot_attach_is_tried_elsewhere(world: DutyWorl
     assert world.where("a") in ("s1", "s2")
 
 
-def test_another_version_of_the_application_may_try_again(world: DutyWorld) -> None:
+def test_a_failed_duty_is_tried_again_on_another_version_of_the_application(world: DutyWorld) -> None:
     world.join("s1")
     world.create("feeds", ["a"])
     world.settle()
@@ -201,7 +200,7 @@ def test_another_version_of_the_application_may_try_again(world: DutyWorld) -> N
     assert world.where("a") == "s1"
 
 
-def test_lazy_duties_end_when_they_are_reported_no_more(world: DutyWorld) -> None:
+def test_a_lazy_duty_ends_when_its_delegate_no_longer_reports_it(world: DutyWorld) -> None:
     world.join("s1")
     world.create("feeds", ["a"], lazy=True)
     world.create("feeds", ["b"])
@@ -214,7 +213,7 @@ def test_lazy_duties_end_when_they_are_reported_no_more(world: DutyWorld) -> Non
     assert world.duties.named("feeds", "b") is not None, "it isn't lazy"
 
 
-def test_what_a_person_has_placed_stays_there(world: DutyWorld) -> None:
+def test_a_pinned_duty_stays_on_its_shard(world: DutyWorld) -> None:
     world.join("s1")
     world.join("s2")
     world.create("feeds", TEN)
@@ -237,7 +236,7 @@ def test_what_a_person_has_placed_stays_there(world: DutyWorld) -> None:
     assert world.rebalance("feeds") == 5
 
 
-def test_what_a_person_assigns_elsewhere_goes_also_from_a_shard_that_gives_up_another_pallet(world: DutyWorld) -> None:
+def test_a_duty_pinned_elsewhere_leaves_a_shard_that_no_longer_takes_another_pallet(world: DutyWorld) -> None:
     world.pallet("mail")
     world.join("s1", pallets=("feeds", "mail"), grace_ms=60_000)
     world.create("mail", ["stays"], stationary=True)
@@ -255,8 +254,8 @@ def test_what_a_person_assigns_elsewhere_goes_also_from_a_shard_that_gives_up_an
 
 
 @pytest.mark.parametrize("is_forgotten", [False, True])
-def test_what_is_pinned_to_a_shard_that_is_gone_goes_elsewhere(world: DutyWorld, is_forgotten: bool) -> None:
-    """The duty goes elsewhere even if the shard that is gone has never taken the pallet."""
+def test_a_duty_pinned_to_a_shard_that_is_gone_goes_to_another(world: DutyWorld, is_forgotten: bool) -> None:
+    """The shard that is gone never took the duty's pallet."""
     world.join("s1")
     world.join("s2", pallets=("mail",))
     world.create("feeds", ["a"])
@@ -270,7 +269,7 @@ def test_what_is_pinned_to_a_shard_that_is_gone_goes_elsewhere(world: DutyWorld,
     assert world.where("a") == "s1"
 
 
-def test_what_does_not_fit_is_placed_as_soon_as_there_is_room() -> None:
+def test_duties_that_do_not_fit_are_placed_as_soon_as_there_is_room() -> None:
     world = DutyWorld()
     world.pallet("feeds")
     world.join("s1", capacity=6)
@@ -286,7 +285,7 @@ def test_what_does_not_fit_is_placed_as_soon_as_there_is_room() -> None:
 
 
 @pytest.mark.parametrize("is_seen", [False, True])
-def test_a_pallet_that_was_deleted_and_is_created_again_is_a_new_one(is_seen: bool) -> None:
+def test_a_pallet_created_again_under_the_same_name_is_a_new_one(is_seen: bool) -> None:
     """The old pallet's room and duties say nothing about the new pallet's."""
     world = DutyWorld()
     world.pallet("feeds")
@@ -311,7 +310,7 @@ def test_a_pallet_that_was_deleted_and_is_created_again_is_a_new_one(is_seen: bo
 # Shards
 
 
-def test_a_clean_stop_releases_first(world: DutyWorld) -> None:
+def test_a_shard_that_stops_cleanly_releases_its_duties_first(world: DutyWorld) -> None:
     world.join("s1")
     world.join("s2")
     world.create("feeds", TEN)
@@ -324,7 +323,7 @@ def test_a_clean_stop_releases_first(world: DutyWorld) -> None:
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_within_its_grace_a_shard_gets_its_duties_back(world: DutyWorld, is_clean: bool) -> None:
+def test_a_shard_that_is_back_within_its_grace_gets_its_duties_back(world: DutyWorld, is_clean: bool) -> None:
     world.join("s1", grace_ms=10_000)
     world.join("s2")
     world.create("feeds", TEN)
@@ -345,7 +344,7 @@ def test_within_its_grace_a_shard_gets_its_duties_back(world: DutyWorld, is_clea
     world.check_tables()
 
 
-def test_after_its_grace_others_get_them(world: DutyWorld) -> None:
+def test_after_a_shards_grace_other_shards_get_its_duties(world: DutyWorld) -> None:
     world.join("s1", grace_ms=10_000)
     world.join("s2")
     world.create("feeds", TEN)
@@ -357,14 +356,14 @@ def test_after_its_grace_others_get_them(world: DutyWorld) -> None:
     assert world.counts() == {"s2": 10}
 
 
-def test_a_name_is_one_process_s(world: DutyWorld) -> None:
+def test_a_live_shards_name_is_refused_to_another_process(world: DutyWorld) -> None:
     world.join("s1")
     with pytest.raises(MinkaError) as caught:
         world.join("s1")
     assert caught.value.code is Code.SHARD_NAME_TAKEN
 
 
-def test_who_crashes_again_and_again_is_quarantined_until_its_score_is_good(world: DutyWorld) -> None:
+def test_a_shard_that_crashes_repeatedly_is_quarantined_until_its_score_is_good(world: DutyWorld) -> None:
     world.join("s1")
     world.join("s2")
     world.create("feeds", TEN)
@@ -381,7 +380,7 @@ def test_who_crashes_again_and_again_is_quarantined_until_its_score_is_good(worl
     assert world.rebalance("feeds") == 5
 
 
-def test_whoever_flaps_again_and_again_is_emptied(world: DutyWorld) -> None:
+def test_a_shard_that_flaps_repeatedly_is_emptied(world: DutyWorld) -> None:
     flapping = world.join("s1")
     world.join("s2")
     world.create("feeds", TEN)
@@ -393,7 +392,7 @@ def test_whoever_flaps_again_and_again_is_emptied(world: DutyWorld) -> None:
     assert world.counts() == {"s1": 0, "s2": 10}
 
 
-def test_a_node_that_is_drained_is_left_by_its_shards(world: DutyWorld) -> None:
+def test_the_shards_of_a_drained_node_are_emptied(world: DutyWorld) -> None:
     world.state.nodes["athens"] = Node(id="athens", state=NodeState.NODE_STATE_LIVE)
     world.join("s1", node="athens")
     world.join("s2")
@@ -404,7 +403,7 @@ def test_a_node_that_is_drained_is_left_by_its_shards(world: DutyWorld) -> None:
     assert world.counts() == {"s1": 0, "s2": 10}
 
 
-def test_a_drained_shard_keeps_what_has_no_other_place() -> None:
+def test_a_drained_shard_keeps_duties_that_fit_nowhere_else() -> None:
     world = DutyWorld()
     world.pallet("feeds")
     world.state.nodes["athens"] = Node(id="athens", state=NodeState.NODE_STATE_LIVE)
@@ -443,7 +442,7 @@ def test_a_rolling_deploy_moves_each_duty_at_most_once(world: DutyWorld) -> None
     assert max(world.counts().values()) - min(world.counts().values()) <= 1
 
 
-def test_a_canary_gets_its_share(world: DutyWorld) -> None:
+def test_a_canary_gets_its_share_of_duties(world: DutyWorld) -> None:
     ids = [f"d{number}" for number in range(400)]
     for number in range(4):
         world.join(f"s{number}", version="1")
@@ -458,7 +457,7 @@ def test_a_canary_gets_its_share(world: DutyWorld) -> None:
     assert world.rebalance("feeds") == 0
 
 
-def test_a_target_that_dies_leaves_its_duties_where_they_are(world: DutyWorld) -> None:
+def test_a_move_whose_target_dies_leaves_the_duties_at_their_source(world: DutyWorld) -> None:
     world.join("s1")
     world.create("feeds", TEN)
     world.settle()
@@ -474,7 +473,7 @@ def test_a_target_that_dies_leaves_its_duties_where_they_are(world: DutyWorld) -
     world.check_tables()
 
 
-def test_leaving_again_is_nothing(world: DutyWorld) -> None:
+def test_leaving_a_second_time_changes_nothing(world: DutyWorld) -> None:
     process = world.join("s1")
     world.leave("s1")
     world.settle()
@@ -484,7 +483,7 @@ def test_leaving_again_is_nothing(world: DutyWorld) -> None:
 
 @pytest.mark.parametrize("grace_ms", [0, 10_000])
 @pytest.mark.parametrize("pieces", [1, 2])
-def test_the_next_controller_goes_on_where_a_shard_is_half_failed(grace_ms: int, pieces: int) -> None:
+def test_the_next_controller_completes_the_failure_of_a_shard(grace_ms: int, pieces: int) -> None:
     world = DutyWorld()
     world.pallet("feeds")
     world.join("s1", grace_ms=grace_ms)
@@ -505,7 +504,7 @@ def test_the_next_controller_goes_on_where_a_shard_is_half_failed(grace_ms: int,
     world.check_tables()
 
 
-def test_a_canary_whose_version_runs_everywhere_divides_nothing(world: DutyWorld) -> None:
+def test_a_canary_does_not_divide_duties_if_all_shards_have_its_version(world: DutyWorld) -> None:
     world.change_pallet("feeds", canary=Canary(version="2", percent=5))
     world.join("s1", version="2")
     world.create("feeds", TEN)
@@ -513,7 +512,7 @@ def test_a_canary_whose_version_runs_everywhere_divides_nothing(world: DutyWorld
     assert world.counts() == {"s1": 10}
 
 
-def test_many_duties_wait_until_all_shards_are_there(world: DutyWorld) -> None:
+def test_many_duties_wait_until_no_more_shards_join(world: DutyWorld) -> None:
     for start in range(0, 3000, 1000):
         world.create("feeds", [f"d{start + number}" for number in range(1000)])
     for number in range(4):

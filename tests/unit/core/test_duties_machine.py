@@ -26,7 +26,7 @@ ids = st.sampled_from(IDS)
 
 
 class Duties(RuleBasedStateMachine):
-    """A shard does what its rows say when it has its turn. If it ends, it loses everything before others hear of it."""
+    """Clients, shards and faults in any order. A process that ends loses its duties before anybody hears of it."""
 
     @initialize(kind=st.sampled_from(KINDS), warm=st.booleans())
     def begin(self, kind: BalancerKind.ValueType, warm: bool) -> None:
@@ -111,7 +111,7 @@ class Duties(RuleBasedStateMachine):
 
     @rule(name=names, place=st.integers(0, 11))
     def say_something_old(self, name: str, place: int) -> None:
-        """A report of an epoch that is over changes nothing."""
+        """Send a report of an earlier epoch, which changes nothing."""
         process = self.world.processes.get(name)
         if process is not None and process.held:
             number = sorted(process.held)[place % len(process.held)]
@@ -150,7 +150,7 @@ class Duties(RuleBasedStateMachine):
             self.world.check_tables()
 
     def teardown(self) -> None:
-        """In the calm at the end, every duty has its place."""
+        """Once nothing fails any more, each duty that fits has its place."""
         if not hasattr(self, "world"):
             return
         world = self.world

@@ -1,4 +1,4 @@
-"""The examples of the seed's page, and the explanations to people."""
+"""The balancers: the examples of the page on Minka in Java, and the reasons that people see."""
 
 from dataclasses import replace
 
@@ -16,30 +16,28 @@ every_balancer = pytest.mark.parametrize("name", BALANCERS)
 # The page
 
 
-def test_figure_5() -> None:
-    """Four pallets on three shards. The white duty is synthetic, so no balancer sees it."""
+def test_the_balancers_of_figure_5() -> None:
+    """Four pallets on three shards. The white duty is synthetic, so the balancers ignore it."""
     green, green_shards = duties_of([5] * 26), shards_of(a=200, b=100, c=0)
     after = applied(green, CAPACITY.rebalance(green, green_shards, DEFAULTS))
-    assert counts(after, green_shards) == {"a": 17, "b": 9, "c": 0}  # one shard responded zero allocation
+    assert counts(after, green_shards) == {"a": 17, "b": 9, "c": 0}  # the page: "one shard responded zero allocation"
 
     pink, pink_shards = duties_of([1, 2, 3, 4, 5] * 3), shards_of(a=10, b=20, c=None)
     after = applied(pink, FAIR.rebalance(pink, pink_shards, DEFAULTS))
-    assert weights(after, pink_shards) == {"a": 15, "b": 15, "c": 15}  # in all shards with the same weight
+    assert weights(after, pink_shards) == {"a": 15, "b": 15, "c": 15}  # the page: "in all shards with the same weight"
 
     blue, blue_shards = duties_of([1] * 13), shards_of(a=10, b=10, c=10)
     after = applied(blue, SPILL_OVER.rebalance(blue, blue_shards, DEFAULTS))
-    assert counts(after, blue_shards) == {"a": 10, "b": 3, "c": 0}  # it filled the 1st, now is coming for the 2nd
+    assert counts(after, blue_shards) == {"a": 10, "b": 3, "c": 0}  # "it filled the 1st, now is coming for the 2nd"
 
     yellow, yellow_shards = duties_of([9, 1, 1, 1, 1, 1]), shards_of(a=1, b=None, c=7)
     after = applied(yellow, ROUND_ROBIN.rebalance(yellow, yellow_shards, DEFAULTS))
-    assert counts(after, yellow_shards) == {"a": 2, "b": 2, "c": 2}  # in all shards with the same number
+    assert counts(after, yellow_shards) == {"a": 2, "b": 2, "c": 2}  # "in all shards with the same number"
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_the_java_sample(at_once: bool) -> None:
-    """100 duties of weight 5 on shards with the capacities 100, 300, 500 and 500: all are filled to the same
-    percentage.
-    """
+def test_the_java_sample_fills_all_shards_to_the_same_percentage(at_once: bool) -> None:
+    """100 duties of weight 5 on shards with the capacities 100, 300, 500 and 500."""
     shards = shards_of(a=100, b=300, c=500, d=500)
     duties = duties_of([5] * 100)
     if at_once:
@@ -74,7 +72,7 @@ def test_round_robin_ignores_weights_and_capacities() -> None:
     assert counts(applied(duties, ROUND_ROBIN.place(duties, shards, DEFAULTS)), shards) == {"a": 2, "b": 2, "c": 0}
 
 
-def test_round_robin_lets_differences_be_up_to_the_maximum() -> None:
+def test_round_robin_allows_differences_up_to_the_maximum() -> None:
     shards = shards_of(a=None, b=None)
     duties = duties_of([1] * 5, "a") + duties_of([1] * 2, "b", first=5)
     assert ROUND_ROBIN.rebalance(duties, shards, BalancerSettings(max_difference=3)).moves == ()
@@ -83,7 +81,7 @@ def test_round_robin_lets_differences_be_up_to_the_maximum() -> None:
     assert plan.moves[0].reason == "a has 5 duties and is to have 4; b has 2 duties and is to have 3"
 
 
-def test_spill_over_fills_by_weight_by_number_and_in_the_order_that_is_set() -> None:
+def test_spill_over_fills_by_weight_or_number_in_the_given_order() -> None:
     shards, duties = shards_of(a=100, b=100, c=100), duties_of([4] * 10)
     for settings, wanted in (
         (BalancerSettings(fill_by=FillBy.WEIGHT, fill_limit=21), {"a": 5, "b": 5, "c": 0}),
@@ -102,7 +100,7 @@ def test_spill_over_fills_a_hole_from_the_last_shard() -> None:
     assert len(plan.moves) == plan.minimum_moves == 5
 
 
-def test_spill_over_does_not_fill_what_is_nearly_full() -> None:
+def test_spill_over_leaves_a_nearly_full_shard_alone() -> None:
     shards = shards_of(a=100, b=100)
     duties = duties_of([1] * 95, "a") + duties_of([1] * 50, "b", first=95)
     assert SPILL_OVER.rebalance(duties, shards, DEFAULTS).moves == ()
@@ -132,7 +130,7 @@ def test_duties_that_weigh_nothing_are_spread_by_number() -> None:
         assert counts(applied(duties, balancer.place(duties, shards, DEFAULTS)), shards) == {"a": 3, "b": 3, "c": 3}
 
 
-def test_fixed_duties_count_where_they_are() -> None:
+def test_fixed_duties_count_for_their_shard() -> None:
     shards = shards_of(a=100, b=100)
     fixed = [replace(duty, is_fixed=True) for duty in duties_of([10] * 3, "a")]
     duties = fixed + duties_of([10] * 5, first=3)
@@ -140,7 +138,7 @@ def test_fixed_duties_count_where_they_are() -> None:
         assert counts(applied(duties, balancer.rebalance(duties, shards, DEFAULTS)), shards) == {"a": 4, "b": 4}
 
 
-def test_the_healthier_one_of_equals_is_preferred() -> None:
+def test_of_equal_shards_the_healthier_one_is_preferred() -> None:
     shards = [ShardRoom("a", 10, rank=2), ShardRoom("b", 10, rank=1), ShardRoom("c", 10, rank=1)]
     (duty,) = duties_of([1])
     for balancer in (ROUND_ROBIN, FAIR, CAPACITY):
@@ -148,7 +146,7 @@ def test_the_healthier_one_of_equals_is_preferred() -> None:
         assert move.target == "b"
 
 
-def test_the_next_one_gives_when_the_highest_can_not() -> None:
+def test_the_next_fullest_shard_gives_duties_if_those_of_the_fullest_are_fixed() -> None:
     shards = shards_of(a=500, b=500, c=500)
     fixed = [replace(duty, is_fixed=True) for duty in duties_of([10] * 9, "a")]
     duties = fixed + duties_of([10] * 6, "b", first=9)
@@ -167,7 +165,7 @@ def test_the_last_bit_of_room_is_used() -> None:
 # Moves after a weight has changed
 
 
-def test_a_shard_within_5_percent_is_left_alone_and_another_one_brought_within_1() -> None:
+def test_a_shard_within_5_percent_is_left_alone_and_others_are_brought_within_1_percent() -> None:
     shards = shards_of(a=10_000, b=10_000)
     for on_a, moves in ((1000, 0), (1049, 0), (1060, 50)):
         duties = duties_of([1] * on_a, "a") + duties_of([1] * (2000 - on_a), "b", first=on_a)
@@ -175,7 +173,7 @@ def test_a_shard_within_5_percent_is_left_alone_and_another_one_brought_within_1
             assert len(balancer.rebalance(duties, shards, DEFAULTS).moves) == moves
 
 
-def test_no_more_is_moved_than_brings_the_one_that_is_off_within_1_percent() -> None:
+def test_only_as_many_duties_move_as_bring_the_uneven_shard_within_1_percent() -> None:
     shards = [ShardRoom(name, 10_000) for name in "abcdefgh"]
     duties = duties_of([1] * 1120, "a")
     for shard, count in zip("bcdefgh", (1040, 1030, 980, 960, 960, 960, 950), strict=True):
@@ -186,8 +184,8 @@ def test_no_more_is_moved_than_brings_the_one_that_is_off_within_1_percent() -> 
         assert len(moves) == 110
 
 
-def test_the_share_is_of_what_fixed_duties_leave() -> None:
-    """One shard exceeds the mean in any case; the others are within 5 % of what they can have."""
+def test_shares_are_of_the_weight_that_is_not_fixed() -> None:
+    """The fixed duty alone exceeds its shard's share. The other shards are within 5 % of their shares of the rest."""
     shards = shards_of(a=10_000, b=10_000, c=10_000)
     fixed = [replace(duty, is_fixed=True) for duty in duties_of([5000], "a")]
     duties = fixed + duties_of([1] * 103, "b", first=1) + duties_of([1] * 97, "c", first=200)
@@ -197,7 +195,7 @@ def test_the_share_is_of_what_fixed_duties_leave() -> None:
 
 @pytest.mark.parametrize("balancer", [FAIR, CAPACITY], ids=lambda balancer: str(balancer.name))
 def test_a_weight_that_goes_up_and_down_moves_one_duty_at_most(balancer: object) -> None:
-    """There are few heavy duties, so 5 % is less than one of them: a duty that moved once does not move back."""
+    """There are few heavy duties, and 5 % is less than one of them. A duty that moved once does not move back."""
     shards, duties = shards_of(a=1000, b=1000), duties_of([50] * 4, "a") + duties_of([50] * 4, "b", first=4)
     moves = 0
     for weight in (60, 50, 74, 50, 80, 50, 80, 50):
@@ -214,7 +212,7 @@ def test_a_weight_that_goes_up_and_down_moves_one_duty_at_most(balancer: object)
 
 
 @every_balancer
-def test_what_fits_nowhere_is_placed_as_soon_as_room_appears(name: str) -> None:
+def test_a_duty_that_fits_nowhere_is_placed_as_soon_as_there_is_room(name: str) -> None:
     settings = BalancerSettings()
     duty = PlacedDuty(1, "feeds/bbc", 50, 0, not_on=frozenset("b"))
     shards = [ShardRoom("a", 0), ShardRoom("b", 100), ShardRoom("c", 100, accepts=False, why="is draining")]
@@ -231,7 +229,7 @@ def test_what_fits_nowhere_is_placed_as_soon_as_room_appears(name: str) -> None:
 
 
 @pytest.mark.parametrize("balancer", [SPILL_OVER, CAPACITY], ids=lambda balancer: str(balancer.name))
-def test_a_duty_waits_for_a_hole_that_is_large_enough(balancer: object) -> None:
+def test_a_duty_waits_until_one_shard_has_enough_room(balancer: object) -> None:
     chosen = SPILL_OVER if balancer is SPILL_OVER else CAPACITY
     shards = shards_of(a=10, b=10)
     duties = [*duties_of([8], "a"), *duties_of([7], "b", first=1), *duties_of([5], first=2)]
@@ -251,7 +249,7 @@ def test_a_pinned_duty_waits_for_its_shard(name: str) -> None:
 
 
 @every_balancer
-def test_without_shards_nothing_has_a_place(name: str) -> None:
+def test_without_shards_no_duty_has_a_place(name: str) -> None:
     duties = duties_of([1, 2], "gone")
     for plan in (BALANCERS[name].rebalance(duties, [], DEFAULTS), BALANCERS[name].place(duties, [], DEFAULTS)):
         assert plan.moves == ()
@@ -262,7 +260,7 @@ def test_without_shards_nothing_has_a_place(name: str) -> None:
 
 
 @every_balancer
-def test_a_shard_that_leaves_is_emptied_but_for_what_no_other_can_take(name: str) -> None:
+def test_a_shard_that_leaves_is_emptied_except_for_duties_that_no_other_can_take(name: str) -> None:
     leaving = ShardRoom("a", 100, accepts=False, why="is draining")
     stuck = PlacedDuty(9, "feeds/9", 1, 0, "a", not_on=frozenset("b"))
     duties = [*duties_of([1] * 4, "a"), stuck]
@@ -274,7 +272,7 @@ def test_a_shard_that_leaves_is_emptied_but_for_what_no_other_can_take(name: str
 
 
 @pytest.mark.parametrize("balancer", [SPILL_OVER, CAPACITY], ids=lambda balancer: str(balancer.name))
-def test_a_capacity_that_shrinks_moves_what_is_too_much_and_stops_nothing(balancer: object) -> None:
+def test_a_shard_whose_capacity_shrinks_keeps_excess_duties_that_fit_nowhere_else(balancer: object) -> None:
     chosen = SPILL_OVER if balancer is SPILL_OVER else CAPACITY
     duties = duties_of([10] * 10, "a")
     plan = chosen.rebalance(duties, shards_of(a=50, b=30), DEFAULTS)
@@ -290,7 +288,7 @@ def test_a_capacity_that_shrinks_moves_what_is_too_much_and_stops_nothing(balanc
 # Side by side
 
 
-def test_compare_shows_all_four() -> None:
+def test_compare_shows_all_four_balancers() -> None:
     shards = shards_of(a=100, b=300)
     duties = duties_of([10] * 20, "a")
     rows = {row.balancer: row for row in compare(duties, shards, BalancerSettings(max_difference=1))}

@@ -1,4 +1,4 @@
-"""Whatever the duties and shards are: each balancer keeps its bound, moves few duties, and comes to rest."""
+"""Properties of the balancers, for any duties and shards: each keeps its bound, moves few duties, and comes to rest."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -26,7 +26,7 @@ by_weight = pytest.mark.parametrize("name", ["fair_workload", "capacity_workload
 
 
 def limit_of(name: str, shard: ShardRoom, settings: BalancerSettings) -> float:
-    """The most that the shard may have under this balancer."""
+    """The most weight, or the most duties, that the shard may have under this balancer."""
     if name == "spill_over" and settings.fill_by is not FillBy.CAPACITY:
         return settings.fill_limit
     if name in ("spill_over", "capacity_workload") and shard.capacity is not None:
@@ -67,7 +67,7 @@ def test_the_order_of_the_input_does_not_matter(name: str, case: Case, settings:
 
 @every_balancer
 @given(case=anything(), settings=settings_of)
-def test_a_plan_respects_what_it_is_told(name: str, case: Case, settings: BalancerSettings) -> None:
+def test_a_plan_respects_fixed_duties_and_limits(name: str, case: Case, settings: BalancerSettings) -> None:
     """Fixed duties stay, no duty goes where it must not be, and no move exceeds a limit."""
     duties, shards = case
     by_name, by_number_of = {shard.name: shard for shard in shards}, {duty.number: duty for duty in duties}
@@ -94,7 +94,7 @@ def test_a_plan_respects_what_it_is_told(name: str, case: Case, settings: Balanc
 
 @every_balancer
 @given(case=anything(), settings=settings_of)
-def test_what_has_no_place_is_named_and_nothing_else(name: str, case: Case, settings: BalancerSettings) -> None:
+def test_a_plan_names_exactly_the_duties_without_a_place(name: str, case: Case, settings: BalancerSettings) -> None:
     duties, shards = case
     plan = BALANCERS[name].rebalance(duties, shards, settings)
     after = applied(duties, plan)
@@ -119,7 +119,7 @@ def test_what_has_no_place_is_named_and_nothing_else(name: str, case: Case, sett
 
 @every_balancer
 @given(case=anything(), settings=settings_of)
-def test_placing_moves_nothing_else_and_leaves_out_only_what_fits_nowhere(
+def test_placing_leaves_other_duties_where_they_are_and_leaves_out_only_those_that_fit_nowhere(
     name: str, case: Case, settings: BalancerSettings
 ) -> None:
     duties, shards = case
@@ -151,7 +151,7 @@ def test_round_robin_keeps_its_bound_with_the_fewest_moves(case: Case, differenc
 
 
 def fewest_given(has: Sequence[int], homeless: int, difference: int) -> int:
-    """The smallest number of duties that must leave their shards so that each ends with `low` to `low + difference`."""
+    """The fewest duties that must leave their shards so that each shard ends with `low` to `low + difference`."""
     total, best = sum(has) + homeless, sum(has)
     for low in range(total // len(has) + 1):
         if (low + difference) * len(has) >= total:
@@ -170,14 +170,14 @@ def test_balancers_by_weight_keep_their_bound(name: str, case: Case) -> None:
 
 @by_weight
 @given(case=plain())
-def test_what_is_placed_at_once_is_within_one_duty(name: str, case: Case) -> None:
+def test_duties_placed_at_once_are_within_one_duty_of_their_shares(name: str, case: Case) -> None:
     duties = duties_of(duty.weight for duty in case[0])
     check_shares(name, applied(duties, BALANCERS[name].place(duties, case[1], DEFAULTS)), case[1], 1.0)
     check_shares(name, applied(duties, BALANCERS[name].rebalance(duties, case[1], DEFAULTS)), case[1], 1.0)
 
 
 def check_shares(name: str, after: Sequence[PlacedDuty], shards: Sequence[ShardRoom], times: float) -> None:
-    """Check that each shard has its share up to 5 % or `times` the heaviest duty."""
+    """Check that each shard's weight differs from its share by at most 5 %, or by `times` the heaviest duty."""
     parts = {shard.name: 1 if name == "fair_workload" else shard.capacity or 0 for shard in shards}
     heaviest = max((duty.weight for duty in after), default=0)
     for shard, weight in weights(after, shards).items():
@@ -202,7 +202,7 @@ def test_spill_over_keeps_its_bound_when_shards_are_small(found: list[int], shar
 
 
 def check_filled(after: Sequence[PlacedDuty], shards: Sequence[ShardRoom], settings: BalancerSettings) -> None:
-    """Check that no duty is on a shard if an earlier shard in the order has room for it, and is less than 95 % full."""
+    """Check that no duty is on a shard while an earlier one has room for it and is less than 95 % full."""
     by_count = by_number("spill_over", settings)
     total = (counts if by_count else weights)(after, shards)
     named = [n for n in settings.shard_order if n in total]
@@ -227,7 +227,7 @@ def test_moves_after_a_shard_joins_or_leaves(name: str, case: Case, joins: bool,
     before, after = (rest, shards) if joins else (shards, rest)
     balanced = applied(duties, BALANCERS[name].rebalance(duties, before, settings))
     check_movement(name, balanced, after, BALANCERS[name].rebalance(balanced, after, settings))
-    if not joins:  # all of the shard's duties had to go, and few others move
+    if not joins:  # all duties of the shard that left had to move, and few others
         had = {duty.number for duty in balanced if duty.shard == one.name}
         plan = BALANCERS[name].rebalance(balanced, after, settings)
         assert had <= {m.number for m in plan.moves} | {u.number for u in plan.unplaced}
@@ -248,7 +248,7 @@ def check_movement(name: str, duties: Sequence[PlacedDuty], shards: Sequence[Sha
 
 @every_balancer
 @given(number=st.integers(0, 80), weight=st.integers(1, 9), shards=st.integers(2, 7), joins=st.booleans())
-def test_duties_of_equal_weight_move_no_more_than_they_must(
+def test_duties_of_equal_weight_make_the_fewest_moves(
     name: str, number: int, weight: int, shards: int, joins: bool
 ) -> None:
     rooms = [ShardRoom(f"s{n}", 40) for n in range(shards)]
@@ -262,14 +262,14 @@ def test_duties_of_equal_weight_move_no_more_than_they_must(
 @by_weight
 @given(case=plain(), data=st.data())
 def test_a_small_change_of_weights_moves_nothing(name: str, case: Case, data: st.DataObject) -> None:
-    """Weights, and so shares and totals, grow by at most 3 %. Before that, totals were within 1 % of the shares."""
+    """Totals are within 1 % of the shares; then weights, and so shares and totals, grow by at most 3 %."""
     duties, shards = case
     heavy = duties_of((duty.weight * 100 for duty in duties), shards[0].name)
     roomy = [ShardRoom(shard.name, (shard.capacity or 1) * 200) for shard in shards]
     balanced = applied(heavy, BALANCERS[name].rebalance(heavy, roomy, DEFAULTS))
     shares = {shard.name: shard.ideal for shard in BALANCERS[name].rebalance(balanced, roomy, DEFAULTS).shards}
     if any(abs(weight - shares[n]) > 0.01 * shares[n] for n, weight in weights(balanced, roomy).items()):
-        return  # a few heavy duties can't be that even
+        return  # a few heavy duties can't be within 1 %
     grown = [
         PlacedDuty(d.number, d.name, d.weight + data.draw(st.integers(0, 3)) * d.weight // 100, d.created_ms, d.shard)
         for d in balanced
@@ -282,8 +282,8 @@ def test_a_small_change_of_weights_moves_nothing(name: str, case: Case, data: st
     found=st.lists(st.tuples(st.integers(1, 9), st.sampled_from(["a", "b", "c", "gone"])), min_size=1, max_size=5),
     settings=settings_of,
 )
-def test_no_fewer_moves_would_do(name: str, found: list[tuple[int, str]], settings: BalancerSettings) -> None:
-    """All ways to place a few duties are tried: those with fewer moves than the minimum end further from the ideals."""
+def test_fewer_moves_would_be_less_even(name: str, found: list[tuple[int, str]], settings: BalancerSettings) -> None:
+    """The test tries all ways to place a few duties. Those with fewer moves end further from the ideal weights."""
     shards = [ShardRoom(n, 60) for n in "abc"]
     duties = [PlacedDuty(n, str(n), weight, n, shard) for n, (weight, shard) in enumerate(found)]
     plan = BALANCERS[name].rebalance(duties, shards, settings)
@@ -311,7 +311,7 @@ def test_no_fewer_moves_would_do(name: str, found: list[tuple[int, str]], settin
     rows=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 60), st.integers(0, 200)), min_size=1, max_size=8),
 )
 def test_level_shares(total: int, rows: list[tuple[int, int, int]]) -> None:
-    """Shares between floor and ceiling are equal for each unit of weight. Others are at their floor or ceiling."""
+    """Shares between floor and ceiling are in proportion to their weights. The others are at their floor or ceiling."""
     parts = {str(n): float(part) for n, (part, _, _) in enumerate(rows)}
     floors = {str(n): float(floor) for n, (_, floor, _) in enumerate(rows)}
     ceilings = {str(n): float(floor + more) for n, (_, floor, more) in enumerate(rows)}

@@ -7,19 +7,19 @@ from tests.unit.core.duty_world import DutyWorld
 
 
 def says(world: DutyWorld, duty: str) -> dict[str, str]:
-    """By shard."""
+    """By shard, the verdict about this duty."""
     return {one.shard: one.verdict for one in explain.verdicts(world.state, world.row(duty), world.now_ms)}
 
 
 def resize(world: DutyWorld, name: str, capacity: int) -> None:
-    """The shard's process states another capacity."""
+    """Let the shard's process state another capacity."""
     pallets = [PalletCapacity(pallet="feeds", capacity=capacity)]
     world.do(RegisterShard(Shard(name=name, incarnation=world.processes[name].incarnation, pallets=pallets), True))
     world.rebalance("feeds")
     world.settle()
 
 
-def test_a_shard_of_capacity_0_keeps_what_no_other_one_can_have() -> None:
+def test_a_shard_of_capacity_0_keeps_duties_that_no_other_can_take() -> None:
     world = DutyWorld()
     world.pallet("feeds")
     world.join("one", capacity=40)
@@ -42,7 +42,7 @@ def test_a_shard_of_capacity_0_keeps_what_no_other_one_can_have() -> None:
     assert says(world, "bbc")["none"] == "could have it; it has 0 duties of weight 0"
 
 
-def test_a_shard_with_room_says_of_which_capacity() -> None:
+def test_the_verdict_about_a_shard_with_room_names_its_capacity() -> None:
     world = DutyWorld()
     world.pallet("feeds")
     world.join("one", capacity=40)

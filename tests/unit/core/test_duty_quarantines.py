@@ -1,4 +1,4 @@
-"""A duty that can't be attached is tried on other shards. The tries end, however many shards there are."""
+"""A duty that a shard can't attach is tried on other shards. The tries end, however many shards there are."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ ROUNDS = 10 * MANY
 
 
 def world_of(shards: int, version: Callable[[int], str] = lambda _: "1") -> DutyWorld:
-    """A world with this number of shards, whose names tell their version."""
+    """A world with this many shards. A shard's name has its version."""
     world = DutyWorld()
     world.pallet("feeds")
     for number in range(shards):
@@ -31,7 +31,7 @@ def assigned(world: DutyWorld) -> list[str]:
 
 
 def fail_everywhere(world: DutyWorld, reason: str = "ValueError: no") -> list[str]:
-    """Let each shard that gets the duty fail to attach it, until no shard gets it; returns the shards that failed."""
+    """Let each shard that gets the duty fail to attach it, until none gets it; returns those shards in order."""
     tried: list[str] = []
     for _ in range(ROUNDS):
         world.follow()
@@ -46,7 +46,7 @@ def fail_everywhere(world: DutyWorld, reason: str = "ValueError: no") -> list[st
 
 @pytest.mark.parametrize("shards", [MAX_QUARANTINES - 1, MAX_QUARANTINES, MAX_QUARANTINES + 1, MANY])
 @pytest.mark.parametrize("synthetic", [False, True])
-def test_it_ends(shards: int, synthetic: bool) -> None:
+def test_the_tries_end(shards: int, synthetic: bool) -> None:
     world = world_of(shards)
     world.create("feeds", ["bad"], synthetic=synthetic)
     tried = fail_everywhere(world)
@@ -58,7 +58,7 @@ def test_it_ends(shards: int, synthetic: bool) -> None:
 
 
 @pytest.mark.parametrize("shards", [3, MANY])
-def test_people_are_told_where_it_failed_last_and_why(shards: int) -> None:
+def test_people_are_told_where_the_duty_failed_last_and_why(shards: int) -> None:
     world = world_of(shards)
     world.create("feeds", ["bad"])
     last = fail_everywhere(world)[-1]
@@ -70,7 +70,7 @@ def test_people_are_told_where_it_failed_last_and_why(shards: int) -> None:
     assert all("ValueError: no" in one.verdict and not one.possible for one in verdicts)
 
 
-def test_a_synthetic_duty_stays_where_it_is_and_people_are_told_where_it_failed() -> None:
+def test_a_synthetic_duty_stays_where_it_is_attached_and_people_are_told_where_it_failed() -> None:
     world = world_of(2)
     world.create("feeds", ["bad"], synthetic=True)
     world.settle()
@@ -84,8 +84,8 @@ def test_a_synthetic_duty_stays_where_it_is_and_people_are_told_where_it_failed(
 
 
 @pytest.mark.parametrize("synthetic", [False, True])
-def test_a_new_version_tries_again_and_ends_too(synthetic: bool) -> None:
-    """Shards of the first version aren't tried again, although the row forgets which of them have failed."""
+def test_shards_of_a_new_version_try_again_and_these_tries_end_too(synthetic: bool) -> None:
+    """Shards of the old version don't try again, although the row forgets which of them have failed."""
     world = world_of(MANY)
     world.create("feeds", ["bad"], synthetic=synthetic)
     fail_everywhere(world)
@@ -99,7 +99,7 @@ def test_a_new_version_tries_again_and_ends_too(synthetic: bool) -> None:
     assert [one.shard for one in world.duties.assignments(world.row("bad").number)] == ["v3-00"]
 
 
-def test_it_ends_with_a_version_for_each_shard() -> None:
+def test_the_tries_end_although_each_shard_has_another_version() -> None:
     world = world_of(MANY, version=str)
     world.create("feeds", ["bad"])
     assert len(fail_everywhere(world)) == MAX_QUARANTINES
@@ -109,7 +109,7 @@ def test_it_ends_with_a_version_for_each_shard() -> None:
     assert assigned(world) or world.where("bad"), "one of the versions that failed is gone"
 
 
-def test_a_person_clears_it() -> None:
+def test_a_person_ends_the_quarantine() -> None:
     world = world_of(MANY)
     world.create("feeds", ["bad"])
     fail_everywhere(world)
@@ -118,7 +118,7 @@ def test_a_person_clears_it() -> None:
     assert world.where("bad")
 
 
-def test_a_row_keeps_the_newest_reason_whole_and_the_others_short() -> None:
+def test_a_row_keeps_the_newest_reason_whole_and_older_ones_short() -> None:
     world = world_of(MAX_QUARANTINES)
     world.create("feeds", ["bad"])
     fail_everywhere(world, reason="x" * 2 * MAX_REASON)

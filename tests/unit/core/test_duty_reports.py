@@ -1,4 +1,4 @@
-"""The effects of shards' reports: of large ones, and of changes of weights."""
+"""Reports of shards: large ones, and those with changed weights."""
 
 from collections.abc import Callable
 
@@ -34,10 +34,10 @@ def world() -> DutyWorld:
     ],
     ids=["attached", "finished", "released", "failed", "weighed"],
 )
-def test_a_large_report_makes_records_of_some_duties_each(
+def test_a_large_report_makes_several_records(
     world: DutyWorld, fields: dict[str, bool], of: Callable[[list[Holding]], ShardReport]
 ) -> None:
-    """One record for all duties would be applied without a turn of the event loop."""
+    """Applying one record for all duties would keep the event loop busy for too long."""
     world.create("feeds", MANY, **fields)
     world.follow()
     held = [Holding(duty=one.duty, epoch=one.epoch) for one in world.duties.on_shard["s1"].values()]
@@ -54,7 +54,7 @@ def test_a_large_report_makes_records_of_some_duties_each(
     world.check_tables()
 
 
-def test_a_weight_that_hardly_changes_is_the_same(world: DutyWorld) -> None:
+def test_a_weight_that_hardly_changes_is_not_recorded(world: DutyWorld) -> None:
     world.create("feeds", ["a"], weight=100)
     world.settle()
     for weight, counted in ((109, 100), (110, 110), (100, 110), (99, 99), (0, 0), (0, 0), (1, 1), (130, 130)):

@@ -1,5 +1,5 @@
-"""Eligible replicas: writes are refused since they left the in-sync set, so they lead if no replica in the set can.
-Also: losses that a person accepts.
+"""Eligible replicas: since they left the in-sync set, writes are refused, so they may lead if no replica in the set
+can. Also: losses that a person accepts.
 """
 
 import pytest
@@ -16,7 +16,7 @@ OFFLINE = PartitionState.PARTITION_STATE_OFFLINE
 
 
 def alone(min_insync: int = 2, **more: bool) -> tuple[Controller, Partition]:
-    """Partition 1 on three nodes: a leads alone, and c and then b have left the in-sync set."""
+    """Partition 1 on three nodes. First c left the in-sync set, then b; a leads alone."""
     c = Controller()
     c.register("a", "b", "c")
     c.keyspace("flights", 1, replicas=3, min_insync=min_insync, **more)
@@ -34,12 +34,12 @@ def eligible(c: Controller) -> list[str]:
 
 
 @pytest.mark.parametrize(("min_insync", "expected"), [(1, []), (2, ["b"]), (3, ["b", "c"])])
-def test_who_leaves_is_eligible_if_writes_are_refused_without_it(min_insync: int, expected: list[str]) -> None:
+def test_a_leaving_replica_is_eligible_if_writes_need_it(min_insync: int, expected: list[str]) -> None:
     c, _ = alone(min_insync)
     assert sorted(eligible(c)) == expected
 
 
-def test_nobody_is_eligible_any_longer_once_writes_are_taken_without_them() -> None:
+def test_no_replica_stays_eligible_once_writes_are_taken_without_it() -> None:
     c, _ = alone()
     c.register("c", incarnation="2")
     c.alter_isr(row(c), ["a", "c"])
@@ -49,14 +49,14 @@ def test_nobody_is_eligible_any_longer_once_writes_are_taken_without_them() -> N
     assert row(c).state == OFFLINE
 
 
-def test_who_is_eligible_stays_it_while_writes_are_refused() -> None:
+def test_a_replica_stays_eligible_while_writes_are_refused() -> None:
     c, _ = alone(3)
     c.register("b", incarnation="2")
     c.alter_isr(row(c), ["a", "b"])
     assert eligible(c) == ["c"]
 
 
-def test_an_eligible_replica_leads_if_nobody_in_sync_can() -> None:
+def test_an_eligible_replica_leads_if_no_replica_in_sync_can() -> None:
     c, before = alone()
     c.run(FailNodes({"a": "gone"}))
     assert row(c).state == OFFLINE
@@ -74,14 +74,14 @@ def test_an_eligible_replica_leads_if_nobody_in_sync_can() -> None:
     assert sorted(row(c).isr) == ["a", "b", "c"]
 
 
-def test_one_in_sync_comes_before_an_eligible_one() -> None:
+def test_a_replica_in_sync_is_preferred_to_an_eligible_one() -> None:
     c, _ = alone()
     c.run(FailNodes({"a": "gone"}))
     c.register("a", incarnation="2")
     assert (row(c).leader, eligible(c)) == ("a", ["b"])
 
 
-def test_an_eligible_one_comes_before_an_unclean_election() -> None:
+def test_an_eligible_replica_is_preferred_to_an_unclean_election() -> None:
     c, _ = alone(unclean=True)
     c.register("b", "c", incarnation="2")
     assert eligible(c) == ["b"]
@@ -89,14 +89,14 @@ def test_an_eligible_one_comes_before_an_unclean_election() -> None:
     assert (row(c).leader, row(c).unclean_elections) == ("b", 0)
 
 
-def test_the_leader_says_who_is_no_longer_eligible() -> None:
+def test_the_leader_can_end_a_replicas_eligibility() -> None:
     c, _ = alone()
     c.alter_isr(row(c), ["a"], eligible=[])
     assert eligible(c) == []
 
 
 @pytest.mark.parametrize("named", ["c", "a", "x"])
-def test_nobody_becomes_eligible_who_has_not_everything(named: str) -> None:
+def test_a_replica_that_lacks_something_can_not_become_eligible(named: str) -> None:
     c, now = alone()
     change = IsrChange(
         partition_id=1,
@@ -110,8 +110,8 @@ def test_nobody_becomes_eligible_who_has_not_everything(named: str) -> None:
     assert row(c) == now
 
 
-def test_what_a_row_says_is_void_once_another_controller_has_changed_it() -> None:
-    """A leader of an older version copies the field, and lets the isr grow without looking at it."""
+def test_the_eligible_replicas_of_a_row_are_void_once_an_older_version_has_changed_it() -> None:
+    """A controller of an older version copies the field, and lets the in-sync set grow without regard to it."""
     c, _ = alone()
     old = changed(row(c), lambda new: new.isr.append("c"))
     assert list(old.eligible) == ["b"]
@@ -127,7 +127,7 @@ def test_a_restarted_copy_that_may_not_be_synced_is_not_eligible() -> None:
 
 
 @pytest.mark.parametrize("named", ["a", "c"])
-def test_who_is_eligible_is_asserted(named: str) -> None:
+def test_only_replicas_that_have_just_left_may_become_eligible(named: str) -> None:
     c, _ = alone()
 
     def name(new: Partition) -> None:
@@ -138,7 +138,7 @@ def test_who_is_eligible_is_asserted(named: str) -> None:
         c.state.apply(Record(partitions_changed=PartitionsChanged(partitions=[changed(row(c), name)])))
 
 
-def test_that_the_in_sync_set_refuses_writes_is_asserted() -> None:
+def test_no_replica_may_be_eligible_beside_a_set_that_takes_writes() -> None:
     c, _ = alone()
 
     def grow(new: Partition) -> None:
@@ -153,7 +153,7 @@ def test_that_the_in_sync_set_refuses_writes_is_asserted() -> None:
 
 
 def lost() -> Controller:
-    """A and b are gone, and c lacks something."""
+    """The nodes a and b are gone, and c lacks something."""
     c, _ = alone()
     c.run(FailNodes({"a": "gone"}))
     c.register("c", incarnation="2")
@@ -164,7 +164,7 @@ def accept(c: Controller, node: str) -> None:
     c.run(ElectUnclean(1, row(c).partition_epoch, node))
 
 
-def test_a_person_lets_what_is_left_lead() -> None:
+def test_a_person_can_let_a_remaining_replica_lead() -> None:
     c = lost()
     epoch = row(c).leader_epoch
     accept(c, "c")
@@ -179,7 +179,7 @@ def test_a_person_lets_what_is_left_lead() -> None:
     ("node", "why", "remedy"),
     [("a", "it is not LIVE", "Start"), ("d", "it has no replica of it", "Name"), ("c", "its copy is damaged", "Name")],
 )
-def test_who_can_not_lead(node: str, why: str, remedy: str) -> None:
+def test_a_person_can_not_let_an_unfit_replica_lead(node: str, why: str, remedy: str) -> None:
     c = lost()
     c.register("d")
     with pytest.raises(MinkaError, match=f"{node} can't lead flights/0: {why}") as refusal:
@@ -188,7 +188,7 @@ def test_who_can_not_lead(node: str, why: str, remedy: str) -> None:
     assert refusal.value.details["remedy"].startswith(remedy)
 
 
-def test_a_drain_leaves_what_nobody_leads_alone_and_names_all_that_helps() -> None:
+def test_a_drain_leaves_offline_partitions_where_they_are_and_names_all_remedies() -> None:
     c = lost()
     c.register("d", "e")
     told = (
@@ -200,7 +200,7 @@ def test_a_drain_leaves_what_nobody_leads_alone_and_names_all_that_helps() -> No
     assert refusal.value.code is Code.NO_SOURCE
 
 
-def test_a_drain_advises_no_unclean_election_where_no_copy_could_lead() -> None:
+def test_a_drain_advises_no_unclean_election_if_no_copy_could_lead() -> None:
     c = lost()
     c.register("d", "e")
     c.fail("c")
@@ -209,7 +209,7 @@ def test_a_drain_advises_no_unclean_election_where_no_copy_could_lead() -> None:
     assert "elect-leaders" not in str(refusal.value)
 
 
-def test_nothing_is_accepted_while_somebody_leads_or_for_another_row() -> None:
+def test_a_loss_is_not_accepted_while_a_replica_leads_or_for_an_older_row() -> None:
     c, _ = alone()
     with pytest.raises(MinkaError, match="a leads it") as refusal:
         accept(c, "a")
@@ -223,8 +223,8 @@ def test_nothing_is_accepted_while_somebody_leads_or_for_another_row() -> None:
     assert refusal.value.code is Code.UNKNOWN_PARTITION
 
 
-def test_a_leader_whose_copy_is_damaged_and_who_is_alone_in_sync_can_be_replaced() -> None:
-    """The leader leads by the row, but serves nothing."""
+def test_a_damaged_leader_that_is_alone_in_sync_can_be_replaced() -> None:
+    """The row names the node as the leader, but the node serves nothing."""
     c, _ = alone()
     c.register("c", incarnation="2")
     epoch = row(c).partition_epoch
@@ -234,7 +234,7 @@ def test_a_leader_whose_copy_is_damaged_and_who_is_alone_in_sync_can_be_replaced
     assert (row(c).leader, list(row(c).isr), row(c).unclean_elections) == ("c", ["c"], 1)
 
 
-def test_a_damaged_leader_beside_which_another_is_in_sync_needs_no_unclean_election() -> None:
+def test_a_damaged_leader_is_not_replaced_uncleanly_while_another_replica_is_in_sync() -> None:
     c, _ = alone()
     c.register("b", "c", incarnation="2")
     c.alter_isr(row(c), ["a", "b"])

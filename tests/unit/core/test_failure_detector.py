@@ -1,4 +1,4 @@
-"""The nodes that a judge should fail, given what it has heard and the times of its turns."""
+"""The nodes that a judge fails, given the heartbeats that it has heard and the times of its turns."""
 
 import pytest
 
@@ -9,9 +9,7 @@ TIMEOUT, TICK = 0.8, 0.05
 
 
 class Judge:
-    """A judge that has its turn every 50 ms, and hears each node every 200 ms unless the node is silent. Its own node
-    is `self`.
-    """
+    """A judge on the node `self`, with a turn every 50 ms. It hears each node every 200 ms, except those in `quiet`."""
 
     def __init__(self, *others: str, clearances_end: float = 0.0) -> None:
         self.others = list(others)
@@ -27,7 +25,7 @@ class Judge:
             self.turn()
 
     def stand_still(self, seconds: float) -> None:
-        """Stop for a while: messages wait meanwhile, and are heard after the late turn."""
+        """Have no turn for a while. Messages that came meanwhile are heard after the late turn."""
         self.now += seconds
         self.turn()
 
@@ -43,7 +41,7 @@ class Judge:
                     self.detector.heard(node, self.now)
 
 
-def test_a_silent_node_is_failed_after_the_timeout_and_no_other() -> None:
+def test_only_a_silent_node_is_failed_and_only_after_the_timeout() -> None:
     judge = Judge("a", "b", "c")
     judge.run(2.0)
     judge.quiet = {"b"}
@@ -56,7 +54,7 @@ def test_a_silent_node_is_failed_after_the_timeout_and_no_other() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.3, 0.92, 3.0, 60.0])
-def test_a_judge_that_stood_still_fails_nobody_for_it(seconds: float) -> None:
+def test_a_judge_that_stood_still_fails_no_node(seconds: float) -> None:
     judge = Judge("a", "b", "c")
     judge.run(2.0)
     judge.stand_still(seconds)
@@ -64,7 +62,7 @@ def test_a_judge_that_stood_still_fails_nobody_for_it(seconds: float) -> None:
     assert judge.failed == []
 
 
-def test_of_the_time_that_it_stood_still_nothing_counts_for_a_silent_node_either() -> None:
+def test_a_silent_nodes_timeout_does_not_run_while_the_judge_stands_still() -> None:
     judge = Judge("a", "b", "c", "d")
     judge.run(2.0)
     judge.quiet = {"a"}
@@ -75,7 +73,7 @@ def test_of_the_time_that_it_stood_still_nothing_counts_for_a_silent_node_either
     assert judge.failed == [["a"]]
 
 
-def test_a_loop_that_is_always_late_is_slow_to_judge() -> None:
+def test_a_judge_whose_turns_are_always_late_fails_nodes_later() -> None:
     judge = Judge("a", "b", "c", "d")
     judge.run(2.0)
     judge.quiet = {"a"}
@@ -87,7 +85,7 @@ def test_a_loop_that_is_always_late_is_slow_to_judge() -> None:
     assert judge.failed == [["a"]]
 
 
-def test_a_new_judge_gives_everybody_the_time_to_find_it() -> None:
+def test_a_new_judge_gives_all_nodes_time_to_find_it() -> None:
     judge = Judge("a", "b", "c")
     judge.quiet = {"a"}
     judge.run(2 * TIMEOUT - TICK)
@@ -97,7 +95,7 @@ def test_a_new_judge_gives_everybody_the_time_to_find_it() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.3, 3.0])
-def test_a_new_judge_that_stood_still_at_once_gives_them_that_time_afterwards(seconds: float) -> None:
+def test_a_new_judge_that_first_stood_still_gives_nodes_the_whole_time_afterwards(seconds: float) -> None:
     judge = Judge("a", "b", "c")
     judge.stand_still(seconds)
     judge.quiet = {"a"}
@@ -105,7 +103,7 @@ def test_a_new_judge_that_stood_still_at_once_gives_them_that_time_afterwards(se
     assert judge.failed == []
 
 
-def test_nobody_is_failed_before_the_clearances_of_former_judges_have_ended() -> None:
+def test_no_node_is_failed_before_the_clearances_of_former_judges_have_ended() -> None:
     judge = Judge("a", "b", "c", clearances_end=2.5)
     judge.quiet = {"a"}
     judge.run(2.4)
@@ -115,8 +113,8 @@ def test_nobody_is_failed_before_the_clearances_of_former_judges_have_ended() ->
     assert judge.failed == [["a"]]
 
 
-def test_who_is_known_to_be_silent_for_longer_is_failed_earlier() -> None:
-    """The silent node is the former leader: the voters report how long they haven't heard it."""
+def test_a_node_known_to_be_silent_for_longer_is_failed_earlier() -> None:
+    """The node is the former leader: the voters report for how long they haven't heard it."""
     judge = Judge("a", "b", "c", clearances_end=0.1)
     judge.detector.heard("a", -0.6)
     judge.quiet = {"a"}
@@ -126,7 +124,7 @@ def test_who_is_known_to_be_silent_for_longer_is_failed_earlier() -> None:
     assert judge.failed == [["a"]]
 
 
-def test_a_judge_that_hears_little_of_the_cluster_suspects_itself_but_not_for_ever() -> None:
+def test_a_judge_that_hears_few_nodes_suspects_itself_for_a_limited_time() -> None:
     """Three of five nodes are silent; in the end they are failed together."""
     judge = Judge("a", "b", "c", "d")
     judge.run(2.0)
@@ -137,7 +135,7 @@ def test_a_judge_that_hears_little_of_the_cluster_suspects_itself_but_not_for_ev
     assert judge.failed == [["a", "b", "c"]]
 
 
-def test_those_who_fall_silent_one_after_the_other_are_counted_together() -> None:
+def test_nodes_that_fall_silent_one_after_the_other_are_counted_together() -> None:
     judge = Judge("a", "b", "c", "d")
     judge.run(2.0)
     for node in "abc":
@@ -151,8 +149,8 @@ def test_those_who_fall_silent_one_after_the_other_are_counted_together() -> Non
 
 
 @pytest.mark.parametrize(("others", "quiet"), [("a", "a"), ("abc", "a"), ("abcd", "ab")])
-def test_a_small_part_is_not_waited_for(others: str, quiet: str) -> None:
-    """A small part is the other node of two, or two of five."""
+def test_a_small_part_of_the_cluster_is_failed_without_a_longer_wait(others: str, quiet: str) -> None:
+    """A small part is one node of two, or two of five."""
     judge = Judge(*others)
     judge.run(2.0)
     judge.quiet = set(quiet)

@@ -1,5 +1,5 @@
 """Plans of many partitions on many nodes: the fewest moves, and work that grows with the table, not with its square.
-The seconds are in `benchmarks/placement.py`.
+Times are measured in `benchmarks/placement.py`.
 """
 
 import sys
@@ -23,7 +23,7 @@ PLANNERS = str(Path(minkad.core.placement.__file__).parent)
 
 
 def a_table(nodes: int, partitions: int, *, more: int = 0, zones: int = 0, keyspaces: int = 1) -> State:
-    """Partitions of three replicas, spread evenly over the first `nodes`; `more` nodes have nothing."""
+    """Partitions of three replicas, spread evenly over the first `nodes`; `more` nodes are empty."""
     state = State()
     rows = [
         Node(id=f"n{i:04}", state=NodeState.NODE_STATE_LIVE, zone=f"z{i % zones}" if zones else "")
@@ -72,13 +72,13 @@ def test_new_nodes_get_their_share_with_the_fewest_moves(zones: int) -> None:
     has = {n.node: n.partitions_after for n in plan.nodes}
     moved = [m for m in plan.moves if set(m.replicas) != set(m.target_replicas)]
     assert set(has.values()) == {share, share + 1}
-    # The new nodes need this number of replicas in any plan. Nothing else moves.
+    # The new nodes need this many replicas in any plan, and no other replica moves.
     assert len(moved) == plan.minimum_moves == sum(has[f"n{i:04}"] for i in range(100, 108)) <= 8 * (share + 1)
     assert not plan.notes
 
 
-def test_zones_of_unequal_size_are_even_within_themselves() -> None:
-    """Each of three zones has one replica of each partition, so the nodes of a larger zone have fewer replicas each."""
+def test_nodes_of_one_zone_have_equal_shares() -> None:
+    """Each of three zones has one replica of each partition, so nodes of larger zones have fewer replicas."""
     state = a_table(9, 300, zones=3)
     state.nodes |= {f"new{i}": Node(id=f"new{i}", state=NodeState.NODE_STATE_LIVE, zone="z1") for i in range(2)}
     plan = planned(state)
@@ -91,12 +91,12 @@ def test_zones_of_unequal_size_are_even_within_themselves() -> None:
 
 @pytest.mark.parametrize("zones", [0, 3])
 @pytest.mark.parametrize("drains", [False, True])
-def test_the_work_grows_with_the_table(zones: int, drains: bool) -> None:
+def test_the_work_is_proportional_to_the_table(zones: int, drains: bool) -> None:
     def work(size: int) -> int:
         state = a_table(40 * size, 1000 * size, more=0 if drains else 2 * size, zones=zones)
         return lines_of(lambda: planned(state, *[f"n{i:04}" for i in range(2 * size if drains else 0)]))
 
-    assert work(4) < 4.6 * work(1)  # more than four times, for sorting
+    assert work(4) < 4.6 * work(1)  # a little more than four times, for sorting
 
 
 def test_the_work_does_not_grow_with_the_number_of_keyspaces() -> None:
@@ -107,8 +107,8 @@ def test_the_work_does_not_grow_with_the_number_of_keyspaces() -> None:
     assert work(50) < 1.2 * work(1)
 
 
-def test_leaders_of_many_partitions_are_spread_in_a_few_looks_at_the_table() -> None:
-    """Each of the first nodes has the preferred leader of all its partitions."""
+def test_leaders_are_spread_by_a_few_looks_at_the_table() -> None:
+    """At first, each of the first nodes has the preferred leaders of all its partitions."""
 
     def work(size: int) -> int:
         state = a_table(20 * size, 1000 * size)
@@ -125,7 +125,7 @@ def test_leaders_of_many_partitions_are_spread_in_a_few_looks_at_the_table() -> 
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """An element for each plan that is made when a drain begins."""
+    """A list with an element for each plan that the controller makes when a drain begins."""
 
     def planner(*args: Any) -> Plan:
         plans.append(1)
@@ -136,7 +136,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return plans
 
 
-def test_a_decommission_takes_the_plan_that_was_made_before_if_it_still_holds(made: list[int]) -> None:
+def test_a_decommission_uses_the_plan_made_before_if_it_still_holds(made: list[int]) -> None:
     c = Controller()
     c.register("a", "b")
     c.keyspace("k", 8)

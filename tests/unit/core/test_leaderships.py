@@ -1,4 +1,4 @@
-"""Each look for leaderships to hand over reads few rows, even if nobody else can lead many of the partitions."""
+"""Looks for leaderships to hand over. Each look reads few rows, even if no other node can lead most partitions."""
 
 from collections import Counter
 
@@ -12,12 +12,12 @@ from minkad.core.state.partitions import Partitions
 from tests.unit.core.model import Controller
 
 LOOK = 4
-ALONE, TWICE = 30, 6  # partitions, with one replica and with two
+ALONE, TWICE = 30, 6  # the numbers of partitions with one replica, and with two
 
 
 @pytest.fixture
 def c(monkeypatch: pytest.MonkeyPatch) -> Controller:
-    """A node that is stopping leads partitions that no other node has, and some that another node has, too."""
+    """A node that is stopping. It leads partitions with no other replica, and some that another node has, too."""
     monkeypatch.setattr(leaderships, "LOOK", LOOK)
     made = Controller()
     made.register("a")
@@ -32,7 +32,7 @@ def c(monkeypatch: pytest.MonkeyPatch) -> Controller:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """The number of rows that are read."""
+    """A counter of the rows that are read."""
     counted = Counter[str]()
     read = Partitions.__getitem__
 
@@ -44,7 +44,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return counted
 
 
-def test_all_that_can_go_elsewhere_do(c: Controller, reads: Counter[str]) -> None:
+def test_all_leaderships_that_another_node_can_have_are_handed_over(c: Controller, reads: Counter[str]) -> None:
     found = Leaderships()
     live, moved = Live.of(c.state), 0
     found.is_through = False
@@ -64,7 +64,7 @@ def test_all_that_can_go_elsewhere_do(c: Controller, reads: Counter[str]) -> Non
     assert found.is_through, "a whole round has found nothing"
 
 
-def test_a_round_in_which_something_changes_is_not_the_last(c: Controller) -> None:
+def test_the_looks_go_on_after_a_round_with_changes(c: Controller) -> None:
     found = Leaderships()
     live = Live.of(c.state)
     for _ in range(3 * (ALONE + TWICE) // LOOK):

@@ -1,4 +1,4 @@
-"""Moves of partitions because of their load: which one moves, when, and how the move is recorded."""
+"""Moves of partitions because of their load: which partition moves, when, and how the move is recorded."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -23,7 +23,7 @@ LETTERS = [bytes([letter]) for letter in b"bcdefghi"]
 def cluster(
     points: Sequence[bytes] = LETTERS[:5], replicas: int = 3, nodes: Iterable[str] = NODES, max_ops: int = 1000
 ) -> Controller:
-    """Partitions by ranges, each led by the first of its nodes by name."""
+    """A cluster with a keyspace by ranges. Each partition is led by the first of its nodes in alphabetical order."""
     c = Controller()
     c.register(*nodes)
     create(c, "authors", points, replicas, max_ops)
@@ -51,15 +51,15 @@ def shift_of(c: Controller, ops: Mapping[int, int], sizes: Mapping[int, int] | N
 
 
 def move(c: Controller, shift: Shift) -> Operation:
-    """Record the shift, and carry it out."""
+    """Record the shift as an operation, and carry it out."""
     operation_id = c.state.next_operation_id
     c.run(SpreadLoad(shift.partition_id, shift.target_replicas, shift.source, shift.target, shift.reason))
     c.settle()
     return c.state.operations[operation_id]
 
 
-def test_a_leadership_moves_where_a_replica_is_in_sync() -> None:
-    """No data is copied; afterwards the new leader is the preferred one."""
+def test_a_leadership_moves_to_a_replica_in_sync() -> None:
+    """No data is copied. Afterwards the new leader is the preferred one."""
     c = cluster()
     ops = dict(zip(sorted(c.state.partitions), [900, 800, 300, 0, 0, 0], strict=True))
     shift = shift_of(c, ops)
@@ -75,7 +75,7 @@ def test_a_leadership_moves_where_a_replica_is_in_sync() -> None:
     assert "667 on average" in operation.reason
 
 
-def test_moved_until_it_is_even() -> None:
+def test_moves_go_on_until_the_load_is_even() -> None:
     c = cluster()
     ops = dict(zip(sorted(c.state.partitions), [500, 400, 400, 300, 300, 100], strict=True))
     skews = []
@@ -87,8 +87,8 @@ def test_moved_until_it_is_even() -> None:
     assert skews[-1] <= MAX_SKEW
 
 
-def test_a_copy_where_there_is_no_replica() -> None:
-    """The smaller of two partitions that help equally is copied."""
+def test_a_partition_without_another_replica_is_copied() -> None:
+    """Of two partitions whose move helps equally, the smaller one is copied."""
     c = cluster(replicas=1)
     assert {row.leader for row in c.state.partitions.values()} == set(NODES)
     mine = sorted(row.id for row in c.state.partitions.values() if row.leader == "athens")
@@ -100,7 +100,7 @@ def test_a_copy_where_there_is_no_replica() -> None:
     assert list(c.state.partitions[mine[1]].replicas) == ["byzantium"]
 
 
-def test_zones_and_capacity_are_kept() -> None:
+def test_moves_respect_zones_and_capacity() -> None:
     c = Controller()
     for name, zone in zip("abcdef", "xxyyzz", strict=True):
         c.register(name, zone=zone, capacity=1000)
@@ -120,7 +120,7 @@ def test_zones_and_capacity_are_kept() -> None:
     )
 
 
-def test_what_does_not_move() -> None:
+def test_partitions_whose_move_would_not_help_stay() -> None:
     c = cluster()
     first, second, *_ = sorted(c.state.partitions)
     assert shift_of(c, {first: 5000}) is None, "a single busy partition would only take the load elsewhere"
@@ -134,7 +134,7 @@ def test_what_does_not_move() -> None:
 @pytest.mark.parametrize(
     "field", [("splitting", True), ("successor", "byzantium"), ("merge_from", 9), ("merge_into", 9)], ids=str
 )
-def test_what_is_changing_does_not_move(field: tuple[str, object]) -> None:
+def test_partitions_that_are_changing_stay(field: tuple[str, object]) -> None:
     c = cluster()
     first, second, *_ = sorted(c.state.partitions)
     ops = {first: 600, second: 600}
@@ -143,7 +143,7 @@ def test_what_is_changing_does_not_move(field: tuple[str, object]) -> None:
     assert shift_of(c, ops) is None
 
 
-def test_nodes_that_are_not_live_take_nothing() -> None:
+def test_nodes_that_are_not_live_get_no_partitions() -> None:
     c = cluster()
     first, second, *_ = sorted(c.state.partitions)
     c.run(DrainNode("cyrene", False, "tester", "", {}))
@@ -156,7 +156,7 @@ def test_nodes_that_are_not_live_take_nothing() -> None:
     assert shift_of(c, {first: 600, second: 600}) is None, "a replica that is not in sync can't lead"
 
 
-def test_a_weight_is_a_share() -> None:
+def test_a_node_of_weight_3_gets_three_times_the_load() -> None:
     c = Controller()
     c.register("athens", weight=3)
     c.register("byzantium")
@@ -170,8 +170,8 @@ def test_a_weight_is_a_share() -> None:
     assert shift_of(c, ops) is None, "three to one is even"
 
 
-def test_the_load_of_others_counts_and_they_stay() -> None:
-    """A node that is busy with a keyspace by hash gives up a partition that may move."""
+def test_partitions_that_may_not_move_count_for_their_nodes_load() -> None:
+    """A node that is busy with a keyspace by hash gives up partitions of a keyspace by ranges."""
     c = cluster(points=LETTERS[:1])
     create(c, "flights", None, 3, 0)
     mine = [row.id for row in c.state.partitions.values() if row.keyspace_id == 1]
@@ -188,8 +188,8 @@ def test_the_load_of_others_counts_and_they_stay() -> None:
     st.lists(st.integers(0, 2), min_size=9, max_size=9),
     st.sampled_from([1, 2, 3]),
 )
-def test_each_move_helps_and_they_end(counts: list[int], leaders: list[int], replicas: int) -> None:
-    """After each move, the busier of the two nodes has less to do than the busier one before."""
+def test_each_move_helps_and_the_moves_end(counts: list[int], leaders: list[int], replicas: int) -> None:
+    """After each move, the busier of its two nodes has less load than the busier one had before."""
     c = cluster(LETTERS, replicas)
     for row, leader in zip(list(c.state.partitions.values()), leaders, strict=True):
         node = row.replicas[leader % replicas]
@@ -216,7 +216,7 @@ def test_each_move_helps_and_they_end(counts: list[int], leaders: list[int], rep
 
 
 class Clock:
-    """A load balancer that looks every second at the state at that time."""
+    """A clock with a load balancer that looks at the state every second."""
 
     def __init__(self, c: Controller, ops: Mapping[int, int]) -> None:
         self.c, self.ops, self.now = c, ops, 100.0
@@ -239,7 +239,7 @@ def uneven() -> Clock:
     return Clock(c, dict(zip(sorted(c.state.partitions), [900, 800, 700, 0, 0, 0], strict=True)))
 
 
-def test_only_what_lasts_and_with_a_rest_after_each_move() -> None:
+def test_only_lasting_load_causes_a_move_and_each_move_is_followed_by_a_rest() -> None:
     clock = uneven()
     even, uneven_ops = dict.fromkeys(clock.ops, 0), clock.ops
     for _ in range(3):
@@ -261,7 +261,7 @@ def test_only_what_lasts_and_with_a_rest_after_each_move() -> None:
     assert sorted(row.leader for row in clock.c.state.partitions.values() if clock.ops[row.id]) == sorted(NODES)
 
 
-def test_whoever_cancels_a_move_is_left_alone_for_a_while() -> None:
+def test_no_move_follows_soon_after_a_cancelled_one() -> None:
     clock = uneven()
     command, _ = clock.until_due()
     clock.c.run(command)
@@ -272,7 +272,7 @@ def test_whoever_cancels_a_move_is_left_alone_for_a_while() -> None:
     assert seconds >= AFTER_FAILURE_S
 
 
-def test_not_while_something_else_moves() -> None:
+def test_no_move_is_due_while_another_operation_moves_partitions() -> None:
     clock = uneven()
     clock.c.run(DrainNode("cyrene", False, "tester", "", {}))
     assert clock.c.state.running_operations()
@@ -280,7 +280,7 @@ def test_not_while_something_else_moves() -> None:
     assert not clock.c.state.moving
 
 
-def test_asked_for_twice_it_is_recorded_once() -> None:
+def test_a_move_that_is_asked_for_twice_is_recorded_once() -> None:
     clock = uneven()
     command, _ = clock.until_due()
     clock.c.run(command)
@@ -288,7 +288,7 @@ def test_asked_for_twice_it_is_recorded_once() -> None:
     assert len(clock.c.state.operations) == 1
 
 
-def test_automatic_moves_do_not_push_out_what_people_did() -> None:
+def test_automatic_operations_do_not_push_out_those_of_people() -> None:
     clock = uneven()
     c, rows = clock.c, sorted(clock.c.state.partitions)
     for number in range(3):
@@ -306,7 +306,7 @@ def test_automatic_moves_do_not_push_out_what_people_did() -> None:
     assert State.from_snapshot(c.state.to_snapshot()).operations == c.state.operations
 
 
-def test_limits_of_a_keyspace() -> None:
+def test_the_allowed_values_of_max_ops() -> None:
     c = Controller()
     c.register(*NODES)
     for points, max_ops in (((), 99), (None, 1000)):

@@ -1,4 +1,4 @@
-"""The key at which a partition that is too busy is split. It is chosen by the partition's requests."""
+"""The key at which a partition that is too busy is split, chosen by a sample of its requests."""
 
 from bisect import bisect_right
 from itertools import accumulate
@@ -19,7 +19,7 @@ def points(*keys: bytes) -> list[Span]:
 
 
 def zipf(rng: Random, keys: list[bytes], exponent: float = 1.0) -> list[bytes]:
-    """Draws of keys: the first key most often, the n-th one 1/n times as often."""
+    """Draws of keys: the first key is drawn most often, the n-th one 1/n times as often."""
     cumulative = list(accumulate(1 / (rank + 1) ** exponent for rank in range(len(keys))))
     return [keys[bisect_right(cumulative, rng.random() * cumulative[-1])] for _ in keys]
 
@@ -43,7 +43,7 @@ def test_even_load_is_halved() -> None:
 
 @pytest.mark.parametrize("exponent", [0.8, 1.0, 1.2])
 @pytest.mark.parametrize("in_order", [True, False])
-def test_zipf(exponent: float, in_order: bool) -> None:
+def test_popular_keys(exponent: float, in_order: bool) -> None:
     """The share of the most popular key bounds the error, even if the popular keys are adjacent."""
     rng = Random(1)
     keys = KEYS if in_order else rng.sample(KEYS, len(KEYS))
@@ -54,24 +54,24 @@ def test_zipf(exponent: float, in_order: bool) -> None:
     assert abs(found.below - sum(key < found.key for key in asked) / len(asked)) < 1e-9
 
 
-def test_one_hot_key() -> None:
+def test_a_partition_with_one_hot_key_is_not_split() -> None:
     assert refusal(points(*KEYS[:100], *[b"hot"] * 900)) == "one key, hot, has 90% of its load"
     assert refusal(points(b"a", *[b"k" * 500] * 999)) == f"one key, {'k' * 60}…, has 100% of its load"
     assert refusal(points(*[b"\xff\xfe"] * 200)) == "one key, 0xfffe, has 100% of its load"
 
 
-def test_a_hot_key_beside_others_is_parted_from_them() -> None:
+def test_a_hot_key_at_an_end_is_separated_from_the_other_keys() -> None:
     assert cut(points(*KEYS[:400], *[b"z"] * 600)).key == b"z"
     assert cut(points(*[b"0"] * 600, *KEYS[:400])).key == b"0000"
 
 
-def test_scans_that_cross_everywhere() -> None:
+def test_scans_that_cross_every_key_prevent_a_split() -> None:
     scans = [(b"0000", b"1000")] * 950
     assert refusal([*points(*KEYS[:50]), *scans]) == "no key divides its load: 95% of it are scans across the best one"
 
 
-def test_the_key_that_fewest_scans_cross() -> None:
-    """Scans cross the middle key, so the cut is at the next key after these scans."""
+def test_the_cut_is_at_the_key_that_the_fewest_scans_cross() -> None:
+    """Scans cross the middle key, so the cut is at the next key after them."""
     scans = [*[(b"0300", b"0520")] * 200, *[(b"0800", b"0900")] * 200]
     found = cut([*points(*KEYS), *scans])
     assert found == Cut(b"0520", 720 / 1400, 680 / 1400, 0.0)
@@ -81,14 +81,14 @@ def test_the_key_that_fewest_scans_cross() -> None:
     assert found.crossed == 0.0
 
 
-def test_a_queue_that_is_read_at_its_head() -> None:
+def test_a_queue_that_is_read_at_its_head_is_not_split() -> None:
     assert refusal([(b"", b"0010")] * 500) == 'no key divides its load: all of it begins at ""'
     assert refusal([(b"0003", b"")] * 500) == "no key divides its load: all of it begins at 0003"
     text = "no key divides its load: at the best one, 91% of it stay together"
     assert refusal([*points(*[b"0005"] * 50), *[(b"0100", b"0110")] * 500]) == text
 
 
-def test_too_few_say_nothing() -> None:
+def test_too_few_requests_give_no_cut() -> None:
     assert refusal(points(*KEYS[: MIN_SPANS - 1])) == ""
     assert refusal(points(*KEYS), KeyRange(b"x", b"")) == "", "points of the other half don't count"
 
@@ -110,8 +110,8 @@ def side(span: Span, key: bytes) -> str:
 
 
 @given(st.lists(point | scan, min_size=1, max_size=60), bound)
-def test_a_cut_is_what_it_says(few: list[Span], bounds: tuple[bytes, bytes]) -> None:
-    """The cut is a sampled key after the start and before the end; the shares are of the load inside the range."""
+def test_a_cut_has_the_shares_that_it_states(few: list[Span], bounds: tuple[bytes, bytes]) -> None:
+    """The cut is a sampled key after the start and before the end. The shares are of the load inside the range."""
     range_, spans = KeyRange(*bounds), few * MIN_SPANS
     inside = [s for s in spans if (range_.contains(s[0]) if is_key(s) else KeyRange(*s).overlaps(range_))]
     found = best_cut(spans, range_)
@@ -134,7 +134,7 @@ def test_a_cut_is_what_it_says(few: list[Span], bounds: tuple[bytes, bytes]) -> 
 
 
 @given(st.lists(keys, min_size=1, max_size=60))
-def test_of_keys_alone_only_one_hot_key_is_in_the_way(few: list[bytes]) -> None:
+def test_without_scans_only_one_hot_key_prevents_a_split(few: list[bytes]) -> None:
     spans = points(*few) * MIN_SPANS
     found = best_cut(spans, ALL_KEYS)
     hottest = max(few.count(key) for key in few) / len(few)

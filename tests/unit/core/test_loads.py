@@ -1,4 +1,6 @@
-"""Loads in the replicated state: decisions about them, and commits, of which all pieces are recorded, or none."""
+"""Loads in the replicated state: decisions about them, and their commits. A commit is recorded with all its pieces, or
+not at all.
+"""
 
 import pytest
 
@@ -122,7 +124,7 @@ def test_begin_is_idempotent_by_id() -> None:
     refused(state, BeginLoad("two", PAYLOADS_KEYSPACE, "test"), Code.INVALID_ARGUMENT)
 
 
-def test_there_is_a_limit() -> None:
+def test_the_number_of_loads_that_have_not_ended_is_limited() -> None:
     state = cluster()
     for number in range(MAX_UNENDED):
         begun(state, f"load-{number}")
@@ -131,7 +133,7 @@ def test_there_is_a_limit() -> None:
     begun(state, "another")
 
 
-def test_a_commit_is_idempotent_and_the_first_counts() -> None:
+def test_a_repeated_commit_changes_nothing() -> None:
     state = cluster()
     begun(state)
     files = files_of(state, "hashed")
@@ -151,7 +153,7 @@ def test_a_load_without_files_is_done_at_once() -> None:
 
 
 @pytest.mark.parametrize("change", ["slot", "partition", "twice", "empty"])
-def test_files_that_cannot_be_committed(change: str) -> None:
+def test_files_that_can_not_be_committed(change: str) -> None:
     state = cluster()
     begun(state)
     files = files_of(state, "hashed")
@@ -177,7 +179,7 @@ def end_split(state: State, row_id: int) -> None:
     run(state, FinishSplit(child.leader, child.id, child.leader_epoch, child.partition_epoch))
 
 
-def test_files_of_partitions_that_have_changed() -> None:
+def test_files_of_partitions_that_have_changed_are_refused() -> None:
     state = cluster()
     begun(state, "one", "ranged")
     files = files_of(state, "ranged")
@@ -204,12 +206,12 @@ def test_no_split_begins_while_a_load_is_taken_in() -> None:
     key = b"a"
     error = refused(state, ProposeSplit(row.leader, row.id, row.generation, key), Code.SPLIT_REFUSED)
     assert "load one is being taken in" in error.message
-    run(state, Split("ranged", [key], "test", ""))  # it waits like an operation
+    run(state, Split("ranged", [key], "test", ""))  # accepted: the split waits, like an operation
     finish(state, load_of(state, "one"), [file.partition_id for file in files])
     split(state, row.id, key)
 
 
-def test_only_who_leads_at_this_epoch_finishes_a_part() -> None:
+def test_only_the_leader_of_the_present_epoch_finishes_a_part() -> None:
     state = cluster()
     begun(state)
     files = files_of(state, "hashed")
@@ -224,7 +226,7 @@ def test_only_who_leads_at_this_epoch_finishes_a_part() -> None:
     assert load_of(state, "one").parts_done == 1
 
 
-def test_what_nobody_goes_on_with_is_aborted() -> None:
+def test_an_abandoned_load_is_aborted() -> None:
     state = cluster()
     for name in ("forgotten", "touched", "committed"):
         begun(state, name)
@@ -237,7 +239,7 @@ def test_what_nobody_goes_on_with_is_aborted() -> None:
     refused(state, CommitLoad("forgotten", []), Code.LOAD_ENDED)
 
 
-def test_of_those_that_have_ended_the_last_are_kept() -> None:
+def test_only_the_last_loads_that_have_ended_are_kept() -> None:
     state = cluster()
     begun(state, "staged")
     for number in range(KEPT_LOADS + 5):
@@ -250,7 +252,7 @@ def test_of_those_that_have_ended_the_last_are_kept() -> None:
     assert state.loads.lowest_open() == state.loads.next_number
 
 
-def test_a_snapshot_has_all_of_it_in_the_order_of_the_commits() -> None:
+def test_a_snapshot_has_all_loads_in_the_order_of_their_commits() -> None:
     state = cluster()
     for name in ("one", "two"):
         begun(state, name)

@@ -1,4 +1,4 @@
-"""Automatic merges join partitions that stay small and cold, and won't soon be split again."""
+"""Automatic merges of partitions that stay small and cold, and won't soon be split again."""
 
 import pytest
 
@@ -14,7 +14,7 @@ AFTER = 60.0
 
 
 class Cold:
-    """A keyspace that has split itself at b, d and f, and the time."""
+    """A keyspace that has split automatically at b, d and f; its merge checker; and the time."""
 
     def __init__(self, max_bytes: int = 4 * MIB, max_ops: int = 1000) -> None:
         self.c = c = Controller()
@@ -43,7 +43,7 @@ class Cold:
         return [] if merge is None else list(merge.keys)
 
 
-def test_pairs_after_a_while() -> None:
+def test_small_and_cold_pairs_are_merged_after_a_while() -> None:
     cold = Cold()
     assert cold.keys() == []
     assert cold.keys(AFTER - 2) == []
@@ -60,7 +60,7 @@ def test_pairs_after_a_while() -> None:
 
 
 @pytest.mark.parametrize(("field", "value"), [("bytes", 2 * MIB), ("ops", 500)])
-def test_what_would_soon_be_split_again(field: str, value: int) -> None:
+def test_a_pair_that_would_soon_be_split_again_is_not_merged(field: str, value: int) -> None:
     cold = Cold()
     _, second, *_ = rows_of(cold.c)
     setattr(cold.stats[second.id], field, value)
@@ -68,7 +68,7 @@ def test_what_would_soon_be_split_again(field: str, value: int) -> None:
     assert cold.keys(AFTER) == [b"f"]
 
 
-def test_the_time_begins_anew() -> None:
+def test_the_time_of_a_pair_starts_anew_when_it_is_busy_or_the_controller_changes() -> None:
     cold = Cold()
     first, *_ = rows_of(cold.c)
     cold.due()
@@ -81,7 +81,7 @@ def test_the_time_begins_anew() -> None:
     assert cold.keys(AFTER) == [], "another controller starts counting again"
 
 
-def test_what_a_person_chose_stays() -> None:
+def test_a_split_by_a_person_is_not_undone() -> None:
     cold = Cold()
     split(cold.c, b"e")
     finish(cold.c)
@@ -93,7 +93,7 @@ def test_what_a_person_chose_stays() -> None:
     assert b"e" not in cold.keys(5 * AFTER)
 
 
-def test_no_limit_and_never() -> None:
+def test_nothing_is_merged_without_limits_or_if_merges_are_turned_off() -> None:
     cold = Cold(max_bytes=0, max_ops=0)
     cold.due()
     assert cold.due(AFTER) is None, "it doesn't split itself"
@@ -107,7 +107,7 @@ def test_no_limit_and_never() -> None:
     assert cold.cold.due(View(cold.c.state, lambda: list(cold.stats.values()), cold.now + AFTER)) is None
 
 
-def test_nothing_is_known_of_one() -> None:
+def test_a_pair_is_not_merged_while_one_partition_is_not_reported() -> None:
     cold = Cold()
     first, *_ = rows_of(cold.c)
     del cold.stats[first.id]
@@ -115,7 +115,7 @@ def test_nothing_is_known_of_one() -> None:
     assert cold.keys(AFTER) == [b"d"]
 
 
-def test_more_pairs_than_are_looked_at_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_over_many_pairs_takes_several_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merge_checker, "PAIRS_A_LOOK", 2)
     cold = Cold()
     assert [cold.keys(0) for _ in range(3)] == [[], [], []], "three pairs in two looks, and no second round yet"

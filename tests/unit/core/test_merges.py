@@ -1,4 +1,4 @@
-"""Merges of neighbours, by the controller and its state alone."""
+"""Merges of neighbouring partitions, decided by the controller without a network."""
 
 import pytest
 
@@ -20,7 +20,7 @@ from tests.unit.core.model import Controller
 from tests.unit.core.ranges import NODES, by_ranges, finish, merge, propose, ranges_of, rows_of, split, three
 
 
-def test_the_undo_of_a_split() -> None:
+def test_a_merge_undoes_a_split() -> None:
     c = three(replicas=3)
     split(c, b"m")
     finish(c)
@@ -55,7 +55,7 @@ def test_the_undo_of_a_split() -> None:
         ("authors", [], Code.INVALID_ARGUMENT),
     ],
 )
-def test_what_cant_be_merged(keyspace: str, keys: list[bytes], code: Code) -> None:
+def test_merges_that_are_refused(keyspace: str, keys: list[bytes], code: Code) -> None:
     c = three(points=[b"m"])
     c.keyspace("flights", 2)
     with pytest.raises(MinkaError) as refusal:
@@ -63,7 +63,7 @@ def test_what_cant_be_merged(keyspace: str, keys: list[bytes], code: Code) -> No
     assert refusal.value.code is code
 
 
-def test_what_would_be_split_again_is_not_merged() -> None:
+def test_partitions_that_would_be_split_again_are_not_merged() -> None:
     c = three()
     nothing = HashFunction.HASH_FUNCTION_UNSPECIFIED
     c.run(CreateKeyspace("authors2", 0, nothing, 1, split_points=[b"d", b"m", b"t"], max_bytes=1 << 20))
@@ -80,7 +80,7 @@ def test_what_would_be_split_again_is_not_merged() -> None:
     c.run(Merge("authors2", [b"m"], "tester", "test", sizes))
 
 
-def test_one_change_of_the_ranges_at_a_time() -> None:
+def test_no_second_change_of_the_same_ranges_begins_during_a_merge() -> None:
     c = three(points=[b"d", b"m"], replicas=3)
     merge(c, b"d")
     c.settle()
@@ -92,7 +92,7 @@ def test_one_change_of_the_ranges_at_a_time() -> None:
     assert propose(c, lower, b"b") is Code.SPLIT_REFUSED
 
 
-def test_leaders_and_replicas_are_brought_together_first() -> None:
+def test_a_merge_first_moves_both_partitions_to_the_same_nodes() -> None:
     c = three(points=[b"d"], replicas=1)
     lower, upper = rows_of(c)
     assert lower.leader != upper.leader
@@ -109,7 +109,7 @@ def test_leaders_and_replicas_are_brought_together_first() -> None:
     assert c.state.operations[1].outcome == "1 of 1 merged; 1 of 1 partitions moved"
 
 
-def test_leadership_comes_together_where_both_are_in_sync() -> None:
+def test_a_merge_only_hands_over_if_both_partitions_have_the_same_nodes() -> None:
     c = three(points=[b"d"], replicas=3)
     lower, upper = rows_of(c)
     assert lower.leader != upper.leader
@@ -123,7 +123,7 @@ def test_leadership_comes_together_where_both_are_in_sync() -> None:
     assert (upper.leader, upper.merge_into) == (lower.leader, lower.id)
 
 
-def test_the_leader_dies_while_it_merges() -> None:
+def test_a_merge_goes_on_when_its_leader_dies() -> None:
     c = three(points=[b"d"], replicas=3)
     merge(c, b"d")
     c.settle()
@@ -138,7 +138,7 @@ def test_the_leader_dies_while_it_merges() -> None:
     assert ranges_of(rows_of(c)) == ['["", "")']
 
 
-def test_who_was_fenced_at_another_epoch_does_not_count() -> None:
+def test_the_end_of_a_merge_is_refused_for_an_older_row() -> None:
     c = three(points=[b"d"], replicas=3)
     merge(c, b"d")
     c.settle()
@@ -150,11 +150,11 @@ def test_who_was_fenced_at_another_epoch_does_not_count() -> None:
     assert refusal.value.code is Code.STALE_EPOCH
     c.settle()
     finish(c)
-    c.run(old)  # asked again because the answer was lost
+    c.run(old)  # the leader asks again because the answer was lost
     assert len(rows_of(c)) == 1
 
 
-def test_a_merge_that_is_cancelled() -> None:
+def test_a_merge_is_cancelled() -> None:
     c = three(points=[b"d"], replicas=3)
     operation = merge(c, b"d")
     c.settle()
@@ -170,7 +170,7 @@ def test_a_merge_that_is_cancelled() -> None:
     assert c.state.operations[operation.id].outcome == "0 of 1 merged; cancelled by tester: no"
 
 
-def test_a_move_of_what_is_merged_meanwhile() -> None:
+def test_a_move_of_a_partition_that_is_merged_meanwhile_fails() -> None:
     c = three(points=[b"d"], replicas=3)
     c.register("delphi")
     merge(c, b"d")
@@ -186,8 +186,8 @@ def test_a_move_of_what_is_merged_meanwhile() -> None:
     assert f"partition {upper.id}: it was merged into partition {lower.id}" in ended.outcome
 
 
-def test_elections_of_what_is_merged_meanwhile() -> None:
-    """One election runs, and the other waits for it. Neither concerns the partition that is gone (seed 207104)."""
+def test_elections_skip_a_partition_that_is_merged_meanwhile() -> None:
+    """One election runs, and another waits for it. Both go on without the partition that is gone (seed 207104)."""
     c = Controller()
     c.register("athens", "byzantium")
     by_ranges(c, [b"d", b"m"], replicas=2)
@@ -217,7 +217,7 @@ def test_elections_of_what_is_merged_meanwhile() -> None:
     assert c.operation(second).outcome.endswith("preferred leaders lead")
 
 
-def test_a_node_with_copies_of_what_was_merged_can_be_removed() -> None:
+def test_a_drained_node_with_copies_of_merged_partitions_can_be_removed() -> None:
     c = three(points=[b"d"], replicas=3)
     merge(c, b"d")
     c.settle()

@@ -1,4 +1,4 @@
-"""A pallet isn't balanced while some shard is being emptied. Duties that stay on such a shard hold nothing back."""
+"""A pallet isn't balanced while one of its shards is being emptied. Duties that stay on such a shard don't delay it."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def world() -> DutyWorld:
 
 
 def why_held_back(world: DutyWorld) -> str:
-    """The reason why nothing is balanced automatically."""
+    """The reason for which nothing is balanced automatically."""
     return held_back(world.state, world.duties.pallets["feeds"], rooms(world.state, "feeds", world.now_ms))
 
 
@@ -29,7 +29,7 @@ def drain(world: DutyWorld) -> None:
     world.state.nodes["athens"] = Node(id="athens", state=NodeState.NODE_STATE_DRAINING, emptied=True)
 
 
-def test_what_is_kept_for_a_shard_holds_nothing_back_and_stays(world: DutyWorld) -> None:
+def test_duties_kept_for_an_absent_shard_do_not_delay_balancing(world: DutyWorld) -> None:
     world.join("s1", grace_ms=WEEK_MS)
     world.join("s2")
     world.create("feeds", TEN)
@@ -48,7 +48,7 @@ def test_what_is_kept_for_a_shard_holds_nothing_back_and_stays(world: DutyWorld)
     assert world.counts() == {"s1": 5, "s2": 3, "s3": 2}
 
 
-def test_a_rebalance_does_not_wait_for_a_shard_that_is_away(world: DutyWorld) -> None:
+def test_a_rebalance_does_not_wait_for_an_absent_shard(world: DutyWorld) -> None:
     world.change_pallet("feeds", moves_per_shard=1, balancer=Balancer(kind=BalancerKind.BALANCER_KIND_ROUND_ROBIN))
     world.join("s1", grace_ms=WEEK_MS)
     world.create("feeds", TEN)
@@ -63,7 +63,9 @@ def test_a_rebalance_does_not_wait_for_a_shard_that_is_away(world: DutyWorld) ->
     assert why_held_back(world) == ""
 
 
-def test_a_stationary_duty_of_a_pallet_that_its_shard_takes_no_more_holds_nothing_back(world: DutyWorld) -> None:
+def test_a_stationary_duty_of_a_pallet_its_shard_no_longer_takes_does_not_delay_balancing(
+    world: DutyWorld,
+) -> None:
     process = world.join("s1", pallets=("feeds", "mail"))
     world.create("feeds", ["still"], stationary=True)
     world.settle()
@@ -75,11 +77,11 @@ def test_a_stationary_duty_of_a_pallet_that_its_shard_takes_no_more_holds_nothin
     assert why_held_back(world) == ""
 
 
-def test_what_leaves_a_shard_holds_back_until_the_rest_has_no_other_place(world: DutyWorld) -> None:
+def test_balancing_waits_until_a_drained_shard_has_only_duties_that_fit_nowhere_else(world: DutyWorld) -> None:
     world.join("s1", node="athens", capacity=10)
     world.create("feeds", TEN)
     world.settle()
-    world.change_pallet("feeds")  # a balancer that keeps to capacities
+    world.change_pallet("feeds")  # now by the default balancer, which respects capacities
     world.join("s2", capacity=4)
     drain(world)
     assert why_held_back(world) == "s1 is being emptied"
@@ -92,7 +94,7 @@ def test_what_leaves_a_shard_holds_back_until_the_rest_has_no_other_place(world:
     assert why_held_back(world) == ""
 
 
-def test_a_shard_that_leaves_holds_back_until_it_has_released_everything(world: DutyWorld) -> None:
+def test_balancing_waits_until_a_leaving_shard_has_released_everything(world: DutyWorld) -> None:
     world.join("s1", grace_ms=WEEK_MS)
     world.join("s2")
     world.create("feeds", TEN, stationary=True)

@@ -1,4 +1,4 @@
-"""The list of partitions: its filters, its order, and the number of rows at a time."""
+"""The list of partitions: filters, order, and the number of rows in a piece."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ ONLINE, OFFLINE = PartitionState.PARTITION_STATE_ONLINE, PartitionState.PARTITIO
 
 @pytest.fixture
 def state() -> State:
-    """Authors by ranges, of which the later ids have the smaller keys, and flights by hash."""
+    """Two keyspaces: authors by ranges, whose later ids have smaller keys, and flights by hash."""
     found = State()
     ranges = Partitioning.PARTITIONING_RANGES
     found.keyspaces[1] = Keyspace(id=1, name="authors", replicas=2, partitioning=ranges)
@@ -35,7 +35,7 @@ def listed(table: State, **wanted: Any) -> list[int]:
     return [one.id for some in PartitionList(table, PartitionFilter(**wanted), 0).pieces() for one in some]
 
 
-def test_by_id_then_by_key(state: State) -> None:
+def test_partitions_are_sorted_by_keyspace_and_then_by_key(state: State) -> None:
     assert listed(state) == [4, 5, 6, 3, 2, 1]
 
 
@@ -57,7 +57,7 @@ def test_a_keyspace_that_is_being_created_is_left_out(state: State) -> None:
     assert listed(state) == [3, 2, 1]
 
 
-def test_beyond_the_limit_they_are_counted(state: State) -> None:
+def test_partitions_beyond_the_limit_are_counted(state: State) -> None:
     found = PartitionList(state, PartitionFilter(), 4)
     assert [one.id for some in found.pieces() for one in some] == [4, 5, 6, 3]
     assert [(one.keyspace_id, one.state, one.partitions) for one in found.counts()] == [(1, ONLINE, 3), (2, ONLINE, 3)]
@@ -71,7 +71,7 @@ def test_the_first_rows_do_not_wait_for_the_last(state: State) -> None:
     assert sizes == [ROWS_A_PIECE, ROWS_A_PIECE, ROWS_A_PIECE]
 
 
-def test_it_is_the_table_as_it_was(state: State) -> None:
+def test_the_list_shows_the_table_as_it_was_at_the_start(state: State) -> None:
     pieces = PartitionList(state, PartitionFilter(), 0).pieces()
     first = [one.id for one in next(pieces)]
     state.partitions.put(row(3, 1, start_key=b"", leader="b"))

@@ -1,6 +1,4 @@
-"""A shard that isn't trusted gets only duties that no other shard can take. A new process begins without the flaps of
-the old one.
-"""
+"""A quarantined shard gets only duties that no other shard can take. Flaps don't count for the next process."""
 
 import pytest
 
@@ -27,7 +25,7 @@ def world() -> DutyWorld:
 
 
 def crash(world: DutyWorld, *names: str, times: int = 1) -> None:
-    """End the processes this many times, each time all at once, and restart them under their names."""
+    """End the processes and restart them under their names, `times` times, all at once each time."""
     for _ in range(times):
         for name in names:
             world.kill(name)
@@ -37,7 +35,7 @@ def crash(world: DutyWorld, *names: str, times: int = 1) -> None:
 
 
 def flap(world: DutyWorld, *names: str) -> None:
-    """Let heartbeats come late until the shards are quarantined."""
+    """Send heartbeats late until the shards are quarantined."""
     for name in names:
         while shard(world, name).state != QUARANTINED:
             world.do(NoteFlap(name, world.processes[name].incarnation))
@@ -48,13 +46,13 @@ def shard(world: DutyWorld, name: str) -> Shard:
     return world.duties.shards[name]
 
 
-def test_a_process_that_is_restarted_once_is_trusted_at_once(world: DutyWorld) -> None:
+def test_a_shard_restarted_once_is_not_quarantined(world: DutyWorld) -> None:
     crash(world, *TWO)
     assert world.counts() == {"s1": 5, "s2": 5}
     assert all(shard(world, name).state == ShardState.SHARD_STATE_LIVE for name in TWO)
 
 
-def test_when_all_are_quarantined_they_take_the_duties(world: DutyWorld) -> None:
+def test_if_all_shards_are_quarantined_they_keep_the_duties(world: DutyWorld) -> None:
     crash(world, *TWO, times=3)
     assert all(shard(world, name).state == QUARANTINED for name in TWO)
     assert shard(world, "s1").state_reason == "it fell silent again and again"
@@ -64,21 +62,21 @@ def test_when_all_are_quarantined_they_take_the_duties(world: DutyWorld) -> None
     assert {name: world.where(name) for name in TEN} == before, "they don't empty each other"
 
 
-def test_a_synthetic_duty_is_on_quarantined_shards_when_there_is_no_other(world: DutyWorld) -> None:
+def test_a_synthetic_duty_goes_to_quarantined_shards_if_there_are_no_others(world: DutyWorld) -> None:
     crash(world, *TWO, times=3)
     world.create("feeds", ["everywhere"], synthetic=True)
     world.wait(1000)
     assert len(world.duties.assignments(world.row("everywhere").number)) == 2
 
 
-def test_what_a_quarantined_shard_has_goes_to_a_trusted_one_that_comes(world: DutyWorld) -> None:
+def test_the_duties_of_quarantined_shards_go_to_a_new_shard(world: DutyWorld) -> None:
     crash(world, *TWO, times=3)
     world.join("s3")
     world.wait(1000)
     assert world.counts() == {"s1": 0, "s2": 0, "s3": 10}
 
 
-def test_what_trusted_shards_have_no_room_for_goes_to_a_quarantined_one() -> None:
+def test_duties_that_fit_on_no_other_shard_go_to_a_quarantined_one() -> None:
     world = DutyWorld()
     world.pallet("feeds")
     world.join("s2")
@@ -94,7 +92,7 @@ def test_what_trusted_shards_have_no_room_for_goes_to_a_quarantined_one() -> Non
     assert "s1 and s2 have no room for weight 1" in world.why_unplaced(next(n for n in TEN if not world.where(n)))
 
 
-def test_flaps_are_not_held_against_the_next_process(world: DutyWorld) -> None:
+def test_flaps_do_not_count_for_the_next_process(world: DutyWorld) -> None:
     flap(world, "s1")
     crash(world, "s1")
     assert shard(world, "s1").state == ShardState.SHARD_STATE_LIVE
@@ -104,7 +102,7 @@ def test_flaps_are_not_held_against_the_next_process(world: DutyWorld) -> None:
     assert shard(world, "s1").penalty == 0, "it has stopped gracefully"
 
 
-def test_a_process_that_was_about_to_stop_has_not_crashed(world: DutyWorld) -> None:
+def test_the_end_of_a_leaving_process_is_not_a_crash(world: DutyWorld) -> None:
     for _ in range(4):
         world.do(FailShards({}))
         world.leave("s1")
@@ -113,8 +111,8 @@ def test_a_process_that_was_about_to_stop_has_not_crashed(world: DutyWorld) -> N
     assert shard(world, "s1").state == ShardState.SHARD_STATE_LIVE
 
 
-def test_a_shard_that_a_new_controller_never_heard_has_not_crashed(world: DutyWorld) -> None:
-    """The shard's node may have lost the controller, as nodes do at each change of the controller."""
+def test_the_failure_of_a_shard_that_a_new_controller_never_heard_is_not_a_crash(world: DutyWorld) -> None:
+    """The shard's node may have lost the controller, as can happen whenever the controller changes."""
     for number in range(3):
         world.create("feeds", [f"new{number}"])
         world.follow()
@@ -135,7 +133,7 @@ def test_crashes_are_forgotten_in_time(world: DutyWorld) -> None:
     assert shard(world, "s1").state == ShardState.SHARD_STATE_LIVE
 
 
-def test_the_reason_says_what_each_shard_is(world: DutyWorld) -> None:
+def test_the_reason_names_the_state_of_each_shard(world: DutyWorld) -> None:
     world.releases = False
     for name in TWO:
         world.leave(name)

@@ -1,4 +1,4 @@
-"""Keyspaces by ranges are made and split, by the controller and its state alone."""
+"""Keyspaces by ranges and their splits, decided by the controller without a network."""
 
 import pytest
 from hypothesis import given
@@ -25,11 +25,11 @@ from minkad.core.state import State, range_of
 from tests.unit.core.model import Controller, changed
 from tests.unit.core.ranges import NODES, by_ranges, finish, propose, ranges_of, rows_of, split, three
 
-# The seed's examples
+# The examples of Key-Range Partitions (Patterns of Distributed Systems)
 
 
 def test_predefined_ranges() -> None:
-    """The seed's predefined key ranges: b and d give three ranges, which are assigned to three nodes in turn."""
+    """The pattern's predefined key ranges: the points b and d give three ranges, assigned to three nodes in turn."""
     c = three(points=[b"b", b"d"])
     rows = rows_of(c)
     assert ranges_of(rows) == ['["", b)', "[b, d)", '[d, "")']
@@ -42,9 +42,7 @@ def test_predefined_ranges() -> None:
 
 
 def test_names_from_a_to_c() -> None:
-    """The seed's example: among the ranges of athens, byzantium and cyrene, the first two have the names from a to
-    c.
-    """
+    """The pattern's example: of the ranges of athens, byzantium and cyrene, the first two have names from a to c."""
     ranges = ranges_at([b"b", b"d"])
     wanted = KeyRange(b"a", b"c")
     assert [wanted.overlaps(range_) for range_ in ranges] == [True, True, False]
@@ -55,7 +53,7 @@ def test_names_from_a_to_c() -> None:
 
 
 def test_automatic_splitting_begins_with_one_range() -> None:
-    """The seed's automatic splitting: one partition has all keys, then P1 of athens is split at bob."""
+    """The pattern's automatic splitting: one partition has all keys; then P1 of athens is split at bob."""
     c = three()
     (only,) = rows_of(c)
     assert str(range_of(only)) == '["", "")'
@@ -87,7 +85,7 @@ def test_automatic_splitting_begins_with_one_range() -> None:
         ([b"k" * 65537], Code.TOO_LARGE),
     ],
 )
-def test_split_points_are_refused_by_name(points: list[bytes], code: Code) -> None:
+def test_the_refusal_names_the_bad_split_point(points: list[bytes], code: Code) -> None:
     c = Controller()
     c.register(*NODES)
     with pytest.raises(MinkaError) as refusal:
@@ -95,7 +93,7 @@ def test_split_points_are_refused_by_name(points: list[bytes], code: Code) -> No
     assert refusal.value.code is code
 
 
-def test_what_can_not_be_split() -> None:
+def test_splits_that_are_refused() -> None:
     c = three()
     c.keyspace("flights", 2)
     for keyspace, key, code in [
@@ -110,7 +108,7 @@ def test_what_can_not_be_split() -> None:
     with pytest.raises(MinkaError) as refusal:
         c.run(Split("authors", [b"x"], "tester", "test"))
     assert refusal.value.code is Code.OPERATION_RUNNING
-    c.run(Split("authors", [b"m"], "tester", "test"))  # it is split there already, so nothing is done
+    c.run(Split("authors", [b"m"], "tester", "test"))  # a split at this key is under way, so nothing is done
     finish(c)
     before = len(c.log)
     c.run(Split("authors", [b"m"], "tester", "test"))
@@ -129,7 +127,7 @@ def test_a_leader_proposes_a_split() -> None:
         (b"f", {"node": other}, Code.NOT_LEADER),
         (b"f", {"generation": 2}, Code.STALE_GENERATION),
     ]:
-        assert propose(c, row, key, **options) is code  # type: ignore[arg-type]  # mypy sees one type for all options
+        assert propose(c, row, key, **options) is code  # type: ignore[arg-type]  # mypy infers one type for all options
     hashed = next(p for p in c.state.partitions.values() if c.state.keyspaces[p.keyspace_id].name == "flights")
     assert propose(c, hashed, b"f") is Code.INVALID_ARGUMENT
     assert propose(c, row, b"f") is None
@@ -144,7 +142,7 @@ def test_a_leader_proposes_a_split() -> None:
     assert propose(c, c.state.partitions[row.id], b"e") is Code.SPLIT_REFUSED
 
 
-def test_not_too_many_at_once_nor_on_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_splits_at_once_and_of_partitions_a_node_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(splits, "SPLITS_AT_ONCE", 2)
     c = three(points=[b"d", b"m"])
     refusals = [propose(c, row, row.start_key + b"\x01") for row in rows_of(c)]
@@ -154,8 +152,8 @@ def test_not_too_many_at_once_nor_on_a_node(monkeypatch: pytest.MonkeyPatch) -> 
     assert propose(c, rows_of(c)[1], b"b") is Code.SPLIT_REFUSED
 
 
-def test_people_are_told_what_a_split_is_refused_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each blocker has its remedy. `caps` would prevent a split that the leader proposes, but not one by a person."""
+def test_people_are_told_why_a_split_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each blocker has a remedy. `caps` apply only to splits that leaders propose, not to those of people."""
     c = three(points=[b"d", b"m"])
     row = rows_of(c)[0]
     assert split_blockers(c.state, row.id) == GetSplitBlockersResponse()
@@ -170,7 +168,7 @@ def test_people_are_told_what_a_split_is_refused_for(monkeypatch: pytest.MonkeyP
         split_blockers(c.state, 999)
 
 
-def test_a_keyspace_that_splits_itself() -> None:
+def test_the_allowed_values_of_max_bytes() -> None:
     c = three()
     hashed, small = {"max_bytes": 1 << 20}, {"split_points": [], "max_bytes": 1000}
     for options in (hashed, small):
@@ -186,7 +184,7 @@ def test_a_keyspace_that_splits_itself() -> None:
 # Splits that wait
 
 
-def test_several_keys_of_one_partition_one_after_the_other() -> None:
+def test_a_partition_is_split_at_several_keys_one_after_the_other() -> None:
     c = three()
     operation = split(c, b"b", b"d", b"f")
     assert ranges_of(rows_of(c)) == ['["", d)', '[d, "")']
@@ -201,7 +199,7 @@ def test_several_keys_of_one_partition_one_after_the_other() -> None:
     assert c.state.operations[operation.id].outcome == "3 of 3 new partitions made"
 
 
-def test_cancelled_before_all_is_split() -> None:
+def test_a_split_at_several_keys_is_cancelled() -> None:
     c = three()
     operation = split(c, b"b", b"d", b"f")
     c.run(CancelOperation(operation.id, "tester", "enough"))
@@ -212,7 +210,7 @@ def test_cancelled_before_all_is_split() -> None:
     assert len(rows_of(c)) == 2
 
 
-def test_too_few_in_sync() -> None:
+def test_a_split_waits_while_too_few_replicas_are_in_sync() -> None:
     c = three(replicas=3)
     c.fail("byzantium", "cyrene")
     operation = split(c, b"m")
@@ -224,7 +222,7 @@ def test_too_few_in_sync() -> None:
     assert len(rows_of(c)) == 2
 
 
-def test_no_reassignment_of_what_is_being_split_and_no_split_of_what_is_being_reassigned() -> None:
+def test_splits_and_reassignments_of_a_partition_wait_for_each_other() -> None:
     c = Controller()
     c.register(*NODES, "delphi")
     (row,) = by_ranges(c, replicas=1)
@@ -246,7 +244,7 @@ def test_no_reassignment_of_what_is_being_split_and_no_split_of_what_is_being_re
 # One leadership for both halves
 
 
-def test_the_leader_dies_in_between() -> None:
+def test_another_node_leads_both_halves_when_the_leader_dies_during_a_split() -> None:
     c = three(replicas=3)
     split(c, b"m")
     parent, child = rows_of(c)
@@ -267,8 +265,8 @@ def test_the_leader_dies_in_between() -> None:
     assert all(row.leader for row in rows_of(c))
 
 
-def test_a_split_does_not_end_by_an_older_in_sync_set() -> None:
-    """A replica that has come back by the other half's row may not have made its own half yet."""
+def test_the_end_of_a_split_is_refused_for_an_older_in_sync_set() -> None:
+    """A replica that joined by the row of the other half may not have made this half yet."""
     c = three(replicas=3)
     split(c, b"m")
     parent, child = rows_of(c)
@@ -286,7 +284,7 @@ def test_a_split_does_not_end_by_an_older_in_sync_set() -> None:
     assert not any(row.splitting for row in rows_of(c))
 
 
-def test_in_sync_sets_are_the_same() -> None:
+def test_both_halves_have_the_same_in_sync_set_during_a_split() -> None:
     c = three(replicas=3)
     split(c, b"m")
     parent, child = rows_of(c)
@@ -308,7 +306,7 @@ def test_in_sync_sets_are_the_same() -> None:
     assert all(len(row.isr) == 3 for row in rows_of(c))
 
 
-def test_all_replicas_gone_and_back() -> None:
+def test_both_halves_come_back_with_one_leader_after_all_replicas_were_gone() -> None:
     c = three()
     split(c, b"m")
     node = rows_of(c)[0].leader
@@ -320,7 +318,7 @@ def test_all_replicas_gone_and_back() -> None:
     assert parent.leader_epoch == child.leader_epoch
 
 
-# The state asserts it
+# Assertions of the state
 
 
 def test_a_gap_or_an_overlap_is_a_bug() -> None:
@@ -369,5 +367,5 @@ def test_each_key_is_in_one_range(points: list[bytes], key: bytes) -> None:
         (b"@x", "0x4078"),
     ],
 )
-def test_readable(key: bytes, text: str) -> None:
+def test_the_readable_text_of_keys(key: bytes, text: str) -> None:
     assert readable(key) == text

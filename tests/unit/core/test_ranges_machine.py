@@ -1,4 +1,4 @@
-"""Splits and merges in any order while nodes come and go: after every record the ranges cover all keys."""
+"""Splits and merges in any order while nodes come and go. After every record, the ranges cover all keys."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ PROBES = [b"", *(bytes([byte]) for byte in range(0, 256, 15))]
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """Ignore refusals, which aren't bugs."""
+    """Ignore refusals, which aren't bugs. Other errors fail the test."""
     try:
         yield
     except MinkaError as refusal:
@@ -29,7 +29,7 @@ def refusals() -> Iterator[None]:
 
 
 class Splitting(RuleBasedStateMachine):
-    """Splits while nodes come and go: after every record the ranges cover all keys, and everything ends."""
+    """Splits and merges while nodes come and go. The ranges always cover all keys, and all operations end."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The planner: it makes the fewest moves and gives reasons, and a plan is applied exactly or not at all."""
+"""The planner of reassignments: it makes the fewest moves, with reasons. A plan is applied exactly or not at all."""
 
 import pytest
 from hypothesis import given
@@ -10,7 +10,7 @@ from minkad.core.controller import ApplyPlan
 from tests.unit.core.model import Controller
 
 
-def test_thirty_partitions_on_three_nodes_and_a_fourth_added() -> None:
+def test_a_fourth_node_gets_its_share_of_30_partitions() -> None:
     c = Controller()
     c.register("athens", "byzantium", "cyrene")
     c.keyspace("flights", 30)
@@ -45,7 +45,7 @@ def test_every_plan_evens_out_with_the_fewest_moves(counts: list[int], added: in
     assert max(after) - min(after) <= 1
     assert sum(after) == sum(counts)
     assert len(plan.moves) == plan.minimum_moves
-    # Brute force tries each choice of the nodes that get one more: none needs fewer moves.
+    # Brute force tries each choice of the nodes that get one more partition: none of them needs fewer moves.
     assert plan.minimum_moves == _brute_force(dict(zip(names, counts, strict=True)), sorted(c.state.nodes))
 
 
@@ -59,7 +59,7 @@ def _brute_force(counts: dict[str, int], nodes: list[str]) -> int:
     )
 
 
-def test_nodes_left_out_give_up_everything() -> None:
+def test_nodes_outside_of_the_plan_give_up_everything() -> None:
     c = Controller()
     c.register("a", "b", "c")
     c.keyspace("k", 9)
@@ -85,7 +85,7 @@ def test_a_changed_plan_or_a_changed_table_is_refused() -> None:
     assert stale.value.code is Code.STALE_PLAN
 
 
-def test_unknown_and_dead_nodes_and_offline_partitions_are_named() -> None:
+def test_the_refusal_names_unknown_nodes_and_offline_partitions() -> None:
     c = Controller()
     c.register("a", "b")
     c.keyspace("k", 4)

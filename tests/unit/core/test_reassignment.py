@@ -1,4 +1,6 @@
-"""A partition's way from OAR to RAR, step by step (Kafka Controller Internals: onPartitionReassignment)."""
+"""A partition's way from its original replicas (OAR) to the new ones (RAR), as in Kafka's onPartitionReassignment
+(Kafka Controller Internals).
+"""
 
 from collections.abc import Callable
 
@@ -40,12 +42,12 @@ def only(c: Controller) -> Partition:
 
 
 def seen(row: Partition) -> Seen:
-    """The assigned replicas, and the leader with the in-sync set, written as in the protocol's table."""
+    """The assigned replicas; and the leader with the in-sync set, written as in the page's table."""
     return "{" + ",".join(sorted(row.replicas)) + "}", f"{row.leader}/{{{','.join(sorted(row.isr))}}}"
 
 
 def watch(c: Controller) -> list[Seen]:
-    """The history of the only partition, without repetitions."""
+    """The history of the only partition, without repeated entries. It grows with each record."""
     history = [seen(only(c))]
 
     def note() -> None:
@@ -58,11 +60,11 @@ def watch(c: Controller) -> list[Seen]:
 
 
 def join_all(c: Controller) -> None:
-    """Let the leader add all replicas that have caught up at once, as in the example."""
+    """Let the leader add all replicas that have caught up to the in-sync set, as in the example."""
     c.catch_up()
 
 
-# Each step happens without a person, one event at a time.
+# The automatic steps, one event at a time.
 STEPS: dict[str, Callable[[Controller], object]] = {
     "schedule": Controller.schedule_once,
     "deliver": Controller.deliver,
@@ -82,7 +84,7 @@ THE_EXAMPLE = [
 
 def run_to_the_end(c: Controller, operation: int, between: Callable[[int], None] = lambda _: None) -> int:
     """Let the steps happen, event by event, until the operation ends; returns the number of events. `between` is called
-    after each event, with the event's number.
+    with the number of each event after it.
     """
     events = 0
     for _ in range(100):
@@ -95,7 +97,7 @@ def run_to_the_end(c: Controller, operation: int, between: Callable[[int], None]
     raise AssertionError("the reassignment never ends")
 
 
-def test_the_example_of_the_page() -> None:
+def test_the_states_of_a_reassignment_are_those_of_the_page() -> None:
     c = six_nodes()
     history = watch(c)
     operation = c.begin(c.plan(partitions={only(c).id: ["4", "5", "6"]}))
@@ -111,8 +113,8 @@ def test_the_example_of_the_page() -> None:
     }
 
 
-def test_the_example_with_the_controller_replaced_after_each_event() -> None:
-    """Each run replaces the controller after one of the events. The last run does so after every event."""
+def test_a_reassignment_goes_on_when_the_controller_is_replaced() -> None:
+    """Each run replaces the controller after another event; the last run does so after every event."""
     c = six_nodes()
     events = run_to_the_end(c, c.begin(c.plan(partitions={only(c).id: ["4", "5", "6"]})))
     for dies_after in [*({n} for n in range(1, events + 1)), set(range(1, 10 * events))]:
@@ -130,7 +132,7 @@ def test_the_example_with_the_controller_replaced_after_each_event() -> None:
         assert c.operation(operation).state == OperationState.OPERATION_STATE_SUCCEEDED
 
 
-def test_the_states_of_the_replicas_on_the_way() -> None:
+def test_the_states_of_the_replicas_during_a_reassignment() -> None:
     c = six_nodes()
     new, online, offline = ReplicaStateName.NEW, ReplicaStateName.ONLINE, ReplicaStateName.OFFLINE
     states: list[tuple[ReplicaStateName, ReplicaStateName]] = []
@@ -147,7 +149,7 @@ def test_the_states_of_the_replicas_on_the_way() -> None:
     assert states == [(online, none), (online, new), (online, online), (offline, online), (none, online)]
 
 
-def test_nothing_is_removed_before_all_of_rar_is_in_sync_and_leads() -> None:
+def test_no_replica_is_removed_before_all_of_rar_is_in_sync_and_leads() -> None:
     c = six_nodes()
     c.begin(c.plan(partitions={only(c).id: ["4", "5", "6"]}))
     c.schedule()
@@ -171,7 +173,7 @@ def test_a_follower_is_replaced_without_a_new_leader() -> None:
     assert only(c).generation == row.generation
 
 
-def test_another_order_makes_another_leader_and_moves_nothing() -> None:
+def test_another_order_of_replicas_only_changes_the_leader() -> None:
     c = six_nodes()
     row = only(c)
     run_to_the_end(c, c.begin(c.plan(partitions={row.id: ["3", "2", "1"]})))
@@ -179,7 +181,7 @@ def test_another_order_makes_another_leader_and_moves_nothing() -> None:
     assert c.counts()["3"] == 1
 
 
-def test_the_leader_of_oar_dies_while_it_is_to_hand_over() -> None:
+def test_the_reassignment_goes_on_when_the_leader_of_oar_dies_before_its_hand_over() -> None:
     c = six_nodes()
     operation = c.begin(c.plan(partitions={only(c).id: ["4", "5", "6"]}))
     c.schedule()
@@ -197,7 +199,7 @@ def test_the_leader_of_oar_dies_while_it_is_to_hand_over() -> None:
     assert not only(c).removing_replicas
 
 
-def test_the_successor_dies_and_another_of_rar_takes_its_place() -> None:
+def test_the_reassignment_waits_for_a_dead_successor() -> None:
     c = six_nodes()
     operation = c.begin(c.plan(partitions={only(c).id: ["4", "5", "6"]}))
     c.schedule()
@@ -219,7 +221,7 @@ def test_the_successor_dies_and_another_of_rar_takes_its_place() -> None:
 
 
 def begun(c: Controller, *joined: str) -> int:
-    """Begin the reassignment to {4,5,6}, until these of its replicas are in sync."""
+    """Begin the reassignment to {4,5,6}, and let the nodes `joined` be in sync; returns the operation's id."""
     operation = c.begin(c.plan(partitions={only(c).id: ["4", "5", "6"]}))
     c.schedule()
     c.deliver()
@@ -244,7 +246,7 @@ def test_cancel_goes_back_to_oar() -> None:
     assert again.value.code is Code.OPERATION_ENDED
 
 
-def test_cancel_is_refused_where_oar_is_no_longer_alive() -> None:
+def test_cancel_is_refused_if_oar_is_no_longer_alive() -> None:
     c = six_nodes()
     operation = begun(c, "4", "5")
     c.fail("2", "3", "1")
@@ -263,7 +265,7 @@ def test_cancel_is_refused_where_oar_is_no_longer_alive() -> None:
     assert c.operation(operation).state == OperationState.OPERATION_STATE_SUCCEEDED
 
 
-def test_cancel_is_refused_where_it_would_leave_too_few_in_sync() -> None:
+def test_cancel_is_refused_if_too_few_would_be_in_sync() -> None:
     c = six_nodes()
     operation = begun(c, "4", "5")
     c.fail("2", "3")
@@ -271,7 +273,7 @@ def test_cancel_is_refused_where_it_would_leave_too_few_in_sync() -> None:
         c.run(CancelOperation(operation, "tester", ""))
 
 
-def test_cancel_when_the_leadership_has_moved_already() -> None:
+def test_cancel_moves_the_leadership_back_if_it_has_moved_already() -> None:
     c = six_nodes()
     operation = begun(c, "4", "5", "6")
     c.schedule()
@@ -288,7 +290,7 @@ def test_cancel_when_the_leadership_has_moved_already() -> None:
     assert c.operation(operation).state == OperationState.OPERATION_STATE_CANCELLED
 
 
-def test_where_oar_dies_while_leadership_goes_back_to_it_the_way_is_forward() -> None:
+def test_a_cancelled_reassignment_completes_if_oar_dies_before_it_leads_again() -> None:
     c = six_nodes()
     operation = begun(c, "4", "5", "6")
     c.schedule()
@@ -300,7 +302,7 @@ def test_where_oar_dies_while_leadership_goes_back_to_it_the_way_is_forward() ->
     assert c.operation(operation).outcome.startswith("1 of 1 partitions moved; cancelled by tester")
 
 
-def test_cancel_completes_what_is_being_removed() -> None:
+def test_a_reassignment_that_is_removing_old_replicas_completes_although_cancelled() -> None:
     c = six_nodes()
     operation = begun(c, "4", "5", "6")
     c.schedule()
@@ -316,7 +318,7 @@ def test_cancel_completes_what_is_being_removed() -> None:
 # Several reassignments
 
 
-def test_a_paused_operation_begins_nothing() -> None:
+def test_a_paused_operation_begins_no_migration() -> None:
     c = Controller()
     c.register("a", "b", "c")
     c.keyspace("flights", 6)
@@ -352,7 +354,7 @@ def test_several_moves_of_a_partition_come_one_after_the_other() -> None:
     assert not any({"a", "b"} & {*p.replicas, *p.isr} for p in c.state.partitions.values())
 
 
-def test_what_runs_is_called_by_its_name() -> None:
+def test_the_refusal_names_the_operation_that_runs() -> None:
     c = six_nodes()
     c.run(DrainNode("1", decommission=True, requested_by="ann@host", reason="", rate_limit=0, sizes={}))
     with pytest.raises(
@@ -362,7 +364,7 @@ def test_what_runs_is_called_by_its_name() -> None:
         c.run(DrainNode("1", decommission=False, requested_by="bob@host", reason="", rate_limit=0, sizes={}))
 
 
-def test_a_move_whose_forerunner_was_cancelled_is_given_up() -> None:
+def test_a_move_that_depends_on_a_cancelled_one_is_given_up() -> None:
     c = six_nodes()
     row = only(c)
     first = c.plan(partitions={row.id: ["4", *row.replicas[1:]]})
@@ -380,8 +382,8 @@ def test_a_move_whose_forerunner_was_cancelled_is_given_up() -> None:
     assert only(c).replicas == row.replicas
 
 
-def test_the_next_move_begins_when_the_one_before_is_given_up() -> None:
-    """Nothing else happens meanwhile."""
+def test_the_next_move_begins_when_the_ones_before_are_given_up() -> None:
+    """The move needs no other event to begin."""
     c = six_nodes()
     row = only(c)
     plan = c.plan(partitions={row.id: ["4", *row.replicas[1:]]})
@@ -402,7 +404,7 @@ def test_the_next_move_begins_when_the_one_before_is_given_up() -> None:
 # The in-sync set
 
 
-def test_who_may_be_in_sync() -> None:
+def test_changes_of_the_in_sync_set_that_are_refused() -> None:
     c = six_nodes()
     row = only(c)
 
@@ -429,8 +431,8 @@ def test_who_may_be_in_sync() -> None:
     assert sorted(only(c).isr) == ["1", "2"]
 
 
-def test_a_leader_whose_copy_is_damaged_leaves_the_set_to_another() -> None:
-    """The damaged leader joins again only after it has caught up. It stays if no other replica in sync is up."""
+def test_a_leader_with_a_damaged_copy_leaves_the_in_sync_set() -> None:
+    """The leader joins again only after it has caught up. It stays if no other replica in sync is up."""
     c = six_nodes()
     row = only(c)
     c.alter_isr(row, ["2", "3"])

@@ -1,4 +1,4 @@
-"""Planning for several replicas: the fewest moves, zones, weights, capacity, drains, preferred leaders."""
+"""Plans for several replicas: the fewest moves, zones, weights, capacities, drains, preferred leaders."""
 
 from collections import Counter
 
@@ -24,7 +24,7 @@ def a_cluster(nodes: int, partitions: int, replicas: int, zones: int = 0) -> Con
 
 
 def layout(c: Controller, plan: Plan) -> dict[int, list[str]]:
-    """The replicas after the plan, checked move by move: each adds at most one replica, and no node twice."""
+    """The replicas after the plan. Checks each move: it adds at most one replica, and no node has two."""
     replicas = {p.id: list(p.replicas) for p in c.state.partitions.values()}
     for move in plan.moves:
         assert list(move.replicas) == replicas[move.partition_id]
@@ -67,7 +67,7 @@ def test_replicas_and_leaders_even_out_with_the_fewest_moves(
 
 @settings(max_examples=40, deadline=None)
 @given(nodes=st.integers(4, 7), replicas=st.integers(1, 3), partitions=st.integers(1, 24), out=st.integers(0, 3))
-def test_a_drain_moves_what_is_there_and_nothing_else(nodes: int, replicas: int, partitions: int, out: int) -> None:
+def test_a_drain_moves_only_the_replicas_of_its_node(nodes: int, replicas: int, partitions: int, out: int) -> None:
     c = a_cluster(nodes, partitions, replicas)
     there = [p for p in c.state.partitions.values() if f"n{out}" in p.replicas]
     plan = c.plan(drain=[f"n{out}"])
@@ -79,7 +79,7 @@ def test_a_drain_moves_what_is_there_and_nothing_else(nodes: int, replicas: int,
     assert max(each) - min(each) <= 2
 
 
-def test_zones_are_not_shared_after_a_reassign_either() -> None:
+def test_replicas_share_no_zone_after_a_reassignment_either() -> None:
     c = a_cluster(6, 30, 3, zones=3)
     c.register("new", zone="z1")
     after = layout(c, c.plan())
@@ -88,7 +88,7 @@ def test_zones_are_not_shared_after_a_reassign_either() -> None:
     assert copies(after)["new"] > 0
 
 
-def test_a_node_in_the_last_zone_is_drained_at_the_price_of_a_shared_zone() -> None:
+def test_the_only_node_of_a_zone_is_drained_although_replicas_then_share_a_zone() -> None:
     c = a_cluster(3, 6, 3, zones=3)
     c.register("new", zone="z0")
     plan = c.plan(drain=["n1"])
@@ -97,7 +97,7 @@ def test_a_node_in_the_last_zone_is_drained_at_the_price_of_a_shared_zone() -> N
     assert "has to share a zone" in plan.notes[0]
 
 
-def test_weights_are_shares() -> None:
+def test_nodes_get_shares_by_the_weights_in_the_request() -> None:
     c = a_cluster(3, 40, 1)
     plan = c.plan(weights={"n0": 2.0})
     assert copies(layout(c, plan)) == {"n0": 20, "n1": 10, "n2": 10}
@@ -107,7 +107,7 @@ def test_weights_are_shares() -> None:
     assert refusal.value.code is Code.INVALID_ARGUMENT
 
 
-def test_nodes_have_weights_of_their_own() -> None:
+def test_nodes_get_shares_by_their_own_weights() -> None:
     c = a_cluster(3, 40, 1)
     c.register("big", weight=2)
     assert copies(layout(c, c.plan())) == {"n0": 8, "n1": 8, "n2": 8, "big": 16}
@@ -118,7 +118,7 @@ def test_nodes_have_weights_of_their_own() -> None:
     assert not c.plan().moves, "the result is stable"
 
 
-def test_nobody_gets_more_than_its_capacity() -> None:
+def test_no_node_gets_more_than_its_capacity() -> None:
     c = a_cluster(3, 12, 1)
     c.register("small", capacity=250)
     plan = c.plan(sizes=dict.fromkeys(c.state.partitions, 100))
@@ -127,7 +127,7 @@ def test_nobody_gets_more_than_its_capacity() -> None:
     assert any("capacity" in note for note in plan.notes)
 
 
-def test_too_few_nodes_are_named() -> None:
+def test_the_refusal_says_that_too_few_nodes_are_left() -> None:
     c = a_cluster(3, 6, 3)
     with pytest.raises(MinkaError, match="flights keeps 3 replicas, and 2 nodes would be left") as refusal:
         c.plan(drain=["n1"])
@@ -137,7 +137,7 @@ def test_too_few_nodes_are_named() -> None:
 
 
 def two_dead_of_five() -> Controller:
-    """Five nodes with all of flights; n3 and n4 die, and a spare joins."""
+    """Five nodes that all have replicas of flights. n3 and n4 are dead, and a spare has joined."""
     c = a_cluster(5, 4, 5)
     c.register("spare")
     c.fail("n3", "n4")
@@ -155,7 +155,7 @@ def test_a_dead_node_is_replaced_while_another_one_is_down() -> None:
 
 
 @pytest.mark.parametrize("drain", [["n3", "n4"], []])
-def test_what_no_node_can_take_stays_and_is_named(drain: list[str]) -> None:
+def test_replicas_that_no_node_can_take_stay_and_are_named(drain: list[str]) -> None:
     c = two_dead_of_five()
     plan = c.plan(drain=drain)
     after = copies(layout(c, plan))
@@ -166,7 +166,7 @@ def test_what_no_node_can_take_stays_and_is_named(drain: list[str]) -> None:
     assert all(note.startswith(("n3 keeps", "n4 keeps")) and "flights/" in note for note in kept)
 
 
-def test_an_offline_partition_keeps_no_other_from_moving() -> None:
+def test_an_offline_partition_does_not_keep_others_from_moving() -> None:
     c = a_cluster(4, 4, 2)
     c.keyspace("single", 4)
     c.fail("n3")
@@ -181,7 +181,7 @@ def test_an_offline_partition_keeps_no_other_from_moving() -> None:
     assert c.plan(drain=["n0"]).moves, "a live node can be emptied, too"
 
 
-def test_a_replica_goes_by_way_of_another_where_it_can_not_go_directly() -> None:
+def test_a_replica_moves_in_two_steps_if_it_can_not_move_directly() -> None:
     c = Controller()
     c.register("n0", "n1", "n2", "n3")
     c.keyspace("flights", 4, replicas=2)
@@ -204,7 +204,7 @@ def test_a_replica_goes_by_way_of_another_where_it_can_not_go_directly() -> None
         (["n0", "n1", "n4"], Code.NOT_ENOUGH_NODES),
     ],
 )
-def test_replicas_that_can_not_be_asked_for(replicas: list[str], code: Code) -> None:
+def test_requests_for_replicas_that_are_refused(replicas: list[str], code: Code) -> None:
     c = a_cluster(3, 1, 3)
     c.register("n4")
     c.fail("n4")
@@ -216,19 +216,19 @@ def test_replicas_that_can_not_be_asked_for(replicas: list[str], code: Code) -> 
     assert unknown.value.code is Code.UNKNOWN_PARTITION
 
 
-def test_an_explicit_plan_is_exactly_that() -> None:
+def test_a_plan_for_explicit_replicas_has_exactly_those() -> None:
     c = a_cluster(6, 2, 3)
     first = list(c.state.partitions[1].replicas)
     others = [n for n in c.state.nodes if n not in first]
     plan = c.plan(partitions={1: others, 2: list(c.state.partitions[2].replicas)}, sizes={1: 10})
     (move,) = plan.moves
     assert (move.source, move.target, list(move.target_replicas), move.bytes) == ("", "", others, 30)
-    assert plan.minimum_moves == 1  # all of its replicas move at once
+    assert plan.minimum_moves == 1  # all replicas of the partition move in one move
 
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
-def test_no_more_moves_are_said_to_be_needed_than_the_plan_has(data: st.DataObject) -> None:
+def test_the_stated_minimum_of_moves_is_at_most_the_number_of_moves(data: st.DataObject) -> None:
     c = Controller()
     nodes, zones = data.draw(st.integers(3, 6)), data.draw(st.integers(0, 3))
     for i in range(nodes):
@@ -243,7 +243,7 @@ def test_no_more_moves_are_said_to_be_needed_than_the_plan_has(data: st.DataObje
     scope = data.draw(st.sampled_from([(), ("crews",)]))
     try:
         plan = c.plan(drain=drain, keyspaces=scope, sizes=sizes)
-    except MinkaError:  # such a plan doesn't exist
+    except MinkaError:  # the drawn request has no plan
         return
     copied = [move for move in plan.moves if set(move.replicas) != set(move.target_replicas)]
     after = layout(c, plan)
@@ -255,8 +255,8 @@ def test_no_more_moves_are_said_to_be_needed_than_the_plan_has(data: st.DataObje
     assert plan.minimum_moves == needed <= len(copied)
 
 
-def test_a_plan_that_can_not_even_out_says_what_it_needs_and_no_more() -> None:
-    """By shares alone there would be nine moves, but the new node has room for four."""
+def test_the_stated_minimum_of_moves_respects_capacity() -> None:
+    """By shares alone nine moves would be needed, but the new node has room for four replicas."""
     c = a_cluster(3, 36, 1)
     c.register("small", capacity=40)
     plan = c.plan(sizes=dict.fromkeys(c.state.partitions, 10))
@@ -264,7 +264,7 @@ def test_a_plan_that_can_not_even_out_says_what_it_needs_and_no_more() -> None:
     assert "no other node can take one of them" in plan.notes[0]
 
 
-def test_a_plan_has_its_reason_and_its_limit() -> None:
+def test_a_plan_has_a_reason_and_a_rate_limit() -> None:
     c = a_cluster(3, 9, 1)
     c.register("new")
     plan = c.plan(reason="new is new", rate_limit=5 << 20)
@@ -292,7 +292,7 @@ def test_a_plan_has_its_reason_and_its_limit() -> None:
     counts=st.lists(st.integers(0, 20), min_size=1, max_size=6),
     weights=st.lists(st.sampled_from([0.5, 1.0, 2.0, 3.0]), min_size=6, max_size=6),
 )
-def test_quotas_are_shares_and_nobody_gets_more_than_there_is_room_for(counts: list[int], weights: list[float]) -> None:
+def test_quotas_are_shares_within_the_limit_of_a_node(counts: list[int], weights: list[float]) -> None:
     nodes = [f"n{i}" for i in range(len(counts))]
     has, weight = dict(zip(nodes, counts, strict=True)), dict(zip(nodes, weights[: len(nodes)], strict=True))
     total = sum(counts)
@@ -306,7 +306,7 @@ def test_quotas_are_shares_and_nobody_gets_more_than_there_is_room_for(counts: l
     assert all(abs(q - share * weight[n]) < 1 for n, q in unlimited.items())
 
 
-def test_nodes_without_zones_are_in_no_zone_together() -> None:
+def test_nodes_without_a_zone_do_not_share_one() -> None:
     assert Node().zone == ""
     c = a_cluster(3, 6, 3)
     c.register("new")

@@ -1,4 +1,4 @@
-"""Keyspaces with several replicas: creation, nodes that fail, leave and come, drains, preferred leaders."""
+"""Keyspaces with several replicas: creation, nodes that fail, leave and come back, drains, preferred leaders."""
 
 import pytest
 
@@ -58,7 +58,7 @@ def led_by(c: Controller, node: str) -> Partition:
 # Creation
 
 
-def test_a_new_partition_has_its_leader_from_the_first_record_on() -> None:
+def test_a_new_partition_has_a_leader_from_its_first_record_on() -> None:
     c = Controller()
     c.register("a", "b", "c")
     (created,) = decide(c.state, CreateKeyspace("flights", 3, MURMUR3, 3), 0)
@@ -68,8 +68,8 @@ def test_a_new_partition_has_its_leader_from_the_first_record_on() -> None:
     assert [(p.leader, sorted(p.isr), p.leader_epoch) for p in rows(c)] == [(n, ["a", "b", "c"], 1) for n in "abc"]
 
 
-def test_a_node_that_fails_while_a_keyspace_is_made_ready_leads_none_of_it() -> None:
-    """The partitions are recorded after the node's failure. A partition that has no other replica waits for it."""
+def test_a_node_that_fails_during_the_preparation_of_a_keyspace_leads_none_of_it() -> None:
+    """The partitions are recorded after the failure. Those that have no other replica wait for the node."""
     c = Controller()
     c.register("a", "b")
     creation = Creation(c.state, CreateKeyspace("flights", 4, MURMUR3, 1))
@@ -88,7 +88,7 @@ def test_a_node_that_fails_while_a_keyspace_is_made_ready_leads_none_of_it() -> 
 @pytest.mark.parametrize(
     ("nodes", "replicas", "min_insync"), [("abcd", 3, 2), ("abc", 3, 2), ("ab", 1, 1), ("a", 1, 1)]
 )
-def test_the_size_of_the_cluster_says_how_many_replicas(nodes: str, replicas: int, min_insync: int) -> None:
+def test_the_default_replicas_depend_on_the_size_of_the_cluster(nodes: str, replicas: int, min_insync: int) -> None:
     c = Controller()
     c.register(*nodes)
     c.run(CreateKeyspace("flights", 3, MURMUR3))
@@ -98,14 +98,14 @@ def test_the_size_of_the_cluster_says_how_many_replicas(nodes: str, replicas: in
 
 
 @pytest.mark.parametrize(("replicas", "min_insync"), [(1, 1), (2, 1), (3, 2), (4, 3), (5, 3)])
-def test_a_majority_must_be_in_sync_unless_somebody_says_otherwise(replicas: int, min_insync: int) -> None:
+def test_the_default_min_insync_is_a_majority(replicas: int, min_insync: int) -> None:
     c = Controller()
     c.register(*"abcde")
     c.run(CreateKeyspace("flights", 3, MURMUR3, replicas))
     assert c.state.keyspaces[1].min_insync == min_insync
 
 
-def test_a_node_that_is_down_leaves_no_keyspace_with_fewer_replicas() -> None:
+def test_a_node_that_is_down_does_not_lower_the_default_number_of_replicas() -> None:
     c = Controller()
     c.register("a", "b", "c")
     c.fail("c")
@@ -120,7 +120,7 @@ def test_a_node_that_is_down_leaves_no_keyspace_with_fewer_replicas() -> None:
     ("replicas", "min_insync", "code"),
     [(10, 1, Code.INVALID_ARGUMENT), (3, 4, Code.INVALID_ARGUMENT), (4, 2, Code.NOT_ENOUGH_NODES)],
 )
-def test_replicas_that_can_not_be(replicas: int, min_insync: int, code: Code) -> None:
+def test_numbers_of_replicas_that_are_refused(replicas: int, min_insync: int, code: Code) -> None:
     c = Controller()
     c.register("a", "b", "c")
     with pytest.raises(MinkaError) as refusal:
@@ -131,7 +131,7 @@ def test_replicas_that_can_not_be(replicas: int, min_insync: int, code: Code) ->
 # onBrokerFailure, onBrokerStartup
 
 
-def test_on_node_failure_elects_from_the_isr_and_its_leader_shrinks_it() -> None:
+def test_after_a_nodes_failure_a_leader_is_elected_from_the_isr_and_shrinks_it() -> None:
     c = three_nodes()
     led = led_by(c, "a")
     c.fail("a")
@@ -147,8 +147,8 @@ def test_on_node_failure_elects_from_the_isr_and_its_leader_shrinks_it() -> None
     assert not any(p.unclean_elections for p in rows(c))
 
 
-def test_the_controller_takes_nobody_out_of_the_isr() -> None:
-    """The leader may be gone itself, although the table doesn't say so yet."""
+def test_the_controller_takes_no_node_out_of_the_isr() -> None:
+    """Only the leader shrinks the isr, and the leader may be gone, although the table doesn't say so yet."""
     c = three_nodes()
     for gone in ("a", "b"):
         c.run(FailNodes({gone: "no heartbeat for 0.8 s"}))
@@ -160,7 +160,7 @@ def test_the_controller_takes_nobody_out_of_the_isr() -> None:
 
 @pytest.mark.parametrize("first", ["a", "b", "c"])
 @pytest.mark.parametrize("together", [False, True])
-def test_of_an_isr_that_is_gone_whoever_is_first_back_leads(first: str, together: bool) -> None:
+def test_if_the_whole_isr_is_gone_the_first_node_that_is_back_leads(first: str, together: bool) -> None:
     c = three_nodes()
     for nodes in ["abc"] if together else ["b", "a", "c"]:
         c.run(FailNodes(dict.fromkeys(nodes, "no heartbeat for 0.8 s")))
@@ -174,7 +174,7 @@ def test_of_an_isr_that_is_gone_whoever_is_first_back_leads(first: str, together
     assert all(len(p.isr) == 3 for p in rows(c))
 
 
-def test_who_fails_together_is_not_elected_in_between() -> None:
+def test_nodes_that_fail_together_are_not_elected_in_between() -> None:
     c = three_nodes()
     before = {p.id: p.leader_epoch for p in rows(c)}
     c.run(FailNodes(dict.fromkeys("ab", "no heartbeat for 0.8 s")))
@@ -182,7 +182,7 @@ def test_who_fails_together_is_not_elected_in_between() -> None:
     assert all(p.leader_epoch <= before[p.id] + 1 for p in rows(c))
 
 
-def test_a_successor_that_fails_is_none_any_more_and_the_leader_leads_on() -> None:
+def test_a_hand_over_ends_when_the_successor_fails() -> None:
     c = three_nodes(1)
     leader = rows(c)[0].leader
     c.run(ControlledShutdown(leader, "1"))
@@ -195,7 +195,7 @@ def test_a_successor_that_fails_is_none_any_more_and_the_leader_leads_on() -> No
     assert rows(c)[0].partition_epoch == epoch + 1, "the leader's request to hand over has an outcome"
 
 
-def test_a_migration_waits_for_who_is_in_sync_by_the_row_and_gone_by_the_table() -> None:
+def test_a_migration_waits_for_a_failed_node_that_is_still_in_the_isr() -> None:
     """No replica in sync is dropped for the migration."""
     c = Controller()
     c.register("a", "b", "c")
@@ -217,12 +217,12 @@ def test_a_migration_waits_for_who_is_in_sync_by_the_row_and_gone_by_the_table()
     assert follower not in rows(c)[0].replicas
 
 
-def test_a_partition_without_a_live_replica_in_sync_is_offline_until_one_is_back() -> None:
+def test_a_partition_is_offline_until_a_replica_in_sync_is_back() -> None:
     c = three_nodes(1)
     first, second, third = rows(c)[0].replicas
     c.fail(third)
     c.fail(second)
-    c.alter_isr(rows(c)[0], [first], eligible=[])  # it could not wait for them
+    c.alter_isr(rows(c)[0], [first], eligible=[])  # the leader could not wait for the others
     c.register(third, incarnation="2")
     c.fail(first)
     row = rows(c)[0]
@@ -235,12 +235,12 @@ def test_a_partition_without_a_live_replica_in_sync_is_offline_until_one_is_back
     assert (row.leader, sorted(row.isr), row.state) == (first, ["a", "b", "c"], PartitionState.PARTITION_STATE_ONLINE)
 
 
-def test_an_unclean_election_happens_only_where_it_is_allowed_and_is_counted() -> None:
+def test_an_unclean_election_happens_only_if_allowed_and_is_counted() -> None:
     for unclean in (False, True):
         c = three_nodes(1, unclean=unclean)
         first, second, third = rows(c)[0].replicas
         c.fail(second, third)
-        c.alter_isr(rows(c)[0], [first], eligible=[])  # it could not wait for them
+        c.alter_isr(rows(c)[0], [first], eligible=[])  # the leader could not wait for the others
         c.register(third, incarnation="2")
         assert list(rows(c)[0].isr) == [first]
         c.fail(first)
@@ -250,8 +250,8 @@ def test_an_unclean_election_happens_only_where_it_is_allowed_and_is_counted() -
         )
 
 
-def test_a_leader_that_was_elected_uncleanly_and_has_nothing_gives_way_to_one_that_it_names() -> None:
-    """The change of the leader is an unclean election, too, of this partition alone."""
+def test_a_leader_without_data_gives_way_to_a_replica_that_it_names() -> None:
+    """This is another unclean election, so it needs a keyspace that allows those."""
     for unclean in (True, False):
         c = three_nodes(1, unclean=unclean)
         (row,) = rows(c)
@@ -273,7 +273,7 @@ def test_a_leader_that_was_elected_uncleanly_and_has_nothing_gives_way_to_one_th
             assert isr_refusal(c.state, third, change) is Code.INELIGIBLE_REPLICA, "it isn't up"
 
 
-def test_an_unclean_election_waits_for_any_replica() -> None:
+def test_a_partition_that_allows_unclean_elections_waits_for_any_replica() -> None:
     c = three_nodes(1, unclean=True)
     first, second, third = rows(c)[0].replicas
     c.fail(second, third, first)
@@ -283,7 +283,7 @@ def test_an_unclean_election_waits_for_any_replica() -> None:
     assert (row.leader, row.unclean_elections) == (second, 1)
 
 
-def test_a_process_that_was_replaced_unnoticed_leads_nothing_that_another_can_lead() -> None:
+def test_a_process_that_replaced_another_unnoticed_gives_up_its_leaderships() -> None:
     c = three_nodes()
     led = led_by(c, "a")
     c.register("a", incarnation="2")
@@ -307,7 +307,7 @@ def test_in_an_async_keyspace_a_new_process_has_to_catch_up_first() -> None:
     assert all(sorted(p.isr) == ["a", "b", "c"] for p in rows(c))
 
 
-def test_all_nodes_restarted_at_once() -> None:
+def test_all_partitions_are_online_after_all_nodes_restarted_at_once() -> None:
     c = three_nodes(6)
     for node in "abc":
         c.register(node, incarnation="2")
@@ -318,7 +318,7 @@ def test_all_nodes_restarted_at_once() -> None:
 # Controlled shutdown, drains
 
 
-def test_a_process_that_is_about_to_stop_hands_over_and_then_leaves_the_isr() -> None:
+def test_a_stopping_node_hands_over_and_then_leaves_the_isr() -> None:
     c = three_nodes(6)
     led = [p for p in rows(c) if p.leader == "a"]
     c.run(ControlledShutdown("a", "another process"))
@@ -338,7 +338,7 @@ def test_a_process_that_is_about_to_stop_hands_over_and_then_leaves_the_isr() ->
     assert c.state.nodes["a"].state == NodeState.NODE_STATE_LIVE
 
 
-def test_who_stops_without_having_handed_over_is_replaced_at_once() -> None:
+def test_a_node_that_stops_without_a_hand_over_is_replaced_at_once() -> None:
     c = three_nodes()
     c.run(Leave("a", "1"))
     c.take_out_absent()
@@ -351,7 +351,7 @@ def drain(c: Controller, node: str, decommission: bool = False) -> int:
     return operation_id
 
 
-def test_a_drained_node_leads_nothing_and_is_safe_to_stop() -> None:
+def test_a_drained_node_leads_no_partition_and_is_safe_to_stop() -> None:
     c = three_nodes(6)
     operation = drain(c, "a")
     with pytest.raises(MinkaError) as again:
@@ -370,7 +370,7 @@ def test_a_drained_node_leads_nothing_and_is_safe_to_stop() -> None:
     assert c.state.nodes["a"].state == NodeState.NODE_STATE_LIVE
 
 
-def test_a_node_that_nobody_drains_keeps_what_it_leads() -> None:
+def test_a_node_that_is_not_drained_keeps_its_leaderships() -> None:
     c = three_nodes(6)
     told = {(b.reason, b.remedy) for some in drains.blockers(c.state, "a") for b in some}
     assert told == {("a leads it, and nobody drains a", "minkactl drain a")}
@@ -381,7 +381,7 @@ def test_a_node_that_nobody_drains_keeps_what_it_leads() -> None:
         c.run(RemoveNode("a"))
 
 
-def test_what_holds_a_drain_up_is_named_with_its_remedy() -> None:
+def test_blockers_of_a_drain_have_remedies() -> None:
     c = three_nodes(1)
     c.keyspace("single", 3, replicas=1)
     c.fail("b")
@@ -393,7 +393,7 @@ def test_what_holds_a_drain_up_is_named_with_its_remedy() -> None:
         "flights/0": ("1 of 2 would be in sync: its writes would be refused", "start b"),
         "single/0": (
             "no other replica is in sync: it would be OFFLINE",
-            "minkactl reassign --keyspace single --drain a",  # two nodes can't have the three replicas of flights
+            "minkactl reassign --keyspace single --drain a",  # flights needs three nodes
         ),
     }
     c.run(CancelOperation(operation, "tester", ""))
@@ -402,8 +402,8 @@ def test_what_holds_a_drain_up_is_named_with_its_remedy() -> None:
     assert c.state.nodes["a"].state == NodeState.NODE_STATE_LIVE
 
 
-def test_a_partition_of_one_replica_is_moved_away_by_what_can_be_done() -> None:
-    """A decommission needs as many other nodes as a partition of any keyspace has replicas."""
+def test_the_remedy_for_a_partition_of_one_replica_is_possible() -> None:
+    """A decommission needs at least as many other nodes as any keyspace has replicas."""
     c = three_nodes(1)
     c.keyspace("single", 3, replicas=1)
     (alone,) = {b.remedy for some in drains.blockers(c.state, "a") for b in some if b.partition.startswith("single/")}
@@ -419,7 +419,7 @@ def test_a_partition_of_one_replica_is_moved_away_by_what_can_be_done() -> None:
     assert plan_reassign(c.state, {}, PlanReassignRequest(drain=["a"]), 0).moves
 
 
-def test_of_two_dead_nodes_what_one_spare_can_take_is_made_whole() -> None:
+def test_a_spare_node_replaces_one_of_two_dead_nodes() -> None:
     c = Controller()
     c.register("a", "b", "c", "d", "e")
     c.keyspace("flights", 4, replicas=5)
@@ -437,7 +437,7 @@ def test_of_two_dead_nodes_what_one_spare_can_take_is_made_whole() -> None:
     assert all(len(p.isr) == 5 for p in rows(c))
 
 
-def test_a_drain_that_leaves_something_behind_names_it() -> None:
+def test_a_drain_names_the_replicas_that_it_leaves_behind() -> None:
     c = Controller()
     c.register("a", "b", "c")
     c.keyspace("flights", 3, replicas=3)
@@ -454,7 +454,7 @@ def test_a_drain_that_leaves_something_behind_names_it() -> None:
     )
 
 
-def test_a_move_waits_for_a_dead_replica_where_fewer_would_be_in_sync_without() -> None:
+def test_a_move_waits_for_a_dead_target_instead_of_giving_up_a_live_replica() -> None:
     c = three_nodes(1)
     c.register("d")
     c.fail("c")
@@ -465,7 +465,7 @@ def test_a_move_waits_for_a_dead_replica_where_fewer_would_be_in_sync_without() 
     assert set(rows(c)[0].isr) == {"a", "b"}, "b is not given up for one that is dead"
 
 
-def test_a_decommissioned_node_has_nothing_any_more() -> None:
+def test_a_decommissioned_node_has_no_replicas() -> None:
     c = three_nodes(6)
     c.keyspace("single", 3, replicas=1)
     c.register("d")
@@ -478,7 +478,7 @@ def test_a_decommissioned_node_has_nothing_any_more() -> None:
     assert all(len(p.isr) == len(p.replicas) for p in rows(c))
 
 
-def test_a_dead_node_is_decommissioned_from_the_other_replicas() -> None:
+def test_a_dead_node_is_decommissioned_by_copies_of_the_other_replicas() -> None:
     c = three_nodes(6)
     c.register("d")
     c.fail("a")
@@ -492,7 +492,7 @@ def test_a_dead_node_is_decommissioned_from_the_other_replicas() -> None:
     assert list(c.state.partitions_on("a")) == []
 
 
-def test_a_drain_that_can_not_be() -> None:
+def test_drains_that_are_refused() -> None:
     c = three_nodes()
     with pytest.raises(MinkaError, match="keeps 3 replicas, and 2 nodes would be left"):
         drain(c, "a", decommission=True)
@@ -503,7 +503,7 @@ def test_a_drain_that_can_not_be() -> None:
         drain(c, "a")
 
 
-def test_a_drain_ends_when_its_node_fails() -> None:
+def test_a_drain_fails_when_its_node_fails() -> None:
     c = three_nodes(1)
     c.fail("b")
     operation = drain(c, "a")
@@ -529,7 +529,7 @@ def test_undrain_cancels_a_running_decommission() -> None:
 # onPreferredReplicaElection
 
 
-def test_preferred_leaders_lead_again() -> None:
+def test_an_election_makes_preferred_leaders_lead_again() -> None:
     c = three_nodes(6)
     c.fail("a")
     c.register("a", incarnation="2")
@@ -551,7 +551,7 @@ def test_preferred_leaders_lead_again() -> None:
     assert c.state.next_operation_id == 2, "there is nothing to elect"
 
 
-def test_a_preferred_election_ends_when_its_leader_is_gone_or_when_it_is_cancelled() -> None:
+def test_a_preferred_election_ends_if_the_leader_fails_or_somebody_cancels_it() -> None:
     for end in ("failure", "cancel"):
         c = three_nodes(6)
         c.fail("a")
@@ -571,7 +571,7 @@ def test_a_preferred_election_ends_when_its_leader_is_gone_or_when_it_is_cancell
 # Operations
 
 
-def test_a_rate_limit_is_part_of_its_operation() -> None:
+def test_the_rate_limit_of_an_operation_can_be_changed_until_it_ends() -> None:
     c = Controller()
     c.register("a", "b")
     c.keyspace("flights", 4)
@@ -591,7 +591,7 @@ def test_a_rate_limit_is_part_of_its_operation() -> None:
     assert unknown.value.code is Code.UNKNOWN_OPERATION
 
 
-def test_an_operation_that_runs_is_not_forgotten() -> None:
+def test_a_running_operation_is_not_forgotten() -> None:
     c = three_nodes(1)
     c.fail("b")
     held_up = drain(c, "a")

@@ -1,4 +1,4 @@
-"""Whatever happens in any order: the last replica in sync is never dropped, and everything ends."""
+"""Whatever happens, in any order: the last replica in sync is never dropped, and everything ends."""
 
 from collections.abc import Callable
 
@@ -73,12 +73,12 @@ class Cluster(RuleBasedStateMachine):
                 now = replica_state(row, node, self.c.state.nodes)
                 before = self.replica_states.get((row.id, node), ReplicaStateName.NON_EXISTENT)
                 if old is None and now is ReplicaStateName.ONLINE:
-                    before = ReplicaStateName.NEW  # both changes at once
+                    before = ReplicaStateName.NEW  # the replica was created and came online in one record
                 assert now is before or now in REPLICA_TRANSITIONS[before] or began_anew(before, now), (node, old, row)
                 self.replica_states[row.id, node] = now
 
     def check_change(self, old: Partition, new: Partition) -> None:
-        """The whole in-sync set has every acknowledged write, so one node of the old set has to be in the new one."""
+        """Every node of an in-sync set has every acknowledged write, so the new set must have a node of the old one."""
         assert new.partition_epoch == old.partition_epoch + 1
         assert new.leader_epoch >= old.leader_epoch
         if new.unclean_elections == old.unclean_elections:
@@ -109,7 +109,7 @@ class Cluster(RuleBasedStateMachine):
                 assert Placed.partition(row.id) in self.c.state.under_way
 
     @invariant()
-    def what_is_under_way_is_found(self) -> None:
+    def the_indexes_of_moves_match_a_state_built_anew(self) -> None:
         fresh = State.from_snapshot(self.c.state.to_snapshot())
         assert (fresh.moving, fresh.under_way) == (self.c.state.moving, self.c.state.under_way)
         check_indexes(self.c.state)
@@ -170,9 +170,9 @@ class Cluster(RuleBasedStateMachine):
 
     @rule(data=st.data(), node=st.sampled_from(NODES))
     def hand_over_to_anybody(self, data: st.DataObject, node: str) -> None:
-        """Only a successor can be the target."""
+        """Ask for a hand-over to any node; only a successor is accepted."""
         row = data.draw(st.sampled_from(list(self.c.state.partitions.values())))
-        refused_unless(lambda: self.c.run(HandOver(row.leader or "a", row.id, row.partition_epoch, node)))
+        run_or_be_refused(lambda: self.c.run(HandOver(row.leader or "a", row.id, row.partition_epoch, node)))
 
     # People
 
@@ -187,7 +187,7 @@ class Cluster(RuleBasedStateMachine):
             if plan.moves:
                 self.c.begin(plan)
 
-        refused_unless(begin)
+        run_or_be_refused(begin)
 
     @rule(data=st.data(), replicas=st.permutations(NODES), count=st.integers(1, 4), queue=st.booleans())
     def reassign_one(self, data: st.DataObject, replicas: list[str], count: int, queue: bool) -> None:
@@ -197,15 +197,15 @@ class Cluster(RuleBasedStateMachine):
             if plan.moves:
                 self.c.begin(plan)
 
-        refused_unless(begin)
+        run_or_be_refused(begin)
 
     @rule()
     def elect(self) -> None:
-        refused_unless(lambda: self.c.run(ElectLeaders(list(self.c.state.partitions), "tester", "")))
+        run_or_be_refused(lambda: self.c.run(ElectLeaders(list(self.c.state.partitions), "tester", "")))
 
     @rule(node=st.sampled_from(NODES), decommission=st.booleans(), queue=st.booleans())
     def drain(self, node: str, decommission: bool, queue: bool) -> None:
-        refused_unless(lambda: self.c.run(DrainNode(node, decommission, "tester", "", {}, queue=queue)))
+        run_or_be_refused(lambda: self.c.run(DrainNode(node, decommission, "tester", "", {}, queue=queue)))
 
     @rule()
     def begin_queued(self) -> None:
@@ -213,7 +213,7 @@ class Cluster(RuleBasedStateMachine):
 
     @rule(node=st.sampled_from(NODES))
     def undrain(self, node: str) -> None:
-        refused_unless(lambda: self.c.run(UndrainNode(node)))
+        run_or_be_refused(lambda: self.c.run(UndrainNode(node)))
 
     @precondition(lambda self: self.c.state.unended_operations())
     @rule(data=st.data(), what=st.sampled_from(["pause", "resume", "cancel", "stall"]))
@@ -223,14 +223,14 @@ class Cluster(RuleBasedStateMachine):
             for partition_id in self.c.state.partitions:
                 self.c.run(CancelMigration(operation.id, Placed.partition(partition_id), "no progress for 60 s"))
         elif what == "cancel":
-            refused_unless(lambda: self.c.run(CancelOperation(operation.id, "tester", "")))
+            run_or_be_refused(lambda: self.c.run(CancelOperation(operation.id, "tester", "")))
         else:
             self.c.run(PauseOperation(operation.id, what == "pause"))
 
     # The end
 
     def settle(self) -> None:
-        """Settle until no queued operation begins either."""
+        """Settle until no queued operation can begin."""
         while True:
             self.c.settle()
             before = len(self.c.log)
@@ -239,7 +239,7 @@ class Cluster(RuleBasedStateMachine):
                 return
 
     def teardown(self) -> None:
-        """Once nothing fails, everything ends and is in sync."""
+        """Once nothing fails any more, every operation ends, and all replicas are in sync."""
         if not self.c.state.partitions:
             return
         for node in NODES:
@@ -268,12 +268,12 @@ class Cluster(RuleBasedStateMachine):
 
 
 def began_anew(before: ReplicaStateName, now: ReplicaStateName) -> bool:
-    """True if a replica that was being added when its node went away begins again."""
+    """True if a replica that was being added begins again after its node went away."""
     return (before, now) == (ReplicaStateName.OFFLINE, ReplicaStateName.NEW)
 
 
-def refused_unless(attempt: Callable[[], None]) -> None:
-    """Attempt it. Refusals with codes that the state explains are ignored."""
+def run_or_be_refused(attempt: Callable[[], None]) -> None:
+    """Run the attempt. Ignore refusals with the expected codes."""
     try:
         attempt()
     except MinkaError as error:

@@ -1,6 +1,4 @@
-"""Operations on different things run at once. Of two on the same thing, the later one is refused, and the refusal names
-the other one.
-"""
+"""Operations on different things run at once. The second operation on one thing is refused, and told of the first."""
 
 import pytest
 
@@ -24,7 +22,7 @@ _SUCCEEDED = OperationState.OPERATION_STATE_SUCCEEDED
 
 
 def two_keyspaces(caps: MigrationCaps | None = None) -> Controller:
-    """Two keyspaces on three nodes, and a fourth node that is empty."""
+    """Two keyspaces on three nodes, and a fourth node, which is empty."""
     c = Controller(caps=caps)
     c.register("athens", "byzantium", "cyrene")
     c.keyspace("flights", 30)
@@ -57,10 +55,8 @@ def test_reassigns_of_different_keyspaces_run_at_once() -> None:
     assert not c.state.under_way
 
 
-def test_an_operation_that_began_later_needs_not_wait_for_all_of_the_first() -> None:
-    """The operation with the fewest migrations under way begins the next migration. The caps hold for all operations
-    together.
-    """
+def test_a_later_operation_does_not_wait_for_all_migrations_of_an_earlier_one() -> None:
+    """The operation with the fewest migrations under way begins the next one. All operations share the caps."""
     c = two_keyspaces(MigrationCaps(per_node=4, cluster=4))
     first = c.begin(c.plan(keyspaces=["flights"]))
     second = c.begin(c.plan(keyspaces=["people"]))
@@ -68,7 +64,7 @@ def test_an_operation_that_began_later_needs_not_wait_for_all_of_the_first() -> 
     assert sorted(m.operation_id for m in c.state.under_way.values()) == [first, first, second, second]
 
 
-def test_a_plan_leaves_alone_what_is_being_moved_and_reckons_with_where_it_goes() -> None:
+def test_a_plan_leaves_moving_partitions_alone_and_counts_them_at_their_targets() -> None:
     c = two_keyspaces()
     first = reassign(c, "flights")
     plan = c.plan()
@@ -82,7 +78,7 @@ def test_a_plan_leaves_alone_what_is_being_moved_and_reckons_with_where_it_goes(
     assert sorted(c.counts().values()) == [10, 10, 11, 11]
 
 
-def test_a_plan_of_what_is_being_moved_by_now_is_refused_by_name() -> None:
+def test_the_refusal_of_a_plan_names_partitions_that_are_moving_by_now() -> None:
     c = two_keyspaces()
     plan = c.plan(keyspaces=["flights"])
     first = c.begin(plan)
@@ -97,8 +93,8 @@ def test_a_plan_of_what_is_being_moved_by_now_is_refused_by_name() -> None:
         c.plan(partitions={moving.id: ["byzantium"]})
 
 
-def test_a_plan_is_as_good_as_what_it_moves() -> None:
-    """The table has changed, but only for other partitions, and another node has come."""
+def test_a_plan_stays_valid_if_only_other_partitions_have_changed() -> None:
+    """The plan stays valid although another node has come, too."""
     c = two_keyspaces()
     plan = c.plan(keyspaces=["people"])
     c.begin(c.plan(keyspaces=["flights"]))
@@ -110,7 +106,7 @@ def test_a_plan_is_as_good_as_what_it_moves() -> None:
     assert c.operation(operation).state == _SUCCEEDED
 
 
-def test_what_is_under_way_is_known_after_a_snapshot() -> None:
+def test_migrations_under_way_are_known_after_a_snapshot() -> None:
     c = two_keyspaces()
     reassign(c, "flights")
     copy = State.from_snapshot(c.state.to_snapshot())
@@ -122,7 +118,7 @@ def test_what_is_under_way_is_known_after_a_snapshot() -> None:
     assert not c.state.moving
 
 
-def test_the_one_is_cancelled_and_the_other_goes_on() -> None:
+def test_cancelling_one_operation_does_not_stop_another() -> None:
     c = two_keyspaces()
     first, second = reassign(c, "flights"), reassign(c, "people")
     c.run(CancelOperation(first, "tester", ""))
@@ -143,8 +139,8 @@ def test_nodes_are_drained_side_by_side() -> None:
     ]
 
 
-def test_a_node_that_is_to_get_something_is_not_emptied() -> None:
-    """The drain is refused before the replica has come, since the replica would stay there."""
+def test_a_drain_is_refused_while_a_replica_is_on_its_way_to_the_node() -> None:
+    """The drain's plan does not have that replica, so the replica would stay on the node."""
     c = two_keyspaces()
     first = reassign(c, "flights")
     with pytest.raises(MinkaError, match=f"operation {first} moves flights/[0-9]+ and leaves a replica on ephesus"):
@@ -156,7 +152,7 @@ def test_a_node_that_is_to_get_something_is_not_emptied() -> None:
     assert c.counts()["ephesus"] == 0
 
 
-def test_a_decommission_waits_for_what_another_operation_takes_away() -> None:
+def test_a_decommission_waits_for_replicas_that_another_operation_moves_away() -> None:
     c = two_keyspaces(MigrationCaps(per_node=1, cluster=1))
     first = reassign(c, "flights")
     source = next(m.source for m in c.state.under_way.values())
@@ -195,7 +191,7 @@ def begin_queued(c: Controller) -> None:
 
 
 def settle(c: Controller) -> None:
-    """Settle until nothing is queued either."""
+    """Settle until no queued operation is left."""
     while True:
         c.settle()
         before = len(c.log)
@@ -204,7 +200,7 @@ def settle(c: Controller) -> None:
             return
 
 
-def test_what_is_queued_begins_after_what_it_touches() -> None:
+def test_a_queued_operation_begins_after_those_on_the_same_partitions() -> None:
     c = two_keyspaces()
     first = reassign(c, "flights")
     c.register("delphi")
@@ -225,7 +221,7 @@ def test_what_is_queued_begins_after_what_it_touches() -> None:
     assert [sum(row.leader == node for row in rows(c, "flights")) for node in c.state.nodes] == [6] * 5
 
 
-def test_what_was_queued_first_goes_first() -> None:
+def test_queued_operations_begin_in_order() -> None:
     c = two_keyspaces()
     reassign(c, "flights")
     for node in ("delphi", "zea"):
@@ -246,7 +242,7 @@ def test_what_was_queued_first_goes_first() -> None:
     assert {node for row in rows(c, "flights") for node in row.replicas} == {"delphi", "zea"}
 
 
-def test_what_is_queued_is_cancelled_before_it_has_begun() -> None:
+def test_a_queued_operation_can_be_cancelled() -> None:
     c = two_keyspaces()
     first = reassign(c, "flights")
     c.register("delphi")
@@ -261,7 +257,7 @@ def test_what_is_queued_is_cancelled_before_it_has_begun() -> None:
     assert c.operation(first).state == _SUCCEEDED
 
 
-def test_a_drain_waits_until_nothing_comes_to_its_node() -> None:
+def test_a_queued_drain_waits_until_no_replica_is_on_its_way_to_its_node() -> None:
     c = two_keyspaces()
     reassign(c, "flights")
     c.run(DrainNode("ephesus", True, "tester", "", {}, queue=True))
@@ -272,7 +268,7 @@ def test_a_drain_waits_until_nothing_comes_to_its_node() -> None:
     assert c.operation(drain).outcome == "ephesus holds nothing and is safe to stop; 7 of 7 partitions moved"
 
 
-def test_what_can_not_begin_any_more_fails_and_says_why() -> None:
+def test_a_queued_operation_that_can_no_longer_begin_fails_with_a_reason() -> None:
     c = two_keyspaces()
     reassign(c, "flights")
     c.run(DrainNode("ephesus", True, "tester", "", {}, queue=True))
@@ -284,8 +280,8 @@ def test_what_can_not_begin_any_more_fails_and_says_why() -> None:
     assert "NOT_ENOUGH_NODES" in c.operation(drain).outcome or "NO_SOURCE" in c.operation(drain).outcome
 
 
-def test_a_move_that_is_not_possible_any_more_is_left_out() -> None:
-    """The operation before it was cancelled, so the partition is not where the move begins."""
+def test_a_queued_plan_leaves_out_a_move_that_is_no_longer_possible() -> None:
+    """The operation before it was cancelled, so the partition never came to the source of this move."""
     c = two_keyspaces()
     row = rows(c, "flights")[0]
     c.begin(c.plan(partitions={row.id: ["ephesus"]}))
@@ -296,7 +292,7 @@ def test_a_move_that_is_not_possible_any_more_is_left_out() -> None:
     assert "1 stayed" in c.operation(second).outcome
 
 
-def test_no_more_than_a_hundred_are_queued() -> None:
+def test_at_most_100_operations_are_queued() -> None:
     c = two_keyspaces()
     reassign(c, "flights")
     drain = DrainNode("ephesus", True, "tester", "", {}, queue=True)

@@ -1,4 +1,4 @@
-"""The states of partitions and replicas, and the selectors (Kafka Controller Internals)."""
+"""The states of partitions and replicas, and the selectors of leaders (Kafka Controller Internals)."""
 
 from itertools import product
 
@@ -28,7 +28,7 @@ from minkad.core.state.replica_states import invalid_replica_changes, replica_st
 
 P, R = PartitionStateName, ReplicaStateName
 
-# The states as the page lists them.
+# The states, as that page lists them.
 VALID_PARTITION = {
     (P.NON_EXISTENT, P.NEW),
     (P.NEW, P.ONLINE),
@@ -49,7 +49,7 @@ VALID_REPLICA = {
 }
 
 
-def test_the_tables_are_those_of_the_page() -> None:
+def test_states_and_transitions_are_those_of_the_page() -> None:
     assert {(a, b) for a in P for b in PARTITION_TRANSITIONS[a]} == VALID_PARTITION
     assert {(a, b) for a in R for b in REPLICA_TRANSITIONS[a]} == VALID_REPLICA
     assert [s.value for s in P] == ["NonExistentPartition", "NewPartition", "OnlinePartition", "OfflinePartition"]
@@ -63,7 +63,7 @@ def row(state: PartitionState.ValueType, epoch: int = 1, **fields: object) -> Pa
         "id": 1, "keyspace_id": 1, "replicas": ["a", "b", "c"], "isr": [] if is_new else ["a", "b", "c"],
         "leader": "a" if has_leader else "", "leader_epoch": epoch, "partition_epoch": epoch, "state": state,
     }  # fmt: skip
-    return Partition(**(known | fields))  # type: ignore[arg-type]  # the fields of the row by name
+    return Partition(**(known | fields))  # type: ignore[arg-type]  # the types of the fields differ
 
 
 ROWS = {
@@ -114,7 +114,7 @@ def a_state(old: Partition) -> State:
         ),
     ],
 )
-def test_apply_asserts_that_transitions_are_valid(old: Partition, new: Partition) -> None:
+def test_a_record_with_an_invalid_transition_is_a_bug(old: Partition, new: Partition) -> None:
     state = a_state(old)
     with pytest.raises(AssertionError):
         state.apply(Record(partitions_changed=PartitionsChanged(partitions=[new])))
@@ -139,7 +139,7 @@ def test_apply_asserts_that_transitions_are_valid(old: Partition, new: Partition
         {"unclean_elections": 2},
     ],
 )
-def test_apply_asserts_that_a_row_makes_sense(fields: dict[str, object]) -> None:
+def test_a_record_with_a_contradictory_row_is_a_bug(fields: dict[str, object]) -> None:
     state = a_state(row(PartitionState.PARTITION_STATE_ONLINE))
     new = row(PartitionState.PARTITION_STATE_ONLINE, **({"epoch": 1, "partition_epoch": 2} | fields))  # type: ignore[arg-type]  # as above
     with pytest.raises(AssertionError):
@@ -149,7 +149,7 @@ def test_apply_asserts_that_a_row_makes_sense(fields: dict[str, object]) -> None
 @pytest.mark.parametrize(
     "state_and_epoch", [(PartitionState.PARTITION_STATE_ONLINE, 1), (PartitionState.PARTITION_STATE_ASSIGNED, 2)]
 )
-def test_a_keyspace_begins_with_partitions_that_are_new_or_have_their_first_leader(
+def test_a_created_keyspace_must_have_new_partitions_or_ones_with_their_first_leader(
     state_and_epoch: tuple[PartitionState.ValueType, int],
 ) -> None:
     state = a_state(row(PartitionState.PARTITION_STATE_ONLINE))
@@ -160,9 +160,9 @@ def test_a_keyspace_begins_with_partitions_that_are_new_or_have_their_first_lead
         state.apply(Record(keyspace_created=created))
 
 
-def test_who_hears_of_a_change() -> None:
-    """Only the leader is told that it has begun to lead. All replicas are told of a hand-over, even if the former
-    leader had yet to report that it leads.
+def test_the_nodes_that_are_told_of_a_change() -> None:
+    """Only the leader is told that its partition is ONLINE. All replicas are told of a hand-over, even before the
+    former leader has reported that it leads.
     """
     assigned = row(PartitionState.PARTITION_STATE_ASSIGNED, 1, successor="b")
     online = row(PartitionState.PARTITION_STATE_ONLINE, 2, leader_epoch=1, successor="b")
@@ -222,7 +222,7 @@ def test_offline_partition_leader_selector(up: Live, unclean: bool, selected: Se
     assert offline_partition_leader_selector(AB, up, allow_unclean=unclean) == selected
 
 
-def test_an_unclean_election_never_chooses_a_replica_that_has_nothing_yet() -> None:
+def test_an_unclean_election_never_chooses_a_replica_without_data() -> None:
     new = row(
         PartitionState.PARTITION_STATE_ONLINE,
         isr=["a"],

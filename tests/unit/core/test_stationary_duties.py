@@ -1,4 +1,4 @@
-"""Stationary duties are never moved to balance. Their pallet decides about them when their shard fails."""
+"""Stationary duties are never moved to balance. When their shard fails, their pallet's setting decides about them."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def world() -> DutyWorld:
 
 @pytest.fixture
 def left(world: DutyWorld) -> DutyWorld:
-    """A world with a second shard, and one stationary duty, which goes nowhere when its shard fails."""
+    """A stationary duty on the first of two shards. Its pallet leaves it without a shard if that one fails."""
     world.change_pallet("feeds", on_failure=OnFailure.ON_FAILURE_LEAVE)
     world.create("feeds", ["a"], stationary=True)
     world.settle()
@@ -29,7 +29,7 @@ def left(world: DutyWorld) -> DutyWorld:
     return world
 
 
-def test_they_are_never_moved_but_placed_again_on_failure(world: DutyWorld) -> None:
+def test_stationary_duties_never_move_but_are_placed_again_on_failure(world: DutyWorld) -> None:
     world.create("feeds", TEN, stationary=True)
     world.settle()
     world.join("s2")
@@ -40,7 +40,7 @@ def test_they_are_never_moved_but_placed_again_on_failure(world: DutyWorld) -> N
     assert world.counts() == {"s2": 10}
 
 
-def test_they_stay_nowhere_where_the_pallet_says_so(left: DutyWorld) -> None:
+def test_a_failed_stationary_duty_has_no_shard_if_the_pallet_says_so(left: DutyWorld) -> None:
     left.kill("s1")
     left.settle()
     assert left.where("a") == ""
@@ -51,7 +51,7 @@ def test_they_stay_nowhere_where_the_pallet_says_so(left: DutyWorld) -> None:
 
 
 @pytest.mark.parametrize("shard", ["s2", ""])
-def test_a_person_pins_or_releases_what_failed_and_it_is_placed_again(left: DutyWorld, shard: str) -> None:
+def test_a_failed_duty_is_placed_again_when_a_person_pins_or_releases_it(left: DutyWorld, shard: str) -> None:
     left.kill("s1")
     left.settle()
     assert left.where("a") == ""
@@ -63,7 +63,7 @@ def test_a_person_pins_or_releases_what_failed_and_it_is_placed_again(left: Duty
     assert left.where("a") == "", "it has failed again"
 
 
-def test_what_is_pinned_again_to_the_shard_that_failed_is_placed_there(left: DutyWorld) -> None:
+def test_a_failed_duty_pinned_to_its_former_shard_is_placed_there(left: DutyWorld) -> None:
     left.pin("feeds", "a", "s1")
     left.settle()
     left.kill("s1")
@@ -76,13 +76,13 @@ def test_what_is_pinned_again_to_the_shard_that_failed_is_placed_there(left: Dut
     assert left.where("a") == "s1"
 
 
-def test_what_is_pinned_elsewhere_while_it_is_attached_has_not_failed(left: DutyWorld) -> None:
+def test_a_duty_pinned_elsewhere_while_attached_moves(left: DutyWorld) -> None:
     left.pin("feeds", "a", "s2")
     left.settle()
     assert left.where("a") == "s2"
 
 
-def test_what_a_shard_releases_because_it_stops_has_not_failed(left: DutyWorld) -> None:
+def test_a_duty_released_by_a_stopping_shard_has_not_failed(left: DutyWorld) -> None:
     left.leave("s1")
     left.settle()
     assert left.where("a") == "s2"
@@ -92,7 +92,7 @@ def test_what_a_shard_releases_because_it_stops_has_not_failed(left: DutyWorld) 
     assert left.where("a") == "", "this time it has"
 
 
-def test_what_a_stopping_shard_releases_unasked_has_not_failed(left: DutyWorld) -> None:
+def test_a_duty_released_unasked_by_a_stopping_shard_has_not_failed(left: DutyWorld) -> None:
     """A stopping shard has no time to wait for an instruction."""
     process = left.processes["s1"]
     left.leave("s1")
@@ -102,14 +102,14 @@ def test_what_a_stopping_shard_releases_unasked_has_not_failed(left: DutyWorld) 
     assert left.where("a") == "s2"
 
 
-def test_what_a_shard_releases_unasked_while_it_does_not_stop_has_failed(left: DutyWorld) -> None:
-    """The shard's clearance was about to end."""
+def test_a_duty_released_unasked_by_a_running_shard_has_failed(left: DutyWorld) -> None:
+    """A shard does this if its clearance is about to end."""
     left.release("s1", "a")
     left.settle()
     assert left.where("a") == ""
 
 
-def test_what_is_released_as_planned_and_kept_is_placed_when_the_grace_is_over(world: DutyWorld) -> None:
+def test_a_duty_kept_for_a_stopped_shard_is_placed_when_the_grace_ends(world: DutyWorld) -> None:
     world.change_pallet("feeds", on_failure=OnFailure.ON_FAILURE_LEAVE)
     world.leave("s1")
     world.settle()

@@ -1,4 +1,4 @@
-"""Once a duty has ended a few of the processes that attach it, it is kept away from shards, and tried alone."""
+"""Suspects: duties that have ended a few of the processes that attach them. They are kept away, and tried alone."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ RETRY = DutyChange(unquarantine=DutyName(pallet="feeds", id="bad"))
 
 
 class Poisoned:
-    """A fleet whose processes end when they attach one of the `bad`, and are restarted under their names at once."""
+    """Shards whose processes end when they attach one of the `bad` duties. Each process is restarted at once."""
 
     def __init__(self, *bad: str, shards: tuple[str, ...] = FLEET, grace_ms: int = 0) -> None:
         self.world = DutyWorld()
@@ -32,13 +32,13 @@ class Poisoned:
             self.world.join(name, grace_ms=grace_ms)
 
     def told(self, process: Process) -> list[Duty]:
-        """The duties that the process is about to attach."""
+        """The duties that the rows tell the process to attach."""
         some = self.world.duties.on_shard.get(process.name, {}).values()
         found = [one.duty for one in some if one.state == AssignmentState.ASSIGNMENT_STATE_ASSIGNED]
         return [self.world.duties.duties[number] for number in found]
 
     def settle(self) -> None:
-        """Continue until nothing else happens."""
+        """Let shards and controller work until nothing changes any more."""
         for _ in range(ROUNDS):
             self.world.follow()
             worked = [self.step(process) for process in list(self.world.processes.values())]
@@ -47,7 +47,7 @@ class Poisoned:
         raise AssertionError("the processes come to no end")
 
     def step(self, process: Process) -> bool:
-        """Let the process attach, or die of it; returns False if there was nothing to do."""
+        """Let the process attach its duties, or die of one; returns False if it had nothing to do."""
         if self.bad.isdisjoint(row.id for row in self.told(process)):
             return self.world.work(process)
         self.died.append(process.name)
@@ -56,7 +56,7 @@ class Poisoned:
         return True
 
     def wait(self, milliseconds: int) -> int:
-        """Let time pass; returns the number of processes that died meanwhile."""
+        """Let time pass; returns the number of processes that died."""
         before = len(self.died)
         self.world.now_ms += milliseconds
         self.settle()
@@ -73,7 +73,7 @@ def ids(count: int) -> list[str]:
     return [f"d{number:03}" for number in range(count)]
 
 
-def test_it_ends_few_processes_and_the_others_keep_their_work() -> None:
+def test_a_bad_duty_ends_few_processes_and_other_duties_go_on() -> None:
     fleet = Poisoned("bad")
     fleet.world.create("feeds", ids(20))
     fleet.settle()
@@ -89,8 +89,8 @@ def test_it_ends_few_processes_and_the_others_keep_their_work() -> None:
     fleet.world.check_tables()
 
 
-def test_it_is_blamed_also_if_the_shard_was_told_to_release_it_after_it_had_ended() -> None:
-    """A rebalance or a drain may want the duty elsewhere before the controller knows that the shard is gone."""
+def test_a_bad_duty_is_blamed_although_its_ended_shard_was_told_to_release_it() -> None:
+    """A rebalance or a drain may want to move the duty before the controller knows that the shard is gone."""
     fleet = Poisoned("bad", shards=("a",))
     fleet.world.create("feeds", ["attached"])
     fleet.settle()
@@ -104,8 +104,8 @@ def test_it_is_blamed_also_if_the_shard_was_told_to_release_it_after_it_had_ende
     assert not fleet.world.row("attached").HasField("suspicion")
 
 
-def test_no_rebalance_takes_a_suspect_to_its_next_shard() -> None:
-    """The suspect's shard ends after the rebalance has begun, whether the suspect is the cause or not."""
+def test_a_rebalance_does_not_move_a_suspect_whose_shard_ends() -> None:
+    """The suspect's shard ends after the rebalance has begun, for whatever reason."""
     fleet = Poisoned("bad", shards=("a",))
     fleet.world.create("feeds", ["bad"], weight=1)
     fleet.world.create("feeds", ["other"], weight=2, stationary=True)
@@ -129,7 +129,7 @@ def test_no_rebalance_takes_a_suspect_to_its_next_shard() -> None:
 
 
 @pytest.mark.parametrize("bad", [1, 2])
-def test_it_is_found_among_many_that_are_attached_together(bad: int) -> None:
+def test_a_bad_duty_is_found_among_many_that_are_attached_together(bad: int) -> None:
     guilty = [f"bad{number}" for number in range(bad)]
     fleet = Poisoned(*guilty)
     fleet.world.create("feeds", [*ids(MANY), *guilty])
@@ -141,7 +141,7 @@ def test_it_is_found_among_many_that_are_attached_together(bad: int) -> None:
     fleet.world.check_tables()
 
 
-def test_it_is_tried_again_after_longer_and_longer_pauses_and_alone() -> None:
+def test_a_suspect_is_tried_again_alone_after_longer_and_longer_pauses() -> None:
     fleet = Poisoned("bad")
     fleet.world.create("feeds", [*ids(8), "bad"])
     fleet.settle()
@@ -157,7 +157,7 @@ def test_it_is_tried_again_after_longer_and_longer_pauses_and_alone() -> None:
     assert fleet.row.suspicion.retry_ms - fleet.world.now_ms <= suspects.LONGEST_PAUSE_MS
 
 
-def test_nothing_else_is_attached_where_it_is_tried() -> None:
+def test_a_shard_that_tries_a_suspect_attaches_nothing_else() -> None:
     fleet = Poisoned("bad")
     fleet.world.create("feeds", ["bad"])
     fleet.settle()
@@ -173,7 +173,7 @@ def test_nothing_else_is_attached_where_it_is_tried() -> None:
     assert not any(fleet.world.row(name).HasField("suspicion") for name in ids(30))
 
 
-def test_only_the_suspect_is_blamed_for_what_happens_to_others_beside_it() -> None:
+def test_only_the_suspect_is_blamed_if_other_duties_are_attached_beside_it() -> None:
     fleet = Poisoned("bad", shards=("a",))
     fleet.world.create("feeds", ["bad"])
     fleet.world.follow()
@@ -203,7 +203,7 @@ def test_a_process_that_is_killed_once_makes_no_suspects() -> None:
 
 
 @pytest.mark.parametrize("how", ["retry", "update"])
-def test_a_person_has_it_tried_again_at_once_and_alone(how: str) -> None:
+def test_a_person_can_have_a_suspect_tried_again_at_once(how: str) -> None:
     fleet = Poisoned("bad")
     fleet.world.create("feeds", [*ids(8), "bad"])
     fleet.settle()
@@ -217,7 +217,7 @@ def test_a_person_has_it_tried_again_at_once_and_alone(how: str) -> None:
     assert not fleet.row.HasField("suspicion")
 
 
-def test_what_is_changed_while_a_process_dies_of_it_is_tried_again_at_once() -> None:
+def test_a_suspect_changed_while_a_process_dies_of_it_is_tried_again_at_once() -> None:
     fleet = Poisoned("bad")
     fleet.world.create("feeds", ["bad"])
     fleet.settle()
@@ -233,8 +233,8 @@ def test_what_is_changed_while_a_process_dies_of_it_is_tried_again_at_once() -> 
 
 
 @pytest.mark.parametrize("grace_ms", [0, 60_000])
-def test_a_single_shard_is_not_ended_for_ever(grace_ms: int) -> None:
-    """Duties that are kept for a shard within its grace go to the shard's next process at once. A suspect does not."""
+def test_a_suspect_does_not_end_the_only_shard_for_ever(grace_ms: int) -> None:
+    """Other duties kept for a shard within its grace go to its next process at once; a suspect does not."""
     fleet = Poisoned("bad", shards=("a",), grace_ms=grace_ms)
     fleet.world.create("feeds", [*ids(5), "bad"])
     fleet.settle()
@@ -242,7 +242,7 @@ def test_a_single_shard_is_not_ended_for_ever(grace_ms: int) -> None:
     assert all(fleet.world.where(name) == "a" for name in ids(5))
 
 
-def test_a_synthetic_one_is_tried_on_one_shard_before_all_get_it() -> None:
+def test_a_synthetic_suspect_is_tried_on_one_shard_before_all_get_it() -> None:
     fleet = Poisoned("bad")
     fleet.world.create("feeds", ["bad"], synthetic=True)
     fleet.world.create("feeds", ids(8))
@@ -255,7 +255,7 @@ def test_a_synthetic_one_is_tried_on_one_shard_before_all_get_it() -> None:
     assert len(fleet.world.duties.assignments(fleet.row.number)) == len(FLEET)
 
 
-def test_what_older_versions_have_kept_as_attached_is_beyond_suspicion() -> None:
+def test_duties_that_older_versions_recorded_as_attached_are_beyond_suspicion() -> None:
     fleet = Poisoned("bad", shards=("a",))
     fleet.world.create("feeds", ["attached"])
     fleet.settle()
@@ -267,7 +267,7 @@ def test_what_older_versions_have_kept_as_attached_is_beyond_suspicion() -> None
     assert one.was_attached
 
 
-def test_a_synthetic_one_that_some_shards_have_is_tried_on_the_others() -> None:
+def test_a_synthetic_suspect_that_some_shards_have_is_tried_on_the_others() -> None:
     fleet = Poisoned("bad", shards=("a", "b"))
     fleet.world.create("feeds", ["bad"], synthetic=True)
     fleet.bad.clear()
@@ -279,12 +279,12 @@ def test_a_synthetic_one_that_some_shards_have_is_tried_on_the_others() -> None:
         fleet.world.join("c")
         fleet.world.follow()
     assert suspects.is_suspect(fleet.row)
-    fleet.wait(600_000)  # until the shard is no longer quarantined
+    fleet.wait(600_000)  # by then the shard is no longer quarantined
     assert {one.shard for one in fleet.world.duties.assignments(fleet.row.number)} == {"a", "b", "c"}
     assert not fleet.row.HasField("suspicion")
 
 
-def test_one_that_ends_processes_as_they_prepare_is_moved_without() -> None:
+def test_a_duty_that_ends_processes_that_prepare_for_it_is_moved_without_preparation() -> None:
     fleet = Poisoned()
     world = fleet.world
     world.change_pallet("feeds", warm=True)
@@ -309,7 +309,7 @@ def test_one_that_ends_processes_as_they_prepare_is_moved_without() -> None:
     assert suspect.id in {row.id for row in world.duties.duties.values() if world.where(row.id)}
 
 
-def test_the_next_controller_knows_it() -> None:
+def test_the_next_controller_knows_the_suspects() -> None:
     fleet = Poisoned("bad")
     fleet.world.create("feeds", [*ids(8), "bad"])
     fleet.settle()
@@ -318,7 +318,7 @@ def test_the_next_controller_knows_it() -> None:
     assert state.duties.duties[fleet.row.number].suspicion == fleet.row.suspicion
 
 
-def test_a_shard_that_was_about_to_stop_makes_no_suspects() -> None:
+def test_the_end_of_a_leaving_shard_makes_no_suspects() -> None:
     fleet = Poisoned(shards=("a",))
     fleet.world.create("feeds", ["bad"])
     fleet.world.follow()
@@ -331,7 +331,7 @@ def test_a_shard_that_was_about_to_stop_makes_no_suspects() -> None:
 def test_many_suspects_that_wait_for_a_shard_cost_little(
     monkeypatch: pytest.MonkeyPatch, idle: str, plans: int
 ) -> None:
-    """They wait because one shard attaches for a long time, and the idle one takes another pallet, or has no room."""
+    """The suspects wait: one shard takes long to attach, and the idle shard takes another pallet, or has no room."""
     world, asked = DutyWorld(), list[int]()
     world.pallet("feeds")
     world.pallet("mail")
@@ -352,7 +352,7 @@ def test_many_suspects_that_wait_for_a_shard_cost_little(
         return original(*arguments)
 
     monkeypatch.setattr(trials, "chosen", counted)
-    # All are known to be suspects after one look.
+    # After one look, the controller knows all of them as suspects.
     monkeypatch.setattr(distribution, "PIECE", len(rows))
     monkeypatch.setattr(distribution, "WINDOW", 2 * len(rows))
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Synthetic duties go to every shard that takes their pallet, however many duties and shards there are."""
+"""Synthetic duties go to every shard that takes their pallet, even if there are many duties and shards."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def world() -> DutyWorld:
 
 
 def on(world: DutyWorld, id_: str) -> set[str]:
-    """The shards that have the duty, or are about to."""
+    """The shards that have the duty, or are about to have it."""
     return {one.shard for one in world.duties.assignments(world.row(id_).number)}
 
 
@@ -29,7 +29,7 @@ def decide(world: DutyWorld) -> int:
     return sum(len(record.assignments_changed.duties) for record in facts)
 
 
-def test_synthetic_duties_are_on_every_shard_also_on_later_ones(world: DutyWorld) -> None:
+def test_synthetic_duties_are_on_every_shard_even_on_later_ones(world: DutyWorld) -> None:
     world.join("s1", capacity=0)
     world.create("feeds", ["white"], synthetic=True)
     world.settle()
@@ -45,8 +45,8 @@ def test_synthetic_duties_are_on_every_shard_also_on_later_ones(world: DutyWorld
     world.check_tables()
 
 
-def test_many_come_a_piece_at_a_time_and_few_are_on_their_way(world: DutyWorld) -> None:
-    """Shards that come and go meanwhile have all of them in the end, or none."""
+def test_many_synthetic_duties_are_assigned_in_pieces(world: DutyWorld) -> None:
+    """Shards that come in the meantime get all of them in the end; shards that go keep none."""
     ids = [f"y{number}" for number in range(400)]
     for number in range(8):
         world.join(f"s{number}")
@@ -82,7 +82,7 @@ def test_ordinary_duties_wait_while_many_synthetic_ones_are_on_their_way(world: 
     assert world.duties.taking == {"s1": 1}
 
 
-def test_a_shard_that_takes_a_pallet_later_gets_what_it_lacks(world: DutyWorld) -> None:
+def test_a_shard_that_takes_a_pallet_later_gets_its_synthetic_duties(world: DutyWorld) -> None:
     process = world.join("s1", pallets=("mail",))
     world.join("s2")
     world.create("feeds", ["white"], synthetic=True)
@@ -95,8 +95,8 @@ def test_a_shard_that_takes_a_pallet_later_gets_what_it_lacks(world: DutyWorld) 
     assert on(world, "white") == {"s1", "s2"}
 
 
-def test_one_more_assignment_does_not_copy_those_on_other_shards(world: DutyWorld) -> None:
-    """Otherwise the cost of an assignment would grow with the number of shards."""
+def test_one_more_assignment_does_not_copy_the_assignments_on_other_shards(world: DutyWorld) -> None:
+    """With copies, the cost of an assignment would grow with the number of shards."""
     world.join("s1")
     world.create("feeds", ["white"], synthetic=True)
     world.settle()

@@ -1,4 +1,4 @@
-"""Counts that follow the changes of rows equal those of the whole table."""
+"""Counts that are updated with each changed row equal counts of the whole table."""
 
 from collections import Counter
 from collections.abc import Collection
@@ -42,11 +42,11 @@ def rows(draw: st.DrawFn) -> Partition:
 
 
 sizes = st.tuples(st.integers(1, 6), st.integers(0, 9), st.integers(0, 99))
-changes = st.one_of(rows(), st.integers(1, 6), sizes, st.none())  # a row, a row that goes, keys and bytes, a pause
+changes = st.one_of(rows(), st.integers(1, 6), sizes, st.none())  # a row, a deletion, a size, a pause
 
 
 def counted(table: dict[int, Partition], reported: dict[int, tuple[int, int]]) -> TableSummary:
-    """The summary as minkactl once made it, from all rows."""
+    """The summary, computed from all rows."""
 
     def number(of: Any) -> int:
         return sum(1 for row in table.values() if of(row))
@@ -75,7 +75,7 @@ def counted(table: dict[int, Partition], reported: dict[int, tuple[int, int]]) -
 
 
 def shares(own: Collection[Partition]) -> list[NodeShare]:
-    """The counts of a keyspace for each node, given only if nodes differ by much."""
+    """The counts of a keyspace for each node; empty unless the nodes differ by much."""
     elected = [row.replicas[0] if row.replicas[0] in row.isr else row.leader for row in own]
     found = [
         NodeShare(
@@ -92,7 +92,7 @@ def shares(own: Collection[Partition]) -> list[NodeShare]:
 
 
 def without_zone(zone: str, table: Collection[Partition]) -> ZoneCounts:
-    """The counts of the served partitions that would no longer be served without the zone."""
+    """Count the served partitions that would be offline, or would refuse writes, if this zone were gone."""
     found = ZoneCounts(zone=zone)
     for row in table:
         least, left = KEYSPACES[row.keyspace_id].min_insync, [node for node in row.isr if ZONES[node] != zone]
@@ -124,7 +124,7 @@ def on_node(name: str, table: Collection[Partition], reported: dict[int, tuple[i
 
 
 @given(st.lists(changes, max_size=40))
-def test_as_if_all_rows_were_counted(steps: list[Any]) -> None:
+def test_updated_counts_equal_counts_of_all_rows(steps: list[Any]) -> None:
     counts, table, reported = TableCounts(), dict[int, Partition](), dict[int, tuple[int, int]]()
     assert not list(counts.place(ZONES))
     for step in steps:
@@ -150,7 +150,7 @@ def test_as_if_all_rows_were_counted(steps: list[Any]) -> None:
     assert summary == counted(table, reported)
 
 
-def test_a_node_that_comes_into_another_zone_is_counted_there() -> None:
+def test_a_node_that_changes_its_zone_is_counted_in_the_new_one() -> None:
     counts = TableCounts()
     assert not list(counts.place(dict.fromkeys("abc", "x")))
     for id_ in range(1, 4):
@@ -167,7 +167,7 @@ def test_a_node_that_comes_into_another_zone_is_counted_there() -> None:
         ]
 
 
-def test_a_size_moves_with_its_partition() -> None:
+def test_a_partitions_size_counts_for_its_present_nodes_and_keyspace() -> None:
     counts = TableCounts()
     counts.put(1, Partition(id=1, keyspace_id=1, replicas="ab", isr="ab", leader="a"))
     counts.put_size(1, 5, 50)
@@ -181,7 +181,7 @@ def test_a_size_moves_with_its_partition() -> None:
     assert not any(node.bytes for node in counts.summary(NODES, ()).nodes)
 
 
-def test_what_is_in_sync_again_is_not_told() -> None:
+def test_replicas_that_are_in_sync_again_are_not_listed() -> None:
     counts = TableCounts()
     for isr in ("ab", "abc"):
         counts.put(1, Partition(id=1, keyspace_id=1, replicas="abc", isr=isr, leader="a"))
@@ -189,7 +189,7 @@ def test_what_is_in_sync_again_is_not_told() -> None:
     assert not counts.summary(NODES, ()).not_in_sync
 
 
-def test_what_lacks_in_many_places_is_told_and_the_rest_added_up(monkeypatch: Any) -> None:
+def test_the_nodes_that_lack_most_replicas_are_listed_and_the_rest_summed(monkeypatch: Any) -> None:
     monkeypatch.setattr(table_counts, "MAX_NOT_IN_SYNC", 2)
     counts = TableCounts()
     for id_, isr in enumerate(["ab", "ab", "ac", "ac", "bc", "a"], 1):
@@ -200,7 +200,7 @@ def test_what_lacks_in_many_places_is_told_and_the_rest_added_up(monkeypatch: An
     assert (list(summary.others_not_in_sync.nodes), summary.others_not_in_sync.partitions) == (["a", "b", "c"], 2)
 
 
-def test_many_rows_of_a_kind_are_one_to_add_up(monkeypatch: Any) -> None:
+def test_equal_rows_are_added_up_together(monkeypatch: Any) -> None:
     added = []
     monkeypatch.setattr(TableCounts, "_add", lambda self, kind, count, keyspace: added.append(count))
     counts = TableCounts()

@@ -1,4 +1,4 @@
-"""The controller's choice of voters."""
+"""The controller's choice of the voters of the coordinator's Raft group."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ def steps(change: ConfChangeV2 | None) -> list[tuple[int, int]]:
     return [(c.type, c.node_id) for c in change.changes] if change else []
 
 
-def test_a_live_stranger_becomes_a_learner() -> None:
+def test_a_live_node_outside_of_the_group_becomes_a_learner() -> None:
     nodes = [node(1), node(2), node(3), node(4), node(5, FAILED)]
     change = next_membership_change(ConfState(voters=[1, 2, 3]), nodes, {}, 1, SETTINGS, 0)
     assert steps(change) == [(LEARNER, 4)]
@@ -41,7 +41,7 @@ def test_the_most_up_to_date_learner_is_promoted_while_voters_are_missing() -> N
     )
 
 
-def test_a_voter_that_is_gone_for_long_gives_its_seat_to_a_learner() -> None:
+def test_a_learner_gets_the_seat_of_a_voter_that_is_gone_for_long() -> None:
     conf = ConfState(voters=[1, 2, 3], learners=[4, 5])
     nodes = [node(1), node(2, FAILED, since=1_000), node(3), node(4), node(5)]
     match = {1: 9, 3: 9, 4: 5, 5: 8}
@@ -49,28 +49,28 @@ def test_a_voter_that_is_gone_for_long_gives_its_seat_to_a_learner() -> None:
     assert steps(next_membership_change(conf, nodes, match, 1, SETTINGS, 61_000)) == [(VOTER, 5), (LEARNER, 2)]
 
 
-def test_nothing_while_a_joint_change_is_under_way_or_all_is_well() -> None:
+def test_no_change_is_due_during_a_joint_change_or_if_all_is_well() -> None:
     nodes = [node(1), node(2), node(3), node(4)]
     joint = ConfState(voters=[1, 2, 3], voters_outgoing=[1, 2])
     assert next_membership_change(joint, nodes, {4: 1}, 1, SETTINGS, 0) is None
     assert next_membership_change(ConfState(voters=[1, 2, 3], learners=[4]), nodes, {4: 1}, 1, SETTINGS, 0) is None
 
 
-def test_a_removed_node_is_not_a_member() -> None:
+def test_a_node_removed_from_the_cluster_is_removed_from_the_group() -> None:
     conf = ConfState(voters=[1, 2, 3])
     change = next_membership_change(conf, [node(1), node(3)], {}, 1, SETTINGS, 0)
     assert steps(change) == [(ConfChangeType.CONF_CHANGE_REMOVE_NODE, 2)]
 
 
-def test_nothing_before_the_cluster_is_created() -> None:
+def test_no_change_is_due_before_the_cluster_is_created() -> None:
     assert next_membership_change(ConfState(voters=[1, 2, 3]), [], {}, 1, SETTINGS, 0) is None
 
 
-# Zones of nodes 1 to 6: a letter for each node.
+# Zones: a text has a letter for each node, from node 1 on.
 
 
 def zoned(zones: str, since: int = 0, **failed: int) -> list[Node]:
-    """Nodes in these zones, LIVE since `since`. Nodes in `failed` are FAILED: `n2=7` is node 2, since 7 ms."""
+    """Nodes in these zones, LIVE since `since`. Those named in `failed` are FAILED: `n2=7` means node 2, since 7 ms."""
     return [
         node(i, FAILED, failed[f"n{i}"], zone) if f"n{i}" in failed else node(i, LIVE, since, zone)
         for i, zone in enumerate(zones, 1)
@@ -78,7 +78,7 @@ def zoned(zones: str, since: int = 0, **failed: int) -> list[Node]:
 
 
 def change(nodes: list[Node], voters: Sequence[int], match: dict[int, int] | None = None, now: int = 60_000) -> Any:
-    """The next change, with node 1 as the leader, and the other nodes as learners."""
+    """The next change, if node 1 is the leader and all nodes that don't vote are learners."""
     learners = [n.raft_id for n in nodes if n.raft_id not in voters]
     matched = dict.fromkeys([n.raft_id for n in nodes], 100) | (match or {})
     return steps(next_membership_change(ConfState(voters=voters, learners=learners), nodes, matched, 1, SETTINGS, now))
@@ -93,12 +93,12 @@ def test_a_dead_voters_seat_goes_to_a_zone_with_few_voters() -> None:
     assert change(zoned("aacab"), [1, 3], {5: 99}) == [(VOTER, 5)], "the same for a free seat"
 
 
-def test_a_seat_moves_back_once_its_zones_node_has_been_there_for_long() -> None:
+def test_a_seat_moves_to_a_zone_without_voters_once_its_node_has_been_live_for_long() -> None:
     for since, moved in ((0, [(VOTER, 2), (LEARNER, 4)]), (1, [])):
         assert change([*zoned("a"), node(2, since=since, zone="b"), *zoned("xxca")[2:]], [1, 3, 4]) == moved
 
 
-def test_no_seat_moves_while_a_voter_is_down_or_where_the_log_is_not_there_yet() -> None:
+def test_no_seat_moves_while_a_voter_is_down_or_the_learner_lags() -> None:
     assert change(zoned("abca", n3=30_000), [1, 3, 4]) == []
     assert change(zoned("abca"), [1, 3, 4], {2: 89}) == []
     assert change(zoned("abca"), [1, 3, 4], {2: 90}) == [(VOTER, 2), (LEARNER, 4)]
@@ -110,7 +110,7 @@ def test_the_leader_keeps_its_seat() -> None:
 
 
 @given(zones=st.lists(st.sampled_from("abcd"), min_size=3, max_size=12), count=st.sampled_from([1, 3, 5]))
-def test_zones_come_to_rest_evenly(zones: list[str], count: int) -> None:
+def test_seats_are_spread_evenly_over_zones_in_the_end(zones: list[str], count: int) -> None:
     nodes = zoned("".join(zones))
     voters = list(range(1, min(count, len(zones)) + 1))
     for _ in range(6):
@@ -146,7 +146,7 @@ def test_a_learner_takes_a_voters_seat_in_one_change() -> None:
     assert asked(["n4"], ["n2"]) == [(VOTER, 4), (LEARNER, 2)]
 
 
-def test_one_voter_more_and_one_less() -> None:
+def test_a_person_can_add_or_remove_a_voter() -> None:
     assert asked(["n4"]) == [(VOTER, 4)]
     more = ConfState(voters=[1, 2, 3, 4], learners=[5])
     assert asked(demote=["n2"], conf=more) == [(LEARNER, 2)]
@@ -183,13 +183,13 @@ def test_a_learner_that_lags_may_not_vote_yet() -> None:
     assert asked(["n4"], match=MATCH | {4: 90}) == [(VOTER, 4)]
 
 
-def test_no_change_while_a_joint_one_is_under_way() -> None:
+def test_a_request_is_refused_while_a_joint_change_is_under_way() -> None:
     with pytest.raises(MinkaError) as refusal:
         asked(["n4"], conf=ConfState(voters=[1, 2, 3], voters_outgoing=[1, 2], learners=[4]))
     assert refusal.value.code is Code.VOTERS_CHANGING
 
 
-def test_the_last_voter_stays_and_there_are_nine_at_most() -> None:
+def test_there_are_between_one_and_nine_voters() -> None:
     with pytest.raises(MinkaError, match="leads the coordinator"):
         asked(demote=["n1"], conf=ConfState(voters=[1], learners=[2, 3]), voters=1)
     nine = ConfState(voters=[1, 2, 3, *range(11, 17)], learners=[4])
@@ -202,7 +202,7 @@ def test_a_demotion_that_is_allowed_is_not_undone_automatically() -> None:
     assert next_membership_change(conf, [n for n in NODES.values() if n.id != "n6"], MATCH, 1, SETTINGS, 0) is None
 
 
-def test_a_person_does_not_put_two_voters_in_one_zone_where_another_one_would_have_none() -> None:
+def test_a_person_can_not_give_one_zone_two_voters_more_than_another_that_could_have_one() -> None:
     nodes = {n.id: n for n in zoned("abcabc")}
     conf, match = ConfState(voters=[1, 2, 3], learners=[4, 5, 6]), dict.fromkeys(range(1, 7), 100)
     with pytest.raises(MinkaError, match="zone a would have two voters more than zone b, where n2 is LIVE"):

@@ -1,4 +1,4 @@
-"""Warm hand-overs as the controller decides: a shard prepares for a duty while another still has it."""
+"""The controller's part in warm hand-overs: a shard prepares for a duty while another shard still has it."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def test_a_warm_hand_over_prepares_first(world: DutyWorld) -> None:
     world.check_tables()
 
 
-def test_what_a_target_prepares_for_it_gets_when_the_source_dies(world: DutyWorld) -> None:
+def test_a_target_gets_the_duties_it_prepares_for_when_the_source_dies(world: DutyWorld) -> None:
     world.join("s1")
     world.create("feeds", TEN)
     world.settle()
@@ -49,7 +49,7 @@ def test_what_a_target_prepares_for_it_gets_when_the_source_dies(world: DutyWorl
 
 
 def _draining_warm(world: DutyWorld, moves_per_shard: int = 0) -> None:
-    """Empty the shard s1, while s2 prepares for its duties, `moves_per_shard` at a time."""
+    """Begin to empty the shard s1, while s2 prepares for `moves_per_shard` duties at a time (0: for all)."""
     world.change_pallet("feeds", warm=True, moves_per_shard=moves_per_shard, balancer=ROUND_ROBIN)
     world.state.nodes["athens"] = Node(id="athens", state=NodeState.NODE_STATE_LIVE)
     world.join("s1", node="athens")
@@ -62,7 +62,7 @@ def _draining_warm(world: DutyWorld, moves_per_shard: int = 0) -> None:
     assert len(world.duties.on_shard["s2"]) == (moves_per_shard or 10)
 
 
-def test_what_cannot_be_prepared_for_is_tried_elsewhere(world: DutyWorld) -> None:
+def test_a_duty_that_a_shard_can_not_prepare_for_is_tried_elsewhere(world: DutyWorld) -> None:
     _draining_warm(world)
     world.fail_to_attach("s2", "d1")
     assert [one.shard for one in world.row("d1").quarantines] == ["s2"]
@@ -74,7 +74,7 @@ def test_what_cannot_be_prepared_for_is_tried_elsewhere(world: DutyWorld) -> Non
     world.check_tables()
 
 
-def test_a_shard_that_is_left_waits_only_so_long_for_those_that_prepare(world: DutyWorld) -> None:
+def test_a_drained_shard_waits_for_preparations_for_a_limited_time(world: DutyWorld) -> None:
     _draining_warm(world)
     source = world.processes["s1"]
     world.now_ms += PREPARED_WITHIN_MS - 1
@@ -88,7 +88,7 @@ def test_a_shard_that_is_left_waits_only_so_long_for_those_that_prepare(world: D
     world.check_tables()
 
 
-def test_a_shard_is_left_in_waves_also_where_others_prepare_first(world: DutyWorld) -> None:
+def test_a_shard_is_drained_in_waves_also_with_preparations(world: DutyWorld) -> None:
     _draining_warm(world, 2)
     target = world.processes["s2"]
     for _ in range(5):
@@ -99,7 +99,7 @@ def test_a_shard_is_left_in_waves_also_where_others_prepare_first(world: DutyWor
     assert world.counts() == {"s1": 0, "s2": 10}
 
 
-def test_what_a_shard_keeps_after_all_nobody_prepares_for(world: DutyWorld) -> None:
+def test_preparations_end_if_the_source_keeps_its_duties(world: DutyWorld) -> None:
     _draining_warm(world)
     world.state.nodes["athens"] = Node(id="athens", state=NodeState.NODE_STATE_LIVE)
     world.now_ms += FORGOTTEN_PREPARATION_MS
@@ -110,8 +110,8 @@ def test_what_a_shard_keeps_after_all_nobody_prepares_for(world: DutyWorld) -> N
     world.check_tables()
 
 
-def test_a_duty_for_which_a_shard_prepares_is_not_moved_besides(world: DutyWorld) -> None:
-    """A drained node's shard is emptied by warm hand-overs, while its pallet is rebalanced."""
+def test_a_duty_for_which_a_shard_prepares_is_not_moved_by_a_rebalance(world: DutyWorld) -> None:
+    """Warm hand-overs empty a drained node's shard while its pallet is rebalanced."""
     _draining_warm(world)
     assert world.rebalance("feeds")
     world.settle()

@@ -1,4 +1,4 @@
-"""The bytes on a connection make the same frames, however the network splits them."""
+"""The bytes of a connection make the same frames, however the network divides them."""
 
 import random
 
@@ -13,7 +13,7 @@ def framed(kind: int, content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_frames_survive_any_cuts(seed: int) -> None:
+def test_frames_are_the_same_however_they_are_cut(seed: int) -> None:
     rng = random.Random(seed)
     frames = [
         Frame(rng.choice(list(Kind)), rng.randbytes(rng.choice((0, 1, 4, 5, 100, 5000))))
@@ -28,7 +28,7 @@ def test_frames_survive_any_cuts(seed: int) -> None:
     assert found == frames
 
 
-def test_without_a_preface_frames_begin_at_once() -> None:
+def test_without_a_preface_the_first_bytes_are_a_frame() -> None:
     assert list(Splitter().feed(framed(Kind.DATA, b"abc"))) == [Frame(Kind.DATA, b"abc")]
 
 
@@ -47,13 +47,13 @@ def _feed_all(splitter: Splitter, *parts: bytes) -> None:
 
 
 @pytest.mark.parametrize("size", [0, MAX_FRAME_BYTES + 1, 2**32 - 1])
-def test_a_frame_has_a_size_that_can_be(size: int) -> None:
+def test_a_frame_of_an_impossible_size_is_refused(size: int) -> None:
     with pytest.raises(MinkaError) as caught:
         list(Splitter().feed(size.to_bytes(4, "big") + b"\x00"))
     assert caught.value.code is Code.TOO_LARGE
 
 
-def test_another_limit_counts_from_the_next_frame_on() -> None:
+def test_a_changed_limit_applies_from_the_next_frame_on() -> None:
     splitter = Splitter()
     splitter.max_bytes = 10
     frames = splitter.feed(framed(Kind.DATA, b"hello") + framed(Kind.DATA, b"x" * 50) + framed(Kind.DATA, b"x" * 500))

@@ -1,4 +1,4 @@
-"""A shard with a session, shared by the tests of its state machine."""
+"""A shard with a session, for the tests of its state machine."""
 
 import pytest
 
@@ -20,6 +20,6 @@ def world() -> World:
 
 @pytest.fixture
 def silent(world: World) -> World:
-    """The same shard, whose heartbeats are no longer answered."""
+    """The same shard, but its heartbeats are no longer answered."""
     world.answers = False
     return world

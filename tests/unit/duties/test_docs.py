@@ -11,7 +11,7 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "duties.md"
 
 
 def first_delegate() -> type[Delegate]:
-    """The class of the first example, whose work ends only when a test says so."""
+    """The class of the first example. Its work ends only when a test says so."""
     text = DOCUMENT.read_text().partition("    import asyncio\n")[2].partition("    run_shard(")[0]
     names: dict[str, Any] = {}
     exec("import asyncio\n" + "".join(line.removeprefix("    ") for line in text.splitlines(keepends=True)), names)  # noqa: S102 - it is the project's
@@ -32,7 +32,7 @@ async def test_a_release_that_is_cut_short_can_be_repeated() -> None:
                 await asyncio.Event().wait()
             finally:
                 ending.set()
-                await asyncio.Event().wait()  # a last write, which takes long
+                await asyncio.Event().wait()  # stands for a last write, which takes long
 
     fetcher = Slow()
     duties: Sequence[Duty] = [duty(1)]
@@ -40,7 +40,7 @@ async def test_a_release_that_is_cut_short_can_be_repeated() -> None:
     await began.wait()
     release = asyncio.create_task(fetcher.detach(duties))
     await ending.wait()
-    release.cancel()  # as after `call_timeout`
+    release.cancel()  # as the library does after `call_timeout`
     await asyncio.wait([release])
     assert release.cancelled()
     await fetcher.detach(duties)

@@ -1,4 +1,4 @@
-"""A node's handling of a client's request: payloads, the way to the controller, and repetitions."""
+"""A node's part in a client's request about duties: payloads, calls to the controller, and repetitions."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -31,13 +31,11 @@ from minkad.duties.payloads import PayloadStore, _id, _key, is_old, new_id
 from minkad.process.clock import boottime
 
 T = TypeVar("T")
-LOST = "lost"  # an answer that doesn't arrive
+LOST = "lost"  # stands for an answer that doesn't arrive
 
 
 class Controller:
-    """A controller that answers each call with the next item that a test gives: a message, a MinkaError, LOST, or a
-    function.
-    """
+    """A controller that answers each call with the next item: a message, a MinkaError, LOST, or a function."""
 
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)
@@ -59,7 +57,7 @@ class Controller:
 
 
 class Shelf(PayloadStore):
-    """A store of payloads in memory. Other tests use the real store with real nodes."""
+    """A store of payloads in memory; tests with real nodes use the real store."""
 
     def __init__(self) -> None:
         super().__init__("127.0.0.1:1", None)
@@ -81,7 +79,7 @@ class Shelf(PayloadStore):
 async def asked(
     controller: Controller, use: Callable[[DutyGateway], Awaitable[T]], shelf: Shelf | None = None, *rows: Duty
 ) -> T:
-    """The gateway's answer at a node that knows the pallet feeds and these rows."""
+    """The gateway's answer, at a node that knows the pallet feeds and these rows."""
     server = grpc.server(futures.ThreadPoolExecutor(2), options=[("grpc.so_reuseport", 0)])
     add_DutyControlServicer_to_server(controller, server)  # type: ignore[arg-type]  # answers by __getattr__
     (address,) = free_addresses(1)
@@ -119,7 +117,7 @@ async def test_a_payload_is_stored_and_the_controller_gets_its_id() -> None:
     assert second.payload_bytes == 0
 
 
-async def test_what_a_client_says_of_payload_ids_counts_for_nothing() -> None:
+async def test_payload_ids_from_clients_are_ignored() -> None:
     controller = Controller(ChangeDutiesResponse())
     forged = changes.update("feeds", "bbc", weight=3)
     [message] = duty_messages([forged])
@@ -128,7 +126,7 @@ async def test_what_a_client_says_of_payload_ids_counts_for_nothing() -> None:
     assert controller.asked[0].changes[0].update.payload_id == b""
 
 
-async def test_payloads_that_are_too_large_together() -> None:
+async def test_payloads_that_are_too_large_together_are_refused() -> None:
     controller = Controller()
     wanted = [changes.create("feeds", str(number), b"x" * 1024 * 1024) for number in range(9)]
     with pytest.raises(MinkaError) as caught:
@@ -137,7 +135,7 @@ async def test_payloads_that_are_too_large_together() -> None:
     assert not controller.asked
 
 
-async def test_nothing_is_stored_for_a_pallet_that_is_not_there() -> None:
+async def test_no_payload_is_stored_for_a_missing_pallet() -> None:
     controller, shelf = Controller(MinkaError(Code.UNKNOWN_PALLET, "none")), Shelf()
     with pytest.raises(MinkaError) as caught:
         await change(controller, changes.create("maps", "x", b"content"), shelf=shelf)
@@ -146,26 +144,26 @@ async def test_nothing_is_stored_for_a_pallet_that_is_not_there() -> None:
     assert list(controller.asked[0].ids) == ["maps"]
 
 
-async def test_a_pallet_that_this_node_has_yet_to_hear_of() -> None:
+async def test_a_node_asks_the_controller_about_a_pallet_that_it_does_not_know() -> None:
     controller = Controller(GetPalletsResponse(), ChangeDutiesResponse())
     await change(controller, changes.create("maps", "x", b"content"))
     assert len(controller.asked) == 2
 
 
-async def test_a_refusal_that_passes_is_repeated() -> None:
+async def test_a_request_is_repeated_after_a_temporary_refusal() -> None:
     controller = Controller(MinkaError(Code.NOT_CONTROLLER, "not me"), ChangeDutiesResponse())
     await change(controller, changes.update("feeds", "bbc", weight=3))
     assert len(controller.asked) == 2
 
 
-async def test_creations_whose_answer_is_lost_are_asked_for_once_more_with_the_same_ids() -> None:
+async def test_a_creation_without_an_answer_is_repeated_with_the_same_payload_ids() -> None:
     row = Duty(pallet="feeds", id="bbc", version=1)
     controller = Controller(LOST, ChangeDutiesResponse(duties=[row]))
     assert list((await change(controller, changes.create("feeds", "bbc", b"https://"))).duties) == [row]
     assert controller.asked[0] == controller.asked[1]
 
 
-async def test_an_update_of_a_known_version_is_asked_for_once_more() -> None:
+async def test_an_update_with_a_payload_and_a_version_is_repeated() -> None:
     controller = Controller(LOST, ChangeDutiesResponse())
     await change(controller, changes.update("feeds", "bbc", b"new", if_version=3))
     assert len(controller.asked) == 2
@@ -182,7 +180,7 @@ async def test_an_update_of_a_known_version_is_asked_for_once_more() -> None:
     ],
     ids=["update", "weight", "delete", "mixed", "pin"],
 )
-async def test_what_could_be_done_twice_is_not_repeated(wanted: list[DutyChange]) -> None:
+async def test_changes_that_could_be_made_twice_are_not_repeated(wanted: list[DutyChange]) -> None:
     controller = Controller(LOST, ChangeDutiesResponse())
     with pytest.raises(MinkaError) as caught:
         await change(controller, *wanted)
@@ -191,7 +189,7 @@ async def test_what_could_be_done_twice_is_not_repeated(wanted: list[DutyChange]
 
 
 @pytest.mark.parametrize("refusal", [Code.DUTY_EXISTS, Code.VERSION_MISMATCH])
-async def test_a_repetition_that_settles_nothing_leaves_the_outcome_open(refusal: Code) -> None:
+async def test_the_outcome_is_unknown_if_a_repetition_is_refused(refusal: Code) -> None:
     controller = Controller(LOST, MinkaError(refusal, "somebody was faster"))
     with pytest.raises(MinkaError) as caught:
         await change(controller, changes.create("feeds", "bbc", b"https://"))
@@ -209,7 +207,7 @@ async def read(controller: Controller, shelf: Shelf) -> GetDutiesResponse:
     return await asked(controller, lambda gateway: gateway.get_duties(request, 5.0), shelf)
 
 
-async def test_payloads_are_added_and_an_empty_one_is_not_looked_for() -> None:
+async def test_payloads_are_added_to_an_answer_and_empty_ones_are_not_looked_up() -> None:
     shelf = Shelf()
     shelf.content[b"a"] = b"content"
     found = await read(Controller(GetDutiesResponse(duties=[status(1, b"a", 7), status(2, b"b", 0)])), shelf)
@@ -217,7 +215,7 @@ async def test_payloads_are_added_and_an_empty_one_is_not_looked_for() -> None:
     assert not found.more
 
 
-async def test_no_more_payloads_than_fit_into_an_answer() -> None:
+async def test_an_answer_has_only_as_many_payloads_as_fit() -> None:
     shelf = Shelf()
     size = MAX_REQUEST_BYTES // 2
     shelf.content = {bytes([number]): b"x" for number in range(1, 4)}
@@ -226,7 +224,7 @@ async def test_no_more_payloads_than_fit_into_an_answer() -> None:
     assert found.more
 
 
-async def test_a_payload_that_was_replaced_meanwhile_is_read_again() -> None:
+async def test_a_payload_replaced_during_the_read_is_read_again() -> None:
     shelf = Shelf()
     shelf.content[b"new"] = b"content"
     controller = Controller(
@@ -243,11 +241,11 @@ def row_of(version: int, payload_id: bytes) -> Duty:
     ("after", "level", "doomed"),
     [
         (4, Consistency.CONSISTENCY_QUORUM, [(1, b"old")]),
-        (5, Consistency.CONSISTENCY_QUORUM, []),  # another change came between, and replaced its payload
-        (4, Consistency.CONSISTENCY_LEADER, []),  # it may be lost again
+        (5, Consistency.CONSISTENCY_QUORUM, []),  # another change came in between, and replaced the payload
+        (4, Consistency.CONSISTENCY_LEADER, []),  # this change may still be lost
     ],
 )
-async def test_the_payload_that_was_replaced_is_deleted_later(
+async def test_a_replaced_payload_is_deleted_later(
     after: int, level: Consistency.ValueType, doomed: list[tuple[int, bytes]]
 ) -> None:
     shelf = Shelf()
@@ -265,7 +263,7 @@ async def test_the_payload_of_a_deleted_duty_is_deleted_later() -> None:
 
 
 class Deleting(PayloadStore):
-    """A store that notes its deletions."""
+    """A store that only notes which payloads it is to delete."""
 
     def __init__(self) -> None:
         super().__init__("127.0.0.1:1", None)
@@ -276,7 +274,7 @@ class Deleting(PayloadStore):
 
 
 async def test_a_payload_stays_as_long_as_a_row_names_it() -> None:
-    """A deleted duty has a row until its shard has released it. That may take long."""
+    """A deleted duty keeps its row until its shard has released it, which may take long."""
     store, row = Deleting(), row_of(3, b"old")
     store.delete_later([(1, b"old"), (2, b"other")])
     due = boottime() + 11
@@ -289,7 +287,7 @@ async def test_a_payload_stays_as_long_as_a_row_names_it() -> None:
     assert store.deleted == [b"other", b"old"]
 
 
-async def test_a_call_to_a_controller_that_is_not_it_any_more_is_given_up() -> None:
+async def test_a_call_is_given_up_when_another_controller_is_elected() -> None:
     addresses = iter(["127.0.0.1:1", "127.0.0.1:2"])
 
     class Silent:
@@ -305,7 +303,7 @@ async def test_a_call_to_a_controller_that_is_not_it_any_more_is_given_up() -> N
     assert caught.value.code is Code.OUTCOME_UNKNOWN
 
 
-def test_keys_begin_at_random_and_ids_with_the_time() -> None:
+def test_payload_keys_begin_at_random_and_ids_with_the_time() -> None:
     now = 1_795_369_614_230
     id_ = new_id(now)
     assert _id(_key(id_)) == id_

@@ -1,4 +1,4 @@
-"""Another thread writes the log lines of the sessions' thread, so nothing in the program can block sessions."""
+"""A thread of its own writes the log of the sessions' thread, so no handler of the program can block sessions."""
 
 import asyncio
 import logging
@@ -36,7 +36,7 @@ class Blocking(logging.Handler):
 
 @pytest.fixture
 def stuck() -> Iterator[Blocking]:
-    """The handler of the log of shards."""
+    """A blocking handler of the log of shards."""
     handler, log = Blocking(), logging.getLogger("minka.duties")
     log.addHandler(handler)
     try:
@@ -46,7 +46,7 @@ def stuck() -> Iterator[Blocking]:
         log.removeHandler(handler)
 
 
-def test_messages_wait_and_then_are_counted_while_the_log_is_stuck(stuck: Blocking) -> None:
+def test_a_stuck_log_keeps_some_messages_and_counts_the_rest(stuck: Blocking) -> None:
     log = Log()
     log.say(logging.ERROR, "first")
     assert stuck.reached.wait(DEADLINE)
@@ -88,7 +88,7 @@ class Fetcher(Delegate):
     async def detach(self, duties: Sequence[Duty]) -> None: ...
 
 
-async def test_a_handler_that_blocks_does_not_hold_up_the_sessions(stuck: Blocking) -> None:
+async def test_a_blocked_handler_does_not_delay_sessions(stuck: Blocking) -> None:
     shard = Shard(Fetcher(), {"feeds": None}, ["127.0.0.1:1"])
     running = asyncio.create_task(shard.run())
     assert await asyncio.to_thread(stuck.reached.wait, DEADLINE), "no word about a missing node"
@@ -101,7 +101,7 @@ async def test_a_handler_that_blocks_does_not_hold_up_the_sessions(stuck: Blocki
 PREPARED = {
     "closed": "sys.stderr.close()",
     "none": "sys.stderr = None",
-    "without a reader": "sys.stdin.read()",  # until the test has closed its end of the pipe
+    "without a reader": "sys.stdin.read()",  # waits until the test has closed its end of the pipe
     "full": """
 os.set_blocking(2, False)
 with contextlib.suppress(BlockingIOError):
@@ -113,7 +113,7 @@ os.set_blocking(2, True)
 
 
 @pytest.mark.parametrize("stderr", PREPARED)
-def test_the_process_ends_whatever_stderr_is(stderr: str) -> None:
+def test_the_process_ends_whatever_the_state_of_stderr(stderr: str) -> None:
     code = f"import contextlib, os, sys\nfrom minka.duties._log import end_process\n{PREPARED[stderr]}\n"
     reader, writer = os.pipe()
     process = subprocess.Popen(
@@ -133,13 +133,13 @@ def test_the_process_ends_whatever_stderr_is(stderr: str) -> None:
             os.close(reader)
 
 
-def test_the_last_words_say_why() -> None:
+def test_the_last_message_gives_the_reason() -> None:
     code = "from minka.duties._log import end_process; end_process('s', 'stuck')"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE, check=False)
     assert (ended.returncode, ended.stderr) == (EXIT_STATUS, "minka: shard s ends: stuck\n")
 
 
-def test_what_waits_is_written_when_the_interpreter_ends() -> None:
+def test_waiting_messages_are_written_when_the_interpreter_ends() -> None:
     code = "import logging; from minka.duties._log import Log; log = Log(); [log.say(40, str(n)) for n in range(200)]"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE, check=True)
     assert ended.stderr.splitlines() == list(map(str, range(200)))

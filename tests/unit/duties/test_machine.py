@@ -1,4 +1,4 @@
-"""A shard's state machine: its actions at each event."""
+"""A shard's state machine: its reactions to each event."""
 
 import logging
 
@@ -23,7 +23,7 @@ from tests.unit.core.duty_world import DutyWorld
 from tests.unit.duties.world import ALL, CLEARANCE, World, held
 
 
-def test_it_says_who_it_is_and_attaches_only_with_clearance() -> None:
+def test_a_shard_says_hello_and_attaches_only_with_clearance() -> None:
     world = World()
     world.answers = False
     world.connect()
@@ -37,14 +37,14 @@ def test_it_says_who_it_is_and_attaches_only_with_clearance() -> None:
     assert not world.machine.holds(1, 10, world.now)
 
 
-def test_what_is_attached_is_reported_and_held(world: World) -> None:
+def test_attached_duties_are_reported_and_held(world: World) -> None:
     assert world.reported("attached") == [(1, 11), (2, 12)]
     assert world.machine.holds(1, 11, world.now)
     assert not world.machine.holds(1, 11, world.now + CLEARANCE)
 
 
-def test_to_release_a_later_assignment_ends_an_earlier_one(world: World) -> None:
-    """Since then the cluster has assigned the duty here again, but the shard wasn't told."""
+def test_the_release_of_a_later_assignment_ends_an_earlier_one(world: World) -> None:
+    """Meanwhile the cluster had assigned the duty here again, without telling the shard."""
     world.attach(held(1, 19))
     assert world.history == [("detach", [1])]
     world.history.clear()
@@ -60,7 +60,7 @@ def test_to_release_a_later_assignment_ends_an_earlier_one(world: World) -> None
     assert not world.holds
 
 
-def test_what_it_can_carry_may_change(world: World) -> None:
+def test_a_shards_pallets_and_capacities_may_change(world: World) -> None:
     world.tell(Resized((PalletCapacity(pallet="feeds", capacity=7), PalletCapacity(pallet="post"))))
     hello = world.said[-1].hello
     assert [(one.pallet, one.HasField("capacity"), one.capacity) for one in hello.shard.pallets] == [
@@ -80,7 +80,7 @@ def test_what_it_can_carry_may_change(world: World) -> None:
     assert [one.capacity for one in hellos[-1].shard.pallets] == [8]
 
 
-def test_what_waits_to_be_reported_says_for_how_long(world: World) -> None:
+def test_a_report_says_how_long_each_event_waited(world: World) -> None:
     world.attach(held(3, 13))
     world.pass_time(0.1)
     world.end_call()
@@ -123,10 +123,10 @@ def test_a_newer_assignment_waits_until_the_older_one_is_released(world: World) 
     assert world.reported("released") == [(1, 11)]
 
 
-def test_what_is_not_here_is_reported_released(world: World) -> None:
+def test_the_release_of_a_duty_that_is_not_here_is_confirmed(world: World) -> None:
     world.detach((7, 70))
     assert world.reported("released") == [(7, 70)]
-    world.attach(held(7, 70))  # the node had sent this earlier, and it comes late
+    world.attach(held(7, 70))  # a late message, which the node sent earlier
     assert world.history == []
 
 
@@ -136,7 +136,7 @@ def test_an_older_instruction_is_dropped(world: World) -> None:
     assert "lags" in world.notes[-1].text
 
 
-def test_a_batch_that_raises_is_tried_one_by_one_and_then_given_up() -> None:
+def test_duties_whose_batch_raises_are_tried_one_by_one_and_then_given_up() -> None:
     world = World([Method.ATTACH, Method.DETACH], MachineSettings(tries=2))
     world.connect()
     world.attach(held(1, 11), held(2, 12))
@@ -170,7 +170,7 @@ def test_detach_is_repeated_until_it_does_not_raise(world: World) -> None:
     assert world.history == [("detach", [1])] * 8
 
 
-def test_a_changed_payload_is_an_update_or_a_new_attach() -> None:
+def test_a_changed_duty_is_updated_or_attached_again() -> None:
     for methods, calls in (
         ([Method.ATTACH, Method.DETACH, Method.UPDATE], ["attach", "update"]),
         ([Method.ATTACH, Method.DETACH], ["attach", "detach", "attach"]),
@@ -187,7 +187,7 @@ def test_a_changed_payload_is_an_update_or_a_new_attach() -> None:
         assert [name for name, _ in world.history] == calls
 
 
-def test_everything_is_released_before_the_clearance_ends(silent: World) -> None:
+def test_all_duties_are_released_before_the_clearance_ends(silent: World) -> None:
     silent.pass_time(CLEARANCE * 2 / 3 - 0.01)
     assert silent.history == []
     silent.pass_time(0.02)
@@ -205,20 +205,20 @@ def test_everything_is_released_before_the_clearance_ends(silent: World) -> None
 
 
 @pytest.mark.parametrize("hundredths", range(0, 300, 7))
-def test_a_tick_at_the_moment_it_named_is_enough(hundredths: int) -> None:
-    """A sum of times may be rounded differently from their difference: it is near 128 s, where the last bit doubles."""
+def test_a_tick_at_the_moment_that_the_machine_named_is_enough(hundredths: int) -> None:
+    """Near 128 s, where the last bit of a float doubles, sums and differences of times are rounded differently."""
     world = World([method for method in ALL if method is not Method.REPORT])
     world.now = 125 + hundredths / 100
     world.connect()
     world.attach(held(1, 11))
     world.end_calls()
     world.answers = False
-    world.pass_time(CLEARANCE - 0.01)  # fails if the machine names a moment at which it then does nothing
+    world.pass_time(CLEARANCE - 0.01)  # doesn't end if the machine does nothing at a moment that it named
     assert not world.connected
     assert world.history == [("attach", [1]), ("detach", [1])]
 
 
-def test_a_delegate_that_does_not_release_ends_the_process(silent: World) -> None:
+def test_the_process_is_ended_if_the_delegate_does_not_release(silent: World) -> None:
     silent.pass_time(CLEARANCE - 0.01)
     assert silent.ended == []
     silent.pass_time(0.02)
@@ -226,8 +226,8 @@ def test_a_delegate_that_does_not_release_ends_the_process(silent: World) -> Non
     assert "2 duties" in silent.ended[0].reason
 
 
-def test_who_wakes_up_too_late_has_the_margin_to_release(silent: World) -> None:
-    silent.now += 10 * CLEARANCE  # SIGSTOP, SIGCONT
+def test_a_process_that_wakes_up_too_late_has_a_margin_to_release(silent: World) -> None:
+    silent.now += 10 * CLEARANCE  # as between SIGSTOP and SIGCONT
     assert not silent.machine.holds(1, 11, silent.now)
     silent.tell(Tick())
     assert silent.history == [("detach", [1, 2])]
@@ -244,7 +244,7 @@ def test_a_heartbeat_counts_from_when_it_was_sent(silent: World) -> None:
     assert silent.machine.until == pytest.approx(sent + CLEARANCE)
 
 
-def test_an_attach_under_way_is_cancelled_and_released_when_the_clearance_gets_short() -> None:
+def test_an_attach_is_cancelled_and_released_when_the_clearance_gets_short() -> None:
     world = World()
     world.connect()
     world.answers = False
@@ -255,7 +255,7 @@ def test_an_attach_under_way_is_cancelled_and_released_when_the_clearance_gets_s
     assert world.history[-1] == ("detach", [1])
 
 
-def test_a_silent_session_is_left_and_nothing_is_lost(silent: World) -> None:
+def test_a_silent_session_is_left_without_losing_reports(silent: World) -> None:
     silent.detach((1, 11))
     silent.end_calls()
     silent.pass_time(1.0)
@@ -271,7 +271,7 @@ def test_a_silent_session_is_left_and_nothing_is_lost(silent: World) -> None:
     assert [h.duty for message in (beat, report) for h in message.report.released] == [1]
 
 
-def test_a_process_that_was_taken_for_dead_comes_back_as_another(world: World) -> None:
+def test_a_fenced_process_comes_back_under_a_new_incarnation(world: World) -> None:
     world.connected = False
     world.tell(Disconnected("SHARD_FENCED", "it was silent"))
     assert not world.machine.holds(1, 11, world.now)
@@ -285,7 +285,7 @@ def test_a_process_that_was_taken_for_dead_comes_back_as_another(world: World) -
     assert world.holds == {1: 14}
 
 
-def test_the_other_duties_go_on_beside_a_call_that_can_not_be_ended(world: World) -> None:
+def test_other_duties_go_on_beside_a_call_that_can_not_be_ended(world: World) -> None:
     world.attach(held(3, 13))
     world.attach(held(4, 14), held(5, 15, pallet="mail"))
     assert world.history == [("attach", [3]), ("attach", [5])]
@@ -296,8 +296,8 @@ def test_the_other_duties_go_on_beside_a_call_that_can_not_be_ended(world: World
     assert {3, 4, 5} <= set(world.holds)
 
 
-def test_what_hangs_again_and_again_as_it_is_released_holds_up_no_other(world: World) -> None:
-    """A coroutine that hangs is cancelled after 30 s. It is called again, but now beside the calls for other duties."""
+def test_a_release_that_hangs_repeatedly_does_not_delay_other_duties(world: World) -> None:
+    """A coroutine that hangs is cancelled after 30 s. It is called again, now beside the calls for other duties."""
     world.attach(held(3, 13), held(4, 14))
     world.end_calls()
     world.detach((3, 13))
@@ -311,8 +311,8 @@ def test_what_hangs_again_and_again_as_it_is_released_holds_up_no_other(world: W
     assert world.holds.keys().isdisjoint({3, 4})
 
 
-def test_many_duties_are_released_before_anything_is_made_of_it() -> None:
-    """Reports are made when the delegate has no duty left. Until then, a released duty takes little memory."""
+def test_many_duties_are_released_before_the_reports_about_them_are_made() -> None:
+    """Until the delegate has no duty left, a released duty takes little memory and time."""
     world = World(methods=(Method.ATTACH, Method.DETACH))
     world.connect()
     count = 3 * MAX_CALL_DUTIES
@@ -330,8 +330,8 @@ def test_many_duties_are_released_before_anything_is_made_of_it() -> None:
     assert not world.ended
 
 
-def test_a_detach_that_hangs_while_the_clearance_is_short_holds_up_no_other(world: World) -> None:
-    """Duties released in the meantime are reported, and new ones attached, once the clearance is back."""
+def test_a_detach_that_hangs_while_the_clearance_is_short_does_not_delay_other_duties(world: World) -> None:
+    """Once the clearance is back, released duties are reported, and new ones attached."""
     world.attach(*(held(number, 10 + number) for number in range(3, 6)))
     world.end_calls()
     world.record()
@@ -373,7 +373,7 @@ def test_the_more_duties_there_are_the_earlier_they_are_released() -> None:
     assert world.history[-1][0] == "detach"
 
 
-def test_a_lazy_duty_ends_when_it_is_not_reported_any_more() -> None:
+def test_a_lazy_duty_ends_when_the_delegate_no_longer_reports_it() -> None:
     world = World()
     world.connect()
     lazy = held(1, 11)
@@ -392,7 +392,7 @@ def test_a_lazy_duty_ends_when_it_is_not_reported_any_more() -> None:
     assert world.machine.holds(2, 12, world.now)
 
 
-def test_a_duty_attached_while_the_delegate_reports_is_not_missing() -> None:
+def test_a_lazy_duty_attached_during_a_report_does_not_count_as_missing() -> None:
     world = World()
     world.connect()
     world.attach(held(1, 11))
@@ -410,7 +410,7 @@ def test_a_duty_attached_while_the_delegate_reports_is_not_missing() -> None:
 
 
 def report(world: World, weight: int) -> None:
-    """The delegate says that the duty 1 has this weight, and a second passes."""
+    """Let the delegate report this weight for the duty 1, and let a second pass."""
     for number in list(world.calls):
         del world.calls[number]
         world.tell(CallEnded(number, None, {(1, 11): weight}))
@@ -419,7 +419,7 @@ def report(world: World, weight: int) -> None:
     world.pass_time(1.0)
 
 
-def test_weights_are_damped() -> None:
+def test_a_weight_is_reported_rarely_and_only_after_a_large_change() -> None:
     world = World()
     world.connect()
     world.attach(held(1, 11, weight=100))
@@ -435,8 +435,8 @@ def test_weights_are_damped() -> None:
     assert [one.weight for one in weights(world)] == [111, 300]
 
 
-def test_each_weight_that_is_told_counts_for_the_controller() -> None:
-    """A weight isn't reported twice: if one didn't count, the controller would have a wrong weight for ever."""
+def test_the_controller_accepts_each_weight_that_a_shard_reports() -> None:
+    """The shard reports a weight only once. If the controller ignored one, it would keep a wrong weight for ever."""
     world, cluster = World(), DutyWorld()
     cluster.pallet("feeds")
     cluster.join("s1")
@@ -462,7 +462,7 @@ def weights(world: World) -> list[WeighedDuty]:
     return [one for report in world.reports for one in report.weights]
 
 
-def test_it_prepares_and_then_attaches_the_next_epoch() -> None:
+def test_a_shard_prepares_and_then_attaches_at_the_next_epoch() -> None:
     world = World()
     world.connect()
     world.prepare(held(1, 11))
@@ -494,7 +494,7 @@ def test_an_attach_does_not_wait_for_the_prepare_of_its_duty() -> None:
     assert world.holds == {7: 70, 1: 12, 3: 32, 2: 22}
 
 
-def test_a_prepare_that_can_not_be_cancelled_holds_up_the_attach() -> None:
+def test_an_attach_waits_for_a_prepare_that_can_not_be_cancelled() -> None:
     world = World([method for method in ALL if method is not Method.REPORT])
     world.connect()
     world.prepare(held(1, 11), held(2, 21))
@@ -507,7 +507,7 @@ def test_a_prepare_that_can_not_be_cancelled_holds_up_the_attach() -> None:
     assert world.reported("prepared") == [(2, 21)]
 
 
-def test_a_report_that_can_not_be_ended_is_named() -> None:
+def test_the_log_names_a_report_that_can_not_be_ended() -> None:
     world = World()
     world.connect()
     world.attach(held(1, 11))
@@ -518,7 +518,7 @@ def test_a_report_that_can_not_be_ended_is_named() -> None:
     assert "report of all duties has taken" in world.notes[-1].text
 
 
-def test_pallets_that_nobody_has_created_are_named_once(world: World) -> None:
+def test_the_log_names_missing_pallets_once(world: World) -> None:
     for unknown in (["maps"], ["maps"], [], ["maps"], [f"p{number}" for number in range(5)]):
         world.say(welcome=ShardWelcome(heartbeat_interval_ms=500, unknown_pallets=unknown))
     assert [note.level for note in world.notes] == [logging.WARNING] * 3
@@ -527,7 +527,7 @@ def test_pallets_that_nobody_has_created_are_named_once(world: World) -> None:
     assert "p0, p1, p2 and 2 more" in world.notes[2].text
 
 
-def test_a_name_that_another_process_has_is_a_warning() -> None:
+def test_a_shard_warns_if_another_process_has_its_name() -> None:
     world = World()
     world.connected = True
     world.tell(Connected())

@@ -1,4 +1,4 @@
-"""The ends of a shard's state machine: it leaves, gives up, loses its event loop, or is refused for good."""
+"""The ways in which a shard's state machine ends: it leaves, gives up, loses its event loop, or is refused for good."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from minka.v1.errors_pb2 import Error
 from tests.unit.duties.world import CLEARANCE, World
 
 
-def test_it_leaves_when_everything_is_elsewhere(world: World) -> None:
+def test_a_leaving_shard_ends_when_all_its_duties_are_elsewhere(world: World) -> None:
     world.tell(Leave())
     assert world.said[-1].HasField("leave")
     world.detach((1, 11), (2, 12))
@@ -18,7 +18,7 @@ def test_it_leaves_when_everything_is_elsewhere(world: World) -> None:
     assert world.stopped == [Stopped()]
 
 
-def test_it_ends_without_a_warning_when_its_last_report_is_answered_by_the_goodbye(world: World) -> None:
+def test_a_leaving_shard_may_get_the_goodbye_before_its_last_report_is_recorded(world: World) -> None:
     world.tell(Leave())
     world.detach((1, 11), (2, 12))
     world.end_calls()
@@ -28,20 +28,20 @@ def test_it_ends_without_a_warning_when_its_last_report_is_answered_by_the_goodb
     assert world.notes[before:] == []
 
 
-def test_it_waits_calmly_for_a_delegate_that_has_not_released_all_at_the_goodbye(world: World) -> None:
+def test_after_the_goodbye_a_shard_waits_for_its_delegate_without_busy_ticks(world: World) -> None:
     world.goodbye()
     assert world.timely()
-    world.pass_time(0.5)  # fails if the machine asks for one tick after the other
+    world.pass_time(0.5)  # doesn't end if the machine asks for one tick after the other
     assert world.stopped == []
     world.end_calls()
     world.record()
     assert world.stopped == [Stopped()]
 
 
-def test_it_gives_up_without_the_cluster(world: World) -> None:
+def test_a_shard_that_gives_up_ends_without_an_answer_of_the_cluster(world: World) -> None:
     world.tell(GiveUp())
     world.end_calls()
-    assert world.stopped == []  # the report is on its way
+    assert world.stopped == []  # the shard waits a moment for the answer to its report
     world.pass_time(1.1)
     assert world.stopped == [Stopped()]
 
@@ -49,8 +49,8 @@ def test_it_gives_up_without_the_cluster(world: World) -> None:
 CLOSED = ("INVALID_ARGUMENT", "the event loop was closed before the shard had ended")
 
 
-def test_a_closed_loop_ends_the_shard_when_everything_is_released(world: World) -> None:
-    """Plain functions still run."""
+def test_a_closed_loop_ends_the_shard_when_all_duties_are_released(world: World) -> None:
+    """The delegate's methods are plain functions, which still run."""
     world.tell(LoopClosed())
     assert not world.machine.holds(1, 11, world.now)
     assert world.history == [("detach", [1, 2])]
@@ -60,11 +60,11 @@ def test_a_closed_loop_ends_the_shard_when_everything_is_released(world: World) 
 
 
 @pytest.mark.parametrize("ends_process", [True, False])
-def test_a_closed_loop_ends_the_shard_though_nothing_can_be_released(world: World, ends_process: bool) -> None:
+def test_a_closed_loop_ends_the_shard_although_no_duty_can_be_released(world: World, ends_process: bool) -> None:
     world.machine.ends_process = ends_process
     world.tell(LoopClosed())
     world.end_call("RuntimeError: Event loop is closed")
-    world.tell(LoopClosed())  # at each look
+    world.tell(LoopClosed())  # the session says it at each look
     assert (world.ended, world.stopped) == ([], [])
     world.pass_time(CLEARANCE / 3 + 0.01)
     assert len(world.ended) == ends_process
@@ -75,7 +75,7 @@ def test_a_shard_that_is_refused_for_good_releases_everything_and_ends(world: Wo
     world.say(refused=Error(code="UNREACHABLE", message="not yet"))
     world.connect()
     assert not world.history
-    for _ in range(2):  # it connects again while it releases
+    for _ in range(2):  # the shard connects again while it releases its duties
         world.say(refused=Error(code="INVALID_ARGUMENT", message="Shard.pallets[1]: must have no slash"))
         world.connect()
     assert world.history == [("detach", [1, 2])]

@@ -17,14 +17,14 @@ def is_lazy(duty: int) -> bool:
 
 
 class AnyCourse(RuleBasedStateMachine):
-    """The node assigns and takes back as a controller may; sessions break, calls fail, the process is paused."""
+    """A node that assigns and takes back as a controller may; broken sessions, failed calls, and pauses."""
 
     def __init__(self) -> None:
         super().__init__()
         self.world = World(ALL)
         self.world.answers = False
         self.epoch = 0
-        self.assigned: dict[int, int] = {}  # by duty: the epoch in the rows
+        self.assigned: dict[int, int] = {}  # for each duty, the epoch in the rows
         self.versions: dict[int, int] = {}
         self.given_back: set[tuple[int, int]] = set()  # assignments that the delegate has given back, for any reason
         self.given: set[tuple[int, int]] = set()
@@ -66,7 +66,7 @@ class AnyCourse(RuleBasedStateMachine):
     @precondition(lambda self: self.world.connected)
     @rule(duty=DUTIES)
     def say_again(self, duty: int) -> None:
-        """Assign again, like a node that doesn't know yet that the duty was given back."""
+        """Assign a given-back duty again, like a node that doesn't know of its release yet."""
         if duty in self.assigned:
             self.world.attach(held(duty, self.assigned[duty], version=self.versions[duty], lazy=is_lazy(duty)))
 
@@ -93,7 +93,7 @@ class AnyCourse(RuleBasedStateMachine):
     @precondition(lambda self: self.world.connected)
     @rule()
     def record(self) -> None:
-        """Let the rows have the reported changes."""
+        """Update the rows with the reported changes, and confirm the report."""
         if not self.world.reports:
             return
         report = self.world.reports[-1]
@@ -116,27 +116,27 @@ class AnyCourse(RuleBasedStateMachine):
 
     @rule(seconds=SECONDS)
     def pause(self, seconds: float) -> None:
-        """Stop the process, and let it continue."""
+        """Pause the process for this time."""
         self.world.now += seconds
 
     @precondition(lambda self: self.world.calls)
     @rule(fails=st.booleans(), place=st.integers(0, 1))
     def end_call(self, fails: bool, place: int) -> None:
-        if place and len(self.world.calls) > 1:  # the call of another pallet, or the report
+        if place and len(self.world.calls) > 1:  # the second call, not the first, is the one to end
             first = next(iter(self.world.calls))
             self.world.calls[first] = self.world.calls.pop(first)
         self.world.end_call("it raises" if fails else None)
 
     @rule(duty=DUTIES)
     def finish(self, duty: int) -> None:
-        """Let a lazy duty end: the delegate no longer reports it."""
+        """Let a lazy duty end, so that the delegate no longer reports it."""
         if is_lazy(duty) and not any(one.duty == duty for call in self.world.calls.values() for one in call.duties):
             self.world.holds.pop(duty, None)
 
     # Invariants
 
     @invariant()
-    def what_is_held_is_assigned_and_has_clearance(self) -> None:
+    def no_duty_is_held_without_clearance_or_after_it_was_given_back(self) -> None:
         world, machine = self.world, self.world.machine
         for duty, epoch in world.holds.items():
             if machine.holds(duty, epoch, world.now):
@@ -165,7 +165,7 @@ class AnyCourse(RuleBasedStateMachine):
             assert overslept or waiting <= retried | queued, waiting
 
     def teardown(self) -> None:
-        """In the end, with a delegate that does what it is told, nothing is left and everything is reported."""
+        """In the end, if the delegate does what it is told, no duty is left and everything is reported."""
         world = self.world
         if world.ended or world.stopped:
             return

@@ -1,4 +1,4 @@
-"""The protos' messages about duties as dataclasses, and back: nothing is lost, and a newer node's messages are read."""
+"""Messages about duties as dataclasses and back: nothing is lost, and unknown values of newer nodes are readable."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ from minka.v1 import duties_pb2 as rows
 from minka.v1 import duty_api_pb2 as api
 from minka.v1.shards_pb2 import HeldDuty
 
-# The dataclasses that have a message's fields, unless their name is the message's; the fields that are left out.
+# By message: the dataclasses with its fields, if their names differ from its name; and the fields that they lack.
 OTHER_NAMES = {
     "Duty": ("DutyRow", "Duty"),
     "DutyStatus": ("DutyStatus", "Duty"),
@@ -43,18 +43,25 @@ OTHER_NAMES = {
     "HeldDuty": ("Duty",),
 }
 LEFT_OUT = {
-    "Duty": {"payload_id", "was_attached"},  # how the cluster keeps it
-    "Assignment": {"duty", "was_attached"},  # it is in the duty's status; how the cluster places it
-    "Shard": {"incarnation", "penalty", "penalty_ms", "crash_penalty", "version_since_ms", "pallets"},  # score, loads
-    "ShardStatus": {"shard"},  # its fields are among those of the status
-    "HeldDuty": {"duty"},  # the number
+    "Duty": {"payload_id", "was_attached"},  # the cluster's own records of the duty
+    "Assignment": {"duty", "was_attached"},  # the status has the duty; the other is the cluster's own record
+    "Shard": {
+        "incarnation",
+        "penalty",
+        "penalty_ms",
+        "crash_penalty",
+        "version_since_ms",
+        "pallets",
+    },  # clients get score and loads
+    "ShardStatus": {"shard"},  # the dataclass has the fields of the row itself
+    "HeldDuty": {"duty"},  # the number of the duty
 }
 LISTS = {"ChangePalletsResponse", "ChangeDutiesResponse", "GetPalletsResponse", "GetDutiesResponse"}
-LISTS |= {"ComparePalletResponse"}  # clients return their elements
+LISTS |= {"ComparePalletResponse"}  # clients return the lists in these messages
 
 
 def answered(descriptor: Descriptor) -> Iterator[Descriptor]:
-    """The message and all messages in it."""
+    """The message, and all messages in its fields."""
     yield descriptor
     for one in descriptor.fields:
         is_left_out = one.name in LEFT_OUT.get(descriptor.name, ()) and one.name != "shard"
@@ -63,7 +70,7 @@ def answered(descriptor: Descriptor) -> Iterator[Descriptor]:
 
 
 def answers() -> dict[str, Descriptor]:
-    """All messages in answers about duties; plans are those of `minka.admin`."""
+    """All messages in answers about duties. Plans are left out: they belong to `minka.admin`."""
     service = api.DESCRIPTOR.services_by_name["Duties"]
     tops = [method.output_type for method in service.methods if method.output_type.name != "Plan"]
     return {one.name: one for top in (*tops, HeldDuty.DESCRIPTOR) for one in answered(top)}
@@ -94,7 +101,7 @@ def test_every_member_of_an_enum_is_a_word(words: type[Word], enum: Any) -> None
     assert {one.value for one in words} == named | {"unknown"}
 
 
-def test_what_a_newer_node_says_reads_as_unknown() -> None:
+def test_a_value_from_a_newer_node_is_read_as_unknown() -> None:
     newer = rows.Pallet(id="feeds", balancer=rows.Balancer(kind=99, fill_by=99, pre_sort=99), on_failure=99)  # type: ignore[arg-type]
     pallet = messages.pallet(newer)
     assert (pallet.balancer.kind, pallet.balancer.fill_by) == (BalancerKind.UNKNOWN, FillBy.UNKNOWN)
@@ -107,14 +114,14 @@ def test_what_a_newer_node_says_reads_as_unknown() -> None:
     assert assignment.state is AssignmentState.UNKNOWN
 
 
-def test_what_is_unknown_is_not_sent() -> None:
+def test_an_unknown_value_is_not_sent() -> None:
     pallet = Pallet("feeds", on_failure=OnFailure.UNKNOWN)
     with pytest.raises(MinkaError, match=r"on_failure is .*, not one of reattach, leave") as caught:
         messages.pallet_row(pallet)
     assert caught.value.code is Code.INVALID_ARGUMENT
 
 
-def test_a_pallet_s_settings_there_and_back() -> None:
+def test_a_pallets_settings_survive_conversion_to_a_message_and_back() -> None:
     for kind in set(BalancerKind) - {BalancerKind.UNKNOWN}:
         balancer = Balancer(kind, 3, FillBy.COUNT, 20, ("one", "two"), PreSort.DATE)
         pallet = Pallet("feeds", balancer, True, OnFailure.LEAVE, True, 7, Canary("2", 5))
@@ -124,7 +131,7 @@ def test_a_pallet_s_settings_there_and_back() -> None:
     assert messages.pallet(messages.pallet_row(Pallet("feeds"))) == Pallet("feeds")
 
 
-def test_a_duty_with_all_that_is_recorded_of_it() -> None:
+def test_a_duty_is_read_with_all_its_recorded_fields() -> None:
     failed = rows.DutyQuarantine(shard="two", shard_version="7", reason="no", since_ms=1_700_000_000_123)
     row = rows.Duty(number=3, pallet="feeds", id="bbc", version=4, weight=5, stationary=True, payload_bytes=3)
     row.reported_weight, row.pinned_to, row.created_ms, row.changed_ms = 0, "one", 1, 4_102_444_799_999

@@ -1,4 +1,4 @@
-"""Reads of payloads that several sessions need at the same time."""
+"""Reads of payloads for several sessions at once."""
 
 import asyncio
 from collections.abc import Iterable
@@ -10,14 +10,14 @@ from minkad.duties.payload_reads import MAX_BYTES, PayloadReads
 
 
 class Store:
-    """A store that has all payloads, except those that are broken."""
+    """A store that has every payload, except the broken ones."""
 
     def __init__(self, broken: bytes = b"") -> None:
         self.calls: list[set[bytes]] = []
         self._broken = broken
 
     async def get_many(self, ids: Iterable[bytes], timeout: float) -> dict[bytes, bytes]:
-        """Payloads that contain their ids."""
+        """Return payloads that contain their ids."""
         self.calls.append(set(ids))
         await asyncio.sleep(0)
         if self._broken in self.calls[-1]:
@@ -25,7 +25,7 @@ class Store:
         return {id_: b"payload of " + id_ for id_ in self.calls[-1]}
 
 
-async def test_what_is_wanted_at_the_same_time_is_one_call() -> None:
+async def test_payloads_wanted_at_the_same_time_are_read_by_one_call() -> None:
     store = Store()
     reads = PayloadReads(store)
     a, b = await asyncio.gather(reads.get_many([b"1", b"2"], 20), reads.get_many([b"3"], 20))
@@ -35,7 +35,7 @@ async def test_what_is_wanted_at_the_same_time_is_one_call() -> None:
     assert store.calls[1:] == [{b"4"}]
 
 
-async def test_a_call_has_no_more_bytes_than_a_message_may_have() -> None:
+async def test_a_call_reads_at_most_the_bytes_of_a_message() -> None:
     store = Store()
     reads = PayloadReads(store)
     half = MAX_BYTES // 2
@@ -43,7 +43,7 @@ async def test_a_call_has_no_more_bytes_than_a_message_may_have() -> None:
     assert sorted(map(len, store.calls)) == [1, 2, 2]
 
 
-async def test_what_cannot_be_read_fails_those_that_were_read_with_it() -> None:
+async def test_a_payload_that_can_not_be_read_fails_all_reads_of_its_call() -> None:
     store = Store(broken=b"2")
     reads = PayloadReads(store)
     outcomes = await asyncio.gather(reads.get_many([b"1"], 1), reads.get_many([b"2"], 1), return_exceptions=True)
@@ -53,7 +53,7 @@ async def test_what_cannot_be_read_fails_those_that_were_read_with_it() -> None:
     assert await reads.get_many([b"1"], 1) == {b"1": b"payload of 1"}
 
 
-async def test_a_session_that_ends_meanwhile_harms_nobody() -> None:
+async def test_a_session_that_ends_does_not_disturb_the_reads_of_others() -> None:
     store = Store()
     reads = PayloadReads(store)
     gone, stays = asyncio.create_task(reads.get_many([b"1"], 1)), asyncio.create_task(reads.get_many([b"2"], 1))

@@ -1,4 +1,4 @@
-"""A node's reports to the active controller for its shards."""
+"""A node's reports and heartbeats to the active controller for its shards."""
 
 import asyncio
 from typing import Any
@@ -19,12 +19,12 @@ class Stub:
     """A controller that answers reports when it is told to."""
 
     def __init__(self) -> None:
-        self.reports: list[list[str]] = []  # the shards of each call
+        self.reports: list[list[str]] = []  # by call, the shards whose reports it has
         self.recorded: list[asyncio.Future[None]] = []
         self.signs: list[list[str]] = []
 
     async def report_shards(self, address: str, request: ReportShardsRequest, timeout: float) -> ReportShardsResponse:
-        """Note the reports; a test answers them later."""
+        """Note the reports. A test answers them later."""
         self.reports.append([one.shard for one in request.reports])
         self.recorded.append(asyncio.get_running_loop().create_future())
         index = len(self.recorded)
@@ -40,7 +40,7 @@ class Stub:
 
 
 class Heard:
-    """A session."""
+    """A session that notes what the relay tells it."""
 
     is_open = True
 
@@ -48,11 +48,11 @@ class Heard:
         self.granted_at: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def granted(self, sequence: int, clearance_ms: int) -> None:
-        """Note a grant, which comes once."""
+        """Note a grant, which comes only once."""
         self.granted_at.set_result(sequence)
 
     def fenced(self, reason: str) -> None:
-        """Fail: these tests fence no session."""
+        """Fail: no session is fenced in these tests."""
         raise AssertionError(reason)
 
 
@@ -60,7 +60,7 @@ async def _ask(call: Any) -> Any:
     return await call("address", 1.0)
 
 
-async def test_reports_wait_for_no_more_calls_than_may_be_under_way() -> None:
+async def test_a_limited_number_of_reports_is_under_way_at_a_time() -> None:
     stub = Stub()
     relay = Relay(_ask, stub, 0.01)  # type: ignore[arg-type]
     running = asyncio.create_task(relay.run())
@@ -83,7 +83,7 @@ async def test_reports_wait_for_no_more_calls_than_may_be_under_way() -> None:
     running.cancel()
 
 
-async def test_heartbeats_that_come_one_after_the_other_go_together() -> None:
+async def test_heartbeats_in_quick_succession_share_a_call() -> None:
     stub = Stub()
     relay = Relay(_ask, stub, 0.01)  # type: ignore[arg-type]
     running = asyncio.create_task(relay.run())

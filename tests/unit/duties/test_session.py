@@ -1,4 +1,4 @@
-"""The shard's side of a session, and the ways in which a session ends."""
+"""The shard's side of a session, and how it ends."""
 
 import asyncio
 import threading
@@ -27,7 +27,7 @@ def closed_loop() -> asyncio.AbstractEventLoop:
 
 @pytest.fixture
 def ended(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The reason why the process would have ended."""
+    """The reasons for which the process would have been ended."""
     reasons: list[str] = []
     monkeypatch.setattr("minka.duties._session.end_process", lambda shard, reason: reasons.append(reason))
     return reasons
@@ -39,7 +39,7 @@ async def run(
     *events: Event,
     methods: Mapping[Method, UserMethod] = MappingProxyType({}),
 ) -> None:
-    """Run a session after these events, on the loop of sessions: closing a loop that uses gRPC disturbs gRPC."""
+    """Run a session after these events on the sessions' loop, since gRPC suffers if a loop that uses it is closed."""
 
     async def run_here() -> None:
         session = Session(world.machine, methods, NOBODY, None, user_loop)
@@ -60,7 +60,7 @@ def broken(*_: object) -> None:
     raise LookupError("a fault")
 
 
-async def test_a_fault_in_the_library_releases_everything_and_ends_the_session(
+async def test_a_fault_in_the_library_releases_all_duties_and_ends_the_session(
     ended: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World([])
@@ -72,7 +72,7 @@ async def test_a_fault_in_the_library_releases_everything_and_ends_the_session(
 
 
 @pytest.mark.parametrize("has_duties", [True, False])
-async def test_a_fault_that_comes_again_ends_the_process_if_it_has_duties(
+async def test_a_repeated_fault_ends_the_process_if_it_has_duties(
     has_duties: bool, ended: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World([])
@@ -108,7 +108,7 @@ async def test_a_fault_of_the_session_ends_it(part: str, ended: list[str], monke
 
 
 class Racing(Record):
-    """A record whose reader the sessions' thread interrupts."""
+    """A record that the sessions' thread changes whenever another thread reads it."""
 
     world: World
 
@@ -120,7 +120,7 @@ class Racing(Record):
         return super().__getattribute__(name)
 
 
-async def test_the_duties_may_change_while_another_thread_asks_for_them() -> None:
+async def test_the_duties_may_change_while_another_thread_reads_them() -> None:
     world = World([])
     racing = Racing(held(1, 11), Phase.ATTACHED, live=True)
     racing.world = world

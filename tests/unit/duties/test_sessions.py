@@ -1,4 +1,4 @@
-"""The processes with which a node begins a session, and the ends of sessions."""
+"""A node's side of sessions: the processes that it accepts, and how sessions end."""
 
 import asyncio
 import gc
@@ -23,7 +23,7 @@ class Relay:
         self.asked = False
 
     async def register(self, shard: Shard) -> int:
-        """Refuse, so that the session ends."""
+        """Refuse, which ends the session."""
         self.asked = True
         raise MinkaError(Code.SHARD_NAME_TAKEN, "it was asked")
 
@@ -41,7 +41,7 @@ def sessions_with(relay: object, state: State, silence: float = 3.0) -> ShardSes
 
 
 async def begin(row: Shard | None, holdings: list[Holding]) -> Code:
-    """The code of the refusal that process p1 of shard s, which has these duties, gets from a node with this row."""
+    """The code with which a node that has this row refuses process p1 of shard s, which holds these duties."""
     state, relay = State(), Relay()
     if row is not None:
         state.duties.put_shard(row)
@@ -61,13 +61,13 @@ GONE = Shard(name="s", incarnation="p1", state=ShardState.SHARD_STATE_GONE)
 ANOTHER = Shard(name="s", incarnation="p0", state=ShardState.SHARD_STATE_LIVE)
 
 
-async def test_a_process_that_has_duties_and_is_known_no_more_is_fenced() -> None:
+async def test_a_process_with_duties_that_is_no_longer_registered_is_fenced() -> None:
     assert await begin(None, HAS) is Code.SHARD_FENCED
     assert await begin(ANOTHER, HAS) is Code.SHARD_FENCED
 
 
 @pytest.mark.parametrize(("row", "holdings"), [(None, []), (ANOTHER, []), (GONE, HAS), (GONE, [])])
-async def test_others_are_for_the_controller_to_judge(row: Shard | None, holdings: list[Holding]) -> None:
+async def test_the_controller_decides_about_other_processes(row: Shard | None, holdings: list[Holding]) -> None:
     assert await begin(row, holdings) is Code.SHARD_NAME_TAKEN
 
 
@@ -81,8 +81,8 @@ async def test_a_session_without_a_hello_is_ended() -> None:
         await asyncio.wait_for(sessions.serve(messages(), cast(Any, None), cast(Any, None)), 10)
 
 
-async def test_a_session_that_is_cut_as_its_shard_leaves() -> None:
-    """The session gives up what it had yet to begin, without a warning."""
+async def test_a_session_that_is_cancelled_while_its_shard_leaves_ends_quietly() -> None:
+    """The session drops what it has not begun yet, without a warning."""
     state = State()
     shard = Shard(name="s", incarnation="p1", state=ShardState.SHARD_STATE_LIVE)
     state.duties.put_shard(shard)
@@ -101,13 +101,13 @@ async def test_a_session_that_is_cut_as_its_shard_leaves() -> None:
         serving = asyncio.create_task(sessions.serve(messages(), write, Memory(1 << 20, clock=lambda: 0.0)))
         with pytest.raises(asyncio.CancelledError):
             await serving
-        await asyncio.sleep(0)  # its tasks end
+        await asyncio.sleep(0)  # so that the session's tasks end
         gc.collect()
     assert not caught
 
 
-async def test_a_shard_whose_last_report_comes_back_as_of_one_that_is_gone_gets_a_goodbye() -> None:
-    """With that report, the controller has recorded that the shard stopped gracefully."""
+async def test_a_shard_gets_a_goodbye_if_its_last_report_is_refused_because_the_shard_is_gone() -> None:
+    """By that report, the controller had recorded the shard's graceful stop."""
     state = State()
     shard = Shard(name="s", incarnation="p1", state=ShardState.SHARD_STATE_LIVE)
     state.duties.put_shard(shard)
@@ -139,8 +139,8 @@ async def test_a_shard_whose_last_report_comes_back_as_of_one_that_is_gone_gets_
     assert told[-1].HasField("goodbye")
 
 
-async def test_a_shard_is_told_which_of_its_pallets_nobody_has_created() -> None:
-    """At the beginning, and again when it names others."""
+async def test_a_shard_is_told_which_of_its_pallets_do_not_exist() -> None:
+    """The node tells it at the beginning, and again when the shard takes other pallets."""
     state = State()
     state.duties.put_pallet(Pallet(id="feeds"))
     shard = Shard(name="s", incarnation="p1", state=ShardState.SHARD_STATE_LIVE)

@@ -1,4 +1,4 @@
-"""The arguments of a shard, and its reports to its program."""
+"""The arguments of a shard, and the errors that its program gets."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ DEADLINE = 10.0
 
 
 class Refusal:
-    """A refusal for good."""
+    """A refusal for good, which a test makes `due`."""
 
     def __init__(self) -> None:
         self.due = threading.Event()
@@ -33,7 +33,7 @@ class Fetcher(Delegate):
 
 
 class Ducklike:
-    """A delegate that isn't a `Delegate`."""
+    """A delegate that doesn't inherit from `Delegate`."""
 
     async def attach(self, duties: Sequence[Duty]) -> None: ...
 
@@ -59,7 +59,7 @@ def made(**given: Any) -> Shard:
     return Shard(**{"delegate": Fetcher(), "pallets": {"feeds": None}, "endpoints": ["athens:7400"], **given})
 
 
-def test_without_endpoints_it_is_in_the_cluster_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shard_without_endpoints_uses_those_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINKA_ENDPOINTS", "athens:7400,byzantium")
     with pytest.raises(MinkaError, match="byzantium"):
         Shard(Fetcher(), {"feeds": None})
@@ -94,14 +94,14 @@ def test_without_endpoints_it_is_in_the_cluster_of_the_environment(monkeypatch: 
         ),
     ],
 )
-def test_what_is_not_well_formed_is_refused(why: str, given: dict[str, object]) -> None:
+def test_malformed_arguments_are_refused(why: str, given: dict[str, object]) -> None:
     with pytest.raises(MinkaError, match=why) as refused:
         made(**given)
     assert refused.value.code is Code.INVALID_ARGUMENT
 
 
 @pytest.mark.parametrize(("why", "pallets"), PALLETS)
-async def test_a_shard_does_not_become_what_is_not_well_formed(why: str, pallets: Any) -> None:
+async def test_malformed_arguments_of_resize_are_refused(why: str, pallets: Any) -> None:
     shard = made()
     with pytest.raises(MinkaError, match=why) as refused:
         shard.resize(pallets)
@@ -118,7 +118,7 @@ def test_a_delegate_has_the_methods_that_it_defines(make: Callable[[], Any]) -> 
 
 @pytest.fixture
 def refused(monkeypatch: pytest.MonkeyPatch) -> Refusal:
-    """A refusal that ends every shard's session once it is `due`."""
+    """A refusal that ends the session of every shard once it is `due`."""
     refusal = Refusal()
 
     async def run(_: Session) -> None:
@@ -140,7 +140,7 @@ async def wait_and_go_on() -> None:
 
 
 @pytest.mark.parametrize("body", [wait_for_ever, wait_and_go_on])
-async def test_a_body_ends_with_the_error_that_ends_its_shard(
+async def test_the_with_block_ends_with_the_error_that_ends_its_shard(
     refused: Refusal, body: Callable[[], Awaitable[None]]
 ) -> None:
     limit = asyncio.timeout(DEADLINE / 2)
@@ -158,17 +158,17 @@ async def test_a_body_ends_with_the_error_that_ends_its_shard(
     task = asyncio.current_task()
     assert task is not None
     assert task.cancelling() == 0
-    await asyncio.sleep(0)  # nothing is left of the cancellation
+    await asyncio.sleep(0)  # raises if the cancellation still counts
 
 
-async def test_a_body_that_is_cancelled_by_others_as_well_stays_cancelled(refused: Refusal) -> None:
+async def test_a_with_block_that_is_cancelled_by_others_too_stays_cancelled(refused: Refusal) -> None:
     async def hosting() -> None:
         async with made():
             refused.due.set()
             try:
                 await wait_for_ever()
             except asyncio.CancelledError:
-                task.cancel()  # at the same time
+                task.cancel()  # another cancellation at the same time
                 raise
 
     task = asyncio.create_task(hosting())
@@ -177,7 +177,7 @@ async def test_a_body_that_is_cancelled_by_others_as_well_stays_cancelled(refuse
     assert task.cancelled()
 
 
-async def test_a_body_goes_on_when_its_shard_ends_as_asked(refused: Refusal) -> None:
+async def test_the_with_block_goes_on_when_its_shard_ends_as_asked(refused: Refusal) -> None:
     refused.error = None
     async with asyncio.timeout(DEADLINE), made() as shard:
         refused.due.set()

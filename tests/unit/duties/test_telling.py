@@ -1,4 +1,4 @@
-"""A node's messages to a shard, by the rows of the table."""
+"""A node's messages to a shard, by the rows about it."""
 
 import pytest
 
@@ -17,7 +17,7 @@ NONE = AssignmentState.ASSIGNMENT_STATE_UNSPECIFIED
 
 
 class Table:
-    """The table's rows, and the messages to a shard about each change."""
+    """The rows, and the messages to a shard that follow from their changes."""
 
     def __init__(self, holdings: list[Holding] | None = None) -> None:
         self.rows = DutyState()
@@ -52,7 +52,7 @@ class Table:
         return found
 
     def words(self) -> list[tuple[str, int, int]]:
-        """Each message, with the duty and the epoch."""
+        """The messages as tuples: kind, duty, epoch."""
         return [
             (kind, duty.duty, duty.epoch)
             for one in self.said()
@@ -69,7 +69,7 @@ def table() -> Table:
     return table
 
 
-def test_what_is_assigned_is_attached_once_with_its_payload(table: Table) -> None:
+def test_an_assigned_duty_is_sent_once_with_its_payload(table: Table) -> None:
     table.state(ASSIGNED, 1, 2)
     (one,) = table.said()
     assert sorted((d.duty, d.epoch, d.id, d.payload, d.version) for d in one.attach.duties) == [
@@ -80,7 +80,7 @@ def test_what_is_assigned_is_attached_once_with_its_payload(table: Table) -> Non
     assert table.words() == []
 
 
-def test_what_is_to_be_released_is_said_once_also_if_it_was_never_told(table: Table) -> None:
+def test_a_release_is_sent_once_even_for_a_duty_that_was_never_sent(table: Table) -> None:
     table.state(ASSIGNED, 1, 2)
     table.said()
     table.state(RELEASING, 1)
@@ -94,7 +94,7 @@ def test_what_is_to_be_released_is_said_once_also_if_it_was_never_told(table: Ta
     assert table.words() == [("detach", 1, 3)]
 
 
-def test_what_the_shard_gave_back_is_not_given_again_before_the_rows_say_so(table: Table) -> None:
+def test_a_duty_that_the_shard_gave_back_is_not_sent_again_for_the_same_epoch(table: Table) -> None:
     table.state(ASSIGNED, 1)
     table.said()
     table.telling.given_back(ShardReport(released=[Holding(duty=1, epoch=1)]))
@@ -105,7 +105,7 @@ def test_what_the_shard_gave_back_is_not_given_again_before_the_rows_say_so(tabl
     assert table.words() == [("attach", 1, 2)]
 
 
-def test_what_the_rows_take_away_without_a_word_is_detached(table: Table) -> None:
+def test_a_duty_that_disappears_from_the_rows_is_detached(table: Table) -> None:
     table.state(ASSIGNED, 1, 2)
     table.said()
     table.state(NONE, 1)
@@ -113,7 +113,7 @@ def test_what_the_rows_take_away_without_a_word_is_detached(table: Table) -> Non
     assert sorted(table.words()) == [("detach", 1, 1), ("detach", 2, 2)]
 
 
-def test_a_changed_duty_is_an_update_and_its_new_payload_is_waited_for(table: Table) -> None:
+def test_a_changed_duty_is_sent_as_an_update_once_its_new_payload_is_there(table: Table) -> None:
     table.state(ASSIGNED, 1)
     table.said()
     table.create(1, b"changed", version=2)
@@ -125,7 +125,7 @@ def test_a_changed_duty_is_an_update_and_its_new_payload_is_waited_for(table: Ta
     assert table.words() == []
 
 
-def test_a_payload_that_was_replaced_while_it_was_read_is_read_again(table: Table) -> None:
+def test_a_payload_replaced_during_the_read_is_read_again(table: Table) -> None:
     table.state(ASSIGNED, 1)
     while table.telling.changed:
         table.telling.releases(table.rows)
@@ -136,7 +136,7 @@ def test_a_payload_that_was_replaced_while_it_was_read_is_read_again(table: Tabl
     assert [d.payload for d in one.attach.duties] == [b"changed"]
 
 
-def test_a_session_begins_with_the_difference() -> None:
+def test_a_session_begins_with_the_differences_between_rows_and_shard() -> None:
     table = Table([Holding(duty=1, epoch=1, version=1), Holding(duty=2, epoch=1, version=1), Holding(duty=4, epoch=9)])
     for number in (1, 2, 3, 4):
         table.create(number)
@@ -146,14 +146,14 @@ def test_a_session_begins_with_the_difference() -> None:
     assert sorted(table.words()) == [("attach", 2, 2), ("attach", 3, 3), ("detach", 4, 9), ("update", 1, 1)]
 
 
-def test_it_is_prepared_before_it_is_attached(table: Table) -> None:
+def test_a_preparing_shard_is_told_to_prepare_and_then_to_attach(table: Table) -> None:
     table.state(PREPARING, 1)
     assert table.words() == [("prepare", 1, 1)]
     table.state(ASSIGNED, 1)
     assert table.words() == [("attach", 1, 2)]
 
 
-def test_messages_are_bounded() -> None:
+def test_the_size_of_a_message_is_limited() -> None:
     table = Table()
     for number in range(1, 2_502):
         table.create(number)

@@ -49,7 +49,7 @@ class Asynchronous(Recording):
         await asyncio.sleep(DEADLINE)
 
     async def update(self, duties: Sequence[Duty]) -> None:
-        while True:  # it ignores its cancellation
+        while True:  # this coroutine ignores its cancellation
             try:
                 await asyncio.sleep(DEADLINE)
             except asyncio.CancelledError:
@@ -66,7 +66,7 @@ def duty(number: int) -> Duty:
 
 
 class Harness:
-    """The events of calls, and a user's loop on a thread of its own."""
+    """Calls to a delegate, the events that they cause, and a user's loop on a thread of its own."""
 
     def __init__(self, delegate: Delegate) -> None:
         self.events: asyncio.Queue[Event] = asyncio.Queue()
@@ -108,7 +108,7 @@ def calling(delegate: Recording) -> Iterator[Harness]:
         harness.close()
 
 
-async def test_functions_run_on_threads_and_what_they_raise_is_told() -> None:
+async def test_functions_run_on_threads_and_their_errors_are_reported() -> None:
     delegate = Plain()
     with calling(delegate) as harness:
         harness.begin(Method.ATTACH, "a", "b")
@@ -120,7 +120,7 @@ async def test_functions_run_on_threads_and_what_they_raise_is_told() -> None:
         assert await harness.event() == CallEnded(3, None, {(7, 17): 12, (8, 18): None})
 
 
-async def test_coroutines_run_on_the_users_loop_and_a_report_beside_them_too() -> None:
+async def test_coroutines_and_their_report_run_on_the_users_loop() -> None:
     delegate = Asynchronous()
     with calling(delegate) as harness:
         harness.begin(Method.ATTACH, "a")
@@ -139,7 +139,7 @@ async def test_a_coroutine_that_takes_too_long_is_cancelled() -> None:
         assert await harness.event() == CallEnded(2, "the duties have to be released")
 
 
-async def test_what_can_not_be_ended_is_told_and_ends_when_it_returns() -> None:
+async def test_an_overdue_call_is_reported_and_ends_when_it_returns() -> None:
     delegate = Plain()
     with calling(delegate) as harness:
         harness.begin(Method.DETACH, "a", timeout=0.05)
@@ -155,7 +155,7 @@ async def test_what_can_not_be_ended_is_told_and_ends_when_it_returns() -> None:
         assert await harness.event() == CallEnded(1, "it took longer than 0.05 s")
 
 
-async def test_a_loop_of_the_users_that_blocks_keeps_nobody_waiting() -> None:
+async def test_a_blocked_users_loop_makes_its_calls_overdue() -> None:
     with calling(Asynchronous()) as harness:
         blocked = threading.Event()
         harness.user_loop.call_soon_threadsafe(blocked.wait, DEADLINE)
@@ -191,7 +191,7 @@ class Unspeakable(Exception):
         (SystemExit(3), "SystemExit: 3"),
     ],
 )
-async def test_whatever_is_raised_is_told_as_text_that_can_be_sent(error: BaseException, text: str) -> None:
+async def test_every_error_has_a_text_that_can_be_sent(error: BaseException, text: str) -> None:
     class Failing(Plain):
         def attach(self, duties: Sequence[Duty]) -> None:
             raise error
@@ -202,7 +202,7 @@ async def test_whatever_is_raised_is_told_as_text_that_can_be_sent(error: BaseEx
 
 
 class Changing(Asynchronous):
-    """A delegate whose duties change while they are read."""
+    """A delegate whose dict of duties changes while its report is read."""
 
     def report(self) -> Any:
         duties = {duty(7): None}
@@ -212,7 +212,7 @@ class Changing(Asynchronous):
 
 
 class ChangingOnThread(Plain):
-    """A delegate like `Changing`, on a thread."""
+    """The same as `Changing`, with functions on threads."""
 
     report = Changing.report
 
@@ -251,7 +251,7 @@ async def test_a_task_that_can_not_be_made_is_a_failed_call() -> None:
 
 
 @pytest.mark.parametrize("answer", [None, 3, ["bbc"], {duty(7): "heavy"}])
-async def test_a_report_that_is_none_fails(answer: object) -> None:
+async def test_a_malformed_report_is_a_failed_call(answer: object) -> None:
     class Odd(Plain):
         def report(self) -> Any:
             return answer

@@ -1,4 +1,4 @@
-"""A shard's machine with a delegate that can be told to fail, and a node that sends what a test says."""
+"""A shard's machine, with a delegate that a test can let fail, and a node that sends what a test says."""
 
 import itertools
 from collections.abc import Iterable
@@ -41,18 +41,18 @@ from minka.v1.shards_pb2 import (
 
 CLEARANCE = 3.0
 ALL = tuple(Method)
-_MAX_TICKS = 1_000  # in one wait of a few seconds
+_MAX_TICKS = 1_000  # in one wait of a few seconds; more mean an endless loop
 
 
 def held(
     number: int, epoch: int, *, version: int = 1, pallet: str = "feeds", weight: int = 0, lazy: bool = False
 ) -> HeldDuty:
-    """A duty as a node describes it."""
+    """A duty, as a node describes it in its messages."""
     return HeldDuty(duty=number, epoch=epoch, pallet=pallet, id=f"d{number}", version=version, weight=weight, lazy=lazy)
 
 
 class World:
-    """A shard's machine with its surroundings. Time passes only when a test says so."""
+    """A shard's state machine and its surroundings. Time passes only when a test says so."""
 
     def __init__(self, methods: Iterable[Method] = ALL, settings: MachineSettings | None = None) -> None:
         row = Shard(name="s", pallets=[PalletCapacity(pallet="feeds"), PalletCapacity(pallet="mail")])
@@ -63,14 +63,14 @@ class World:
         self.now = 100.0
         self.index = 1
         self.calls: dict[int, CallDelegate] = {}
-        self.history: list[tuple[str, list[int]]] = []  # the calls
-        self.late: set[int] = set()  # calls that take longer than permitted
-        self.holds: dict[int, int] = {}  # by duty: the epoch at which the delegate acts for it
+        self.history: list[tuple[str, list[int]]] = []  # the calls of the delegate: method and duties
+        self.late: set[int] = set()  # calls that have taken too long
+        self.holds: dict[int, int] = {}  # for each duty that the delegate has, its epoch
         self.said: list[ShardMessage] = []
         self.reports: list[ShardReport] = []
         self.cancelled: list[int] = []
         self.connected = False
-        self.answers = True  # every heartbeat is answered at once
+        self.answers = True  # true: every heartbeat is answered at once
         self.ended: list[EndProcess] = []
         self.stopped: list[Stopped] = []
         self.notes: list[Note] = []
@@ -78,7 +78,7 @@ class World:
     # The machine
 
     def tell(self, event: Event) -> None:
-        """Handle an event, and carry out the instructions."""
+        """Give the machine an event, and carry out its instructions."""
         said = len(self.said)
         if isinstance(event, CallOverdue):
             self.late.add(event.call)
@@ -108,7 +108,7 @@ class World:
                 self.notes.append(instruction)
 
     def timely(self) -> list[CallDelegate]:
-        """The calls under way that haven't taken too long; no two of them may be alike."""
+        """The calls under way that have not taken too long."""
         return [call for number, call in self.calls.items() if number not in self.late]
 
     def begin(self, call: CallDelegate) -> None:
@@ -146,7 +146,7 @@ class World:
         took_nothing = call.method is Method.ATTACH and error is not None
         if took_nothing or (call.method is Method.DETACH and error is None):
             for duty in call.duties:
-                self.holds.pop(duty.duty, None)  # a lazy one may have ended already
+                self.holds.pop(duty.duty, None)  # a lazy duty may have ended already
         reported = None
         if call.method is Method.REPORT and error is None:
             reported = dict.fromkeys(self.holds.items())
@@ -166,12 +166,12 @@ class World:
         self.say(welcome=ShardWelcome(heartbeat_interval_ms=500))
 
     def say(self, **instruction: object) -> None:
-        """Send an instruction of the node."""
+        """Send an instruction of the node to the machine."""
         self.index += 1
         self.tell(Received(ShardInstruction(index=self.index, **instruction)))  # type: ignore[arg-type]
 
     def grant(self, seconds: float = CLEARANCE) -> None:
-        """Answer the last heartbeat."""
+        """Answer the last heartbeat with a clearance."""
         beats = [message.heartbeat.sequence for message in self.said if message.HasField("heartbeat")]
         self.say(grant=ShardGrant(sequence=beats[-1], clearance_ms=int(seconds * 1000)))
 
@@ -180,11 +180,11 @@ class World:
         self.say(attach=DutiesToAttach(duties=duties))
 
     def update(self, *duties: HeldDuty) -> None:
-        """Tell of changes to these duties."""
+        """Tell the shard of changes to these duties."""
         self.say(update=DutiesToUpdate(duties=duties))
 
     def prepare(self, *duties: HeldDuty) -> None:
-        """Tell of duties that come next."""
+        """Tell the shard to prepare for these duties."""
         self.say(prepare=DutiesToPrepare(duties=duties))
 
     def detach(self, *pairs: tuple[int, int]) -> None:
@@ -196,9 +196,9 @@ class World:
         self.say(recorded=ShardRecorded(sequence=self.reports[-1].sequence))
 
     def goodbye(self) -> None:
-        """Say that nothing is left."""
+        """Say goodbye: the shard has nothing left."""
         self.say(goodbye=ShardGoodbye())
 
     def reported(self, what: str) -> list[tuple[int, int]]:
-        """The contents of all reports so far."""
+        """All elements of this field in the reports so far."""
         return [(one.duty, one.epoch) for report in self.reports for one in getattr(report, what)]

@@ -1,4 +1,4 @@
-"""The files of the history: bounded, and whole after a kill."""
+"""The files of a node's history: their size is limited, and a kill loses nothing but the block under way."""
 
 import resource
 import signal
@@ -31,7 +31,7 @@ def starts(store: HistoryStore, from_ms: int = 0, to_ms: int = 2**60) -> list[in
 
 
 def fill(store: HistoryStore, minutes: int, start: int = START, packed: bytes = b"") -> list[int]:
-    """Add a block for each minute; returns the time at which each began."""
+    """Add a block for each minute; returns the start times of the blocks."""
     begun = [start + minute * MINUTE for minute in range(minutes)]
     for start_ms in begun:
         store.append([HistoryBlock(start_ms=start_ms, packed=packed)], start_ms + MINUTE)
@@ -46,7 +46,7 @@ def size(folder: Path) -> int:
     return sum(file.stat().st_size for file in files(folder))
 
 
-def test_a_week_is_kept_hour_by_hour_and_what_is_older_goes(tmp_path: Path) -> None:
+def test_a_week_is_kept_with_one_file_for_each_hour_and_older_files_are_deleted(tmp_path: Path) -> None:
     store = HistoryStore(tmp_path / "history", 7 * 24 * HOUR, 64 << 20)
     begun = fill(store, 8 * 24 * 60)
     assert len(files(tmp_path / "history")) in (7 * 24 + 1, 7 * 24 + 2)
@@ -55,7 +55,7 @@ def test_a_week_is_kept_hour_by_hour_and_what_is_older_goes(tmp_path: Path) -> N
     assert 0 <= begun[-1] - kept[0] - 7 * 24 * HOUR < 2 * HOUR
 
 
-def test_of_too_much_the_oldest_goes_first(tmp_path: Path) -> None:
+def test_beyond_the_limit_the_oldest_files_are_deleted_first(tmp_path: Path) -> None:
     store = HistoryStore(tmp_path / "history", 7 * 24 * HOUR, 1 << 20)
     begun = fill(store, 300, packed=bytes(10_000))
     assert (1 << 20) * 0.8 < size(tmp_path / "history") <= 1 << 20
@@ -73,17 +73,17 @@ def test_a_range_of_time_is_read_across_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", [1, 7, 9])
-def test_a_torn_end_is_left_out_and_what_comes_later_is_there(tmp_path: Path, lost: int) -> None:
+def test_a_torn_block_is_skipped_and_later_blocks_are_read(tmp_path: Path, lost: int) -> None:
     folder = tmp_path / "history"
     begun = fill(HistoryStore(folder, 24 * HOUR, 1 << 20), 10)
     (file,) = files(folder)
     file.write_bytes(file.read_bytes()[:-lost])
-    store = HistoryStore(folder, 24 * HOUR, 1 << 20)  # as after a restart
+    store = HistoryStore(folder, 24 * HOUR, 1 << 20)  # the store after a restart
     later = fill(store, 5, START + 20 * MINUTE)
     assert starts(store) == begun[:-1] + later
 
 
-def test_a_power_cut_leaves_zeros_and_a_bad_disk_other_bytes(tmp_path: Path) -> None:
+def test_zeros_at_the_end_and_damaged_bytes_are_not_read(tmp_path: Path) -> None:
     folder = tmp_path / "history"
     store = HistoryStore(folder, 24 * HOUR, 1 << 20)
     begun = fill(store, 10)
@@ -98,14 +98,14 @@ def test_a_power_cut_leaves_zeros_and_a_bad_disk_other_bytes(tmp_path: Path) -> 
     assert starts(store) == []
 
 
-def test_a_clock_that_is_set_back_loses_nothing(tmp_path: Path) -> None:
+def test_no_block_is_lost_when_the_clock_is_set_back(tmp_path: Path) -> None:
     store = HistoryStore(tmp_path / "history", 24 * HOUR, 1 << 20)
     begun = fill(store, 3) + fill(store, 3, START - 5 * HOUR) + fill(store, 3, START + HOUR)
     assert starts(store) == begun
 
 
-def test_a_block_that_was_written_in_part_costs_no_more_than_itself(tmp_path: Path) -> None:
-    """This happens on a full disk: the kernel takes a part of the write."""
+def test_a_partly_written_block_does_not_damage_others(tmp_path: Path) -> None:
+    """On a full disk, the kernel takes only a part of the write."""
     store = HistoryStore(tmp_path / "history", 24 * HOUR, 1 << 20)
     fill(store, 2)
     (file,) = files(tmp_path / "history")
@@ -136,7 +136,7 @@ def rows(count: int, ops: int = 0) -> list[PartitionInterval]:
 
 
 @pytest.mark.parametrize("count", [0, 1, 999, MAX_ROWS])
-def test_rows_come_out_as_they_went_in(count: int) -> None:
+def test_unpacked_rows_equal_the_packed_ones(count: int) -> None:
     assert unpack(pack(rows(count, 12)), count) == rows(count, 12)
 
 
@@ -151,7 +151,7 @@ def test_bytes_that_are_not_rows_are_refused() -> None:
     assert refused.value.code is Code.INVALID_ARGUMENT
 
 
-def test_a_count_that_does_not_fit_is_the_greatest_that_does() -> None:
+def test_a_count_that_does_not_fit_is_stored_as_the_greatest_possible() -> None:
     (found,) = unpack(pack([replace(rows(1)[0], reads=2**40)]), 1)
     assert found.reads == 2**32 - 1
 
@@ -174,7 +174,7 @@ def test_latency_is_known_within_half_an_octave() -> None:
 
 
 class Node:
-    """Time and replicas of a node, as the recorder sees them."""
+    """A node's time and replicas, as the recorder sees them."""
 
     def __init__(self, folder: Path, interval: float = 60.0, max_bytes: int = 64 << 20) -> None:
         self.now_ms = START
@@ -202,7 +202,7 @@ class Node:
             await self.recorder.record()
 
 
-async def test_each_interval_has_the_node_and_its_partitions(tmp_path: Path) -> None:
+async def test_each_interval_records_the_node_and_its_partitions(tmp_path: Path) -> None:
     node = Node(tmp_path / "history")
     await node.record(1)
     node.rows = rows(2500, 3)
@@ -223,13 +223,13 @@ async def test_each_interval_has_the_node_and_its_partitions(tmp_path: Path) -> 
     assert (second.node, second.start_ms, second.partitions) == ("athens", START + MINUTE, node.rows)
 
 
-async def test_each_file_begins_with_the_sizes_of_all(tmp_path: Path) -> None:
+async def test_each_file_begins_with_all_partitions(tmp_path: Path) -> None:
     node = Node(tmp_path / "history")
     await node.record(130)
     assert [at for at, whole in enumerate(node.whole) if whole] == [0, 60, 120]
 
 
-async def test_a_disk_that_takes_nothing_does_not_end_the_node(tmp_path: Path) -> None:
+async def test_a_disk_that_refuses_writes_does_not_end_the_recorder(tmp_path: Path) -> None:
     (tmp_path / "history").write_text("a file where the folder should be")
     node = Node(tmp_path / "history")
     await node.record(2)
@@ -238,7 +238,7 @@ async def test_a_disk_that_takes_nothing_does_not_end_the_node(tmp_path: Path) -
     assert starts(node.store) == [START + 2 * MINUTE]
 
 
-async def test_a_busy_node_keeps_within_its_bound(tmp_path: Path) -> None:
+async def test_the_history_of_a_busy_node_stays_within_its_limit(tmp_path: Path) -> None:
     node = Node(tmp_path / "history", max_bytes=1 << 20)
     node.rows = rows(200, 5)
     await node.record(1000)

@@ -1,4 +1,4 @@
-"""The part of REST that needs no cluster: refusals, and the description."""
+"""The part of the REST interface that needs no cluster: refusals, and the OpenAPI description."""
 
 import io
 from typing import Any, cast
@@ -18,7 +18,7 @@ JSON = {"Content-Type": "application/json"}
 
 
 async def ask(method: str, path: str, **named: Any) -> tuple[int, str, Any]:
-    """Status, content type and document of one request."""
+    """The status, content type and document of the answer to one request."""
     node, address = FakeNode(), free_address()
     rest = Rest(cast(Any, None), check, is_local=True).app()
     runner = await start(create_app(node, create_registry(node), rest), address)
@@ -33,7 +33,7 @@ async def ask(method: str, path: str, **named: Any) -> tuple[int, str, Any]:
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:7401", "127.0.0.1:80", "127.3.2.1", "[::1]:7401"])
-async def test_it_is_reached_by_the_names_of_this_machine(host: str) -> None:
+async def test_rest_accepts_the_names_of_this_machine(host: str) -> None:
     status, _, errors = await ask("GET", "/v1/errors", headers={"Host": host})
     assert status == 200
     assert errors
@@ -97,7 +97,7 @@ async def test_it_is_reached_by_the_names_of_this_machine(host: str) -> None:
         ("PATCH", "/v1/duties", {}, 405, "Method Not Allowed"),
     ],
 )
-async def test_what_is_refused_and_how(method: str, path: str, named: dict[str, Any], status: int, said: str) -> None:
+async def test_requests_that_are_refused(method: str, path: str, named: dict[str, Any], status: int, said: str) -> None:
     answer, content_type, document = await ask(method, path, **named)
     assert (answer, content_type) == (status, MEDIA_TYPE)
     assert said in document["detail"]
@@ -106,7 +106,7 @@ async def test_what_is_refused_and_how(method: str, path: str, named: dict[str, 
 
 
 async def test_a_bug_is_a_problem_document_too() -> None:
-    status, content_type, document = await ask("GET", "/v1/pallets")  # without a gateway
+    status, content_type, document = await ask("GET", "/v1/pallets")  # fails, since the node has no gateway
     assert (status, content_type, document["code"]) == (500, MEDIA_TYPE, "INTERNAL")
 
 
@@ -122,7 +122,7 @@ async def test_every_code_has_a_status_and_an_entry() -> None:
     assert (status_of(Code.NO_CONTROLLER), status_of(Code.OUTCOME_UNKNOWN)) == (503, 504)
 
 
-async def test_the_description_is_of_what_is_there() -> None:
+async def test_the_description_has_exactly_the_routes_that_exist() -> None:
     status, _, document = await ask("GET", "/v1/openapi.json")
     assert status == 200
     routes = Rest(cast(Any, None), check, is_local=True).routes

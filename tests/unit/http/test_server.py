@@ -49,7 +49,7 @@ SNAPSHOT = Snapshot(
 
 
 class FakeNode:
-    """A node's health and numbers; the test sets them."""
+    """A node whose health and numbers a test sets."""
 
     def __init__(self) -> None:
         self.telemetry = Telemetry()
@@ -67,7 +67,7 @@ class FakeNode:
 
 
 def free_address(host: str = "127.0.0.1") -> str:
-    """An address at which no process listens, below the range that the system gives to clients."""
+    """An address at which no process listens, with a port below the range of clients' ports."""
     ports = random.sample(range(20_000, 32_768), 50)
     for port in ports:
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:
@@ -81,7 +81,7 @@ def free_address(host: str = "127.0.0.1") -> str:
 
 @asynccontextmanager
 async def served(node: FakeNode, address: str) -> AsyncIterator[aiohttp.ClientSession]:
-    """The node's endpoints at `address`, and a client for them."""
+    """Serve the node's endpoints at `address`; yields a client for them."""
     runner = await start(create_app(node, create_registry(node)), address)
     try:
         async with aiohttp.ClientSession(f"http://{address}", timeout=aiohttp.ClientTimeout(10)) as session:
@@ -91,7 +91,7 @@ async def served(node: FakeNode, address: str) -> AsyncIterator[aiohttp.ClientSe
 
 
 async def get(path: str, node: FakeNode | None = None, accept: str = "*/*") -> tuple[int, str, str]:
-    """The status, content type and text of one request to a node that serves only this request."""
+    """Serve the node for one request; returns the status, content type and text of the answer."""
     async with (
         served(node or FakeNode(), free_address()) as session,
         session.get(path, headers={"Accept": accept}) as response,
@@ -105,7 +105,7 @@ async def test_the_index_names_the_endpoints() -> None:
     assert all(path in text for path in ("/metrics", "/livez", "/readyz"))
 
 
-async def test_healthy() -> None:
+async def test_the_answers_of_a_healthy_node() -> None:
     assert (await get("/livez"))[::2] == (200, "ok\n")
     assert (await get("/readyz"))[::2] == (200, "ok\n")
     assert (await get("/readyz?verbose"))[::2] == (200, "[+]clearance ok\n[+]log ok\nreadyz check passed\n")
@@ -127,7 +127,7 @@ async def test_a_node_that_is_not_live_is_not_ready() -> None:
     assert (await get("/readyz", node))[0] == 503
 
 
-async def test_only_these_paths_and_only_reading() -> None:
+async def test_other_paths_and_methods_are_refused() -> None:
     async with (
         served(FakeNode(), free_address()) as session,
         session.get("/etc/passwd") as unknown,
@@ -137,7 +137,7 @@ async def test_only_these_paths_and_only_reading() -> None:
         assert (unknown.status, writing.status, head.status) == (404, 405, 200)
 
 
-async def test_a_port_in_use_is_a_named_error() -> None:
+async def test_the_error_names_a_port_that_is_in_use() -> None:
     address = free_address()
     async with served(FakeNode(), address):
         with pytest.raises(MinkaError) as caught:
@@ -165,7 +165,7 @@ async def test_idle_connections_leave_room_for_a_probe() -> None:
             writer.transport.abort()
 
 
-async def test_what_is_asked_goes_before_what_is_idle() -> None:
+async def test_idle_connections_do_not_end_a_request_under_way() -> None:
     address = free_address("127.0.0.1")
     host, port = split_address(address)
     node = SlowNode()
@@ -180,13 +180,13 @@ async def test_what_is_asked_goes_before_what_is_idle() -> None:
             writer.transport.abort()
 
 
-async def test_ipv6() -> None:
+async def test_the_endpoints_are_served_over_ipv6() -> None:
     async with served(FakeNode(), free_address("::1")) as session, session.get("/livez") as response:
         assert response.status == 200
 
 
 class SlowNode(FakeNode):
-    """A node that counts until a test lets it go on."""
+    """A node whose `refresh` takes until a test lets it go on."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -214,7 +214,7 @@ def busy_node() -> FakeNode:
 
 
 def samples(text: str) -> dict[str, float]:
-    """Each sample by its name and labels."""
+    """The samples of this text, by name and labels."""
     return {
         sample.name + "".join(f",{key}={value}" for key, value in sorted(sample.labels.items())): sample.value
         for family in parse_text(text)
@@ -281,5 +281,5 @@ async def test_metrics_as_openmetrics() -> None:
     status, content_type, text = await get("/metrics", busy_node(), accept)
     assert status == 200
     assert content_type.startswith("application/openmetrics-text; version=1.0.0")
-    families = parse_openmetrics(text)  # type: ignore[no-untyped-call]  # the library leaves it untyped
+    families = parse_openmetrics(text)  # type: ignore[no-untyped-call]  # the library has no types for it
     assert "minka_kv_batches" in {family.name for family in families}

@@ -1,6 +1,4 @@
-"""A week of synthetic load: the report names the hot nodes and hours, the skew, the time when a disk will be full, and
-the changes that would help.
-"""
+"""The report on a week of synthetic load: hot nodes and hours, the skew, when a disk will be full, and remedies."""
 
 import random
 import re
@@ -18,7 +16,7 @@ from minka.v1.cluster_pb2 import Keyspace, Node, NodeState, Partition, Partition
 from minka.wire.history_rows import BUCKETS, PartitionInterval, bucket, upper_ms
 
 NODES = ("athens", "byzantium", "cyrene")
-START = 1_699_999_200_000  # an hour begins here
+START = 1_699_999_200_000  # in ms; an hour begins here
 MINUTE = 60_000
 DAY = 24 * HOUR_MS
 GIB = 1 << 30
@@ -32,7 +30,7 @@ def took(requests: int, seconds: float = 0.0005) -> list[int]:
 
 
 def row(id_: int, ops: float, size: int = 100 << 20, keyspace: int = RANGED, **more: object) -> PartitionInterval:
-    """A partition's interval: `ops` a second for a minute, a third of them writes."""
+    """A partition's row of one minute, with `ops` operations a second, a third of them writes."""
     reads, writes = round(ops * 40), round(ops * 20)
     figures = {"reads_took": took(reads), "writes_took": took(writes, 0.004)} | more
     return PartitionInterval(id_, keyspace, True, reads, writes, reads * 100, writes * 90, size, size // 100, **figures)  # type: ignore[arg-type]
@@ -41,7 +39,7 @@ def row(id_: int, ops: float, size: int = 100 << 20, keyspace: int = RANGED, **m
 def table(
     leaders: Mapping[int, str], *, ranged: bool = True, replicas: int = 3, zones: Mapping[str, str] | None = None
 ) -> PartitionTable:
-    """Partitions by id with their leaders; the other replicas are on the next nodes."""
+    """A table with these partitions and their leaders. The other replicas are on the next nodes."""
     kinds = {RANGED: Partitioning.PARTITIONING_RANGES, HASHED: Partitioning.PARTITIONING_HASH}
     nodes = sorted({*NODES, *leaders.values(), *(zones or {})})
     return PartitionTable(
@@ -65,7 +63,7 @@ def table(
 def history(
     minutes: int, rows: Callable[[str, int], list[PartitionInterval]], free: Callable[[str, int], int] | None = None
 ) -> Iterator[NodeInterval]:
-    """The history, node by node; `rows` and `free` are given by node and minute."""
+    """The history of the nodes, minute by minute. `rows` and `free` give a node's rows and free bytes at a minute."""
     for node in NODES:
         for minute in range(minutes):
             free_bytes = free(node, minute) if free is not None else 50 * GIB
@@ -81,8 +79,8 @@ def proposed(intervals: list[NodeInterval], rows: PartitionTable) -> Proposals:
 # Analysis
 
 
-def test_a_week_is_few_points_and_an_hour_of_heat_is_seen() -> None:
-    """In the 50th hour one partition of athens has nine tenths of the node's load, and p99 is worse."""
+def test_the_analysis_of_a_week_has_few_points_and_shows_a_hot_hour() -> None:
+    """In hour 50, one partition of athens has nine tenths of the node's load, and p99 is worse."""
 
     def rows(node: str, minute: int) -> list[PartitionInterval]:
         first = 10 * NODES.index(node) + 1
@@ -119,8 +117,8 @@ def test_a_node_that_was_down_does_not_count_as_a_node_without_load() -> None:
     assert [round(point.ops) for point in found.nodes] == [10] * 5
 
 
-def test_what_a_node_has_is_what_it_told_of_late() -> None:
-    """The node no longer reports a partition that moved away."""
+def test_the_bytes_of_a_node_are_those_of_its_last_reports() -> None:
+    """A partition that moved away is no longer reported."""
     intervals = [
         NodeInterval("athens", START + hour * HOUR_MS, HOUR_MS, 50 * GIB, 100 * GIB, 10 * GIB, 0, rows)
         for hour, rows in enumerate([[row(1, 0, GIB), row(2, 0, 2 * GIB)], [], [row(1, 0, GIB)], [], [row(1, 0, GIB)]])
@@ -142,15 +140,15 @@ def test_an_empty_history_does_not_fail() -> None:
 
 
 def points(free: Callable[[int], float], hours: int = 96) -> list[NodePoint]:
-    """Points by hour; in each hour a compaction takes 1 GiB for ten minutes."""
+    """A point for each hour. In each hour, a compaction takes 1 GiB for ten minutes."""
     return [
         NodePoint("athens", START + minute * MINUTE, 0, 0, 0, 0, round(free(minute // 60) - GIB * (minute % 60 < 10)))
         for minute in range(0, hours * 60, 5)
     ]
 
 
-def test_a_steady_decline_is_foreseen_although_others_come_and_go() -> None:
-    """The decline is 1 GiB an hour, of 200 GiB; a big import comes and is deleted again, and the rest is noise."""
+def test_a_steady_decline_is_foreseen_despite_a_temporary_import() -> None:
+    """Of 200 GiB, 1 GiB an hour is used up. A big import comes and is deleted again; the rest is noise."""
     rng = random.Random(7)
     (found,) = forecasts(points(lambda hour: (200 - hour - 60 * (40 <= hour < 52)) * GIB + rng.gauss(0, 0.5) * GIB))
     assert found.full_ms is not None
@@ -164,21 +162,21 @@ def test_a_steady_decline_is_foreseen_although_others_come_and_go() -> None:
 
 
 @pytest.mark.parametrize("slope", [0.0, 0.3, -0.00001])
-def test_what_is_flat_or_grows_is_not_in_sight(slope: float) -> None:
+def test_a_full_disk_is_not_in_sight_if_free_space_is_constant_or_grows(slope: float) -> None:
     rng = random.Random(3)
     (found,) = forecasts(points(lambda hour: (100 + slope * hour) * GIB + rng.gauss(0, 1) * GIB))
     assert found.full_ms is None
     assert found.said.startswith("not in sight within 4")
 
 
-def test_what_is_far_away_is_not_in_sight_either() -> None:
+def test_a_full_disk_that_is_far_away_is_not_in_sight() -> None:
     (found,) = forecasts(points(lambda hour: (10_000 - 0.1 * hour) * GIB))
     assert found.full_ms is None
     assert "farther away" in found.said
 
 
-def test_what_is_within_the_noise_is_not_in_sight() -> None:
-    """By the median of the slopes the disk is full in three days. By their interval the free space may also grow."""
+def test_a_full_disk_is_not_in_sight_if_the_decline_is_within_the_noise() -> None:
+    """By the median of the slopes, the disk is full in three days. By their interval, the free space may also grow."""
     rng = random.Random(5)
     (found,) = forecasts(points(lambda _: (30 + rng.gauss(0, 6)) * GIB, hours=12))
     assert found.bytes_per_day is not None
@@ -188,7 +186,7 @@ def test_what_is_within_the_noise_is_not_in_sight() -> None:
     assert found.full_ms is None
 
 
-def test_too_little_history_and_a_full_disk() -> None:
+def test_forecasts_for_too_little_history_and_for_a_full_disk() -> None:
     (few,) = forecasts(points(lambda hour: (100 - 10 * hour) * GIB, hours=5))
     assert few.full_ms is None
     assert few.said == "not known: 6 hours of history are needed, there are 5"
@@ -197,7 +195,7 @@ def test_too_little_history_and_a_full_disk() -> None:
 
 
 def test_the_interval_of_the_slope_is_as_wide_as_it_should_be() -> None:
-    """In 100 draws of noise, the interval contains the true slope in about 95."""
+    """In about 95 of 100 draws of noise, the interval contains the true slope."""
     rng = random.Random(11)
     inside = 0
     for _ in range(100):
@@ -210,7 +208,7 @@ def test_the_interval_of_the_slope_is_as_wide_as_it_should_be() -> None:
 
 
 def steady(rows: Mapping[str, list[PartitionInterval]], **free: Callable[[int], int]) -> list[NodeInterval]:
-    """Four days with the same load, one interval an hour."""
+    """Four days with the same load in each hour."""
     return [
         NodeInterval(
             node,
@@ -227,12 +225,12 @@ def steady(rows: Mapping[str, list[PartitionInterval]], **free: Callable[[int], 
     ]
 
 
-def test_an_even_cluster_is_left_alone() -> None:
+def test_nothing_is_proposed_for_an_even_cluster() -> None:
     load = {node: [row(number + 1, 5000)] for number, node in enumerate(NODES)}
     assert proposed(steady(load), table({1: "athens", 2: "byzantium", 3: "cyrene"})) == Proposals()
 
 
-def test_what_is_hot_is_split_when_no_move_could_even_it_out() -> None:
+def test_a_hot_partition_is_split_if_no_move_could_even_the_load() -> None:
     load = {"athens": [row(1, 8000)], "byzantium": [row(2, 500)], "cyrene": [row(3, 500)]}
     leaders = {1: "athens", 2: "byzantium", 3: "cyrene"}
     found = proposed(steady(load), table(leaders))
@@ -244,13 +242,13 @@ def test_what_is_hot_is_split_when_no_move_could_even_it_out() -> None:
     assert "flights/1 can't be split" in hashed.notes[0]
 
 
-def test_what_is_large_beside_its_neighbours_is_split() -> None:
+def test_a_partition_that_is_large_beside_its_neighbours_is_split() -> None:
     load = {"athens": [row(1, 1, 8 * GIB)], "byzantium": [row(2, 1, GIB)], "cyrene": [row(3, 1, GIB)]}
     found = proposed(steady(load), table({1: "athens", 2: "byzantium", 3: "cyrene"}))
     assert [(split.partition, split.parts) for split in found.splits] == [("authors/1", 8)]
 
 
-def test_load_is_evened_out_by_other_leaders_first_which_moves_no_data() -> None:
+def test_load_is_first_evened_by_other_leaders_without_moving_data() -> None:
     load = {"athens": [row(id_, 1000) for id_ in range(1, 7)]}
     found = proposed(steady(load), table(dict.fromkeys(range(1, 7), "athens")))
     assert len(found.moves) == 4
@@ -259,7 +257,7 @@ def test_load_is_evened_out_by_other_leaders_first_which_moves_no_data() -> None
     assert "no data moves" in found.moves[0].reason
 
 
-def test_without_other_replicas_load_is_evened_out_by_moving_data_but_not_into_a_full_node() -> None:
+def test_without_other_replicas_load_is_evened_by_moving_data_to_nodes_with_room() -> None:
     load = {"athens": [row(id_, 1000) for id_ in range(1, 7)]}
     rows = table(dict.fromkeys(range(1, 7), "athens"), replicas=1)
     found = proposed(steady(load), rows)
@@ -269,7 +267,7 @@ def test_without_other_replicas_load_is_evened_out_by_moving_data_but_not_into_a
     assert {move.target_replicas[0] for move in full.moves} == {"byzantium"}
 
 
-def test_no_two_replicas_come_into_one_zone_that_were_not() -> None:
+def test_no_proposed_move_brings_two_replicas_into_one_zone() -> None:
     zones = {"athens": "a", "byzantium": "b", "cyrene": "b"}
     load = {"athens": [row(id_, 1000) for id_ in range(1, 7)]}
     rows = table(dict.fromkeys(range(1, 7), "athens"), replicas=2, zones=zones)
@@ -279,7 +277,7 @@ def test_no_two_replicas_come_into_one_zone_that_were_not() -> None:
         assert {zones[node] for node in move.target_replicas} == {"a", "b"}
 
 
-def test_a_node_that_fills_up_gives_some_to_those_with_room() -> None:
+def test_a_node_that_fills_up_gives_partitions_to_nodes_with_room() -> None:
     load = {"athens": [row(id_, 1, GIB) for id_ in range(1, 21)]}
     rows = table(dict.fromkeys(range(1, 21), "athens"), replicas=1)
     found = proposed(steady(load, athens=lambda hour: round((40 - hour / 4) * GIB)), rows)
@@ -291,7 +289,7 @@ def test_a_node_that_fills_up_gives_some_to_those_with_room() -> None:
     assert [note for note in proposed(nowhere, rows).notes if "add a node" in note]
 
 
-def test_what_an_operation_changes_is_left_alone() -> None:
+def test_nothing_is_proposed_for_partitions_that_an_operation_changes() -> None:
     load = {"athens": [row(1, 8000)], "byzantium": [row(2, 500)]}
     rows = table({1: "athens", 2: "byzantium"})
     for partition in rows.partitions:
@@ -303,7 +301,7 @@ def test_what_an_operation_changes_is_left_alone() -> None:
 # The page
 
 
-def test_the_page_needs_nothing_else_and_escapes_what_it_shows() -> None:
+def test_the_page_needs_no_other_files_and_escapes_names() -> None:
     load = {"athens": [row(1, 8000)], "byzantium": [row(2, 500)], "cyrene": [row(3, 500)]}
     intervals = steady(load, cyrene=lambda hour: round((40 - hour / 4) * GIB))
     rows = table({1: "athens", 2: "byzantium", 3: "cyrene"})
@@ -333,7 +331,7 @@ def test_the_page_needs_nothing_else_and_escapes_what_it_shows() -> None:
     assert "prefers-color-scheme: dark" in page
 
 
-def test_axes_have_short_numbers_and_a_single_point_is_seen() -> None:
+def test_axes_have_round_numbers_and_single_points_are_drawn() -> None:
     def numbers(*values: float, show: Callable[[float], str] = html.number_text) -> list[str]:
         figure = html.plot("size", [html.Line("a", [(START + n * MINUTE, v) for n, v in enumerate(values)])], show)
         return re.findall(r'text-anchor="end">([^<:]+)</text>', figure)

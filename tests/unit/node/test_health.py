@@ -1,4 +1,4 @@
-"""The gauges that a node derives from its copy of the table."""
+"""A node's health, and the gauges that it derives from its copy of the table."""
 
 import asyncio
 from types import SimpleNamespace
@@ -27,7 +27,7 @@ def partition(id_: int, isr: str, leader: str = "a", **more: Any) -> Partition:
 
 
 def health(state: State) -> Health:
-    """The health of node a."""
+    """The health of the node a."""
     raft = SimpleNamespace(basic_status=lambda: SimpleNamespace(id=1, term=1, commit=2))
     driver = SimpleNamespace(raw=raft, applied_index=2, conf_state=ConfState())
     coordinator = SimpleNamespace(state=state, active=None, driver=driver, leader=lambda: None)
@@ -45,12 +45,12 @@ def health(state: State) -> Health:
     return Health(*cast(Any, parts))
 
 
-def test_the_disk() -> None:
+def test_the_gauges_of_the_disk() -> None:
     now = health(State()).snapshot()
     assert (now.disk_total_bytes, now.disk_free_bytes, now.is_disk_low, now.unsynced_seconds) == (1000, 40, True, 0.25)
 
 
-def test_a_clearance_that_ends_while_it_is_asked_for_is_held_or_has_lapsed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clearance_that_ends_during_the_answer_is_either_held_or_lapsed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("minkad.node.health.boottime", lambda: NOW)
     described = health(State())
     described._member.clearance.grant(0.0, (NOW + LATER) / 2)
@@ -63,7 +63,7 @@ def test_a_clearance_that_ends_while_it_is_asked_for_is_held_or_has_lapsed(monke
     assert described.describe().clearance_lapsed_ms == 1, "else it would seem to be held up to now"
 
 
-async def test_what_is_not_in_sync_and_how_often_leaders_were_elected() -> None:
+async def test_the_gauges_of_replicas_out_of_sync_and_of_elections() -> None:
     state = State()
     state.keyspaces[1] = Keyspace(id=1, name="flights", replicas=3, min_insync=2)
     state.nodes["a"] = Node(id="a", state=NodeState.NODE_STATE_LIVE)
@@ -102,7 +102,7 @@ async def test_the_counters_of_elections_do_not_fall_when_a_partition_goes() -> 
 
 
 async def test_the_table_is_known_once_the_nodes_own_row_has_come() -> None:
-    """A registration is answered before Raft has brought the decisions made while the node was down."""
+    """The answer to a registration may come before Raft has brought the decisions made while the node was down."""
     state = State()
     own = health(state)
     own._member.node.incarnation = "this process"

@@ -1,4 +1,4 @@
-"""The end of a node."""
+"""Failures while a node ends."""
 
 import asyncio
 from types import SimpleNamespace
@@ -9,7 +9,7 @@ from minkad.node.parts import Parts
 from minkad.node.serving import Serving
 
 
-async def test_a_failure_while_the_node_ends_raises_no_other() -> None:
+async def test_a_disk_failure_while_the_node_ends_raises_no_other_error() -> None:
     log_db = SimpleNamespace(error=None, on_failure=None)
     parts = cast("Parts", SimpleNamespace(log_db=log_db, config=None))
     serving = Serving(parts, cast("Any", None), None)

@@ -1,4 +1,4 @@
-"""Unix time that never goes back, and that most nodes agree on."""
+"""Unix time that never goes back, and that is corrected towards the time of most nodes."""
 
 from minka.cluster.clocks import of_most
 from minkad.process.clock import ClusterClock, SteadyClock
@@ -8,7 +8,7 @@ _HOUR_NS = 3_600_000 * _MS
 
 
 class Machine:
-    """The clocks of a machine in nanoseconds; the test sets and moves them."""
+    """The clocks of a machine in nanoseconds. A test sets and moves them."""
 
     def __init__(self) -> None:
         self.wall = 50 * _HOUR_NS
@@ -16,27 +16,27 @@ class Machine:
         self.clock: SteadyClock | ClusterClock = SteadyClock(lambda: self.wall, lambda: self.boot)
 
     def go_on(self, nanoseconds: int) -> int:
-        """Let time pass. Returns the milliseconds that have passed by the steady clock."""
+        """Let time pass; returns the milliseconds by which the clock under test has advanced."""
         before = self.clock.ms()
         self.wall += nanoseconds
         self.boot += nanoseconds
         return self.clock.ms() - before
 
 
-def test_it_is_the_machine_s_clock() -> None:
+def test_the_clock_shows_the_machines_time() -> None:
     machine = Machine()
     assert machine.go_on(500 * _MS) == 500
     assert machine.clock.ms() == machine.wall // _MS
 
 
-def test_a_clock_that_is_set_forward_is_followed() -> None:
+def test_the_clock_jumps_when_the_machines_clock_is_set_forward() -> None:
     machine = Machine()
     machine.wall += _HOUR_NS
     assert machine.clock.ms() == machine.wall // _MS
     assert machine.go_on(500 * _MS) == 500
 
 
-def test_a_clock_that_is_set_back_makes_time_slower_until_it_has_caught_up() -> None:
+def test_the_clock_is_slow_for_a_while_when_the_machines_clock_is_set_back() -> None:
     machine = Machine()
     before = machine.clock.ms()
     machine.wall -= _HOUR_NS
@@ -49,7 +49,7 @@ def test_a_clock_that_is_set_back_makes_time_slower_until_it_has_caught_up() -> 
 
 
 class Member(Machine):
-    """A machine whose node is told how far its clock is ahead of the others'."""
+    """A machine in a cluster; heartbeats tell its node by how much its clock is ahead of the other nodes'."""
 
     def __init__(self, ahead_ns: int = 0) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Member(Machine):
         self.cluster.told(ahead // _MS, sent)
 
     def error(self) -> int:
-        """The difference of its time from the right one, in milliseconds."""
+        """The milliseconds by which its time differs from the right time."""
         return self.clock.ms() - self.right // _MS
 
 
@@ -90,7 +90,7 @@ def test_a_clock_that_is_less_than_a_second_off_is_followed() -> None:
     assert machine.error() == 900
 
 
-def test_a_jump_ahead_counts_only_once_it_is_confirmed() -> None:
+def test_a_jump_ahead_of_the_machines_clock_counts_only_once_confirmed() -> None:
     machine = Member()
     machine.heartbeat()
     machine.wall += _HOUR_NS
@@ -109,7 +109,7 @@ def test_a_jump_ahead_counts_only_once_it_is_confirmed() -> None:
     assert machine.error() == 0, "all clocks have been set"
 
 
-def test_an_answer_to_what_was_sent_before_the_jump_confirms_nothing() -> None:
+def test_an_answer_to_a_heartbeat_from_before_the_jump_confirms_nothing() -> None:
     machine = Member()
     machine.heartbeat()
     sent = machine.cluster.read()
@@ -118,7 +118,7 @@ def test_an_answer_to_what_was_sent_before_the_jump_confirms_nothing() -> None:
     assert machine.error() == 0
 
 
-def test_a_clock_is_believed_where_nobody_knows_better() -> None:
+def test_a_jump_counts_after_a_while_if_the_controller_does_not_know_better() -> None:
     machine = Member()
     machine.heartbeat()
     machine.wall += _HOUR_NS
@@ -129,7 +129,7 @@ def test_a_clock_is_believed_where_nobody_knows_better() -> None:
     assert machine.error() == _HOUR_NS // _MS
 
 
-def test_a_jump_ahead_needs_answers_that_agree() -> None:
+def test_a_correction_ahead_needs_two_answers_that_agree() -> None:
     machine = Member()
     for ahead in (-_HOUR_NS, -2 * _HOUR_NS, -_HOUR_NS):
         machine.cluster.told(ahead // _MS, machine.cluster.read())
@@ -143,7 +143,7 @@ def test_a_jump_ahead_needs_answers_that_agree() -> None:
     assert machine.error() == 0
 
 
-def test_a_clock_that_is_set_right_while_nobody_knows_is_not_corrected_any_longer() -> None:
+def test_a_clock_set_right_without_the_controllers_knowledge_is_no_longer_corrected() -> None:
     for ahead in (_HOUR_NS, -_HOUR_NS):
         machine = Member(ahead)
         for _ in range(2):
@@ -158,7 +158,7 @@ def test_a_clock_that_is_set_right_while_nobody_knows_is_not_corrected_any_longe
         assert machine.error() == 0
 
 
-def test_time_is_checked_once_it_was_compared_or_nobody_can_say() -> None:
+def test_the_time_is_checked_once_it_was_compared_or_can_not_be() -> None:
     machine = Member(-_HOUR_NS)
     machine.go_on(60_000 * _MS)
     assert not machine.cluster.is_checked(), "nobody was asked"
@@ -175,7 +175,7 @@ def test_time_is_checked_once_it_was_compared_or_nobody_can_say() -> None:
     assert machine.cluster.is_checked()
 
 
-def test_whose_clocks_are_right() -> None:
+def test_the_right_clock_is_that_of_most_nodes() -> None:
     assert of_most([0, 5, 3_600_000], 3) == 5
     assert of_most([3_600_000, 3_600_400, 0], 3) == 3_600_000
     assert of_most([0, 3_600_000], 2) is None, "of two, nobody can say"
@@ -183,7 +183,7 @@ def test_whose_clocks_are_right() -> None:
     assert of_most([0, 0, 60_000, 60_000], 4) is None
 
 
-def test_most_of_the_nodes_that_are_up_count_not_of_those_that_were_heard_first() -> None:
+def test_the_majority_is_of_all_live_nodes_not_of_those_heard_so_far() -> None:
     assert of_most([3_600_000, 3_600_400, 0], 5) is None
     assert of_most([3_600_000, 3_600_400, 0, 0, 0], 5) == 0
     assert of_most([0, 0, 0], 5) == 0

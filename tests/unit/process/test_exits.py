@@ -1,4 +1,4 @@
-"""The statuses with which the process ends."""
+"""The exit statuses of minkad."""
 
 import pytest
 
@@ -15,7 +15,7 @@ from minkad.process.exits import FAILED, MISTAKE, REFUSED, status_of
         (Code.DATA_DIRECTORY_ROLLED_BACK, REFUSED),
         (Code.QUORUM_ROLLED_BACK, REFUSED),
         (Code.UNKNOWN_FORMAT, REFUSED),
-        # The causes of these may pass: the other process ends, the disk has room again, the network is back.
+        # The causes of these may end: the other process stops, the disk has room again, the network is back.
         (Code.NODE_ID_TAKEN, FAILED),
         (Code.ADDRESS_IN_USE, FAILED),
         (Code.DATA_DIRECTORY_IN_USE, FAILED),
@@ -24,5 +24,5 @@ from minkad.process.exits import FAILED, MISTAKE, REFUSED, status_of
         (Code.INVALID_CONFIG, MISTAKE),
     ],
 )
-def test_only_what_does_not_pass_is_refused_for_good(code: Code, status: int) -> None:
+def test_only_lasting_causes_have_the_status_refused(code: Code, status: int) -> None:
     assert status_of(MinkaError(code, "why")) == status

@@ -1,6 +1,4 @@
-"""Failpoints do nothing without the variable, and exactly what the file says with it. Each case is a process of its
-own.
-"""
+"""Failpoints do nothing unless the variable is set; then they do what the file says. Each case runs in a process."""
 
 import os
 import signal
@@ -30,7 +28,7 @@ except Exception as error:
 
 
 def run(file: Path | None, lines: str = "") -> subprocess.CompletedProcess[str]:
-    """The script in a process of its own, with these lines in the file."""
+    """Run the script in a process, with these lines in the file of failpoints."""
     env = {key: value for key, value in os.environ.items() if key != "MINKA_FAILPOINTS_FILE"}
     if file is not None:
         file.write_text(lines)
@@ -38,7 +36,7 @@ def run(file: Path | None, lines: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", SCRIPT], env=env, capture_output=True, text=True, check=False)
 
 
-def test_nothing_is_left_without_the_variable() -> None:
+def test_without_the_variable_a_failpoint_costs_nothing() -> None:
     """The decorator returns the function itself."""
     assert run(None).stdout.splitlines() == ["same ['test.step']", "plain", "async"]
 
@@ -56,8 +54,9 @@ def test_nothing_is_left_without_the_variable() -> None:
         ("test.step.before=pause:not-there", ["plain", "async"], 0),
     ],
 )
-def test_actions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str, output: list[str], status: int) -> None:
-    """Each action at each place."""
+def test_the_actions_of_failpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str, output: list[str], status: int
+) -> None:
     monkeypatch.chdir(tmp_path)
     done = run(tmp_path / "failpoints", lines)
     assert (done.stdout.splitlines(), done.returncode) == (["wrapped ['test.step']", *output], status), done.stderr

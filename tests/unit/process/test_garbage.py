@@ -1,4 +1,4 @@
-"""Python's garbage collection: objects that were set aside are looked at again once memory has grown."""
+"""Python's garbage collection: objects that were set aside are collected after all once memory has grown."""
 
 import asyncio
 import gc
@@ -12,7 +12,7 @@ from minkad.process import garbage
 
 
 class Cycle:
-    """An object that only a collection frees."""
+    """An object in a reference cycle, which only a collection frees."""
 
     def __init__(self) -> None:
         self.itself = self
@@ -24,7 +24,7 @@ async def _until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_what_was_set_aside_is_looked_at_again_once_memory_has_grown(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_objects_set_aside_are_collected_once_memory_has_grown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(garbage, "_POLL_S", 0.001)
     monkeypatch.setattr(garbage, "_LOOK_S", 0.001)
     blocks, looks, is_flooded = [1000], [0], False
@@ -38,7 +38,7 @@ async def test_what_was_set_aside_is_looked_at_again_once_memory_has_grown(monke
     gone = weakref.ref(cycle)
     collector = asyncio.create_task(garbage.collect(lambda: is_flooded))
     try:
-        await _until(lambda: looks[0] > 0)  # it was set aside
+        await _until(lambda: looks[0] > 0)  # now the cycle is set aside
         del cycle
         seen = looks[0]
         blocks[0] = 1250

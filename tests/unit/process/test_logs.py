@@ -1,4 +1,4 @@
-"""Log lines: for people, for machines, for the journal."""
+"""Log lines in their forms: for people, as JSON for machines, and for the journal of systemd."""
 
 import io
 import json
@@ -28,7 +28,7 @@ def _logging_as_before() -> Iterator[None]:
     root.setLevel(level)
 
 
-def test_json_lines_are_one_object_each_with_flat_specifics() -> None:
+def test_each_json_line_is_one_object_with_its_extra_fields() -> None:
     out = io.StringIO()
     logs.setup("info", "json", "athens", stream=out)
     log.info("became %s", "active controller", extra={"term": 7, "ratio": 0.5, "path": Path("/d"), "bad": float("nan")})
@@ -47,7 +47,7 @@ def test_json_lines_are_one_object_each_with_flat_specifics() -> None:
     }
 
 
-def test_a_list_is_a_list_for_machines_and_a_line_for_people() -> None:
+def test_a_list_is_json_for_machines_and_one_line_for_people() -> None:
     extra = {"changed": ["log.level: info → debug", "migrations.per_node: 1 → 3"], "ids": (1, 2), "none": []}
     out = io.StringIO()
     logs.setup("info", "json", "athens", stream=out)
@@ -60,7 +60,7 @@ def test_a_list_is_a_list_for_machines_and_a_line_for_people() -> None:
     assert 'changed="log.level: info → debug, migrations.per_node: 1 → 3" ids="1, 2" none=""' in out.getvalue()
 
 
-def test_specifics_never_replace_a_field() -> None:
+def test_extra_fields_never_replace_standard_ones() -> None:
     out = io.StringIO()
     logs.setup("info", "json", "athens", stream=out)
     log.info("failed", extra={"node": "byzantium", "level": 3})
@@ -90,7 +90,7 @@ def test_human_lines() -> None:
     )
 
 
-def test_a_message_can_not_forge_a_line_or_steer_the_terminal() -> None:
+def test_control_characters_in_a_message_are_escaped() -> None:
     out = io.StringIO()
     logs.setup("info", "human", "athens", stream=out)
     log.info("key \x1b[31m\nINFO athens all is well", extra={"value": "a\nb\x1b"})
@@ -99,7 +99,7 @@ def test_a_message_can_not_forge_a_line_or_steer_the_terminal() -> None:
 
 
 @pytest.mark.parametrize("format_", logs.FORMATS)
-def test_endless_text_is_cut(format_: str) -> None:
+def test_a_very_long_message_is_cut(format_: str) -> None:
     out = io.StringIO()
     logs.setup("info", format_, "athens", stream=out)
     log.info("m" * 100_000, extra={"value": "v" * 100_000})
@@ -137,7 +137,7 @@ def test_another_stream_is_not_the_journal(tmp_path: Path, monkeypatch: pytest.M
     assert re.match(r"\d\d:", (tmp_path / "file").read_text())
 
 
-def test_setup_again_replaces_level_and_format() -> None:
+def test_a_second_setup_replaces_level_and_format() -> None:
     out = io.StringIO()
     logs.setup("info", "human", "athens", stream=out)
     logs.setup("error", "json", "athens", stream=out)
@@ -147,7 +147,7 @@ def test_setup_again_replaces_level_and_format() -> None:
     assert json.loads(line)["msg"] == "still"
 
 
-def test_libraries_are_quiet_and_warnings_are_logged() -> None:
+def test_libraries_log_only_warnings_and_python_warnings_are_logged() -> None:
     out = io.StringIO()
     logs.setup("debug", "json", "athens", stream=out)
     logging.getLogger("aiohttp.access").info("GET /livez")
@@ -159,7 +159,7 @@ def test_libraries_are_quiet_and_warnings_are_logged() -> None:
 
 
 @pytest.mark.parametrize("code", Code)
-def test_the_last_words_of_a_node_do_not_send_their_reader_to_its_log(
+def test_the_remedy_of_a_failed_start_does_not_refer_to_the_nodes_log(
     code: Code, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert complain(MinkaError(code, "because it is so"), 1) == 1

@@ -1,4 +1,4 @@
-"""A long turn of the event loop, and the log's report of it."""
+"""The log's report about a long turn of the event loop."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ def _busy() -> None:
 
 
 def _sorting() -> None:
-    """One call into C, which keeps the GIL."""
+    """Make one long call into C, which keeps the GIL."""
     sorted(_DATA)
 
 
@@ -30,9 +30,11 @@ def _innocent() -> None:
     sum(range(1000))
 
 
-@pytest.mark.timeout(method="thread")  # the other method is a timer's signal, too
+@pytest.mark.timeout(method="thread")  # the other method also uses a timer's signal
 @pytest.mark.parametrize("long", [_busy, _sorting])
-async def test_what_ran_in_a_long_turn_is_logged(long: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_log_names_the_function_that_ran_in_a_long_turn(
+    long: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(loop_lag, "_PACKAGES", (__file__,))
     told: asyncio.Queue[logging.LogRecord] = asyncio.Queue()
     monkeypatch.setattr(loop_lag.log, "handle", told.put_nowait)

@@ -1,4 +1,4 @@
-"""The requests that get memory when there is little, and the requests that lose theirs."""
+"""The division of limited memory among requests: who gets some, who waits, and who loses it."""
 
 import asyncio
 from typing import Any
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(20)
 
 
 class Clock:
-    """A clock that a test sets."""
+    """A clock that a test moves."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -25,7 +25,7 @@ class Clock:
 
 
 async def turns() -> None:
-    """Give the loop turns until nothing can continue."""
+    """Give other tasks turns until none of them can go on."""
     for _ in range(10):
         await asyncio.sleep(0)
 
@@ -45,14 +45,14 @@ async def test_many_greedy_shares_leave_room_for_one_that_has_nothing() -> None:
     assert not greedy[0].has_room(4 * MIB)
 
 
-async def test_what_is_larger_than_all_goes_alone() -> None:
+async def test_a_request_larger_than_the_memory_is_served_alone() -> None:
     pool = Memory(64 * MIB, Clock())
     assert pool.share().has_room(100 * MIB)
     pool.share().take(40 * MIB)
     assert not pool.share().has_room(100 * MIB)
 
 
-async def test_who_waits_gets_it_when_bytes_leave_and_who_has_held_least_comes_first() -> None:
+async def test_freed_memory_goes_to_the_waiting_share_that_has_held_least() -> None:
     clock = Clock()
     pool = Memory(64 * MIB, clock)
     full, slow, quick = pool.share(), pool.share(), pool.share()
@@ -72,7 +72,7 @@ async def test_who_waits_gets_it_when_bytes_leave_and_who_has_held_least_comes_f
     assert await waiting[0]
 
 
-async def test_who_comes_later_does_not_get_ahead_of_who_waits() -> None:
+async def test_a_later_request_does_not_overtake_waiting_ones() -> None:
     pool = Memory(64 * MIB, Clock())
     full, first, second = pool.share(), pool.share(), pool.share()
     full.take(50 * MIB)
@@ -85,7 +85,7 @@ async def test_who_comes_later_does_not_get_ahead_of_who_waits() -> None:
     assert await waiting
 
 
-async def test_a_wait_ends_in_time_and_takes_nothing() -> None:
+async def test_a_wait_that_times_out_takes_no_memory() -> None:
     pool = Memory(64 * MIB, Clock())
     full, late = pool.share(), pool.share()
     full.take(63 * MIB)
@@ -100,7 +100,7 @@ async def test_a_wait_ends_in_time_and_takes_nothing() -> None:
     assert pool.used == used - 63 * MIB
 
 
-async def test_streams_that_take_nothing_end_when_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stalled_streams_are_ended_when_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_RELIEF_S", 0.001)
     clock = Clock()
     pool = Memory(64 * MIB, clock)
@@ -127,7 +127,7 @@ async def test_streams_that_take_nothing_end_when_others_wait(monkeypatch: pytes
     assert pool.ended == len(ended)
 
 
-async def test_there_is_a_limit_to_how_many_are_open() -> None:
+async def test_the_number_of_open_shares_is_limited() -> None:
     pool = Memory(64 * MIB, Clock())
 
     def open_many() -> None:
@@ -140,7 +140,7 @@ async def test_there_is_a_limit_to_how_many_are_open() -> None:
     assert pool.used <= 17 * MIB
 
 
-async def test_memory_comes_back_after_much_of_it_was_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_memory_is_returned_to_the_system_after_much_was_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_RELIEF_S", 0.001)
     trimmed = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -151,13 +151,13 @@ async def test_memory_comes_back_after_much_of_it_was_given_back(monkeypatch: py
     pool = Memory(64 * MIB, Clock(), trim)
     share = pool.share()
     share.take(8 * MIB)
-    await asyncio.sleep(0.01)  # several looks
+    await asyncio.sleep(0.01)  # several rounds of the relief task
     assert not trimmed.is_set()
     share.give(8 * MIB)
     await trimmed.wait()
 
 
-def test_what_is_closed_counts_no_more() -> None:
+def test_a_closed_share_no_longer_counts() -> None:
     pool = Memory(64 * MIB, Clock())
     share = pool.share()
     share.take(MIB)
@@ -170,7 +170,7 @@ def test_what_is_closed_counts_no_more() -> None:
 @pytest.mark.parametrize(
     "size", [0, 1, kv_frames.PIECE_BYTES, kv_frames.PIECE_BYTES + 1, 5 * kv_frames.PIECE_BYTES, 10**6]
 )
-def test_a_frame_goes_in_pieces_and_comes_whole(size: int) -> None:
+def test_a_large_frame_is_sent_in_pieces_and_arrives_whole(size: int) -> None:
     content = bytes(range(1, 11)) * (size // 10 + 1)
     frame = content[:size]
     messages = list(kv_frames.pieces(frame))
@@ -180,7 +180,7 @@ def test_a_frame_goes_in_pieces_and_comes_whole(size: int) -> None:
     assert found == [frame, frame]
 
 
-def test_no_more_shares_than_there_are_file_descriptors_for() -> None:
+def test_the_number_of_shares_is_at_most_that_of_file_descriptors() -> None:
     memory = Memory(MIB * 1024, lambda: 0.0, most_shares=2)
     assert memory.max_shares == 2
     memory.share()

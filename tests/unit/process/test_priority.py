@@ -1,4 +1,4 @@
-"""The priority of work that may wait."""
+"""The lower priority of threads whose work may wait."""
 
 import os
 import threading
@@ -21,12 +21,12 @@ def niceness_of_a_thread_that_lowers_its_own() -> int:
     return found[0]
 
 
-def test_it_is_lowered() -> None:
+def test_a_thread_can_lower_its_priority() -> None:
     assert niceness_of_a_thread_that_lowers_its_own() == NICENESS
     assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == 0
 
 
-def test_where_that_is_not_allowed_the_work_is_done_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_work_is_done_although_the_priority_can_not_be_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError
 

@@ -32,7 +32,7 @@ def test_ready_carries_a_status_in_the_same_datagram(supervisor: socket.socket) 
     assert supervisor.recv(4096) == b"READY=1\nSTATUS=Serving 3 partitions"
 
 
-def test_a_reload_says_when_it_began(supervisor: socket.socket) -> None:
+def test_the_notification_of_a_reload_has_its_time(supervisor: socket.socket) -> None:
     before = time.monotonic_ns() // 1000
     assert systemd.reloading()
     first, second, _ = supervisor.recv(4096).decode().split("\n")
@@ -49,7 +49,7 @@ def test_stopping_and_status(supervisor: socket.socket) -> None:
     assert supervisor.recv(4096) == b"STATUS=Half way"
 
 
-def test_an_abstract_socket() -> None:
+def test_notifications_go_to_an_abstract_socket() -> None:
     name = f"minka-test-{os.getpid()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.bind(f"\0{name}")
@@ -58,7 +58,7 @@ def test_an_abstract_socket() -> None:
         assert sock.recv(4096) == b"READY=1"
 
 
-def test_a_dead_supervisor_is_logged_and_survived(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_supervisor_is_only_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert not systemd.notify("READY=1", environ={"NOTIFY_SOCKET": str(tmp_path / "gone")})
     assert "could not be notified" in caplog.text
 
@@ -74,11 +74,11 @@ def test_a_dead_supervisor_is_logged_and_survived(tmp_path: Path, caplog: pytest
         ({"WATCHDOG_USEC": "soon"}, None),
     ],
 )
-def test_the_watchdog_is_fed_twice_as_often_as_it_asks(environ: dict[str, str], expected: float | None) -> None:
+def test_the_watchdog_is_fed_twice_in_its_timeout(environ: dict[str, str], expected: float | None) -> None:
     assert systemd.watchdog_interval(environ) == expected
 
 
-async def test_the_watchdog_is_fed_only_while_alive(supervisor: socket.socket) -> None:
+async def test_the_watchdog_is_fed_only_while_the_node_is_alive(supervisor: socket.socket) -> None:
     answers = [True, False, True]
     supervisor.setblocking(False)
     done = asyncio.Event()

@@ -1,4 +1,4 @@
-"""The owner of each task hears of the task's end, and nothing in the daemon starts tasks without an owner."""
+"""The owner of each task hears of its end, and nothing in the daemon starts tasks without an owner."""
 
 import ast
 import asyncio
@@ -17,7 +17,7 @@ STARTS = {"create_task", "ensure_future"}
 
 
 class Ends:
-    """The calls of the loop's exception handler."""
+    """Notes the calls of the loop's exception handler."""
 
     def __init__(self) -> None:
         self.contexts: list[dict[str, Any]] = []
@@ -52,7 +52,7 @@ async def test_an_error_goes_to_the_owner() -> None:
     assert (told, ends.of_node()) == ([error], [])
 
 
-async def test_a_task_that_is_cancelled_has_ended_as_expected() -> None:
+async def test_a_cancelled_task_is_not_an_error() -> None:
     ends = Ends()
     task = tasks.start(asyncio.Event().wait(), "a")
     await turns()
@@ -62,7 +62,7 @@ async def test_a_task_that_is_cancelled_has_ended_as_expected() -> None:
     assert ends.contexts == []
 
 
-async def test_a_task_whose_future_was_cancelled_has_not() -> None:
+async def test_a_task_that_awaits_a_cancelled_future_is_an_error() -> None:
     ends = Ends()
     future = asyncio.get_running_loop().create_future()
 
@@ -77,7 +77,7 @@ async def test_a_task_whose_future_was_cancelled_has_not() -> None:
 
 
 @pytest.mark.parametrize(("error", "ends_node"), [(ValueError("x"), True), (MinkaError(Code.UNREACHABLE, "x"), False)])
-async def test_an_error_that_nobody_takes_ends_the_node(
+async def test_an_error_of_an_awaited_task_that_nobody_awaits_ends_the_node(
     monkeypatch: pytest.MonkeyPatch, error: Exception, ends_node: bool
 ) -> None:
     monkeypatch.setattr(tasks, "TAKEN_WITHIN_S", 0.0)
@@ -89,7 +89,7 @@ async def test_an_error_that_nobody_takes_ends_the_node(
     assert task.exception() is error
 
 
-async def test_an_error_that_is_taken_or_dropped_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_that_is_awaited_or_dropped_does_not_end_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks, "TAKEN_WITHIN_S", 0.0)
     ends = Ends()
     with pytest.raises(ValueError, match="x"):
@@ -104,7 +104,7 @@ async def test_an_error_that_is_taken_or_dropped_ends_nothing(monkeypatch: pytes
 
 
 async def test_a_thread_that_dies_ends_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threading, "excepthook", threading.excepthook)  # restored at the end
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)  # so that monkeypatch restores it at the end
     ends, error = Ends(), ValueError("x")
     tasks.watch_threads(asyncio.get_running_loop())
 
@@ -119,7 +119,7 @@ async def test_a_thread_that_dies_ends_the_node(monkeypatch: pytest.MonkeyPatch)
 
 
 def _groups(tree: ast.AST) -> set[str]:
-    """The names of the task groups, which own the tasks that they start."""
+    """The names of the variables that hold task groups, which own the tasks that they start."""
     items = [item for node in ast.walk(tree) if isinstance(node, ast.AsyncWith) for item in node.items]
     return {
         ast.unparse(i.optional_vars) for i in items if i.optional_vars and "TaskGroup" in ast.unparse(i.context_expr)
@@ -136,8 +136,8 @@ def _started(file: Path) -> Iterator[str]:
             yield f"{file}:{node.lineno}"
 
 
-def test_nothing_else_starts_tasks() -> None:
-    """The linter refuses `asyncio.create_task`. This test finds `create_task` of a loop, too."""
+def test_only_tasks_py_and_task_groups_start_tasks() -> None:
+    """The linter refuses `asyncio.create_task`. This test also finds `create_task` of a loop."""
     files = [file for file in MINKAD.rglob("*.py") if file != MINKAD / "process" / "tasks.py"]
     assert len(files) > 100
     assert [where for file in files for where in _started(file)] == []

@@ -1,4 +1,4 @@
-"""The histogram of the node's metrics."""
+"""The histograms among the node's metrics."""
 
 from bisect import bisect_left
 
@@ -12,7 +12,7 @@ seconds = st.floats(min_value=0, max_value=10)
 
 
 @given(st.lists(st.tuples(seconds, st.integers(1, 1000))))
-def test_a_histogram_counts_each_value_where_it_belongs(values: list[tuple[float, int]]) -> None:
+def test_a_histogram_counts_each_value_below_its_bounds(values: list[tuple[float, int]]) -> None:
     histogram = Histogram(LATENCY_BOUNDS)
     for value, times in values:
         histogram.observe(value, times)
@@ -28,5 +28,5 @@ def test_bounds_must_rise() -> None:
         Histogram((0.1, 0.1))
 
 
-def test_the_goal_of_the_write_pause_is_a_bound() -> None:
+def test_a_histogram_has_a_bound_at_the_goal_for_write_pauses() -> None:
     assert PAUSE_BOUNDS[bisect_left(PAUSE_BOUNDS, 0.02)] == 0.02, "p99 < 20 ms can be read off exactly"

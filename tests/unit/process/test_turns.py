@@ -1,4 +1,4 @@
-"""Pieces of long work take turns, and leave rounds of the loop to short tasks."""
+"""Pieces of long work take turns, and leave rounds of the loop to short tasks in between."""
 
 import asyncio
 from itertools import pairwise
@@ -6,7 +6,7 @@ from itertools import pairwise
 from minkad.process.turns import ROUNDS, turn
 
 
-async def test_one_round_of_several_has_a_piece() -> None:
+async def test_only_one_of_several_rounds_has_a_piece_of_long_work() -> None:
     rounds, pieces = 0, list[tuple[str, int]]()
 
     async def count_rounds() -> None:

@@ -1,4 +1,4 @@
-"""A Raft group in one process: real nodes, storage in memory, messages that a test can hold back or drop."""
+"""A Raft group in one process: real nodes, storage in memory, and messages that a test can hold back or drop."""
 
 from collections.abc import Callable, Iterable
 
@@ -18,11 +18,11 @@ Setting = object
 
 
 class GroupStorage(MemoryStorage):
-    """A storage that makes a snapshot of the applied entries whenever one is asked for."""
+    """A storage that makes a snapshot of the applied entries whenever the core asks for one."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.applied: tuple[int, ConfState] | None = None  # the index, and the configuration there
+        self.applied: tuple[int, ConfState] | None = None  # the last applied index, and the configuration at that index
 
     def snapshot(self) -> Snapshot:
         """The newest snapshot."""
@@ -32,7 +32,7 @@ class GroupStorage(MemoryStorage):
 
 
 def bootstrapped(voters: Iterable[int], learners: Iterable[int] = ()) -> GroupStorage:
-    """A storage that begins with a snapshot at index 1, so that the group knows its members."""
+    """A storage that begins with a snapshot at index 1, which has the group's members."""
     storage = GroupStorage()
     state = ConfState(voters=voters, learners=learners)
     storage.apply_snapshot(Snapshot(metadata=SnapshotMetadata(index=1, term=1, conf_state=state)))
@@ -40,7 +40,7 @@ def bootstrapped(voters: Iterable[int], learners: Iterable[int] = ()) -> GroupSt
 
 
 class Group:
-    """Nodes 1..n; `drop` decides about each message that leaves."""
+    """Nodes 1 to n. `drop` says which of the sent messages are lost."""
 
     def __init__(self, voters: int, learners: Iterable[int] = (), **settings: Setting) -> None:
         self.settings = settings
@@ -68,7 +68,7 @@ class Group:
         return self.nodes[id_]
 
     def isolate(self, *ids: int) -> None:
-        """Drop messages from and to these nodes; without ids, drop none."""
+        """Drop all messages from and to these nodes. Without ids, drop nothing any more."""
         self.drop = lambda m: m.to in ids or m.from_id in ids
 
     def process(self, id_: int) -> Ready | None:
@@ -95,13 +95,13 @@ class Group:
         return ready
 
     def deliver(self, *types: MessageType.ValueType) -> list[Message]:
-        """Hand over the messages under way, or only those of `types`."""
+        """Deliver the messages under way, or only those of `types`; returns them."""
         now = [m for m in self.net if not types or m.type in types]
         self.net = [m for m in self.net if types and m.type not in types]
         for message in now:
             if message.to in self.nodes:
                 try:
-                    # A copy, as over a network.
+                    # The receiver gets a copy, as over a network.
                     self.nodes[message.to].step(Message.FromString(message.SerializeToString()))
                 except PeerNotFound:
                     continue
@@ -116,7 +116,7 @@ class Group:
         raise AssertionError("the group does not settle")
 
     def settle_until_leader(self, id_: int) -> None:
-        """Run only until the node leads: its messages as the leader are not delivered yet."""
+        """Settle only until the node leads: its messages as the leader are not delivered yet."""
         for _ in range(1_000):
             if self.role(id_) is Role.LEADER:
                 return
@@ -134,7 +134,7 @@ class Group:
         return node
 
     def elect_after_timeout(self, id_: int) -> Role:
-        """Let a node's election timeout pass, and for the others the leader's lease; returns the node's role."""
+        """Let the node's election timeout pass, and the leader's lease on the others; returns the node's role."""
         for other in self.nodes:
             self.tick(other, 10 if other != id_ else 15)
         self.settle()
@@ -158,5 +158,5 @@ class Group:
         return self.nodes[id_].basic_status().commit
 
     def data(self, id_: int) -> list[bytes]:
-        """The entries that a node has applied, without the empty ones."""
+        """The data of the entries that a node has applied, without empty entries."""
         return [entry.data for entry in self.applied[id_] if entry.data]

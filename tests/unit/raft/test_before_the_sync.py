@@ -1,4 +1,4 @@
-"""The messages that a leader sends before its own write is durable, and the conclusions that wait for that."""
+"""Messages that a leader sends before its own write is durable, and decisions that wait until it is."""
 
 from minka.v1.raft_pb2 import (
     CONF_CHANGE_ADD_LEARNER_NODE,
@@ -17,7 +17,7 @@ from tests.unit.raft.group import Group
 
 
 def proposed(group: Group) -> tuple[RawNode, Ready, int]:
-    """Node 1 leads, and is writing an entry that was just proposed. Returns the node, its Ready, the entry's index."""
+    """Let node 1 lead and write a new entry; returns the node, its Ready, and the entry's index."""
     leader = group.elect(1)
     leader.propose(b"x")
     return leader, leader.ready(), leader.last_index()
@@ -31,7 +31,7 @@ def persist(group: Group, ready: Ready) -> None:
 
 
 def acknowledge(leader: RawNode, id_: int, index: int) -> None:
-    """Let a follower say that it has everything up to `index`."""
+    """Let a follower acknowledge all entries up to `index`."""
     leader.step(Message(type=MSG_APP_RESP, from_id=id_, to=1, term=1, index=index))
 
 
@@ -43,14 +43,14 @@ def test_a_leaders_entries_leave_at_once() -> None:
     assert ready.messages == []
 
 
-def test_requests_for_votes_wait() -> None:
+def test_requests_for_votes_wait_for_the_sync() -> None:
     node = Group(3, pre_vote=False).nodes[1]
     node.campaign()
     ready = node.ready()
     assert (len(ready.messages_at_once), len(ready.messages)) == (0, 2)
 
 
-def test_acknowledgements_wait() -> None:
+def test_acknowledgements_wait_for_the_sync() -> None:
     group = Group(3)
     group.elect(1).propose(b"x")
     group.process(1)
@@ -59,7 +59,7 @@ def test_acknowledgements_wait() -> None:
     assert (ready.messages_at_once, [m.type for m in ready.messages]) == ([], [MSG_APP_RESP])
 
 
-def test_what_a_leader_has_to_say_waits_until_its_term_is_durable() -> None:
+def test_a_new_leaders_messages_wait_until_its_term_is_durable() -> None:
     node = Group(3, pre_vote=False).nodes[1]
     node.campaign()
     for voter in (2, 3):
@@ -71,7 +71,7 @@ def test_what_a_leader_has_to_say_waits_until_its_term_is_durable() -> None:
     assert (ready.messages_at_once, [m.to for m in ready.messages if m.type == MSG_APP]) == ([], [2, 3])
 
 
-def test_a_leader_is_not_of_the_quorum_before_its_sync() -> None:
+def test_a_leader_does_not_count_for_the_quorum_before_its_sync() -> None:
     group = Group(3)
     leader, ready, index = proposed(group)
     acknowledge(leader, 2, index)
@@ -81,7 +81,7 @@ def test_a_leader_is_not_of_the_quorum_before_its_sync() -> None:
     assert (group.commit(1), leader.match()[1]) == (index, index)
 
 
-def test_a_quorum_may_do_without_the_leader() -> None:
+def test_a_quorum_without_the_leader_commits_an_entry() -> None:
     group = Group(3)
     leader, ready, index = proposed(group)
     acknowledge(leader, 2, index)
@@ -93,7 +93,7 @@ def test_a_quorum_may_do_without_the_leader() -> None:
     assert [entry.data for entry in leader.ready().committed_entries] == [b"x"]
 
 
-def test_who_no_longer_leads_does_not_count_what_it_sent() -> None:
+def test_acknowledgements_to_a_former_leader_do_not_count() -> None:
     group = Group(3)
     leader, ready, index = proposed(group)
     leader.step(Message(type=MSG_HEARTBEAT, from_id=2, to=1, term=2, commit=index - 1))
@@ -104,7 +104,7 @@ def test_who_no_longer_leads_does_not_count_what_it_sent() -> None:
     assert (group.role(1), group.commit(1)) == (Role.FOLLOWER, index - 1)
 
 
-def test_what_is_written_is_not_what_took_its_place_meanwhile() -> None:
+def test_an_entry_that_replaced_one_under_way_is_still_to_be_written() -> None:
     group = Group(3)
     leader, ready, index = proposed(group)
     other = Entry(index=index, term=2, data=b"y")
@@ -117,7 +117,7 @@ def test_what_is_written_is_not_what_took_its_place_meanwhile() -> None:
     assert [(m.type, m.term, m.index) for m in ready.messages if m.to == 2] == [(MSG_APP_RESP, 2, index)]
 
 
-def test_a_crash_before_the_sync_takes_what_the_others_have() -> None:
+def test_after_a_crash_before_its_sync_a_leader_gets_the_entry_from_the_others() -> None:
     group = Group(3)
     leader, ready, index = proposed(group)
     group.net += ready.messages_at_once
@@ -131,7 +131,7 @@ def test_a_crash_before_the_sync_takes_what_the_others_have() -> None:
     assert leader is not node
 
 
-def test_an_entry_of_the_same_index_and_another_term_is_still_to_be_written() -> None:
+def test_an_entry_with_the_same_index_of_another_term_is_still_to_be_written() -> None:
     group = Group(3)
     leader = group.elect(1)
     leader.propose(b"x")
@@ -145,8 +145,8 @@ def test_an_entry_of_the_same_index_and_another_term_is_still_to_be_written() ->
     assert [(entry.term, entry.data) for entry in leader.ready().entries] == [(2, b"y")]
 
 
-def test_what_others_have_committed_is_applied_meanwhile() -> None:
-    """Later entries wait for the next Ready: none of them is on its way to this node's disk."""
+def test_entries_that_others_have_committed_are_applied_during_a_write() -> None:
+    """Entries after those in the write wait for the next Ready: they are not on their way to this node's disk."""
     group = Group(3)
     leader, ready, index = proposed(group)
     leader.propose(b"y")
@@ -165,7 +165,7 @@ def test_what_others_have_committed_is_applied_meanwhile() -> None:
     assert [entry.data for entry in ready.committed_entries] == [b"y"]
 
 
-def test_a_change_of_the_configuration_is_not_applied_meanwhile() -> None:
+def test_a_change_of_the_configuration_is_not_applied_during_a_write() -> None:
     group = Group(3)
     leader = group.elect(1)
     leader.propose(b"x")
@@ -179,7 +179,7 @@ def test_a_change_of_the_configuration_is_not_applied_meanwhile() -> None:
     assert [entry.type == ENTRY_NORMAL for entry in leader.ready().committed_entries] == [False]
 
 
-def test_a_leader_says_nothing_meanwhile_before_its_term_is_durable() -> None:
+def test_a_leader_sends_nothing_during_the_write_of_its_term() -> None:
     group = Group(3, pre_vote=False)
     node = group.nodes[1]
     node.campaign()

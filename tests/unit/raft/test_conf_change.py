@@ -24,17 +24,17 @@ Change = tuple[ConfChangeType.ValueType, int]
 
 
 def change(*changes: Change, transition: ConfChangeTransition.ValueType = CONF_CHANGE_TRANSITION_AUTO) -> ConfChangeV2:
-    """A change of several nodes at once."""
+    """A change of several nodes by one entry."""
     singles = [ConfChangeSingle(type=type_, node_id=id_) for type_, id_ in changes]
     return ConfChangeV2(transition=transition, changes=singles)
 
 
 def voters(node: RawNode) -> str:
-    """The voters in short form."""
+    """The voters in short form, as `(1 2)&&(3)`."""
     return str(node.status().config.voters)
 
 
-def test_add_and_remove_one() -> None:
+def test_a_node_is_added_and_another_one_removed() -> None:
     group = Group(3)
     leader = group.elect(1)
     group.start(4, GroupStorage())
@@ -57,14 +57,14 @@ def test_a_second_change_before_the_first_is_applied_becomes_empty() -> None:
     assert (last.type, last.data) == (ENTRY_NORMAL, b"")
 
 
-def test_a_new_leader_proposes_no_change_before_it_has_applied_what_it_found() -> None:
+def test_a_new_leader_proposes_no_change_before_it_has_applied_its_log() -> None:
     group = Group(3, check_quorum=False)
     group.elect(1).propose(b"x")
     group.process(1)
     group.deliver()
     for id_ in (2, 3):
         group.process(id_)
-    group.net = []  # no node learns that it is committed
+    group.net = []  # so no node learns that the entry is committed
     group.nodes[2].campaign()
     group.settle_until_leader(2)
     group.nodes[2].propose_conf_change(ConfChange(type=CONF_CHANGE_ADD_NODE, node_id=4))
@@ -87,7 +87,7 @@ def test_a_dropped_change_does_not_block_the_next() -> None:
     assert voters(leader) == "(1 2 3 4)"
 
 
-def test_joint_until_it_is_left_explicitly() -> None:
+def test_a_joint_configuration_lasts_until_it_is_left_explicitly() -> None:
     group = Group(3)
     leader = group.elect(1)
     joint = change((CONF_CHANGE_ADD_NODE, 4), transition=CONF_CHANGE_TRANSITION_JOINT_EXPLICIT)
@@ -96,7 +96,7 @@ def test_joint_until_it_is_left_explicitly() -> None:
     assert voters(leader) == "(1 2 3 4)&&(1 2 3)"
     leader.propose_conf_change(change((CONF_CHANGE_ADD_NODE, 5)))
     group.settle()
-    assert voters(leader) == "(1 2 3 4)&&(1 2 3)"  # refused: the joint configuration comes first
+    assert voters(leader) == "(1 2 3 4)&&(1 2 3)"  # the second change was refused
     leader.propose_conf_change(ConfChangeV2())
     group.settle()
     assert voters(leader) == "(1 2 3 4)"
@@ -105,7 +105,7 @@ def test_joint_until_it_is_left_explicitly() -> None:
     assert voters(leader) == "(1 2 3 4)"
 
 
-def test_joint_and_left_by_the_leader() -> None:
+def test_a_joint_configuration_is_left_by_its_leader() -> None:
     group = Group(3)
     leader = group.elect(1)
     for id_ in (4, 5):
@@ -118,12 +118,12 @@ def test_joint_and_left_by_the_leader() -> None:
     assert leader.status().config.learners == frozenset({5})
 
 
-def test_the_next_leader_leaves_the_joint_configuration_too() -> None:
+def test_a_joint_configuration_is_left_by_the_next_leader() -> None:
     group = Group(4)
     leader = group.elect(1)
     leader.propose_conf_change(change((CONF_CHANGE_REMOVE_NODE, 4), transition=CONF_CHANGE_TRANSITION_JOINT_IMPLICIT))
     group.drop = lambda m: m.type == MSG_TIMEOUT_NOW
-    leader.transfer_leader(2)  # meanwhile this leader proposes nothing
+    leader.transfer_leader(2)  # during the transfer this leader proposes nothing
     group.settle()
     assert voters(leader) == voters(group.nodes[2]) == "(1 2 3)&&(1 2 3 4)"
     group.isolate(1)
@@ -131,7 +131,7 @@ def test_the_next_leader_leaves_the_joint_configuration_too() -> None:
     assert voters(group.nodes[2]) == "(1 2 3)"
 
 
-def test_both_majorities_must_agree() -> None:
+def test_in_a_joint_configuration_both_majorities_must_agree() -> None:
     group = Group(3)
     leader = group.elect(1)
     joint = change(
@@ -159,7 +159,7 @@ def test_both_majorities_must_agree() -> None:
         assert group.commit(1) == before + 1
 
 
-def test_a_leader_that_is_removed_steps_down() -> None:
+def test_a_removed_leader_steps_down() -> None:
     group = Group(3)
     leader = group.elect(1)
     leader.propose_conf_change(ConfChange(type=CONF_CHANGE_REMOVE_NODE, node_id=1))
@@ -189,7 +189,7 @@ def test_a_voided_change_changes_nothing() -> None:
     assert list(state.voters) == [1, 2, 3]
 
 
-def test_promotion_of_a_learner() -> None:
+def test_a_learner_is_promoted() -> None:
     group = Group(2, learners=[3])
     leader = group.elect(1)
     leader.propose_conf_change(ConfChange(type=CONF_CHANGE_ADD_NODE, node_id=3))

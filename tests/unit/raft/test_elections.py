@@ -1,4 +1,4 @@
-"""The nodes that may campaign, the candidates that get a vote, and the leaders that step down."""
+"""Elections: which nodes campaign, which candidates get votes, and which leaders step down."""
 
 import pytest
 
@@ -27,7 +27,7 @@ from tests.unit.raft.group import Group, bootstrapped
 
 
 def vote_answer(node: RawNode) -> Message:
-    """The one vote that a node's next Ready sends."""
+    """The only vote in a node's next Ready."""
     ready = node.ready()
     node.advance(ready)
     (message,) = [m for m in ready.messages if m.type in (MSG_VOTE_RESP, MSG_PRE_VOTE_RESP)]
@@ -40,7 +40,7 @@ def vote_request(term: int, candidate: int = 2, index: int = 1, log_term: int = 
 
 
 def tick_while_leader(group: Group) -> None:
-    """Let time pass for node 1 until it steps down, or two election timeouts."""
+    """Let time pass for node 1 until it steps down, for two election timeouts at most."""
     for _ in range(20):
         if group.role(1) is Role.LEADER:
             group.tick(1)
@@ -67,7 +67,7 @@ def test_a_learners_vote_does_not_count() -> None:
 
 
 def test_a_learner_votes_when_it_is_asked() -> None:
-    """The learner may have been made a voter without knowing it."""
+    """The learner may be a voter by now without knowing it."""
     group = Group(2, learners=[3])
     group.nodes[3].step(vote_request(term=1, candidate=1))
     assert not vote_answer(group.nodes[3]).reject
@@ -95,7 +95,7 @@ def test_a_node_with_a_configuration_change_to_apply_does_not_campaign() -> None
     assert group.role(1) is Role.PRE_CANDIDATE
 
 
-def test_a_node_campaigns_although_its_log_has_lost_what_the_core_does_not_know_to_be_applied() -> None:
+def test_a_node_campaigns_although_its_log_is_compacted_beyond_the_known_applied_index() -> None:
     group = Group(3)
     group.elect(2).propose(b"x")
     group.settle()
@@ -113,7 +113,7 @@ def test_a_node_campaigns_although_its_log_has_lost_what_the_core_does_not_know_
     assert group.role(1) is Role.PRE_CANDIDATE
 
 
-def test_one_vote_a_term() -> None:
+def test_a_node_votes_once_in_a_term() -> None:
     node = Group(3).nodes[1]
     node.step(vote_request(term=5, candidate=2))
     assert not vote_answer(node).reject
@@ -162,28 +162,28 @@ def test_without_pre_vote_the_term_rises() -> None:
     assert group.term(1) == 6
 
 
-def test_who_hears_a_leader_ignores_candidates() -> None:
+def test_a_node_that_hears_a_leader_ignores_candidates() -> None:
     group = Group(3)
     group.elect(1)
     for type_ in (MSG_VOTE, MSG_PRE_VOTE):
         group.nodes[2].step(Message(type=type_, from_id=3, to=2, term=9, index=99, log_term=9))
         assert not group.nodes[2].has_ready()
-    group.tick(2, 10)  # the lease is over
+    group.tick(2, 10)  # the leader's lease is over
     group.nodes[2].step(Message(type=MSG_VOTE, from_id=3, to=2, term=9, index=99, log_term=9))
     assert not vote_answer(group.nodes[2]).reject
 
 
 @pytest.mark.parametrize("says", [True, False])
-def test_a_refused_vote_says_what_is_committed(says: bool) -> None:
-    """A node may have a committed change of the voters in its log, and not know that the change is committed. Without
-    this answer, the node would ask the former voters for ever.
+def test_the_refusal_of_a_vote_has_the_commit_index(says: bool) -> None:
+    """A candidate may have a committed change of the voters in its log without knowing that the change is committed.
+    Without this index it would ask the former voters for ever.
     """
     group = Group(3, commit_by_vote=says)
     leader = group.elect(1)
     leader.propose(b"a")
     group.drop = lambda m: m.to == 2 and m.commit > 2  # node 2 gets the entry, but not that it is committed
     group.settle()
-    group.drop = lambda m: m.to in (1, 2)  # b gets to node 3 alone, and isn't committed
+    group.drop = lambda m: m.to in (1, 2)  # b gets only to node 3, and isn't committed
     leader.propose(b"b")
     group.settle()
     assert [group.commit(n) for n in (1, 2, 3)] == [3, 2, 3]
@@ -195,7 +195,7 @@ def test_a_refused_vote_says_what_is_committed(says: bool) -> None:
     assert group.commit(2) == (3 if says else 2)
 
 
-def test_where_the_leader_has_died_the_others_elect_at_once() -> None:
+def test_nodes_that_forget_a_dead_leader_elect_another_at_once() -> None:
     group = Group(3)
     group.elect(1)
     group.isolate(1)
@@ -208,7 +208,7 @@ def test_where_the_leader_has_died_the_others_elect_at_once() -> None:
     assert (group.role(2), group.role(3)) == (Role.LEADER, Role.FOLLOWER)
 
 
-def test_a_leader_that_only_one_takes_for_dead_leads_on() -> None:
+def test_a_leader_that_only_one_node_forgets_leads_on() -> None:
     group = Group(3)
     group.elect(1)
     term = group.term(1)
@@ -222,7 +222,7 @@ def test_a_leader_that_only_one_takes_for_dead_leads_on() -> None:
     assert group.term(3) == term
 
 
-def test_who_forgets_its_leader_has_its_vote_of_the_term_still_given() -> None:
+def test_a_node_that_forgets_its_leader_does_not_vote_again_in_the_term() -> None:
     group = Group(3)
     group.elect(1)
     group.nodes[2].forget_leader(100)
@@ -230,7 +230,7 @@ def test_who_forgets_its_leader_has_its_vote_of_the_term_still_given() -> None:
     assert vote_answer(group.nodes[2]).reject
 
 
-def test_a_leader_without_quorum_steps_down() -> None:
+def test_a_leader_without_a_quorum_steps_down() -> None:
     group = Group(5)
     leader = group.elect(1)
     group.isolate(3, 4, 5)
@@ -241,7 +241,7 @@ def test_a_leader_without_quorum_steps_down() -> None:
         leader.propose(b"x")
 
 
-def test_a_leader_with_quorum_stays() -> None:
+def test_a_leader_with_a_quorum_leads_on() -> None:
     group = Group(5)
     group.elect(1)
     group.isolate(4, 5)
@@ -251,7 +251,7 @@ def test_a_leader_with_quorum_stays() -> None:
     assert group.role(1) is Role.LEADER
 
 
-def test_learners_do_not_make_a_quorum() -> None:
+def test_learners_do_not_count_for_the_quorum() -> None:
     group = Group(3, learners=[4, 5, 6])
     group.elect(1)
     group.isolate(2, 3)
@@ -259,7 +259,7 @@ def test_learners_do_not_make_a_quorum() -> None:
     assert group.role(1) is Role.FOLLOWER
 
 
-def test_a_partitioned_node_does_not_disturb_when_it_comes_back() -> None:
+def test_a_node_that_was_cut_off_does_not_depose_the_leader_when_it_is_back() -> None:
     group = Group(3)
     group.elect(1)
     group.isolate(3)
@@ -272,8 +272,8 @@ def test_a_partitioned_node_does_not_disturb_when_it_comes_back() -> None:
     assert (group.role(1), group.term(1), group.role(3)) == (Role.LEADER, 1, Role.FOLLOWER)
 
 
-def test_a_node_ahead_in_terms_is_not_stuck() -> None:
-    """With check_quorum the others ignore the node's requests. Its answer to the leader frees it."""
+def test_a_node_with_a_higher_term_than_the_others_is_not_stuck() -> None:
+    """With check_quorum the others ignore the node's requests. The node's answer to the leader ends this."""
     group = Group(3, pre_vote=False)
     group.elect(1)
     group.isolate(3)
@@ -290,7 +290,7 @@ def test_a_node_ahead_in_terms_is_not_stuck() -> None:
     assert group.role(2) is Role.LEADER
 
 
-def test_the_election_timeout_is_drawn_from_the_given_random() -> None:
+def test_the_election_timeout_comes_from_the_given_random_numbers() -> None:
     asked: list[int] = []
 
     def draw(n: int) -> int:
@@ -306,7 +306,7 @@ def test_the_election_timeout_is_drawn_from_the_given_random() -> None:
     assert set(asked) == {10}
 
 
-def test_two_leaders_of_one_term_are_noticed() -> None:
+def test_two_leaders_of_one_term_are_a_bug() -> None:
     group = Group(3)
     group.elect(1)
     heartbeat = Message(type=MSG_HEARTBEAT, from_id=3, term=1)
@@ -316,7 +316,7 @@ def test_two_leaders_of_one_term_are_noticed() -> None:
             group.nodes[id_].step(heartbeat)
 
 
-def test_a_proposal_names_the_leader_to_ask() -> None:
+def test_a_refused_proposal_names_the_leader() -> None:
     group = Group(3, disable_proposal_forwarding=True)
     group.elect(1)
     with pytest.raises(ProposalDropped) as dropped:
@@ -324,7 +324,7 @@ def test_a_proposal_names_the_leader_to_ask() -> None:
     assert dropped.value.leader_id == 1
 
 
-def test_a_follower_passes_proposals_on() -> None:
+def test_a_follower_forwards_proposals_to_the_leader() -> None:
     group = Group(3)
     group.elect(1)
     group.nodes[2].propose_batch([b"x", b"y"])
@@ -332,7 +332,7 @@ def test_a_follower_passes_proposals_on() -> None:
     assert group.data(3) == [b"x", b"y"]
 
 
-def test_a_pre_candidate_of_an_older_term_learns_of_the_newer() -> None:
+def test_a_pre_candidate_of_an_older_term_learns_the_newer_one() -> None:
     node = Group(3).nodes[1]
     node.step(Message(type=MSG_HEARTBEAT, from_id=3, to=1, term=7))
     node.step(Message(type=MSG_PRE_VOTE, from_id=2, to=1, term=2, index=9, log_term=1))
@@ -352,7 +352,7 @@ def test_hearing_the_leader_starts_the_timeout_anew() -> None:
     assert group.role(2) is Role.PRE_CANDIDATE
 
 
-def test_a_voters_first_word_stands() -> None:
+def test_only_the_first_vote_of_a_voter_counts() -> None:
     tracker = ProgressTracker(1, 1)
     tracker.switch(TrackerConfig(JointConfig(MajorityConfig({1, 2, 3}), MajorityConfig())), {})
     tracker.record_vote(1, True)

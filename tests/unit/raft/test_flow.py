@@ -1,4 +1,4 @@
-"""Limits on bytes and messages under way: to a node, to the application, and uncommitted."""
+"""Limits on bytes and messages: under way to a node, handed to the application, and uncommitted."""
 
 import pytest
 
@@ -10,11 +10,11 @@ from tests.unit.raft.group import Group
 
 
 def appends(group: Group, to: int) -> list[Message]:
-    """The MSG_APPs with entries under way to a node."""
+    """The MSG_APPs with entries that are under way to a node."""
     return [m for m in group.net if m.type == MSG_APP and m.to == to and m.entries]
 
 
-def test_a_batch_is_one_message_for_each_follower() -> None:
+def test_a_batch_is_sent_as_one_message_to_each_follower() -> None:
     group = Group(3)
     leader = group.elect(1)
     leader.propose_batch([b"%d" % number for number in range(1_000)])
@@ -50,20 +50,20 @@ def test_in_flight_bytes_are_limited() -> None:
     for _ in range(5):
         leader.propose(b"x" * 60)
     group.process(1)
-    assert len(appends(group, 2)) == 2  # the second one exceeds the limit: 60 bytes were under way, so it was not full
+    assert len(appends(group, 2)) == 2  # 60 bytes are less than the limit, so a second message is sent
     assert leader.status().progress[2].inflights.bytes == 120
     group.settle()
     assert len(group.data(2)) == 5
 
 
-def test_one_message_larger_than_the_window_goes_all_the_same() -> None:
+def test_a_message_larger_than_the_window_is_sent_alone() -> None:
     group = Group(3, max_inflight_bytes=10, max_size_per_msg=10)
     group.elect(1).propose(b"x" * 1_000)
     group.settle()
     assert group.data(3) == [b"x" * 1_000]
 
 
-def test_a_full_window_whose_messages_were_lost_recovers() -> None:
+def test_replication_goes_on_after_all_messages_of_a_full_window_were_lost() -> None:
     group = Group(3, max_inflight_msgs=2)
     leader = group.elect(1)
     group.isolate(3)
@@ -94,12 +94,12 @@ def test_messages_are_limited_in_size() -> None:
     group.process(2)
     group.deliver(MSG_HEARTBEAT_RESP)
     group.process(1)
-    assert [len(m.entries) for m in appends(group, 2)] == [2]  # the leader probes
+    assert [len(m.entries) for m in appends(group, 2)] == [2]  # the leader probes, with one message
     group.settle()
     assert len(group.data(2)) == 14
 
 
-def test_what_is_handed_out_to_apply_is_limited() -> None:
+def test_the_size_of_the_entries_to_apply_is_limited() -> None:
     group = Group(1, max_committed_size_per_ready=250)
     leader = group.elect(1)
     leader.propose_batch([b"x" * 100] * 5)
@@ -131,7 +131,7 @@ def test_uncommitted_entries_are_limited() -> None:
     assert group.data(2)[-1] == b"y"
 
 
-def test_a_proposal_over_the_limit_goes_when_nothing_is_uncommitted() -> None:
+def test_a_proposal_over_the_limit_is_accepted_if_nothing_is_uncommitted() -> None:
     group = Group(3, max_uncommitted_entries_size=10)
     leader = group.elect(1)
     leader.propose(b"x" * 1_000)
@@ -168,7 +168,7 @@ def test_an_unreachable_node_is_probed() -> None:
     assert group.data(2) == [b"x", b"y", b"z"]
 
 
-def test_a_late_answer_changes_nothing() -> None:
+def test_a_late_answer_does_not_change_the_progress() -> None:
     group = Group(3)
     leader = group.elect(1)
     leader.propose(b"x")
@@ -179,7 +179,7 @@ def test_a_late_answer_changes_nothing() -> None:
     assert str(leader.status().progress[2]) == str(before)
 
 
-def test_the_window() -> None:
+def test_the_window_of_messages_in_flight() -> None:
     window = Inflights(3, 100)
     window.add(5, 10)
     window.add(7, 80)
@@ -208,25 +208,25 @@ def test_limit_size_keeps_at_least_one_entry() -> None:
 
 
 def progress(state: ProgressState, match: int, following: int) -> Progress:
-    """The leader's knowledge of a node."""
+    """A leader's knowledge of a node in this state."""
     return Progress(next=following, inflights=Inflights(8, NO_LIMIT), match=match, state=state)
 
 
-def test_a_probes_answer_counts_once() -> None:
+def test_the_answer_to_a_probe_counts_once() -> None:
     node = progress(ProgressState.PROBE, 2, 9)
-    assert not node.maybe_decrease(7, 5)  # it was sent nothing after 7
+    assert not node.maybe_decrease(7, 5)  # the node was sent nothing after 7
     assert node.next == 9
     assert node.maybe_decrease(8, 5)
     assert node.next == 6
 
 
-def test_the_commit_index_is_sent_when_it_can_help() -> None:
+def test_the_commit_index_is_sent_if_the_node_can_use_it() -> None:
     node = progress(ProgressState.REPLICATE, 5, 9)
     assert node.can_bump_commit(6)
     node.sent_commit = 8
-    assert not node.can_bump_commit(20)  # it can't commit beyond what it was sent
+    assert not node.can_bump_commit(20)  # the node can't commit more than it was sent
     assert node.maybe_decrease(8, 5)
-    assert node.sent_commit == 5  # it did not take the message with the higher one
+    assert node.sent_commit == 5  # the node did not take the message with the higher index
     assert not node.can_bump_commit(20)
     node.sent_entries(3, 30)
     assert node.can_bump_commit(6)

@@ -1,4 +1,4 @@
-"""Logs that differ, commitment across terms, and the storage in memory."""
+"""Logs that differ, entries of earlier terms, and the storage in memory."""
 
 import pytest
 from hypothesis import given
@@ -18,7 +18,7 @@ def stored(terms: list[int], first: int = 2) -> list[Entry]:
 
 
 def group_with_logs(mine: list[int], theirs: list[int]) -> Group:
-    """Node 1 has entries of terms `mine`, node 2 of `theirs`, node 3 as node 1."""
+    """A group in which nodes 1 and 3 have entries of the terms `mine`, and node 2 of the terms `theirs`."""
     group = Group(3)
     for id_, terms in ((1, mine), (2, theirs), (3, mine)):
         storage = bootstrapped([1, 2, 3])
@@ -29,7 +29,7 @@ def group_with_logs(mine: list[int], theirs: list[int]) -> Group:
 
 
 def terms(storage: MemoryStorage) -> list[int]:
-    """The terms in a log."""
+    """The terms of the entries in a log."""
     return [entry.term for entry in storage.entries(2, storage.last_index() + 1, NO_LIMIT)]
 
 
@@ -39,7 +39,7 @@ TAILS = [st.lists(st.sampled_from(own), max_size=8).map(sorted) for own in ([4, 
 
 @given(COMMON, *TAILS)
 def test_logs_become_equal_with_at_most_one_probe_a_term(common: list[int], one: list[int], other: list[int]) -> None:
-    """Two logs diverge where different leaders wrote different terms."""
+    """Two logs diverge where different leaders wrote entries in different terms."""
     theirs, mine = sorted([[*common, *one], [*common, *other]], key=lambda log: (log[-1:], len(log)))
     group = group_with_logs(mine, theirs)
     group.nodes[1].campaign()
@@ -55,8 +55,8 @@ def test_logs_become_equal_with_at_most_one_probe_a_term(common: list[int], one:
     assert probes <= len({*mine, *theirs}) + 1
 
 
-def test_an_older_terms_entry_commits_only_with_one_of_the_leaders_own() -> None:
-    """Raft, figure 8: a majority has the entry, but it may still be replaced."""
+def test_an_entry_of_an_older_term_commits_only_with_one_of_the_present_term() -> None:
+    """Raft, figure 8: a majority has the entry, but another leader might still replace it."""
     group = Group(3)
     leader = group.elect(1)
     group.drop = lambda m: m.type == MSG_APP
@@ -73,7 +73,7 @@ def test_an_older_terms_entry_commits_only_with_one_of_the_leaders_own() -> None
     assert group.commit(1) == old + 1
 
 
-def test_what_is_committed_is_never_replaced() -> None:
+def test_committed_entries_are_never_replaced() -> None:
     group = Group(3)
     group.elect(1).propose(b"x")
     group.settle()
@@ -83,21 +83,21 @@ def test_what_is_committed_is_never_replaced() -> None:
         log.maybe_append(2, 1, [Entry(term=9, index=3)], 0)
 
 
-def test_a_commit_beyond_the_log_is_noticed() -> None:
+def test_a_commit_index_beyond_the_log_is_a_bug() -> None:
     node = Group(3).nodes[1]
     with pytest.raises(AssertionError, match="was it truncated, damaged or lost"):
         node.step(Message(type=MSG_HEARTBEAT, from_id=2, to=1, term=1, commit=99))
 
 
-def test_a_hard_state_beyond_the_log_is_noticed_at_the_start() -> None:
+def test_a_hard_state_beyond_the_log_is_a_bug_at_the_start() -> None:
     storage = bootstrapped([1])
     storage.set_hard_state(HardState(term=1, commit=7))
     with pytest.raises(AssertionError, match="was the log truncated or lost"):
         Group(1).start(1, storage)
 
 
-def test_a_rewrite_of_entries_under_way_is_not_taken_as_stable() -> None:
-    """While the driver writes entries of an old leader, the new leader replaces them."""
+def test_entries_that_replace_ones_under_way_do_not_count_as_stable() -> None:
+    """While the driver writes entries of an old leader, a new leader replaces them."""
     group = Group(3)
     node, storage = group.nodes[1], group.storages[1]
     node.step(Message(type=MSG_APP, from_id=2, to=1, term=1, index=1, log_term=1, entries=stored([1, 1, 1])))
@@ -113,7 +113,7 @@ def test_a_rewrite_of_entries_under_way_is_not_taken_as_stable() -> None:
     assert not node.has_ready()
 
 
-def test_entries_proposed_while_others_are_written() -> None:
+def test_entries_can_be_proposed_while_others_are_written() -> None:
     group = Group(1)
     leader = group.elect(1)
     leader.propose(b"a")
@@ -126,7 +126,7 @@ def test_entries_proposed_while_others_are_written() -> None:
     assert group.data(1) == [b"a", b"b"]
 
 
-def test_memory_storage() -> None:
+def test_the_storage_in_memory() -> None:
     storage = bootstrapped([1, 2, 3])
     assert (storage.first_index(), storage.last_index(), storage.term(1)) == (2, 1, 1)
     storage.append(stored([1, 1, 2, 2]))
@@ -142,12 +142,12 @@ def test_memory_storage() -> None:
         storage.append(stored([3], first=6))
 
 
-def test_memory_storage_compacts() -> None:
+def test_the_storage_in_memory_compacts() -> None:
     storage = bootstrapped([1, 2, 3])
     storage.append(stored([1, 1, 2, 2]))
     snapshot = storage.create_snapshot(4, ConfState(voters=[1]), b"s")
     assert (snapshot.metadata.term, list(snapshot.metadata.conf_state.voters)) == (2, [1])
-    assert storage.first_index() == 2  # the entries are still there
+    assert storage.first_index() == 2  # a snapshot alone removes no entries
     storage.compact(3)
     assert (storage.first_index(), storage.term(3)) == (4, 1)
     with pytest.raises(Compacted):
@@ -160,12 +160,12 @@ def test_memory_storage_compacts() -> None:
         storage.create_snapshot(4, None, b"")
     with pytest.raises(SnapOutOfDate):
         storage.apply_snapshot(snapshot)
-    storage.append(stored([1, 1, 2, 2]))  # entries that are compacted are skipped
+    storage.append(stored([1, 1, 2, 2]))  # the storage skips entries that are compacted
     assert storage.last_index() == 5
 
 
-def test_a_commit_index_counts_only_up_to_what_matches() -> None:
-    """Entries of a follower beyond the leader's message may be another leader's."""
+def test_a_commit_index_counts_only_up_to_the_last_matching_entry() -> None:
+    """Entries after those in the leader's message may come from another leader."""
     storage = bootstrapped([1, 2, 3])
     storage.append(stored([1, 1, 1, 1]))
     group = Group(3)
@@ -187,7 +187,7 @@ def test_a_read_across_storage_and_memory_has_no_gap() -> None:
     assert [entry.index for entry in log.scan(2, 7, 0)] == [2, 3, 4, 5, 6]
 
 
-def test_other_entries_than_were_written_are_not_taken_as_stable() -> None:
+def test_only_the_entries_that_were_written_become_stable() -> None:
     unstable = Unstable(2)
     unstable.truncate_and_append(stored([1, 1]))
     unstable.accept_in_progress()

@@ -1,4 +1,4 @@
-"""Majorities compared with counting, for every small configuration that Hypothesis makes."""
+"""Majorities compared with a count of members, for small configurations made by Hypothesis."""
 
 from itertools import product
 
@@ -14,12 +14,12 @@ VOTES = st.dictionaries(IDS, st.booleans())
 
 
 def has_majority(config: MajorityConfig, having: set[int]) -> bool:
-    """True if `having` are more than half."""
+    """True if `having` are more than half of the members."""
     return 2 * len(config & having) > len(config)
 
 
 def committed(config: MajorityConfig, acked: dict[int, int]) -> int:
-    """The highest index for which a count finds a majority."""
+    """The highest index that a majority has acknowledged, found by counting."""
     if not config:
         return UNBOUNDED
     return max(index for index in range(21) if has_majority(config, {v for v in config if acked.get(v, 0) >= index}))
@@ -38,7 +38,7 @@ def test_joint_committed_index(incoming: MajorityConfig, outgoing: MajorityConfi
 
 @given(st.frozensets(IDS, max_size=5).map(MajorityConfig), VOTES)
 def test_vote_result(config: MajorityConfig, votes: dict[int, bool]) -> None:
-    """A vote is decided if the missing votes can't change its result."""
+    """A vote is decided once the missing votes can't change the result."""
     missing = [voter for voter in config if voter not in votes]
     outcomes = set()
     for rest in product([False, True], repeat=len(missing)):

@@ -1,4 +1,4 @@
-"""The contract with the driver."""
+"""The contract between the Raft core and its driver."""
 
 import pytest
 
@@ -17,7 +17,7 @@ from minkad.core.raft import Config, LocalMessage, MemoryStorage, PeerNotFound, 
 from tests.unit.raft.group import Group
 
 
-def test_advance_comes_between_two_readys() -> None:
+def test_the_driver_must_call_advance_between_two_readys() -> None:
     group = Group(1)
     node = group.nodes[1]
     node.campaign()
@@ -30,19 +30,19 @@ def test_advance_comes_between_two_readys() -> None:
 
 
 @pytest.mark.parametrize("type_", [MSG_HUP, MSG_BEAT, MSG_UNREACHABLE, MSG_SNAP_STATUS, MSG_CHECK_QUORUM])
-def test_local_messages_do_not_come_from_outside(type_: MessageType.ValueType) -> None:
+def test_local_messages_from_outside_are_refused(type_: MessageType.ValueType) -> None:
     with pytest.raises(LocalMessage):
         Group(3).nodes[1].step(Message(type=type_, from_id=2, to=1))
 
 
-def test_a_strangers_answer_is_refused() -> None:
+def test_an_answer_from_an_unknown_node_is_refused() -> None:
     with pytest.raises(PeerNotFound):
         Group(3).nodes[1].step(Message(type=MSG_APP_RESP, from_id=9, to=1, term=5))
     assert Group(3).nodes[1].basic_status().term == 0
 
 
-def test_nothing_leaves_before_it_is_durable() -> None:
-    """The vote is in the same Ready as the hard state on which it depends, and which must be synced."""
+def test_a_vote_leaves_only_after_the_hard_state_is_durable() -> None:
+    """The vote is in the same Ready as the hard state, which must be synced before the vote is sent."""
     node = Group(3).nodes[1]
     node.step(Message(type=MSG_VOTE, from_id=2, to=1, term=1, index=1, log_term=1))
     ready = node.ready()
@@ -64,7 +64,7 @@ def test_a_commit_alone_needs_no_sync() -> None:
     assert (second.must_sync, [entry.data for entry in second.committed_entries]) == (False, [b"x"])
 
 
-def test_the_leader_does_not_count_itself_before_it_is_durable() -> None:
+def test_a_leader_counts_itself_only_once_its_entry_is_durable() -> None:
     group = Group(1)
     leader = group.elect(1)
     before = group.commit(1)
@@ -76,7 +76,7 @@ def test_the_leader_does_not_count_itself_before_it_is_durable() -> None:
     assert group.commit(1) == before + 1
 
 
-def test_a_restarted_node_goes_on_where_it_was() -> None:
+def test_a_restarted_node_applies_only_entries_after_the_applied_ones() -> None:
     group = Group(3)
     group.elect(1).propose_batch([b"a", b"b"])
     group.settle()
@@ -88,7 +88,7 @@ def test_a_restarted_node_goes_on_where_it_was() -> None:
     assert group.data(2) == [b"b"]
 
 
-def test_the_same_input_gives_the_same_output() -> None:
+def test_the_core_is_deterministic() -> None:
     def run() -> list[str]:
         group = Group(3, random=lambda n: n // 2)
         seen: list[str] = []
@@ -105,7 +105,7 @@ def test_the_same_input_gives_the_same_output() -> None:
     assert run() == run()
 
 
-def test_status() -> None:
+def test_the_status_of_a_node() -> None:
     group = Group(3, learners=[4])
     leader = group.elect(1)
     status = leader.status()
@@ -131,7 +131,7 @@ def test_status() -> None:
         {"max_inflight_bytes": 10, "max_size_per_msg": 11},
     ],
 )
-def test_settings_that_do_not_go_together(wrong: dict[str, int]) -> None:
+def test_contradictory_settings_are_refused(wrong: dict[str, int]) -> None:
     config = Config(id=1, storage=MemoryStorage(), random=lambda _: 0)
     for name, value in wrong.items():
         setattr(config, name, value)
@@ -139,7 +139,7 @@ def test_settings_that_do_not_go_together(wrong: dict[str, int]) -> None:
         RawNode(config)
 
 
-def test_log_lines_go_where_they_are_sent() -> None:
+def test_log_lines_go_to_the_given_logger() -> None:
     lines: list[tuple[str, str]] = []
     group = Group(1, logger=lambda level, text: lines.append((level, text)))
     group.elect(1)

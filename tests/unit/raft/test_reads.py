@@ -1,4 +1,4 @@
-"""Linearizable reads: confirmed by a quorum, or under check_quorum's lease."""
+"""Linearizable reads: confirmed by a quorum, or answered under the leader's lease (with check_quorum)."""
 
 from itertools import chain
 
@@ -67,7 +67,7 @@ def test_an_older_heartbeat_does_not_confirm_a_newer_read() -> None:
     assert [read.context for read in group.reads[1]] == [b"old"]
 
 
-def test_equal_contexts_are_two_reads() -> None:
+def test_two_reads_with_equal_contexts_are_both_answered() -> None:
     group = Group(3)
     leader = group.elect(1)
     leader.read_index(b"same")
@@ -89,7 +89,7 @@ def test_a_new_leader_answers_after_it_has_committed_in_its_term() -> None:
     assert group.reads[2] == [ReadState(group.commit(2), b"r")]
 
 
-def test_a_follower_asks_the_leader() -> None:
+def test_a_follower_forwards_reads_to_the_leader() -> None:
     group = Group(3)
     group.elect(1)
     group.nodes[2].read_index(b"r")
@@ -107,7 +107,7 @@ def test_the_only_voter_answers_at_once() -> None:
 
 
 def test_a_removed_leader_does_not_answer_alone() -> None:
-    """The one voter that is left isn't this leader, and may have elected itself long ago."""
+    """The only voter that is left is another node, which may have elected itself long ago."""
     group = Group(2, step_down_on_removal=False)
     leader = group.elect(1)
     leader.propose_conf_change(ConfChange(type=CONF_CHANGE_REMOVE_NODE, node_id=1))
@@ -126,7 +126,7 @@ def test_without_a_leader_a_read_is_dropped() -> None:
     assert dropped.value.leader_id == 0
 
 
-def test_a_lease_answers_at_once() -> None:
+def test_under_a_lease_a_read_is_answered_at_once() -> None:
     group = Group(3, read_only_option=ReadOnlyOption.LEASE_BASED)
     leader = group.elect(1)
     leader.read_index(b"r")
@@ -134,7 +134,7 @@ def test_a_lease_answers_at_once() -> None:
     assert group.reads[1] == [ReadState(group.commit(1), b"r")]
 
 
-def test_a_lease_is_not_trusted_while_leadership_is_handed_over() -> None:
+def test_a_lease_does_not_count_during_a_transfer_of_leadership() -> None:
     group = Group(3, read_only_option=ReadOnlyOption.LEASE_BASED)
     leader = group.elect(1)
     group.drop = lambda m: m.type == MSG_TIMEOUT_NOW
@@ -159,7 +159,7 @@ def test_a_lease_needs_check_quorum() -> None:
         )
 
 
-def test_waiting_reads_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_waiting_reads_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_only_module, "MAX_WAITING_READS", 3)
     group = Group(3)
     leader = group.elect(1)
@@ -179,7 +179,7 @@ def test_an_answer_to_another_leaders_heartbeat_confirms_nothing() -> None:
     assert reads.advance(JointConfig(MajorityConfig({1, 2, 3}), MajorityConfig())) == []
 
 
-def test_a_lost_leadership_loses_its_reads() -> None:
+def test_reads_are_dropped_with_the_leadership() -> None:
     group = Group(3)
     leader = group.elect(1)
     leader.read_index(b"r")
@@ -195,7 +195,7 @@ def test_a_lost_leadership_loses_its_reads() -> None:
 
 
 def test_a_read_of_an_earlier_leadership_is_not_answered_in_a_later_one() -> None:
-    """Others may have committed entries in between."""
+    """Other leaders may have committed entries in between."""
     group = Group(3, check_quorum=False)
     leader = group.elect(1)
     group.isolate(1)
@@ -227,12 +227,12 @@ def test_acknowledgements_come_in_any_order() -> None:
     assert reads.advance(five) == []
 
 
-def test_the_only_voter_too_answers_after_it_has_committed_in_its_term() -> None:
-    """Before a restart the voter may have committed, and answered with, more than its stored commit index covers."""
+def test_the_only_voter_answers_after_it_has_committed_in_its_term_too() -> None:
+    """Before a restart, the voter may have committed more, and read more, than its stored commit index covers."""
     group = Group(1)
     group.elect(1).propose(b"x")
     group.process(1)
-    leader = group.start(1, group.storages[1], applied=1)  # it has not persisted that x is committed
+    leader = group.start(1, group.storages[1], applied=1)  # the stored commit index does not cover x
     group.nodes[1].campaign()
     group.settle_until_leader(1)
     leader.read_index(b"r")
@@ -242,8 +242,8 @@ def test_the_only_voter_too_answers_after_it_has_committed_in_its_term() -> None
     assert group.commit(1) == 4
 
 
-def test_frugal_heartbeats() -> None:
-    """A read asks only voters, and the next heartbeat leaves the voters out. Learners get heartbeats in turn."""
+def test_heartbeats_with_reads_are_frugal() -> None:
+    """A read asks only voters, and the next heartbeat skips them. Learners get heartbeats in turn."""
     group = Group(3, learners=[4, 5, 6], learners_a_beat=2)
     leader = group.elect(1)
     group.settle()

@@ -1,4 +1,4 @@
-"""Most voters come back without acknowledged entries: a node that still has them refuses to follow, and keeps them."""
+"""Most voters come back without acknowledged entries. A node that still has them refuses to follow, and keeps them."""
 
 import pytest
 
@@ -20,16 +20,16 @@ from minkad.core.raft import QuorumRolledBack
 from minkad.core.raft.types import NO_LIMIT
 from tests.unit.raft.group import Group, GroupStorage, bootstrapped
 
-Log = list[tuple[int, bytes]]  # term and data, from entry 2 on
+Log = list[tuple[int, bytes]]  # the term and data of each entry, from index 2 on
 
 
 def entries(log: Log) -> list[Entry]:
-    """The entries of a log."""
+    """The log as entries."""
     return [Entry(term=term, index=2 + place, data=data) for place, (term, data) in enumerate(log)]
 
 
 def stored(log: Log, term: int, commit: int) -> GroupStorage:
-    """The contents of a disk."""
+    """A storage with this log, term and commit index."""
     storage = bootstrapped([1, 2, 3])
     storage.append(entries(log))
     storage.set_hard_state(HardState(term=term, commit=commit))
@@ -37,7 +37,7 @@ def stored(log: Log, term: int, commit: int) -> GroupStorage:
 
 
 COMMON: Log = [(2, b"a"), (2, b"b")]
-WITHOUT_PROOF: Log = [*COMMON, (3, b""), (3, b"d")]  # a leader of term 3 that lacks "d" would begin in the same way
+WITHOUT_PROOF: Log = [*COMMON, (3, b""), (3, b"d")]  # could also be the log of a leader of term 3 that lacks "d"
 
 
 @pytest.mark.parametrize(
@@ -52,8 +52,8 @@ WITHOUT_PROOF: Log = [*COMMON, (3, b""), (3, b"d")]  # a leader of term 3 that l
     ],
     ids=["ends earlier", "the same term again", "another term", "longer", "longer, the same term", "an older term"],
 )
-def test_a_node_does_not_follow_those_that_lack_what_is_committed(term: int, others: Log, own: Log, proof: str) -> None:
-    """`others` is the log of the two that were set back; they are in `term`."""
+def test_a_node_follows_no_quorum_without_its_committed_entries(term: int, others: Log, own: Log, proof: str) -> None:
+    """Two nodes were set back: their log is `others`, and their term `term`."""
     group = Group(3)
     group.start(1, stored(others, term, commit=3), applied=1)
     group.start(2, stored(others, term, commit=3), applied=1)
@@ -67,7 +67,7 @@ def test_a_node_does_not_follow_those_that_lack_what_is_committed(term: int, oth
     assert group.commit(3) == last
 
 
-def test_a_node_takes_no_snapshot_of_those_that_lack_what_is_committed() -> None:
+def test_a_node_takes_no_snapshot_without_its_committed_entries() -> None:
     node = Group(3).start(3, stored([(4, b"c"), (4, b"d")], term=4, commit=3), applied=3)
     voters = ConfState(voters=[1, 2, 3])
     for index, term in ((2, 3), (9, 3)):
@@ -76,7 +76,7 @@ def test_a_node_takes_no_snapshot_of_those_that_lack_what_is_committed() -> None
             node.step(Message(from_id=1, to=3, term=5, type=MSG_SNAP, snapshot=snapshot))
 
 
-def test_a_leader_takes_no_answer_beyond_its_log_and_tells_the_node_once_a_heartbeat() -> None:
+def test_a_leader_rejects_acknowledgements_beyond_its_log_once_a_heartbeat() -> None:
     said: list[str] = []
     group = Group(3, logger=lambda level, text: said.append(text) if level == "ERROR" else None)
     leader = group.elect(1)
@@ -100,7 +100,7 @@ def test_a_leader_takes_no_answer_beyond_its_log_and_tells_the_node_once_a_heart
     assert [m.reject for m in group.net if m.to == 3] == [True], "a message may be lost"
 
 
-def test_an_append_that_comes_late_proves_nothing() -> None:
+def test_a_late_append_does_not_prove_a_loss() -> None:
     group = Group(3)
     leader = group.elect(1)
     group.drop = lambda m: m.to == 3 and m.type == MSG_APP
@@ -122,8 +122,8 @@ def test_an_append_that_comes_late_proves_nothing() -> None:
     assert [(m.type, m.index) for m in ready.messages] == [(MSG_APP_RESP, committed)]
 
 
-def test_what_a_later_term_has_committed_is_known_in_that_term_only() -> None:
-    """The leader of the node's own term may lack the entry, so messages of that leader prove no loss."""
+def test_a_commit_learned_from_a_later_term_counts_only_in_that_term() -> None:
+    """The leader of the node's own term may lack the entry, so that leader's messages prove no loss."""
     node = Group(3, commit_by_vote=True).start(2, stored([(3, b"a")], term=4, commit=1), applied=1)
     stale = Message(type=MSG_APP, from_id=3, to=2, term=4, index=1, log_term=1, entries=[Entry(index=2, term=4)])
     news = Message(type=MSG_PRE_VOTE, from_id=1, to=2, term=6, index=3, log_term=5, commit=2, commit_term=3)

@@ -1,4 +1,4 @@
-"""Nodes that need a snapshot, and nodes that get an unneeded one."""
+"""Nodes that need a snapshot, and nodes that get one without need."""
 
 from minka.v1.raft_pb2 import MSG_APP, MSG_APP_RESP, MSG_SNAP, ConfState, Entry, Message, Snapshot, SnapshotMetadata
 from minkad.core.raft import ProgressState, SnapshotTemporarilyUnavailable
@@ -6,7 +6,7 @@ from tests.unit.raft.group import Group, GroupStorage, bootstrapped
 
 
 def behind_a_snapshot() -> Group:
-    """A group in which node 3 lacks entries that node 1 has compacted, and has got no snapshot yet."""
+    """A group in which node 3 lacks entries that node 1 has compacted. Node 3 has got no snapshot yet."""
     group = Group(3)
     leader = group.elect(1)
     group.isolate(3)
@@ -26,7 +26,7 @@ def snapshot_message(index: int, term: int = 1, voters: tuple[int, ...] = (1, 2,
 
 
 def answer(group: Group) -> Message:
-    """Node 1's answers."""
+    """Node 1's only answer."""
     group.net = []
     group.process(1)
     (message,) = [m for m in group.net if m.type == MSG_APP_RESP]
@@ -55,7 +55,7 @@ def test_a_snapshot_that_was_lost_is_sent_again() -> None:
     assert (progress.state, progress.pending_snapshot) == (ProgressState.SNAPSHOT, group.commit(1))
     leader.tick()
     group.settle()
-    assert leader.status().progress[3].state is ProgressState.SNAPSHOT  # it waits to be told
+    assert leader.status().progress[3].state is ProgressState.SNAPSHOT  # the leader waits for the driver's report
     group.isolate()
     leader.report_snapshot(3, ok=False)
     progress = leader.status().progress[3]
@@ -65,7 +65,7 @@ def test_a_snapshot_that_was_lost_is_sent_again() -> None:
     assert group.commit(3) == group.commit(1)
 
 
-def test_a_delivered_snapshot_whose_answer_is_lost() -> None:
+def test_replication_goes_on_after_the_answer_to_a_snapshot_was_lost() -> None:
     group = behind_a_snapshot()
     leader = group.nodes[1]
     group.drop = lambda m: m.type == MSG_APP_RESP and m.from_id == 3 and not m.reject
@@ -80,7 +80,7 @@ def test_a_delivered_snapshot_whose_answer_is_lost() -> None:
     assert leader.status().progress[3].state is ProgressState.REPLICATE
 
 
-def test_no_snapshot_for_a_node_that_is_not_heard() -> None:
+def test_a_node_that_does_not_answer_is_sent_no_snapshot() -> None:
     group = Group(3)
     leader = group.elect(1)
     group.isolate(3)
@@ -100,12 +100,12 @@ def test_no_snapshot_for_a_node_that_is_not_heard() -> None:
 
 
 class BusyStorage(GroupStorage):
-    """A storage that is still making its snapshot."""
+    """A storage whose snapshot is still being made."""
 
     busy = True
 
     def snapshot(self) -> Snapshot:
-        """Raise, since there is none yet."""
+        """Raise while there is no snapshot yet."""
         if self.busy:
             raise SnapshotTemporarilyUnavailable
         return super().snapshot()
@@ -118,7 +118,7 @@ def test_a_snapshot_that_is_still_being_made_is_asked_for_again() -> None:
     group.nodes[1].tick()
     group.settle()
     assert group.nodes[1].status().progress[3].state is ProgressState.PROBE
-    storage.busy = False  # type: ignore[attr-defined] # made a BusyStorage above
+    storage.busy = False  # type: ignore[attr-defined] # the class was set above
     group.nodes[1].tick()
     group.settle()
     assert group.commit(3) == group.commit(1)
@@ -138,7 +138,7 @@ def test_a_snapshot_of_a_group_without_the_node_is_ignored() -> None:
     assert group.storages[1].snapshot().metadata.index == 1
 
 
-def test_a_snapshot_of_what_the_log_has_only_commits() -> None:
+def test_a_snapshot_of_entries_in_the_log_only_raises_the_commit_index() -> None:
     storage = bootstrapped([1, 2, 3])
     storage.append([Entry(term=1, index=index) for index in range(2, 8)])
     group = Group(3)
@@ -161,7 +161,7 @@ def test_a_snapshot_replaces_a_log_that_differs() -> None:
     assert group.applied[1] == []
 
 
-def test_a_snapshot_and_entries_behind_it_in_one_ready() -> None:
+def test_a_snapshot_and_later_entries_come_in_one_ready() -> None:
     group = Group(3)
     node = group.nodes[1]
     node.step(snapshot_message(index=5))
@@ -176,8 +176,8 @@ def test_a_snapshot_and_entries_behind_it_in_one_ready() -> None:
     assert node.ready().committed_entries == [entry]
 
 
-def test_a_node_that_catches_up_with_the_log_leaves_the_snapshot_alone() -> None:
-    """Wherever node 3 got the entries from, its answer counts: the leader's log continues from there."""
+def test_a_node_that_catches_up_otherwise_needs_no_snapshot() -> None:
+    """Wherever node 3 got the entries from, its answer counts, and the leader's log continues from there."""
     group = behind_a_snapshot()
     leader = group.nodes[1]
     group.drop = lambda m: m.type == MSG_SNAP
@@ -187,7 +187,7 @@ def test_a_node_that_catches_up_with_the_log_leaves_the_snapshot_alone() -> None
     assert leader.status().progress[3].state is ProgressState.REPLICATE
 
 
-def test_an_append_of_what_is_compacted_is_answered_with_the_commit_index() -> None:
+def test_an_append_of_compacted_entries_is_answered_with_the_commit_index() -> None:
     group = Group(3)
     group.elect(2).propose_batch([b"a", b"b"])
     group.settle()
@@ -198,7 +198,7 @@ def test_an_append_of_what_is_compacted_is_answered_with_the_commit_index() -> N
     assert (message.index, message.reject) == (4, False)
 
 
-def test_a_snapshot_is_handed_out_once() -> None:
+def test_a_snapshot_is_given_to_the_driver_once() -> None:
     node = Group(3).nodes[1]
     node.step(snapshot_message(index=5))
     ready = node.ready()

@@ -1,4 +1,4 @@
-"""Handing over leadership."""
+"""Transfers of leadership."""
 
 import pytest
 
@@ -14,14 +14,14 @@ from minkad.core.raft import ProposalDropped, Role
 from tests.unit.raft.group import Group
 
 
-def test_to_a_node_that_is_up_to_date() -> None:
+def test_leadership_is_transferred_to_a_node_that_is_up_to_date() -> None:
     group = Group(3)
     group.elect(1).transfer_leader(2)
     group.settle()
     assert (group.role(1), group.role(2), group.term(3)) == (Role.FOLLOWER, Role.LEADER, 2)
 
 
-def test_to_a_node_that_has_to_catch_up_first() -> None:
+def test_leadership_is_transferred_after_the_target_has_caught_up() -> None:
     group = Group(3)
     leader = group.elect(1)
     group.drop = lambda m: m.to == 3 and m.type == MSG_APP
@@ -36,7 +36,7 @@ def test_to_a_node_that_has_to_catch_up_first() -> None:
     assert group.data(3) == [b"x"]
 
 
-def test_a_follower_passes_the_request_on() -> None:
+def test_a_follower_forwards_the_request_for_a_transfer() -> None:
     group = Group(3)
     group.elect(1)
     group.nodes[2].transfer_leader(3)
@@ -44,7 +44,7 @@ def test_a_follower_passes_the_request_on() -> None:
     assert group.role(3) is Role.LEADER
 
 
-def test_proposals_wait_elsewhere() -> None:
+def test_proposals_are_dropped_during_a_transfer() -> None:
     group = Group(3)
     leader = group.elect(1)
     group.drop = lambda m: m.type == MSG_TIMEOUT_NOW
@@ -54,7 +54,7 @@ def test_proposals_wait_elsewhere() -> None:
         leader.propose(b"x")
 
 
-def test_it_is_given_up_after_an_election_timeout() -> None:
+def test_a_transfer_is_given_up_after_an_election_timeout() -> None:
     group = Group(3)
     leader = group.elect(1)
     group.drop = lambda m: m.type == MSG_TIMEOUT_NOW
@@ -71,7 +71,7 @@ def test_it_is_given_up_after_an_election_timeout() -> None:
     assert group.data(2) == [b"x"]
 
 
-def test_another_target_replaces_the_first() -> None:
+def test_a_second_transfer_replaces_the_first() -> None:
     group = Group(3)
     leader = group.elect(1)
     group.isolate(2)
@@ -83,7 +83,7 @@ def test_another_target_replaces_the_first() -> None:
 
 
 @pytest.mark.parametrize("target", [1, 4, 9])
-def test_neither_to_itself_nor_to_a_learner_nor_to_a_stranger(target: int) -> None:
+def test_no_transfer_goes_to_the_leader_itself_a_learner_or_an_unknown_node(target: int) -> None:
     group = Group(3, learners=[4])
     leader = group.elect(1)
     leader.transfer_leader(target)
@@ -91,7 +91,7 @@ def test_neither_to_itself_nor_to_a_learner_nor_to_a_stranger(target: int) -> No
     assert not leader.has_ready()
 
 
-def test_a_target_that_is_removed_ends_it() -> None:
+def test_a_transfer_ends_if_its_target_is_removed() -> None:
     group = Group(4)
     leader = group.elect(1)
     leader.propose_conf_change(ConfChange(type=CONF_CHANGE_REMOVE_NODE, node_id=2))
@@ -101,17 +101,15 @@ def test_a_target_that_is_removed_ends_it() -> None:
     assert leader.basic_status().lead_transferee == 0
 
 
-def test_it_goes_ahead_although_everybody_hears_the_leader() -> None:
-    """With check_quorum a node refuses candidates while it hears a leader, but not if that leader asked for the
-    election.
-    """
+def test_a_transfer_succeeds_although_all_nodes_hear_the_leader() -> None:
+    """With check_quorum a node that hears a leader refuses candidates, unless that leader asked for the election."""
     group = Group(5, check_quorum=True, pre_vote=True)
     group.elect(1).transfer_leader(5)
     group.settle()
     assert group.role(5) is Role.LEADER
 
 
-def test_a_request_that_was_passed_on_can_be_passed_on_again() -> None:
+def test_a_forwarded_request_for_a_transfer_is_forwarded_again() -> None:
     group = Group(3)
     group.elect(1)
     group.nodes[2].step(Message(type=MSG_TRANSFER_LEADER, from_id=3, to=2, term=1))

@@ -1,4 +1,4 @@
-"""The published traces, each file a test; and the runner itself, which must notice mistakes."""
+"""The published traces of etcd/raft, one test for each file; and tests of the runner, which must notice differences."""
 
 from pathlib import Path
 
@@ -13,12 +13,12 @@ DATA = Path(__file__).parents[2] / "vectors" / "data"
 FILES = find_files(DATA)
 
 
-def test_all_files_are_found() -> None:
+def test_all_trace_files_are_found() -> None:
     assert len(FILES) == 24
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_trace(path: Path) -> None:
+def test_a_published_trace(path: Path) -> None:
     verdict = run_file(path)
     assert not verdict.failure, verdict.failure
     assert not verdict.skipped, verdict.skipped
@@ -26,14 +26,14 @@ def test_trace(path: Path) -> None:
 
 
 def trace(folder: Path, text: str) -> Path:
-    """A trace file in interaction/."""
+    """Write a trace file in interaction/; returns its path."""
     path = folder / "interaction" / "trace.txt"
     path.parent.mkdir()
     path.write_text(text)
     return path
 
 
-def test_a_difference_is_told_with_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_runner_prints_a_difference_with_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = trace(
         tmp_path,
         "log-level none\n----\nok\n\nadd-nodes 1 voters=(1) index=2\n----\nok\n\nlog-level debug\n----\nok\n\n"
@@ -56,7 +56,7 @@ def test_a_missing_line_and_a_line_too_many_are_differences(tmp_path: Path) -> N
         assert run_file(path).failure
 
 
-def test_log_text_is_left_out_and_counted(tmp_path: Path) -> None:
+def test_the_text_of_log_lines_is_left_out_and_counted(tmp_path: Path) -> None:
     path = trace(tmp_path, "add-nodes 1 voters=(1) index=2\n----\nINFO anything\nINFO at all\n")
     verdict = run_file(path)
     assert not verdict.failure
@@ -67,18 +67,18 @@ def test_log_text_is_left_out_and_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "command", ["process-append-thread 1", "forget-leader 1", "add-nodes 1 async-storage-writes=true"]
 )
-def test_what_is_out_of_scope_is_skipped_with_its_reason(tmp_path: Path, command: str) -> None:
+def test_a_file_out_of_scope_is_skipped_with_its_reason(tmp_path: Path, command: str) -> None:
     verdict = run_file(trace(tmp_path, f"{command}\n----\nok\n"))
     assert "out of scope" in verdict.skipped
     assert str(verdict).startswith("skip")
 
 
-def test_a_violated_assertion_fails_the_file_only(tmp_path: Path) -> None:
+def test_a_violated_assertion_fails_only_its_file(tmp_path: Path) -> None:
     text = "add-nodes 1 voters=(1) index=2\n----\nINFO x\n\ncompact 1 99\n----\nok\n"
     assert "compact" in run_file(trace(tmp_path, text)).failure
 
 
-def test_directives() -> None:
+def test_directives_are_parsed() -> None:
     command, args = parse_directive("do 1 a=b c=(1, 2 3) d=(x(y,z), w) e=()")
     assert command == "do"
     assert [(arg.key, arg.values) for arg in args] == [
@@ -100,6 +100,6 @@ def test_outputs_with_blank_lines_and_continued_directives(tmp_path: Path) -> No
     assert (two.command, two.input, two.expected, two.line) == ("two", "many\nlines", ("z",), 12)
 
 
-def test_quoting() -> None:
+def test_quoted_arguments_are_parsed() -> None:
     assert quote(b'a"b\\\n\x00\xff\x7f') == '"a\\"b\\\\\\n\\x00\\xff\\x7f"'
     assert quote("é\u200b".encode()) == '"é\\u200b"'

@@ -1,4 +1,4 @@
-"""Can a copy end while its partition is written?"""
+"""Whether a copy can end while its partition is written, at the present rates."""
 
 from types import SimpleNamespace
 from typing import cast
@@ -17,7 +17,7 @@ MB = 1_000_000
 
 
 class Copied:
-    """A partition of 1 GB. 1 GB of its log is kept, since that is more than the setting, 100 MB."""
+    """A partition of 1 GB. 1 GB of its log is kept, since the setting (100 MB) is less than the partition."""
 
     def __init__(self, limit: int | None = None, size: int = 1000 * MB) -> None:
         self.now = 0.0
@@ -29,7 +29,7 @@ class Copied:
         self.copied = 0
 
     def run(self, seconds: int, writes: int, copies: int = 0) -> None:
-        """In each of these seconds, write and copy this many bytes."""
+        """For these seconds, write and copy this many bytes a second."""
         for _ in range(seconds):
             self.rates.look(self.copied)
             self.now += 1
@@ -43,14 +43,14 @@ def test_without_a_limit_a_copy_begins_at_once() -> None:
     assert not Copied(0).rates.waits_for_writes
 
 
-def test_a_limit_that_is_enough_holds_nothing_up() -> None:
+def test_a_sufficient_limit_does_not_delay_the_copy() -> None:
     c = Copied(30 * MB)
     c.run(3, 20 * MB)
     assert c.rates.waits_for_writes
     assert c.rates.obstacle() == ("", "")
 
 
-def test_a_limit_that_is_not_enough_names_both_rates_and_what_helps() -> None:
+def test_an_insufficient_limit_is_reported_with_both_rates_and_a_remedy() -> None:
     c = Copied(10 * MB)
     c.run(3, 20 * MB)
     reason, remedy = c.rates.obstacle()
@@ -63,14 +63,14 @@ def test_a_limit_that_is_not_enough_names_both_rates_and_what_helps() -> None:
     assert c.rates.obstacle() == ("", ""), "the limit was lifted"
 
 
-def test_a_small_partition_may_be_copied_slowly() -> None:
-    """The log is kept up to the setting, which is larger than the partition."""
+def test_a_small_partition_may_be_copied_at_less_than_the_rate_of_writes() -> None:
+    """The partition's log is kept up to the setting, which is more than the partition."""
     c = Copied(5 * MB, size=10 * MB)
     c.run(3, 20 * MB)
     assert c.rates.obstacle() == ("", "")
 
 
-def test_after_a_copy_that_was_outrun_the_next_waits_for_fewer_writes_or_a_minute() -> None:
+def test_after_an_outrun_copy_the_next_one_waits_for_fewer_writes_or_a_minute() -> None:
     c = Copied(0)
     c.run(5, 40 * MB, 7 * MB)
     c.rates.note_outrun()
@@ -91,8 +91,8 @@ def test_after_a_copy_that_was_outrun_the_next_waits_for_fewer_writes_or_a_minut
     assert c.rates.obstacle() == ("", "")
 
 
-def test_one_that_the_log_outran_has_to_be_faster_than_the_writes() -> None:
-    """This is so even if the copy's checkpoint is small."""
+def test_a_copy_outrun_while_it_followed_the_log_waits_for_fewer_writes() -> None:
+    """This holds even if the copy's checkpoint is small."""
     c = Copied(0, size=1 * MB)
     c.run(5, 40 * MB, 30 * MB)
     c.rates.note_outrun(following=True)
@@ -115,7 +115,7 @@ def test_a_follower_that_takes_the_log_too_slowly_is_named_before_its_log_is_giv
     assert "it is written at 1.0 MB/s, and ephesus takes the log at 0.0 MB/s" in migration.blocked_by
 
 
-def test_what_held_copies_up_is_remembered_twice_as_long_each_time_for_an_hour_at_most() -> None:
+def test_the_wait_after_an_outrun_copy_doubles_each_time_up_to_an_hour() -> None:
     c = Copied(0)
     waited = []
     for _ in range(9):
@@ -133,7 +133,7 @@ def test_what_held_copies_up_is_remembered_twice_as_long_each_time_for_an_hour_a
     assert c.rates.obstacle() == ("", "")
 
 
-def test_a_copy_near_its_bound_asks_for_no_more_than_it_might_reach() -> None:
+def test_a_copy_near_its_bound_demands_at_most_a_rate_that_it_can_reach() -> None:
     c = Copied()
     c.run(2, 20 * MB, 30 * MB)
     assert c.rates.wanted(500 * MB, CopyLog(0, 1000 * MB)) == 12.5 * MB
@@ -147,7 +147,7 @@ def test_a_copy_near_its_bound_asks_for_no_more_than_it_might_reach() -> None:
 def test_a_copy_that_is_far_too_slow_is_given_up_once_half_of_its_log_is_used(
     copies: int, kept: int, ends: bool
 ) -> None:
-    """Otherwise clients would wait for the copy in vain, until its log has come to the bound."""
+    """Clients would wait for such a copy in vain until its log comes to the bound."""
     c = Copied()
     asked = []
     for second in range(8):

@@ -1,4 +1,4 @@
-"""Replicas are woken at their time, or later."""
+"""The executor wakes each replica at the time that it asked for, or later."""
 
 import asyncio
 import time
@@ -12,12 +12,12 @@ from tests.unit.core.replication.bench import Bench
 
 
 def slow_clock() -> float:
-    """By this clock every timer of the loop fires early, like half of uvloop's, whose timers count milliseconds."""
+    """By this clock every timer of the loop fires early. So do half of uvloop's timers, which count milliseconds."""
     return 0.8 * time.monotonic()
 
 
 class Woken(Replicas):
-    """Notes the times at which replicas are woken."""
+    """Replicas that only note the times at which they are woken."""
 
     def __init__(self, bench: Bench) -> None:
         super().__init__(bench.node)
@@ -27,8 +27,8 @@ class Woken(Replicas):
         self.woken.put_nowait((partition_id, now))
 
 
-async def test_a_timer_that_rings_early_is_set_again() -> None:
-    """Nothing would be due, and nothing would request another wake-up."""
+async def test_a_timer_that_fires_early_is_set_again() -> None:
+    """When a timer fires early, nothing is due yet, and nothing else would ask for another wake-up."""
     bench = Bench()
     replicas = Woken(bench)
     executor = Executor(bench.outbox, replicas, {}, cast(Controller, None), slow_clock, lambda _: None)

@@ -1,4 +1,4 @@
-"""A node's knowledge of the load of its replicas."""
+"""A node's measurement of the load of its replicas."""
 
 from dataclasses import dataclass
 from typing import cast
@@ -10,14 +10,14 @@ from minkad.replication.replica import Replica
 
 @dataclass
 class Stub:
-    """A replica; only its load matters."""
+    """A replica that has only its load."""
 
     id: int
     load: Load
 
 
 class Node:
-    """A node's replicas, a clock, and the processor time that the process has used."""
+    """A node's replicas, its clock, and the processor time that its process has used."""
 
     def __init__(self, count: int) -> None:
         self.now = self.cpu = 0.0
@@ -26,7 +26,7 @@ class Node:
         self.meter = Meter(cast(dict[int, Replica], self.stubs), self.used, lambda: self.now, lambda: self.cpu)
 
     def second(self, cpu: float = 0.0, **ops: int) -> list[int]:
-        """Let a second pass with these operations; returns the partitions that were used."""
+        """Let a second pass with these operations; returns the partitions that have load."""
         for name, count in ops.items():
             self.stubs[int(name[1:])].load.count([b"k"] * count)
         self.now += 1
@@ -34,7 +34,7 @@ class Node:
         return [replica.id for replica in self.meter.tick()]
 
 
-def test_rates_follow_and_come_to_rest() -> None:
+def test_rates_follow_the_load_and_fall_to_zero() -> None:
     node = Node(3)
     for _ in range(8):
         assert node.second(cpu=0.9, p1=3000, p2=1000) == [1, 2]
@@ -50,15 +50,15 @@ def test_rates_follow_and_come_to_rest() -> None:
 
 
 def test_a_request_without_keys_does_not_count_as_load() -> None:
-    """Such a request may be the node's only one since its start."""
+    """Such a request may be the only one since the node's start."""
     node = Node(1)
     node.stubs[1].load.count([])
     assert node.second(cpu=0.5) == [1]
     assert node.stubs[1].load.reported() == (0, 0, "")
 
 
-def test_a_peak_does_not_last() -> None:
-    """A peak lasts for two seconds, however high it is. The time in which the rate fades does not count."""
+def test_a_peak_counts_for_two_seconds() -> None:
+    """A peak counts for two seconds, however high it is. The time in which the rate fades does not count."""
     node = Node(1)
     load = node.stubs[1].load
     for _ in range(2):
@@ -73,7 +73,7 @@ def test_a_peak_does_not_last() -> None:
     assert load.steady_ops > 600, "a rate that goes up and down lasts"
 
 
-def test_a_late_tick_is_a_longer_second() -> None:
+def test_rates_are_right_after_a_late_tick() -> None:
     node = Node(1)
     for _ in range(10):
         node.second(p1=100)
@@ -82,7 +82,7 @@ def test_a_late_tick_is_a_longer_second() -> None:
     assert round(node.stubs[1].load.ops) == 100
 
 
-def test_a_page_counts_less_than_its_rows() -> None:
+def test_a_page_of_a_scan_counts_less_than_its_rows() -> None:
     load = Load(1, set())
     load.count_page(b"a", b"b", 0)
     load.count_page(b"a", b"b", 2000)
@@ -91,8 +91,8 @@ def test_a_page_counts_less_than_its_rows() -> None:
     assert load.sample is None, "a partition that isn't busy has no sample"
 
 
-def test_a_sample_is_even_and_bounded() -> None:
-    """Keys count the same one by one and in batches; scans count by their cost."""
+def test_a_sample_of_requests_is_even_and_limited() -> None:
+    """Keys count alike, one by one or in batches. Scans count by their cost."""
     sample = Sample(10)
     for i in range(1000):
         sample.add([b"batch-%d" % (i % 2)] * 9)
@@ -106,7 +106,7 @@ def test_a_sample_is_even_and_bounded() -> None:
     assert set(sample.spans) == {(b"batch-0",) * 2, (b"batch-1",) * 2, (b"alone",) * 2, (b"from", b"to")}
 
 
-def test_all_of_a_little_is_kept() -> None:
+def test_a_sample_of_few_requests_has_all_of_them() -> None:
     sample = Sample(1)
     sample.add([b"a", b"b", b"c"])
     sample.add([b"d"])

@@ -9,7 +9,7 @@ from minkad.replication.pace import LEAST_RATE, LOOK_S, Pace
 
 
 class Node:
-    """A node with its pace, in a time of its own: clients that wait as the test says, and a copy."""
+    """A node that makes a copy while clients wait as long as the test says, and its pace. Time is simulated."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
@@ -37,13 +37,15 @@ class Node:
             self._look_if_due(wait, late)
 
     async def copy(self, seconds: float, wait: float | None, late: float = 0.001) -> float:
-        """The bytes a second that are copied while a client's request takes `wait`; None: without clients."""
+        """Copy for this time; returns the bytes a second. Meanwhile each client's request takes `wait` (None: no
+        clients).
+        """
         began, copied = self.now, 0
         while self.now - began < seconds:
             for part in self.pace.parts(bytes(1_000_000)):
                 await self.pace.take(len(part))
                 copied += len(part)
-            self.now += 0.005  # the disk
+            self.now += 0.005  # the time that the disk takes
             self._look_if_due(wait, late)
         return copied / (self.now - began)
 
@@ -53,14 +55,14 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Node:
     return Node(monkeypatch)
 
 
-async def test_without_clients_a_copy_is_as_fast_as_it_can_be(node: Node) -> None:
+async def test_without_clients_a_copy_is_not_slowed(node: Node) -> None:
     node.rest(5, None)
     assert await node.copy(5, None) > 190e6
     assert node.pace.rate == inf
     assert list(node.pace.parts(b"abc" * 100_000)) == [b"abc" * 100_000]
 
 
-async def test_a_copy_grows_while_clients_wait_as_usual_and_gives_way_when_they_wait_longer(node: Node) -> None:
+async def test_a_copy_becomes_faster_while_clients_wait_as_usual_and_slower_when_they_wait_longer(node: Node) -> None:
     node.rest(10, 0.002)
     first = await node.copy(5, 0.002)
     later = await node.copy(20, 0.002)
@@ -71,8 +73,8 @@ async def test_a_copy_grows_while_clients_wait_as_usual_and_gives_way_when_they_
     assert await node.copy(60, 0.002) > 2 * LEAST_RATE
 
 
-async def test_a_late_loop_counts_where_clients_are(node: Node) -> None:
-    """Requests wait for a late loop before they are timed. Without clients a late loop harms nobody."""
+async def test_a_late_loop_slows_a_copy_only_if_there_are_clients(node: Node) -> None:
+    """Requests wait for a late loop before their time is measured. Without clients, a late loop harms nobody."""
     node.rest(10, 0.002)
     await node.copy(20, 0.002, late=0.005)
     assert node.pace.rate == LEAST_RATE
@@ -80,7 +82,7 @@ async def test_a_late_loop_counts_where_clients_are(node: Node) -> None:
     assert node.pace.rate == inf
 
 
-async def test_what_is_usual_is_learned_while_nothing_is_copied(node: Node) -> None:
+async def test_the_usual_wait_is_learned_while_nothing_is_copied(node: Node) -> None:
     node.rest(10, 0.002)
     await node.copy(20, 0.004)
     assert node.pace.rate == LEAST_RATE, "the long wait has not become usual"
@@ -88,13 +90,13 @@ async def test_what_is_usual_is_learned_while_nothing_is_copied(node: Node) -> N
     assert await node.copy(20, 0.004) > 2 * LEAST_RATE
 
 
-async def test_waits_that_nobody_notices_hold_nothing_up(node: Node) -> None:
+async def test_waits_too_short_to_notice_do_not_slow_a_copy(node: Node) -> None:
     node.rest(10, 0.0001, late=0.0)
     await node.copy(20, 0.0004, late=0.0)
     assert node.pace.rate > 4 * LEAST_RATE
 
 
-async def test_a_copy_that_the_writes_would_outrun_does_not_give_way(node: Node) -> None:
+async def test_a_copy_that_writes_would_outrun_does_not_give_way(node: Node) -> None:
     node.rest(5, wait=0.001)
     node.pace.need("one", 30e6)
     node.pace.need("another", 10e6)
@@ -104,7 +106,7 @@ async def test_a_copy_that_the_writes_would_outrun_does_not_give_way(node: Node)
     assert await node.copy(10, wait=0.1) == pytest.approx(LEAST_RATE, rel=0.1)
 
 
-async def test_it_looks_automatically_until_it_is_closed() -> None:
+async def test_the_pace_looks_at_waits_until_it_is_closed() -> None:
     count = 0
 
     def waits() -> list[tuple[float, int]]:

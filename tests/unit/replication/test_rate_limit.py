@@ -1,4 +1,4 @@
-"""The rate at which checkpoints may leave."""
+"""The rate at which checkpoints may be sent."""
 
 import asyncio
 
@@ -8,8 +8,8 @@ from minka.v1.cluster_pb2 import Operation
 from minkad.replication.rate_limit import RateLimit
 
 
-def test_pieces_are_as_large_as_a_burst() -> None:
-    """Without a limit, everything is one piece."""
+def test_chunks_are_sent_in_pieces_of_the_size_of_a_burst() -> None:
+    """Without a limit, a chunk is one piece."""
     data = bytes(range(256)) * 100
     for limit, sizes in ((0, [25_600]), (100_000, [10_000, 10_000, 5_600]), (10**9, [25_600]), (1, [1024] * 25)):
         parts = list(RateLimit(lambda: 0.0, {1: Operation(rate_limit=limit)}.get).parts(1, data))
@@ -18,15 +18,15 @@ def test_pieces_are_as_large_as_a_burst() -> None:
     assert not list(RateLimit(lambda: 0.0, lambda _: None).parts(1, b""))
 
 
-def test_a_limit_that_changes_counts_from_the_next_piece_on() -> None:
-    """The new limit applies even within one chunk."""
+def test_a_changed_limit_applies_from_the_next_piece_on() -> None:
+    """The new limit applies even within a chunk."""
     limits = iter([Operation(rate_limit=10_000), Operation(rate_limit=20_000), None])
     parts = RateLimit(lambda: 0.0, lambda _: next(limits)).parts(1, bytes(10_000))
     assert [len(part) for part in parts] == [1024, 2000, 6976]
 
 
-async def test_a_large_chunk_takes_its_time() -> None:
-    """The limit holds even if the chunk takes longer than a second."""
+async def test_a_large_chunk_is_sent_at_the_limit() -> None:
+    """This holds even if the chunk takes longer than a second."""
     loop = asyncio.get_running_loop()
     limit = RateLimit(loop.time, lambda _: Operation(rate_limit=50_000))
     started = loop.time()
@@ -35,8 +35,8 @@ async def test_a_large_chunk_takes_its_time() -> None:
     assert loop.time() - started >= 0.39, "it takes half a second, less a tenth that is saved up"
 
 
-async def test_an_operation_has_its_limit_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All moves of the operation share the limit, and nothing else does."""
+async def test_the_moves_of_an_operation_share_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Moves of other operations don't count."""
     operations = {1: Operation(id=7, rate_limit=50_000), 2: Operation(id=8, rate_limit=50_000)}
     operations[3] = operations[1]
     waits: list[float] = []

@@ -1,4 +1,4 @@
-"""Keys of whole Arrow arrays: the same bytes as one by one, and the same refusals."""
+"""Keys of whole Arrow arrays: the same bytes, and the same refusals, as for single rows."""
 
 import math
 from datetime import UTC, date, datetime
@@ -68,7 +68,7 @@ _TYPES: dict[Any, st.SearchStrategy[Any]] = {
 
 @st.composite
 def _tables(draw: st.DrawFn) -> list[pa.Array]:
-    """Columns of some types, with nulls, which begin in the middle of their buffers."""
+    """Columns of some types, with nulls. They begin in the middle of their buffers."""
     types = draw(st.lists(st.sampled_from(list(_TYPES)), min_size=1, max_size=4))
     rows = draw(st.integers(0, 8))
     skipped = draw(st.integers(0, 3))
@@ -98,12 +98,12 @@ def _one_by_one(columns: list[pa.Array]) -> list[bytes]:
 
 
 @given(_tables())
-def test_arrays_give_the_same_keys_as_rows_one_by_one(columns: list[pa.Array]) -> None:
+def test_arrays_give_the_same_keys_as_single_rows(columns: list[pa.Array]) -> None:
     assert key_array(columns).to_pylist() == _one_by_one(columns)
 
 
 @given(_tables(), st.integers(0, 3))
-def test_arrays_are_decoded_to_what_they_were(columns: list[pa.Array], skipped: int) -> None:
+def test_encoded_arrays_are_decoded_unchanged(columns: list[pa.Array], skipped: int) -> None:
     keys = key_array(columns)
     keys.validate(full=True)
     back = decode_keys(keys.slice(skipped), [column.type for column in columns])
@@ -113,13 +113,13 @@ def test_arrays_are_decoded_to_what_they_were(columns: list[pa.Array], skipped: 
         assert list(map(repr, read.to_pylist())) == list(map(repr, column.slice(skipped).to_pylist()))
 
 
-def test_a_nan_is_the_same_key_everywhere() -> None:
+def test_every_nan_has_the_same_key() -> None:
     for kind, part in ((pa.float32(), Single(math.nan)), (pa.float64(), math.nan)):
         negative = pa.array([-math.nan, math.nan], kind)
         assert key_array([negative]).to_pylist() == [encode_key((part,))] * 2
 
 
-def test_long_columns_are_what_short_ones_are() -> None:
+def test_long_columns_give_the_same_keys_as_single_rows() -> None:
     texts = pa.array([f"c{n % 97}" * (n % 5) for n in range(10_000)])
     numbers = pa.array([(n * 7919) ** 3 % 10**11 - 10**10 for n in range(10_000)], pa.int64())
     keys = key_array([texts, numbers])
@@ -149,7 +149,7 @@ def test_decimals_at_every_change_of_length(scale: int) -> None:
         ([pa.array([b"a", b"\xff"]).view(pa.string())], "column 1: Invalid UTF8 sequence at string index 1"),
     ],
 )
-def test_what_no_key_can_have_is_refused(columns: list[pa.Array], text: str) -> None:
+def test_columns_that_no_key_can_have_are_refused(columns: list[pa.Array], text: str) -> None:
     with pytest.raises(MinkaError, match=text) as refusal:
         key_array(columns)
     assert refusal.value.code is Code.INVALID_ARGUMENT
@@ -185,7 +185,7 @@ def test_what_no_key_can_have_is_refused(columns: list[pa.Array], text: str) -> 
         (None, pa.string(), "row 1: the key is null"),
     ],
 )
-def test_a_key_of_other_columns_is_refused_by_its_row(key: bytes | None, kind: pa.DataType, text: str) -> None:
+def test_the_refusal_of_a_key_with_other_columns_names_the_row(key: bytes | None, kind: pa.DataType, text: str) -> None:
     with pytest.raises(MinkaError, match=text) as refusal:
         decode_keys(pa.array([encode_key((None,)), key, b"\x77"], pa.binary()), [kind])
     assert refusal.value.code is Code.INVALID_ARGUMENT
@@ -195,7 +195,7 @@ def test_a_key_of_other_columns_is_refused_by_its_row(key: bytes | None, kind: p
     st.lists(st.binary(max_size=24), min_size=1, max_size=4),
     st.lists(st.sampled_from(list(_TYPES)), min_size=1, max_size=2),
 )
-def test_any_bytes_are_decoded_as_one_by_one_or_refused(keys: list[bytes], types: list[pa.DataType]) -> None:
+def test_any_bytes_are_decoded_like_single_keys_or_refused(keys: list[bytes], types: list[pa.DataType]) -> None:
     try:
         columns = decode_keys(pa.array(keys, pa.binary()), types)
     except MinkaError:
@@ -210,7 +210,7 @@ def test_dates_and_decimals_keep_their_types() -> None:
     assert key_array(columns).to_pylist() == [encode_key((-1, -150))]
 
 
-def test_text_is_not_taken_for_longer_than_its_key() -> None:
+def test_text_is_not_read_beyond_the_end_of_its_key() -> None:
     keys = pa.array([encode_key(("a",)), b"\xffb\x00"], pa.binary())
     with pytest.raises(MinkaError, match="row 1: not a key of columns: byte 0: 0xff isn't a type"):
         decode_keys(keys, [pa.string()])

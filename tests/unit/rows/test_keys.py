@@ -106,7 +106,7 @@ def test_vectors_of_foundationdb(columns: tuple[KeyPart, ...], key: str) -> None
 
 
 def _same(one: Any, other: Any) -> bool:
-    """True if they are equal and of the same types, with -0.0 unlike 0.0."""
+    """True if both are equal and of the same types. -0.0 and 0.0 are different."""
     if type(one) is not type(other):
         return False
     if isinstance(one, tuple):
@@ -114,19 +114,19 @@ def _same(one: Any, other: Any) -> bool:
     return bool(struct.pack(">d", one) == struct.pack(">d", other) if isinstance(one, float) else one == other)
 
 
-def test_the_example_of_the_documentation() -> None:
+def test_the_example_in_the_documentation() -> None:
     key = encode_key(("EWR", date(2013, 1, 31), 1545))
     assert key == bytes.fromhex("02 45 57 52 00   16 3d 78   16 06 09")
     assert decode_key(key) == ("EWR", 15736, 1545)
 
 
 @given(st.lists(_PARTS, min_size=1, max_size=5).map(tuple))
-def test_what_is_encoded_is_decoded(columns: tuple[KeyPart, ...]) -> None:
+def test_encoded_columns_are_decoded_unchanged(columns: tuple[KeyPart, ...]) -> None:
     assert _same(decode_key(encode_key(columns)), columns)
 
 
 def _rank(part: Any) -> Any:
-    """A value that Python orders as the format does: None first, -0.0 before 0.0."""
+    """A value that Python sorts as keys are sorted: None first, -0.0 before 0.0."""
     if isinstance(part, tuple):
         return 1, tuple(map(_rank, part))
     if part is None:
@@ -136,7 +136,7 @@ def _rank(part: Any) -> Any:
 
 @st.composite
 def _pairs(draw: st.DrawFn) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Two rows of the same types, with nulls, often with the same beginnings; one may have more columns."""
+    """Two rows of the same types, with nulls, which often begin alike. One of them may have more columns."""
     kinds = draw(st.lists(st.sampled_from(_SIMPLE), min_size=1, max_size=3))
     kinds = [
         st.lists(st.one_of(st.none(), kind), max_size=3).map(tuple) if draw(st.booleans()) else kind for kind in kinds
@@ -150,7 +150,7 @@ def _pairs(draw: st.DrawFn) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
 
 
 @given(_pairs())
-def test_keys_are_in_the_order_of_their_columns(rows: tuple[tuple[Any, ...], tuple[Any, ...]]) -> None:
+def test_keys_are_sorted_by_their_columns(rows: tuple[tuple[Any, ...], tuple[Any, ...]]) -> None:
     one, other = rows
     left, right = encode_key(one), encode_key(other)
     assert (left < right) == (_rank(one) < _rank(other))
@@ -158,12 +158,12 @@ def test_keys_are_in_the_order_of_their_columns(rows: tuple[tuple[Any, ...], tup
 
 
 @given(_TEXT, _TEXT)
-def test_text_is_in_the_order_of_its_utf8(one: str, other: str) -> None:
+def test_text_is_sorted_by_its_utf8(one: str, other: str) -> None:
     assert (encode_key((one,)) < encode_key((other,))) == (one.encode() < other.encode())
 
 
 @given(_pairs())
-def test_a_prefix_s_range_has_the_keys_that_begin_with_its_columns_and_no_others(
+def test_the_range_of_a_prefix_has_exactly_the_keys_that_begin_with_its_columns(
     rows: tuple[tuple[Any, ...], tuple[Any, ...]],
 ) -> None:
     one, prefix = rows
@@ -171,7 +171,7 @@ def test_a_prefix_s_range_has_the_keys_that_begin_with_its_columns_and_no_others
     assert prefix_range(prefix).contains(encode_key(one)) == begins
 
 
-def test_text_that_goes_on_with_a_zero_byte_has_another_prefix() -> None:
+def test_longer_text_that_continues_with_a_zero_byte_is_outside_of_the_prefix() -> None:
     for prefix, longer in (("a", "a\x00"), (b"a", b"a\x00b"), (("a",), ("a", None))):
         assert not prefix_range((prefix,)).contains(encode_key((longer,)))
     assert prefix_range(("a",)).contains(encode_key(("a", None)))
@@ -179,32 +179,32 @@ def test_text_that_goes_on_with_a_zero_byte_has_another_prefix() -> None:
 
 
 @given(st.lists(_PARTS, min_size=1, max_size=3).map(tuple))
-def test_no_columns_are_the_prefix_of_every_key(columns: tuple[KeyPart, ...]) -> None:
+def test_the_empty_prefix_contains_every_key(columns: tuple[KeyPart, ...]) -> None:
     assert prefix_range(()).contains(encode_key(columns))
 
 
-def test_a_nan_is_one_key_and_comes_last() -> None:
+def test_all_nans_have_one_key_which_is_sorted_last() -> None:
     negative: float = struct.unpack(">d", b"\xff\xf8\x00\x00\x00\x00\x00\x01")[0]
     assert encode_key((negative,)) == encode_key((math.nan,)) > encode_key((math.inf,))
     assert encode_key((Single(negative),)) == encode_key((Single(math.nan),)) > encode_key((Single(math.inf),))
-    assert math.isnan(decode_key(encode_key((math.nan,)))[0])  # type: ignore[arg-type]  # a float
+    assert math.isnan(decode_key(encode_key((math.nan,)))[0])  # type: ignore[arg-type]  # the part is a float
 
 
 @given(st.dates())
-def test_dates_are_days(day: date) -> None:
+def test_a_date_has_the_key_of_its_day(day: date) -> None:
     (days,) = decode_key(encode_key((day,)))
     assert isinstance(days, int)
     assert date_of(days) == day
 
 
 @given(st.datetimes(timezones=st.just(UTC) | st.just(timezone(timedelta(hours=-7)))))
-def test_timestamps_are_microseconds_in_utc(moment: datetime) -> None:
+def test_a_timestamp_has_the_key_of_its_microseconds_in_utc(moment: datetime) -> None:
     (count,) = decode_key(encode_key((moment,)))
     assert isinstance(count, int)
     assert datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=count) == moment
 
 
-def test_a_datetime_without_a_zone_is_its_own_clock_s() -> None:
+def test_a_datetime_without_a_zone_counts_as_utc() -> None:
     moment = datetime(2024, 3, 10, 2, 30, 0, 1, UTC)
     assert encode_key((moment.replace(tzinfo=None),)) == encode_key((moment,))
     assert timestamp_of(1) == datetime(1970, 1, 1, 0, 0, 0, 1, tzinfo=UTC)
@@ -225,7 +225,7 @@ def test_a_decimal_that_does_not_fit_its_places_is_refused(value: Decimal) -> No
 
 
 @pytest.mark.parametrize("convert", [date_of, timestamp_of])
-def test_what_python_s_years_do_not_reach_is_refused(convert: Any) -> None:
+def test_dates_beyond_pythons_years_are_refused(convert: Any) -> None:
     with pytest.raises(MinkaError, match="INVALID_ARGUMENT"):
         convert(2**63)
 
@@ -242,19 +242,19 @@ def test_what_python_s_years_do_not_reach_is_refused(convert: Any) -> None:
         ((-(2**2040),), "column 1 is an integer of 256 bytes"),
     ],
 )
-def test_what_no_key_can_have_is_refused_by_its_column(columns: Any, text: str) -> None:
+def test_the_refusal_of_a_value_that_no_key_can_have_names_its_column(columns: Any, text: str) -> None:
     with pytest.raises(MinkaError, match=text) as refusal:
         encode_key(columns)
     assert refusal.value.code is Code.INVALID_ARGUMENT
 
 
 @pytest.mark.parametrize("value", [1e39, -1e39, "1"])
-def test_what_single_precision_does_not_reach_is_refused(value: Any) -> None:
+def test_values_that_are_not_of_single_precision_are_refused(value: Any) -> None:
     with pytest.raises(MinkaError, match=r"INVALID_ARGUMENT: .* isn't a number of single precision"):
         Single(value)
 
 
-def test_tuples_are_not_too_deep() -> None:
+def test_the_depth_of_tuples_is_limited() -> None:
     deep: KeyPart = ()
     for _ in range(63):
         deep = (deep,)
@@ -285,14 +285,14 @@ def test_tuples_are_not_too_deep() -> None:
         ("15 00", "longer than it needs to be"),
     ],
 )
-def test_invalid_keys_of_columns_are_refused_with_the_place(key: str, text: str) -> None:
+def test_the_refusal_of_invalid_bytes_names_their_place(key: str, text: str) -> None:
     with pytest.raises(MinkaError, match=text) as refusal:
         decode_key(bytes.fromhex(key))
     assert refusal.value.code is Code.INVALID_ARGUMENT
 
 
 @given(st.binary(max_size=40))
-def test_any_bytes_are_decoded_to_what_encodes_to_them_or_refused(key: bytes) -> None:
+def test_decoded_bytes_encode_to_the_same_bytes_again(key: bytes) -> None:
     try:
         columns = decode_key(key)
     except MinkaError:
@@ -306,7 +306,7 @@ def _has_nan(part: Any) -> bool:
 
 @pytest.mark.parametrize("columns", ["EWR", b"EWR", "", 5, None, date(2013, 1, 1), Decimal("1.5")])
 @pytest.mark.parametrize("make", [encode_key, prefix_range])
-def test_one_column_alone_is_not_columns(make: Any, columns: Any) -> None:
+def test_a_single_value_is_refused_where_columns_are_expected(make: Any, columns: Any) -> None:
     text = f"the columns are {type(columns).__name__}, not a sequence: one is"
     with pytest.raises(MinkaError, match=text) as refusal:
         make(columns)

@@ -1,4 +1,4 @@
-"""Values of columns: the JSON that Spark's to_json writes; tests/pipeline compares it with Spark itself."""
+"""Values of columns: the same JSON as Spark's to_json. tests/pipeline compares it with Spark itself."""
 
 import base64
 import json
@@ -24,7 +24,7 @@ _JSON: st.SearchStrategy[Any] = st.recursive(
 
 
 @given(st.dictionaries(_TEXT, _JSON))
-def test_a_row_is_one_json_object_that_is_read_back(row: dict[str, Any]) -> None:
+def test_a_row_is_encoded_as_one_json_object_and_decoded_unchanged(row: dict[str, Any]) -> None:
     value = encode_value(row)
     assert json.loads(value) == row
     assert decode_value(value) == row
@@ -32,13 +32,13 @@ def test_a_row_is_one_json_object_that_is_read_back(row: dict[str, Any]) -> None
 
 
 @given(st.decimals(allow_nan=False, allow_infinity=False))
-def test_decimals_keep_all_their_digits(value: Decimal) -> None:
+def test_decimals_keep_all_digits(value: Decimal) -> None:
     back = decode_value(encode_value({"d": value, "n": [value]}), exact=True)
     assert back == {"d": value, "n": [value]}
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
-def test_a_float_is_read_back_as_it_was(value: float) -> None:
+def test_a_float_is_decoded_unchanged(value: float) -> None:
     assert repr(decode_value(encode_value({"x": value}))["x"]) == repr(value)
 
 
@@ -75,17 +75,17 @@ def test_a_float_is_read_back_as_it_was(value: float) -> None:
         ({"b": [1, (2.0, None)], "": {}}, '{"b":[1,[2.0,null]],"":{}}'),
     ],
 )
-def test_each_type_has_its_form(value: Any, text: str) -> None:
+def test_the_json_of_each_type(value: Any, text: str) -> None:
     assert encode_value({"c": value}) == b'{"c":' + text.encode() + b"}"
 
 
-def test_columns_are_in_the_order_given_without_whitespace() -> None:
+def test_columns_keep_their_order_and_there_is_no_whitespace() -> None:
     assert encode_value({"b": 1, "a": None}) == b'{"b":1,"a":null}'
     assert encode_value({}) == b"{}"
 
 
 @given(st.binary())
-def test_bytes_are_base64(data: bytes) -> None:
+def test_bytes_are_encoded_in_base64(data: bytes) -> None:
     assert base64.b64decode(decode_value(encode_value({"c": data}))["c"]) == data
 
 
@@ -100,7 +100,7 @@ def test_bytes_are_base64(data: bytes) -> None:
         ({"c": "\ud800"}, "isn't UTF-8"),
     ],
 )
-def test_what_no_value_can_have_is_refused(row: Any, text: str) -> None:
+def test_columns_that_no_value_can_have_are_refused(row: Any, text: str) -> None:
     with pytest.raises(MinkaError, match=text) as refusal:
         encode_value(row)
     assert refusal.value.code is Code.INVALID_ARGUMENT

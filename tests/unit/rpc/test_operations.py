@@ -1,4 +1,4 @@
-"""Reports to people about operations with thousands of migrations."""
+"""The node's answers about operations with thousands of migrations."""
 
 import asyncio
 from collections import Counter
@@ -29,7 +29,7 @@ def ask(c: Controller, active: Any = None, **request: Any) -> GetOperationsRespo
 
 @pytest.fixture(scope="module")
 def cluster() -> Controller:
-    """The last four of an operation's migrations are under way."""
+    """An operation with many migrations, of which the last four are under way."""
     c = a_cluster(MANY)
     c.caps = MigrationCaps(per_node=4, cluster=4)
     begun(c)
@@ -41,12 +41,12 @@ def cluster() -> Controller:
     return c
 
 
-def test_all_migrations_are_told_in_the_order_of_the_plan_unless_a_limit_is_asked_for(cluster: Controller) -> None:
+def test_without_a_limit_an_answer_has_all_migrations_in_the_order_of_the_plan(cluster: Controller) -> None:
     told = ask(cluster, ids=[1], with_migrations=True)
     assert list(told.migrations) == list(cluster.state.migrations[1].values())
 
 
-def test_with_a_limit_those_under_way_come_first_and_a_summary_counts_all(cluster: Controller) -> None:
+def test_with_a_limit_migrations_under_way_come_first_and_a_summary_counts_all(cluster: Controller) -> None:
     told = ask(cluster, ids=[1], with_migrations=True, migrations_limit=10)
     assert [one.state for one in told.migrations] == [COPYING] * 4 + [PENDING] * 6
     assert len({one.partition_id for one in told.migrations}) == 10
@@ -55,13 +55,13 @@ def test_with_a_limit_those_under_way_come_first_and_a_summary_counts_all(cluste
     assert not summary.bytes_total
 
 
-def test_the_active_controller_knows_how_many_bytes_are_moved(cluster: Controller) -> None:
+def test_the_active_controllers_answer_has_the_bytes_to_move(cluster: Controller) -> None:
     reports = SimpleNamespace(size=lambda partition_id: 100, progress=list)
     told = ask(cluster, SimpleNamespace(reports=reports), ids=[1], with_migrations=True, migrations_limit=1)
     assert (told.summaries[0].bytes_done, told.summaries[0].bytes_total) == (0, 100 * MANY)
 
 
-def test_what_the_source_of_a_migration_can_not_do_alone_blocks_its_operation(cluster: Controller) -> None:
+def test_a_migration_that_needs_a_person_is_a_blocker_of_its_operation(cluster: Controller) -> None:
     """A blocker that ends without a person's help is shown only in the migration's own row."""
     moved = [thing.id for thing in list(cluster.state.under_way)[:2]]
     reported = [
@@ -75,7 +75,7 @@ def test_what_the_source_of_a_migration_can_not_do_alone_blocks_its_operation(cl
     assert (blocker.reason, blocker.remedy) == ("outrun", "minkactl operations …")
 
 
-def test_the_loop_has_turns_while_many_are_told(cluster: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_answer_leaves_turns_to_other_tasks(cluster: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
     turns = Counter[str]()
 
     async def turn() -> None:

@@ -58,18 +58,18 @@ def test_every_field_of_every_request_has_a_rule(method: MethodDescriptor) -> No
 
 
 @pytest.mark.parametrize("message", [load_api_pb2.UploadHeader, load_api_pb2.FetchRequest])
-def test_every_field_of_what_begins_a_stream_of_raw_bytes_has_a_rule(message: type[Message]) -> None:
+def test_every_field_of_the_message_that_begins_a_stream_of_raw_bytes_has_a_rule(message: type[Message]) -> None:
     check_of(message.DESCRIPTOR)
 
 
 def test_a_plan_may_name_more_than_a_thousand_nodes() -> None:
-    """The plan has a balance, and may have a note, for each node."""
+    """The plan has a balance for each node, and may have a note for each."""
     balances = [admin_pb2.NodeBalance(node=f"n{number}") for number in range(2000)]
     plan = admin_pb2.Plan(cluster_id="c", digest="d", nodes=balances, notes=["its disk is low"] * 2000)
     check(admin_pb2.ApplyPlanRequest(plan=plan))
 
 
-def test_every_rule_is_a_fields() -> None:
+def test_every_rule_belongs_to_a_field() -> None:
     names: set[str] = set()
 
     def walk(descriptor: Any) -> None:
@@ -82,7 +82,7 @@ def test_every_rule_is_a_fields() -> None:
 
     for method in METHODS:
         walk(method.input_type)
-    # The first two begin streams of raw bytes; the last one goes over the data port.
+    # The first two begin streams of raw bytes. The last one is sent to the data port.
     for raw in (load_api_pb2.UploadHeader, load_api_pb2.FetchRequest, RaftMessageBatch):
         walk(raw.DESCRIPTOR)
     assert set(rules.RULES) | set(rules.COUNTS) | set(rules.REQUIRED) <= names
@@ -137,7 +137,7 @@ def duties(spec: DutySpec) -> ChangeDutiesRequest:
         (RaftMessageBatch(messages=[RaftMessage(type=MessageType.MSG_APP, term=2**63)]), "messages[0].term"),
     ],
 )
-def test_what_is_refused_and_what_is_said(request_: Message, named: str) -> None:
+def test_refused_requests_and_their_messages(request_: Message, named: str) -> None:
     with pytest.raises(MinkaError) as caught:
         check(request_)
     assert caught.value.code is Code.INVALID_ARGUMENT
@@ -156,5 +156,5 @@ def test_what_is_refused_and_what_is_said(request_: Message, named: str) -> None
         UpdateReplicasRequest(controller_term=1, partitions=[Partition(id=1, replicas=["a", "b"], leader="a")]),
     ],
 )
-def test_what_is_taken(request_: Message) -> None:
+def test_accepted_requests(request_: Message) -> None:
     check(request_)

@@ -1,4 +1,4 @@
-"""Answers of streams, and the memory of a node that they take."""
+"""Answers of streams, and the memory that they take on the node."""
 
 import asyncio
 import time
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(20)
 
 
 class Context:
-    """A call whose client takes all answers, or none."""
+    """A call whose client takes all answers, or none of them."""
 
     def __init__(self, takes: bool = True) -> None:
         self.taken: list[int] = []
@@ -40,14 +40,14 @@ class Context:
 
 
 class Node:
-    """An interceptor and its two memories of `mib` MiB each."""
+    """A node's interceptor for streams, with two memories of `mib` MiB each."""
 
     def __init__(self, mib: int = 4) -> None:
         self.calls, self.feeds = (Memory(mib * MIB, time.monotonic) for _ in range(2))
         self.interceptor = Interceptor("test", self.calls, self.feeds)
 
     async def stream(self, method: str, answers: AsyncGenerator[bytes, None], takes: bool = True) -> list[int]:
-        """The sizes of the answers that were taken."""
+        """Stream these answers; returns the sizes of those that the client took."""
         context: Any = Context(takes)
         try:
             await self.interceptor.streamed(method, answers, bytes, context)
@@ -61,7 +61,7 @@ async def sized(*sizes: int) -> AsyncGenerator[bytes, None]:
         yield bytes(size)
 
 
-async def test_who_waits_for_a_turn_holds_nothing_that_the_holder_of_the_turn_needs() -> None:
+async def test_a_stream_that_waits_for_its_turn_holds_no_memory() -> None:
     node, turn = Node(), asyncio.Semaphore(1)
 
     async def scan() -> AsyncGenerator[bytes, None]:
@@ -77,7 +77,7 @@ async def test_who_waits_for_a_turn_holds_nothing_that_the_holder_of_the_turn_ne
     assert node.feeds.used == 0
 
 
-async def test_an_answer_that_follows_a_turn_counts_once_it_is_made() -> None:
+async def test_an_answer_after_a_turn_counts_only_once_it_is_made() -> None:
     node, counted = Node(), []
 
     async def scan() -> AsyncGenerator[bytes, None]:
@@ -89,7 +89,7 @@ async def test_an_answer_that_follows_a_turn_counts_once_it_is_made() -> None:
     assert counted == [True, False, True]
 
 
-async def test_one_large_answer_is_soon_forgotten() -> None:
+async def test_the_memory_reserved_after_a_large_answer_soon_shrinks() -> None:
     node, used = Node(64), []
 
     async def small() -> AsyncGenerator[bytes, None]:
@@ -115,7 +115,7 @@ async def test_operators_do_not_wait_for_slow_readers() -> None:
     await asyncio.gather(*slow, return_exceptions=True)
 
 
-async def test_nodes_fetch_files_of_loads_whatever_clients_hold() -> None:
+async def test_nodes_can_fetch_files_of_loads_although_clients_hold_the_memory() -> None:
     node = Node()
     for memory in (node.calls, node.feeds):
         memory.share().take(4 * MIB)

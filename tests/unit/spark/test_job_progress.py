@@ -1,4 +1,4 @@
-"""minkactl's output about a running job."""
+"""The output of minkactl about a running job."""
 
 import pytest
 
@@ -18,13 +18,13 @@ RUNS = progress(1, tasks_done=3, tasks=4, rows=1000, rows_per_s=125.4, bytes=1 <
 OVER = progress(1, is_over=True, tasks_done=4, tasks=4, rows=2000, bytes=2 << 20)
 
 
-def test_what_is_known_is_said() -> None:
+def test_the_facts_about_a_stage() -> None:
     assert facts(progress(1)) == []
     assert facts(RUNS) == ["3 of 4 tasks", "1,000 rows", "1 MiB", "125 rows/s", "about 8.0 s left"]
     assert facts(OVER) == ["2,000 rows", "2 MiB", "250 rows/s", "256 KiB/s"]
 
 
-def test_on_a_pipe_there_is_a_line_at_the_end_of_a_stage_and_now_and_then(
+def test_a_pipe_gets_a_line_at_the_end_of_each_stage_and_now_and_then(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = Lines()
@@ -37,7 +37,7 @@ def test_on_a_pipe_there_is_a_line_at_the_end_of_a_stage_and_now_and_then(
     assert capsys.readouterr().err == "1/2 read: runs, 3 of 4 tasks, 1,000 rows, 1 MiB, 125 rows/s, about 8.0 s left\n"
 
 
-def test_a_terminal_has_a_line_a_stage(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_terminal_shows_one_line_for_each_stage(capsys: pytest.CaptureFixture[str]) -> None:
     with drawn() as view:
         for one in (RUNS, OVER, progress(2, tasks_done=0, tasks=2), progress(2)):
             view(one)
@@ -50,6 +50,6 @@ def test_a_terminal_has_a_line_a_stage(capsys: pytest.CaptureFixture[str]) -> No
     assert "%" not in second, "its progress is unknown"
 
 
-def test_who_asks_for_quiet_hears_nothing() -> None:
+def test_quiet_shows_no_progress() -> None:
     with shown(quiet=True) as told:
         assert told is None

@@ -6,7 +6,7 @@ from minka.errors import Code, MinkaError
 from minka.spark.options import SourceOptions
 
 
-def test_without_endpoints_the_cluster_is_the_one_that_a_client_would_find(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_endpoints_the_data_source_finds_the_cluster_as_a_client_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINKA_ENDPOINTS", "athens:7400,byzantium:7400")
     assert SourceOptions.of({"keyspace": "flights"}).endpoints == ("athens:7400", "byzantium:7400")
     given = SourceOptions.of({"keyspace": "flights", "endpoints": "cyrene:7400, delphi:7400"})

@@ -1,4 +1,4 @@
-"""The columns that are keys and values."""
+"""The columns that are used as keys and as values."""
 
 from typing import Any
 
@@ -9,13 +9,13 @@ from minka.spark import PairColumns, export
 
 
 @pytest.mark.parametrize("names", [{"key": "id"}, {"key": ("id",), "value": "v"}, {"key": 5}], ids=str)
-def test_a_name_alone_is_not_names_of_columns(names: dict[str, Any]) -> None:
+def test_one_text_is_refused_where_a_list_of_columns_is_expected(names: dict[str, Any]) -> None:
     with pytest.raises(MinkaError, match=r"names of columns are wanted, not (str|int)") as refusal:
         PairColumns(**names)
     assert refusal.value.code is Code.INVALID_ARGUMENT
 
 
-def test_a_key_column_alone_is_not_key_columns() -> None:
+def test_one_text_is_refused_as_key_columns() -> None:
     nowhere: Any = None
     with pytest.raises(MinkaError, match="names of columns are wanted, not str"):
         export(nowhere, ["127.0.0.1:1"], "flights", "/nowhere", key_columns="id")

@@ -1,4 +1,4 @@
-"""Rows that are left unread don't pass the filters: checked with rows and filters of all kinds."""
+"""Filters that Spark pushes down: rows that are left unread don't pass them. Hypothesis makes rows and filters."""
 
 from datetime import date, datetime
 from decimal import Decimal
@@ -88,7 +88,7 @@ def is_wanted(wanted: WantedKeys, key: bytes) -> bool:
 
 
 def compared(value: Any) -> Any:
-    """The value as Spark orders text: by its bytes in UTF-8."""
+    """The value in Spark's order of text: that of its UTF-8 bytes."""
     return value.encode() if isinstance(value, str) else value
 
 
@@ -111,7 +111,7 @@ def cases(draw: st.DrawFn) -> tuple[list[StructField], list[dict[str, Any]], lis
 
 
 @given(cases())
-def test_no_row_is_left_out_that_passes(case: tuple[list[StructField], list[dict[str, Any]], list[Filter]]) -> None:
+def test_no_row_that_passes_is_left_unread(case: tuple[list[StructField], list[dict[str, Any]], list[Filter]]) -> None:
     fields, rows, pushed = case
     wanted = wanted_keys(pushed, fields, "columns")
     for row in rows:
@@ -126,7 +126,7 @@ def test_no_row_is_left_out_that_passes(case: tuple[list[StructField], list[dict
 
 @given(st.data())
 @pytest.mark.parametrize(("kind", "format_"), [(StringType(), "text"), (BinaryType(), "binary")])
-def test_no_plain_key_is_left_out_that_passes(kind: DataType, format_: KeyFormat, data: st.DataObject) -> None:
+def test_no_plain_key_that_passes_is_left_unread(kind: DataType, format_: KeyFormat, data: st.DataObject) -> None:
     keys = data.draw(st.lists(VALUES[kind].filter(bool), min_size=1, max_size=5))
     of = filters("key", st.sampled_from(keys) | VALUES[kind], isinstance(kind, StringType))
     pushed = data.draw(st.lists(of, max_size=4))
@@ -156,13 +156,13 @@ def test_plain_keys(pushed: list[Filter], expected: WantedKeys) -> None:
     assert wanted_keys(pushed, KEY, "binary") == expected
 
 
-def test_nothing_is_wanted_of_filters_that_exclude_each_other() -> None:
+def test_nothing_is_read_for_filters_that_exclude_each_other() -> None:
     assert wanted_keys([LessThan(("key",), b"a"), GreaterThan(("key",), b"b")], KEY, "binary").is_nothing
     assert wanted_keys([EqualTo(("key",), b"a"), EqualTo(("key",), b"b")], KEY, "binary").is_nothing
     assert wanted_keys([LessThan(("key",), b"")], KEY, "binary").is_nothing
 
 
-def test_columns_that_are_equal_make_a_prefix() -> None:
+def test_equal_columns_make_a_prefix() -> None:
     of_day = wanted_keys([EqualTo(("day",), DAY)], PAIR, "columns")
     assert of_day == WantedKeys(KeyRange(encode_key([DAY]), encode_key([DAY]) + b"\xff"))
     one = wanted_keys([EqualTo(("flight",), 7), EqualTo(("day",), DAY)], PAIR, "columns")
@@ -173,6 +173,6 @@ def test_columns_that_are_equal_make_a_prefix() -> None:
     assert part.range == KeyRange(encode_key([DAY, 7]), encode_key([DAY]) + b"\xff")
 
 
-def test_a_value_that_no_key_has_restricts_nothing() -> None:
+def test_a_filter_with_a_value_that_no_key_has_restricts_nothing() -> None:
     field = [StructField("price", DecimalType(4, 1))]
     assert wanted_keys([EqualTo(("price",), Decimal("1.23"))], field, "columns") == WantedKeys()

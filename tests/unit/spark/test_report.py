@@ -41,14 +41,14 @@ def test_a_report_is_read_back() -> None:
         (REPORT.to_json().replace('"name"', '"nome"'), "this isn't a job's report"),
     ],
 )
-def test_what_is_none_is_refused(text: str, why: str) -> None:
+def test_malformed_reports_are_refused(text: str, why: str) -> None:
     with pytest.raises(MinkaError) as refused:
         DigestReport.from_json(text)
     assert refused.value.code is Code.INVALID_ARGUMENT
     assert why in refused.value.message
 
 
-def test_every_report_has_its_job() -> None:
+def test_a_report_has_the_name_of_its_job() -> None:
     assert Report.job == ""
     assert REPORT.to_document()["job"] == "digest"
 
@@ -70,8 +70,6 @@ def progress(**known: int | bool) -> Progress:
         (progress(is_over=True), 1.0, 0.0),
     ],
 )
-def test_how_much_is_done_and_how_long_the_rest_takes(
-    known: Progress, fraction: float | None, eta_s: float | None
-) -> None:
+def test_the_fraction_done_and_the_time_left(known: Progress, fraction: float | None, eta_s: float | None) -> None:
     assert known.fraction == fraction
     assert known.eta_s == (None if eta_s is None else pytest.approx(eta_s))

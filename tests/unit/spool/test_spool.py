@@ -1,4 +1,4 @@
-"""The files of loads on one node."""
+"""The files of loads on a node."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Sequence
@@ -25,11 +25,11 @@ _S = LoadState
 
 
 def plenty(_: int) -> None:
-    """Allow everything: there is room."""
+    """Accept any size: there is room."""
 
 
 def written(path: Path, rows: int, start: int = 0) -> tuple[LoadFile, bytes]:
-    """Make a file of rows with the keys from this number on."""
+    """Write a file of rows, with the keys from `start` on."""
     found: Written | None = write_sst(path, ((b"%06d" % i, b"value %d" % i) for i in range(start, start + rows)))
     assert found is not None
     file = LoadFile(name=path.stem, bytes=found.bytes, rows=rows, checksum=found.checksum, partition_id=1)
@@ -53,7 +53,7 @@ async def refused(code: Code, call: Coroutine[Any, Any, object]) -> MinkaError:
     return caught.value
 
 
-async def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+async def test_a_file_is_received_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
     file, data = written(tmp_path / "one.sst", 1000)
     spool = Spool(tmp_path / "spool", plenty)
     await spool.start()
@@ -74,8 +74,8 @@ async def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     assert on_disk(again.folder) == ["7/one.sst", "7/one.sst.about"]
 
 
-async def test_no_room_is_said_at_once(tmp_path: Path) -> None:
-    """Users of other databases complain of 16 hours of retries against a full disk: tidb 33446."""
+async def test_a_file_without_room_is_refused_at_once(tmp_path: Path) -> None:
+    """Other databases retried for 16 hours against a full disk: tidb issue 33446."""
 
     def small(size: int) -> None:
         if size > 100:
@@ -90,7 +90,7 @@ async def test_no_room_is_said_at_once(tmp_path: Path) -> None:
     assert on_disk(spool.folder) == []
 
 
-async def test_damage_is_found_and_the_file_is_gone(tmp_path: Path) -> None:
+async def test_a_damaged_file_is_found_and_removed(tmp_path: Path) -> None:
     file, data = written(tmp_path / "one.sst", 1000)
     spool = Spool(tmp_path / "spool", plenty)
     await spool.receive(7, file, chunks(data), is_checked=True)
@@ -102,8 +102,8 @@ async def test_damage_is_found_and_the_file_is_gone(tmp_path: Path) -> None:
     assert on_disk(spool.folder) == []
 
 
-async def test_a_file_comes_from_who_has_it(tmp_path: Path) -> None:
-    """The first node that is asked has no file, the second a damaged one, the third a whole one."""
+async def test_a_file_is_fetched_from_a_node_that_has_it_whole(tmp_path: Path) -> None:
+    """Of the nodes that are asked, the first has no file, the second a damaged one, and the third a whole one."""
     file, data = written(tmp_path / "one.sst", 1000)
     asked: list[str] = []
 
@@ -135,23 +135,23 @@ def uploading(spool: Spool, *loads: Load, parts: Sequence[LoadPart] = ()) -> Upl
     return Uploading(spool, lambda: table, throttle)
 
 
-async def test_only_what_is_staged_takes_files(tmp_path: Path) -> None:
+async def test_files_are_accepted_only_for_loads_that_are_staged(tmp_path: Path) -> None:
     file, data = written(tmp_path / "one.sst", 10)
     other, other_data = written(tmp_path / "other.sst", 20)
     spool, load = Spool(tmp_path / "spool", plenty), Load(id="seven", number=7, state=_S.LOAD_STATE_STAGING)
     uploads = uploading(spool, load, parts=[LoadPart(load_number=7, partition_id=1, name="one", checksum=9)])
     await uploads.upload(7, file, chunks(data))
-    await uploads.upload(7, file, chunks(b""))  # the file is there
+    await uploads.upload(7, file, chunks(b""))  # accepted: the file is there already
     other.name = "one"
     await refused(Code.INVALID_ARGUMENT, uploads.upload(7, other, chunks(other_data)))
-    await uploads.upload(9, other, chunks(other_data))  # this node has not heard of the load yet
+    await uploads.upload(9, other, chunks(other_data))  # accepted: this node has not heard of the load yet
     await refused(Code.UNKNOWN_LOAD, uploads.upload(3, file, chunks(data)))
     load.state = _S.LOAD_STATE_COMMITTED
     await refused(Code.LOAD_ENDED, uploads.upload(7, other, chunks(other_data)))
     await spool.close()
 
 
-async def test_an_upload_ends_with_its_load(tmp_path: Path) -> None:
+async def test_an_upload_is_refused_once_its_load_has_ended(tmp_path: Path) -> None:
     file, data = written(tmp_path / "one.sst", 1000)
     spool, load = Spool(tmp_path / "spool", plenty), Load(id="seven", number=7, state=_S.LOAD_STATE_STAGING)
     sent = 0
@@ -178,7 +178,7 @@ async def test_a_file_that_all_nodes_have_lost_can_be_uploaded_again(tmp_path: P
     await spool.close()
 
 
-async def test_files_are_cut_and_joined_again(tmp_path: Path) -> None:
+async def test_files_are_cut_by_ranges_and_joined_again(tmp_path: Path) -> None:
     spool, load = Spool(tmp_path / "spool", plenty), Load(id="seven", number=7, state=_S.LOAD_STATE_STAGING)
     uploads = uploading(spool, load)
     for name, rows, start in (("low", 500, 0), ("high", 300, 500)):
@@ -205,18 +205,18 @@ async def test_files_are_cut_and_joined_again(tmp_path: Path) -> None:
     await uploads.close()
 
 
-async def test_rows_that_are_lost_in_a_cut_are_noticed(tmp_path: Path) -> None:
+async def test_rows_lost_in_a_cut_are_noticed(tmp_path: Path) -> None:
     spool, load = Spool(tmp_path / "spool", plenty), Load(id="seven", number=7, state=_S.LOAD_STATE_STAGING)
     uploads = uploading(spool, load)
     file, data = written(tmp_path / "one.sst", 100)
-    file.digest.sum += 1  # the digest with which it was uploaded
+    file.digest.sum += 1  # now the digest differs from that of the rows
     await spool.receive(7, file, chunks(data), is_checked=True)
     await refused(Code.CORRUPT_DATA, uploads.cut(7, ["one"], [LoadFile(partition_id=1, name="new")]))
     assert [one.name for one in spool.files(7)] == ["one"]
     await uploads.close()
 
 
-async def test_what_nobody_needs_is_collected(tmp_path: Path) -> None:
+async def test_files_that_no_load_needs_are_removed(tmp_path: Path) -> None:
     spool, table = Spool(tmp_path / "spool", plenty), LoadTable(next_number=6)
     states = {
         1: _S.LOAD_STATE_STAGING,
@@ -229,7 +229,7 @@ async def test_what_nobody_needs_is_collected(tmp_path: Path) -> None:
     file, data = written(tmp_path / "one.sst", 10)
     other, other_data = written(tmp_path / "other.sst", 10)
     table.parts[2] = {1: LoadPart(load_number=2, partition_id=1, name="one")}
-    for number in (1, 2, 3, 4, 5, 6):  # it has forgotten 5, and has not heard of 6
+    for number in (1, 2, 3, 4, 5, 6):  # the table has forgotten load 5, and has not heard of load 6
         await spool.receive(number, file, chunks(data), is_checked=True)
         await spool.receive(number, other, chunks(other_data), is_checked=True)
     in_log = {(1, 4)}
@@ -244,7 +244,7 @@ async def test_what_nobody_needs_is_collected(tmp_path: Path) -> None:
     assert {name.split("/")[0] for name in on_disk(spool.folder)} == {"1", "2", "6"}
 
 
-async def test_uploads_are_as_fast_as_their_load_allows(tmp_path: Path) -> None:
+async def test_uploads_respect_their_rate_limit_and_give_way_to_clients(tmp_path: Path) -> None:
     """Uploads become slower while the mean time of clients' requests is three times the usual one."""
     now, seconds, count = 0.0, 0.0, 0
     throttle = Throttle(lambda: now, lambda: (seconds, count))
@@ -256,9 +256,7 @@ async def test_uploads_are_as_fast_as_their_load_allows(tmp_path: Path) -> None:
         now += delay
 
     async def upload(for_seconds: float, limit: int, wait: float) -> float:
-        """The bytes a second that arrive while a client makes a hundred requests a second that each wait
-        `wait` seconds.
-        """
+        """Upload while a client makes a hundred requests a second that take `wait` each; returns the bytes a second."""
         nonlocal now, seconds, count
         began, taken = now, 0
         while now - began < for_seconds:
@@ -281,9 +279,7 @@ async def test_uploads_are_as_fast_as_their_load_allows(tmp_path: Path) -> None:
         assert await upload(20, 0, 0.001) > free / 2
 
 
-async def test_an_upload_that_stands_still_gives_its_place_to_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_stalled_upload_gives_its_place_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LOOK_S", 0.01)
     monkeypatch.setattr(module, "_STALLED_S", 0.05)
     file, data = written(tmp_path / "one.sst", 100)
@@ -310,7 +306,7 @@ async def test_an_upload_that_stands_still_gives_its_place_to_others(
     await asyncio.sleep(0)
     await takes_in.upload(1, of("whole"), chunks(data))
     assert [one.name for one in spool.files(1)] == ["whole"]
-    more.set()  # the remaining ones continue
+    more.set()  # let the remaining uploads continue
     ended = await asyncio.gather(*still, return_exceptions=True)
     assert {one.code for one in ended if isinstance(one, MinkaError)} == {Code.OVERLOADED}
     await spool.close()

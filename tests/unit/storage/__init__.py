@@ -1,1 +1,1 @@
-"""The databases, one by one."""
+"""Tests of the databases, one by one."""

@@ -1,4 +1,4 @@
-"""Copies of the disk after a crash."""
+"""Copies of a folder, as a crash would leave it."""
 
 import shutil
 import time
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def crashed_copy(source: Path, target: Path) -> Path:
-    """A copy of the folder as it is at one moment, while its databases are open and compact in the background."""
+    """Copy the folder as it is at one moment, while its databases are open and compact in the background."""
     deadline = time.monotonic() + 10
     while True:
         shutil.rmtree(target, ignore_errors=True)
@@ -16,10 +16,10 @@ def crashed_copy(source: Path, target: Path) -> Path:
             if before == _state(source):
                 return target
         except (shutil.Error, FileNotFoundError):
-            pass  # a file was removed meanwhile
+            pass  # a compaction removed the file meanwhile
         assert time.monotonic() < deadline, f"{source} is never at rest"
 
 
 def _state(folder: Path) -> list[tuple[Path, int]]:
-    # Time stamps don't count: RocksDB's own LOG may be written to at any time.
+    # Times don't count, since RocksDB may write to its own LOG at any time.
     return sorted((path, path.stat().st_ino) for path in folder.rglob("*"))

@@ -1,4 +1,4 @@
-"""Kinds of damage to a file or a folder."""
+"""Ways to damage a file or a folder."""
 
 import shutil
 from pathlib import Path
@@ -12,7 +12,7 @@ def flipped(path: Path, place: float = 0.5) -> None:
 
 
 def flipped_at_its_start(path: Path) -> None:
-    flipped(path, 0.0)  # of a table: the database's own record
+    flipped(path, 0.0)  # of a table: the place of the database's own record
 
 
 def flipped_at_its_end(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The data of a split's child while it is a part of the parent's data."""
+"""The data of a split's child while it is attached: its rows are still in the parent's data."""
 
 import asyncio
 import random
@@ -22,7 +22,7 @@ HALF = b"050"
 
 
 class Halves:
-    """A parent's data, and a child's that is attached to it."""
+    """A parent's data, and the data of a child that is attached to it."""
 
     def __init__(self, path: Path, rows: dict[bytes, bytes | None]) -> None:
         self.parent = DataDatabase(path / "1", CACHE)
@@ -77,7 +77,7 @@ def pages(data: DataDatabase, range_: KeyRange, reverse: bool, rows: int, size: 
 
 
 @pytest.mark.parametrize("in_memory", [True, False])
-async def test_what_is_written_lies_over_the_parents_rows(tmp_path: Path, in_memory: bool) -> None:
+async def test_writes_to_the_child_lie_over_the_parents_rows(tmp_path: Path, in_memory: bool) -> None:
     """The child's pages equal those of a model, before and after the child has a database."""
     halves = Halves(tmp_path, ROWS)
     if not in_memory:
@@ -117,7 +117,7 @@ async def test_what_is_written_lies_over_the_parents_rows(tmp_path: Path, in_mem
     await halves.close()
 
 
-async def test_writes_go_on_while_the_database_is_made(tmp_path: Path) -> None:
+async def test_writes_go_on_while_the_childs_database_is_made(tmp_path: Path) -> None:
     halves = Halves(tmp_path, ROWS)
     halves.attach()
     child = halves.child
@@ -140,7 +140,7 @@ async def test_writes_go_on_while_the_database_is_made(tmp_path: Path) -> None:
     await again.close()
 
 
-async def test_after_a_start_it_is_closed_until_there_is_a_database(tmp_path: Path) -> None:
+async def test_after_a_restart_an_attached_child_is_closed(tmp_path: Path) -> None:
     halves = Halves(tmp_path, ROWS)
     write(halves.parent, {b"000": b"later"})
     await halves.parent.flush()
@@ -155,7 +155,7 @@ async def test_after_a_start_it_is_closed_until_there_is_a_database(tmp_path: Pa
     await halves.close()
 
 
-async def test_the_parent_is_shared_with_what_comes_after_the_marker(tmp_path: Path) -> None:
+async def test_the_parents_data_is_shared_from_the_marker_on(tmp_path: Path) -> None:
     halves = Halves(tmp_path, ROWS)
     halves.attach()
     parent, child = halves.parent, halves.child
@@ -174,8 +174,8 @@ async def test_the_parent_is_shared_with_what_comes_after_the_marker(tmp_path: P
     await halves.close()
 
 
-async def test_a_flush_ends_when_the_database_is_recorded(tmp_path: Path) -> None:
-    """Only then may the log be trimmed, as it is after a flush."""
+async def test_a_flush_of_the_child_ends_when_its_database_is_recorded(tmp_path: Path) -> None:
+    """After a flush the log is trimmed, which must not happen earlier."""
     halves = Halves(tmp_path, ROWS)
     halves.attach()
     child = halves.child
@@ -194,7 +194,7 @@ async def test_a_flush_ends_when_the_database_is_recorded(tmp_path: Path) -> Non
     await halves.close()
 
 
-async def test_a_child_that_is_closed_lets_the_parent_go(tmp_path: Path) -> None:
+async def test_a_closed_child_no_longer_holds_its_parent(tmp_path: Path) -> None:
     halves = Halves(tmp_path, ROWS)
     halves.attach()
     halves.go_on.clear()
@@ -211,7 +211,7 @@ async def test_a_child_that_is_closed_lets_the_parent_go(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("is_closed", [True, False])
 async def test_a_child_is_damaged_with_its_parent(tmp_path: Path, is_closed: bool) -> None:
-    """The parent is closed for good, or is found damaged."""
+    """The parent's data is closed for good, or found damaged."""
     halves = Halves(tmp_path, ROWS)
     halves.attach()
     if is_closed:

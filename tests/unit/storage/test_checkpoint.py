@@ -1,4 +1,4 @@
-"""Checkpoints are taken, shipped and put in place, and never half of one."""
+"""Checkpoints: taken, sent, and put in place as a whole or not at all."""
 
 import asyncio
 import gc
@@ -22,7 +22,7 @@ KEYS = [b"%06d" % i for i in range(5000)]
 
 
 def new(path: Path) -> DataDatabase:
-    """A database with a small cache."""
+    """A database with a small cache, at this path."""
     return DataDatabase(path, Cache(1 << 20))
 
 
@@ -36,7 +36,7 @@ async def filled(path: Path) -> DataDatabase:
 
 
 async def receive(incoming: Incoming, chunks: list[bytes]) -> list[int]:
-    """Give all chunks to `incoming`."""
+    """Give all these chunks to `incoming`."""
 
     async def stream() -> AsyncIterator[bytes]:
         for chunk in chunks:
@@ -46,7 +46,7 @@ async def receive(incoming: Incoming, chunks: list[bytes]) -> list[int]:
 
 
 async def read(taken: Checkpoint, chunk_bytes: int = 1000) -> tuple[list[bytes], list[int]]:
-    """The chunks and checksums of a checkpoint."""
+    """Read a checkpoint; returns its chunks and checksums."""
     chunks, checksums = [], []
     async for chunk, checksum in taken.read(chunk_bytes):
         assert len(chunk) <= chunk_bytes
@@ -57,8 +57,8 @@ async def read(taken: Checkpoint, chunk_bytes: int = 1000) -> tuple[list[bytes],
 
 
 @pytest.mark.parametrize("chunk_bytes", [100, 4096, 1 << 20])
-async def test_the_copy_is_as_the_original_was(tmp_path: Path, chunk_bytes: int) -> None:
-    """Writes go on meanwhile."""
+async def test_a_copy_equals_the_original_at_the_time_of_the_checkpoint(tmp_path: Path, chunk_bytes: int) -> None:
+    """Writes to the original go on while it is copied."""
     data = await filled(tmp_path / "source")
     taken = await checkpoint.take(data, tmp_path / "out" / "1")
     data.write([WriteBody([KEYS[0]], [b"later"])], Applied(6, 2))
@@ -83,7 +83,7 @@ async def test_the_copy_is_as_the_original_was(tmp_path: Path, chunk_bytes: int)
 
 
 async def test_an_older_folder_is_replaced(tmp_path: Path) -> None:
-    """The older files of the checkpoint, of the receiver and of the database are removed."""
+    """The older files of the sender, of the receiver and of the database are removed."""
     data = await filled(tmp_path / "source")
     for folder in ("out", "in", "target"):
         (tmp_path / folder).mkdir()
@@ -97,8 +97,8 @@ async def test_an_older_folder_is_replaced(tmp_path: Path) -> None:
     await data.close()
 
 
-async def test_files_of_any_size(tmp_path: Path) -> None:
-    """Empty files come first, last and in between."""
+async def test_files_of_any_size_are_received(tmp_path: Path) -> None:
+    """Empty files come first, last and between others."""
     sizes = [0, 5, 0, 0, 1, 3, 0]
     files = [CheckpointFile(f"f{i}", size) for i, size in enumerate(sizes)]
     incoming = Incoming(tmp_path / "in", files)
@@ -109,8 +109,7 @@ async def test_files_of_any_size(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-async def test_damage_on_the_way_is_noticed(tmp_path: Path) -> None:
-    """The file's checksum shows it."""
+async def test_damage_on_the_way_is_noticed_by_the_checksum(tmp_path: Path) -> None:
     data = await filled(tmp_path / "source")
     taken = await checkpoint.take(data, tmp_path / "out")
     chunks, checksums = await read(taken)
@@ -124,22 +123,20 @@ async def test_damage_on_the_way_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [[], [b"1234"], [b"123456"], [b"123", b"45", b"6"]])
-async def test_more_or_less_than_announced(tmp_path: Path, content: list[bytes]) -> None:
-    """Content that is longer or shorter than announced is refused."""
+async def test_content_longer_or_shorter_than_announced_is_refused(tmp_path: Path, content: list[bytes]) -> None:
     incoming = Incoming(tmp_path / "in", [CheckpointFile("a", 2), CheckpointFile("b", 3)])
     with pytest.raises(MinkaError, match="INVALID_ARGUMENT"):
         await receive(incoming, content)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "/etc/passwd", "a/b", "a\0b"])
-def test_names_that_lead_elsewhere(tmp_path: Path, name: str) -> None:
-    """Such names are refused."""
+def test_file_names_that_lead_out_of_the_folder_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(MinkaError, match="INVALID_ARGUMENT"):
         Incoming(tmp_path, [CheckpointFile(name, 1)])
 
 
-async def test_what_was_synced_before_a_failure_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rest is not kept, although more of it was written by then."""
+async def test_files_synced_before_a_failure_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other files are not kept, even if they were written."""
     files = [CheckpointFile(name, 2 * MIB) for name in "abcde"]
     synced: list[int] = []
 
@@ -155,8 +152,8 @@ async def test_what_was_synced_before_a_failure_is_kept(tmp_path: Path, monkeypa
     assert incoming.finished() == dict.fromkeys("ab", zlib.crc32(bytes(2 * MIB)))
 
 
-async def test_nothing_continues_after_a_cancellation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither writes nor syncs continue: the folder may be removed, or used by the next try."""
+async def test_receiving_stops_at_once_after_a_cancellation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No write or sync follows: the folder may be removed, or used by the next try."""
     files = [CheckpointFile(name, 2 * MIB) for name in "abc"]
     syncing, go_on = threading.Event(), threading.Event()
     synced: list[int] = []
@@ -182,14 +179,17 @@ async def test_nothing_continues_after_a_cancellation(tmp_path: Path, monkeypatc
     assert len(synced) == count
 
 
-async def test_whoever_stops_reading_leaves_nothing_behind(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The checkpoint may be removed at once, although there was more to read."""
+async def test_a_reader_that_stops_early_leaves_nothing_behind(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The checkpoint may be removed at once, although the reader has not read all of it."""
     (tmp_path / "a").write_bytes(b"content")
     chunks = Checkpoint(tmp_path, (CheckpointFile("a", 7), CheckpointFile("removed", 7))).read(MIB)
     assert isinstance(chunks, AsyncGenerator)
     assert await anext(chunks) == (b"content", zlib.crc32(b"content"))
     executor = asyncio.get_running_loop().run_in_executor
-    await asyncio.gather(*(executor(None, bool) for _ in range(100)))  # the read before these has ended
+    # The missing file's read comes first, so it has failed when these calls have ended.
+    await asyncio.gather(*(executor(None, bool) for _ in range(100)))
     await chunks.aclose()
     del chunks
     gc.collect()

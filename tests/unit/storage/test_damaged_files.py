@@ -1,5 +1,5 @@
-"""Every file of a partition's database is damaged in every way: reads are right or CORRUPT_DATA, and another database
-can replace it in the same process.
+"""Every file of a partition's database is damaged in every way. Reads are right or raise CORRUPT_DATA, and a new
+database can replace the damaged one in the same process.
 """
 
 import asyncio
@@ -61,12 +61,12 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def path(template: Path, tmp_path: Path) -> Path:
-    """A copy of it."""
+    """A copy of the template."""
     return shutil.copytree(template, tmp_path / "1")
 
 
 async def make(path: Path, tables: int) -> Applied:
-    """A database with some tables, which all have all keys."""
+    """Make a database with this many tables. Each table has all keys."""
     data = DataDatabase(path, Cache(MIB))
     applied = Applied()
     for number in range(1, tables + 1):
@@ -79,7 +79,7 @@ async def make(path: Path, tables: int) -> Applied:
 
 
 async def use(data: DataDatabase, folder: Path) -> None:
-    """Do everything with the data that a replica does. Failures are CORRUPT_DATA, and no read is wrong."""
+    """Do with the data all that a replica does. Checks that failures are CORRUPT_DATA, and that reads are right."""
 
     async def checked(work: Awaitable[object]) -> None:
         try:
@@ -111,7 +111,7 @@ async def use(data: DataDatabase, folder: Path) -> None:
 
 
 async def replaced(data: DataDatabase, path: Path) -> None:
-    """The damaged database is made again, as `Damage` does it."""
+    """Make the damaged database again, as `Damage` does."""
     await data.close()
     await remove_folder(path)
     assert await make(path, 1) == Applied(1, 1)
@@ -123,7 +123,9 @@ def harm(path: Path, pattern: str, damage: Callable[[Path], None]) -> None:
 
 
 @pytest.mark.parametrize(("pattern", "damage"), CLOSED)
-async def test_damage_while_it_is_closed(path: Path, pattern: str, damage: Callable[[Path], None]) -> None:
+async def test_files_damaged_while_the_database_is_closed(
+    path: Path, pattern: str, damage: Callable[[Path], None]
+) -> None:
     harm(path, pattern, damage)
     data = DataDatabase(path, Cache(MIB))
     if data.exists():
@@ -132,7 +134,9 @@ async def test_damage_while_it_is_closed(path: Path, pattern: str, damage: Calla
 
 
 @pytest.mark.parametrize(("pattern", "damage"), OPEN)
-async def test_damage_while_it_is_open(path: Path, pattern: str, damage: Callable[[Path], None]) -> None:
+async def test_files_damaged_while_the_database_is_open(
+    path: Path, pattern: str, damage: Callable[[Path], None]
+) -> None:
     data = DataDatabase(path, Cache(MIB))
     await data.open()
     harm(path, pattern, damage)
@@ -140,8 +144,8 @@ async def test_damage_while_it_is_open(path: Path, pattern: str, damage: Callabl
     await replaced(data, path)
 
 
-async def test_whoever_keeps_an_error_does_not_keep_the_database_open(path: Path) -> None:
-    """The error is held while another database replaces the damaged one. A log's handler or a task may hold it."""
+async def test_an_error_that_is_kept_does_not_keep_the_database_open(path: Path) -> None:
+    """A log's handler or a task may keep the error while another database replaces the damaged one."""
     flipped(max(path.glob("*.sst")), 0.3)
     data = DataDatabase(path, Cache(MIB))
     await data.open()
@@ -154,8 +158,8 @@ async def test_whoever_keeps_an_error_does_not_keep_the_database_open(path: Path
     assert len(errors) == 2
 
 
-async def test_each_refusal_of_damaged_data_is_an_error_of_its_own(tmp_path: Path) -> None:
-    """An error that is raised repeatedly would keep the frames of everybody who got it."""
+async def test_each_refusal_of_damaged_data_is_a_new_error(tmp_path: Path) -> None:
+    """An error that is raised repeatedly would keep the frames of all its receivers."""
     data = DataDatabase(tmp_path / "1", Cache(MIB))
     data.condemn(MinkaError(Code.CORRUPT_DATA, "no"))
     assert data.damage is not data.damage
@@ -181,14 +185,14 @@ def test_an_unusable_disk_does_not_count_as_damage_of_each_partition(tmp_path: P
     assert not list(tmp_path.iterdir())
 
 
-def test_the_name_of_a_folder_does_not_count_as_the_reason(tmp_path: Path) -> None:
+def test_a_folders_name_does_not_count_as_a_sign_of_damage(tmp_path: Path) -> None:
     path = tmp_path / "Is a directory" / "1"
     path.mkdir(parents=True)
     text = f"IO error: While open a file for random read: {path}/000010.sst: Too many open files"
     assert data_error(Exception(text), f"opening {path}", path).code is Code.STORAGE_FAILED
 
 
-async def test_where_a_checkpoint_is_put_and_what_became_of_it_says_nothing_of_the_data(path: Path) -> None:
+async def test_failures_of_a_checkpoints_own_files_do_not_count_as_damage_of_the_data(path: Path) -> None:
     data = DataDatabase(path, Cache(MIB))
     (path.parent / "outgoing").touch()
     with pytest.raises(MinkaError, match="STORAGE_FAILED"):

@@ -1,4 +1,4 @@
-"""One partition's data."""
+"""The database with one partition's data."""
 
 import asyncio
 import random
@@ -23,7 +23,7 @@ MIB = 1024 * 1024
 
 @asynccontextmanager
 async def opened(path: Path) -> AsyncIterator[DataDatabase]:
-    """A database that is closed at the end."""
+    """A database at this path, which is closed at the end."""
     data = DataDatabase(path, Cache(MIB))
     try:
         yield data
@@ -40,8 +40,8 @@ async def test_without_data_there_is_no_folder(tmp_path: Path) -> None:
         assert not (tmp_path / "1").exists()
 
 
-async def test_writes_apply_in_order(tmp_path: Path) -> None:
-    """Within a batch, too; the offset is applied with them."""
+async def test_writes_are_applied_in_order(tmp_path: Path) -> None:
+    """This holds within a batch, too. The offset is applied together with the writes."""
     async with opened(tmp_path) as data:
         body = WriteBody([b"a", b"b", b"a", b"c", b"c"], [b"1", b"2", b"3", b"4", None])
         data.write([body, WriteBody([b"b"], [b""])], Applied(7, 3))
@@ -51,8 +51,8 @@ async def test_writes_apply_in_order(tmp_path: Path) -> None:
         assert data.applied == Applied(7, 3)
 
 
-async def test_keys_are_any_bytes(tmp_path: Path) -> None:
-    """The database's own records are not among the keys, and don't collide with any key."""
+async def test_keys_may_be_any_bytes(tmp_path: Path) -> None:
+    """The database's own records don't show as keys, and don't collide with any key."""
     keys = [bytes([first]) + rest for first in range(256) for rest in (b"", b"\x00", b"\xff" * 20)]
     async with opened(tmp_path) as data:
         data.write([WriteBody(keys, list(keys))], Applied(1, 1))
@@ -62,8 +62,8 @@ async def test_keys_are_any_bytes(tmp_path: Path) -> None:
         assert data.applied == Applied(1, 1)
 
 
-async def test_a_crash_leaves_what_was_flushed_with_its_offset(tmp_path: Path) -> None:
-    """The data is never there without the offset, nor the offset without the data."""
+async def test_after_a_crash_the_data_is_that_of_the_last_flush_with_its_offset(tmp_path: Path) -> None:
+    """Data and offset are never stored without each other."""
     async with opened(tmp_path / "1") as data:
         data.write([WriteBody([b"a"], [b"1"])], Applied(1, 1))
         assert await data.flush() == Applied(1, 1)
@@ -78,8 +78,8 @@ async def test_a_crash_leaves_what_was_flushed_with_its_offset(tmp_path: Path) -
         assert data.applied == Applied(2, 1)
 
 
-async def test_size_is_within_ten_percent(tmp_path: Path) -> None:
-    """In memory, flushed, and opened again; deletions count."""
+async def test_the_size_is_right_within_ten_percent(tmp_path: Path) -> None:
+    """This holds in memory, after a flush, and after a new opening. Deletions count."""
     rng = random.Random(1)
     keys = [rng.randbytes(16) for _ in range(20_000)]
 
@@ -102,15 +102,15 @@ async def test_size_is_within_ten_percent(tmp_path: Path) -> None:
         check(data.size(), await data.count())
 
 
-def test_size_of_a_closed_one_is_what_it_was_told(tmp_path: Path) -> None:
+def test_the_size_of_a_closed_database_is_the_given_one(tmp_path: Path) -> None:
     """Asking for the size does not open the database."""
     data = DataDatabase(tmp_path, Cache(MIB), Size(5, 6))
     assert data.size() == Size(5, 6)
     assert not data.is_open
 
 
-async def test_counting_lets_the_loop_run(tmp_path: Path) -> None:
-    """The loop gets a turn every few thousand keys."""
+async def test_counting_leaves_turns_to_other_tasks(tmp_path: Path) -> None:
+    """Others get a turn after every few thousand keys."""
     async with opened(tmp_path) as data:
         keys = [b"%06d" % i for i in range(10_000)]
         data.write([WriteBody(keys, list(keys))], Applied(1, 1))
@@ -129,7 +129,7 @@ async def test_counting_lets_the_loop_run(tmp_path: Path) -> None:
 
 
 async def test_closing_waits_for_readers(tmp_path: Path) -> None:
-    """A closed database is not opened again."""
+    """After that, the database is not opened again."""
     async with opened(tmp_path) as data:
         await data.open()
         keys = [b"%06d" % i for i in range(10_000)]
@@ -143,8 +143,8 @@ async def test_closing_waits_for_readers(tmp_path: Path) -> None:
             data.get([b"000001"])
 
 
-async def test_a_damaged_block_is_refused(tmp_path: Path) -> None:
-    """Gets refuse the block, and so does counting, which would otherwise end early without an error."""
+async def test_reads_of_a_damaged_block_are_refused(tmp_path: Path) -> None:
+    """Counting is refused, too; it could otherwise end early without an error."""
     keys = [b"%06d" % i for i in range(20_000)]
     async with opened(tmp_path) as data:
         data.write([WriteBody(keys, [random.Random(1).randbytes(50) for _ in keys])], Applied(1, 1))

@@ -13,7 +13,7 @@ from minkad.storage.log_database import LogDatabase
 
 
 async def test_a_disk_that_does_not_answer_ends_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process ends even if the loop hangs. A disk that answers ends nothing."""
+    """This works even if the loop hangs. A disk that answers ends nothing."""
     free = threading.Event()
     ends: queue.SimpleQueue[MinkaError] = queue.SimpleQueue()
     db = LogDatabase.open(tmp_path / "log")

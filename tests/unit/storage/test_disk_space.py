@@ -1,4 +1,4 @@
-"""The limits of a low disk, and the reserve that lets a node start on a full one."""
+"""The limits at which a disk counts as low, and the reserve that lets a node start on a full disk."""
 
 import os
 from pathlib import Path
@@ -13,7 +13,7 @@ MIB = 1024 * 1024
 
 
 class FileSystem:
-    """A file system of 1000 MiB, less the size of the files in its folder."""
+    """A file system of 1000 MiB; the size of the files in its folder is not free."""
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.path = path
@@ -31,13 +31,13 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileSystem:
 
 
 def looked(watch: DiskWatch, disk: FileSystem, free: int) -> bool:
-    """True if the disk is low with this many MiB free."""
+    """Look at the disk with this many MiB free; returns True if it is low."""
     disk.free = free * MIB
     watch.check()
     return watch.is_low
 
 
-def test_low_until_there_is_half_as_much_more(disk: FileSystem) -> None:
+def test_a_low_disk_is_low_until_it_has_half_as_much_more_free(disk: FileSystem) -> None:
     watch = DiskWatch(disk.path, 20 * MIB)
     assert [looked(watch, disk, free) for free in (21, 20, 19, 21, 29, 30, 29, 20)] == [
         False, False, True, True, True, False, False, False,
@@ -53,7 +53,7 @@ def test_the_mark_is_at_most_a_tenth_of_the_file_system(disk: FileSystem) -> Non
     assert refusal.value.code is Code.DISK_LOW
 
 
-def test_the_reserve_is_made_with_room_and_given_up_at_a_start_without(disk: FileSystem) -> None:
+def test_the_reserve_is_made_while_there_is_room_and_given_up_at_a_start_without_room(disk: FileSystem) -> None:
     reserve = disk.path / "reserve"
     watch = DiskWatch(disk.path, 40 * MIB)
     assert not looked(watch, disk, 90)

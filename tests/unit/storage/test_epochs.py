@@ -1,4 +1,4 @@
-"""Epochs compared with the plain list that they stand for."""
+"""Epochs, a compressed list of the epoch of each entry, compared with the plain list."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +9,7 @@ numbers = st.lists(st.integers(0, 6), max_size=40).map(sorted)
 
 
 def build(base: int, epochs: list[int]) -> Epochs:
-    """The epochs of entries after `base`."""
+    """Epochs of entries after `base`, from this list."""
     made = Epochs(base, 0)
     for position, epoch in enumerate(epochs, base + 1):
         made.append(position, epoch)
@@ -17,21 +17,20 @@ def build(base: int, epochs: list[int]) -> Epochs:
 
 
 def listed(epochs: Epochs, first: int, last: int) -> list[int]:
-    """The epoch of each position."""
+    """The epochs of the positions from `first` to `last`."""
     return [epochs.at(position) for position in range(first, last + 1)]
 
 
 @given(numbers, st.integers(0, 5))
-def test_it_knows_every_position(epochs: list[int], base: int) -> None:
-    """The epochs of all positions are known, from the base to the end."""
+def test_the_epoch_of_every_position_is_known(epochs: list[int], base: int) -> None:
+    """Positions go from the base to the end."""
     made = build(base, epochs)
     assert listed(made, base, base + len(epochs)) == [0, *epochs]
     assert made.last == (epochs[-1] if epochs else 0)
 
 
 @given(numbers, st.integers(0, 5))
-def test_it_is_found_again_from_few_reads(epochs: list[int], base: int) -> None:
-    """The epochs are found by bisection."""
+def test_epochs_are_found_again_by_bisection(epochs: list[int], base: int) -> None:
     reads: list[int] = []
 
     def read(position: int) -> int:
@@ -43,8 +42,8 @@ def test_it_is_found_again_from_few_reads(epochs: list[int], base: int) -> None:
     assert listed(found, base, base + len(epochs)) == [0, *epochs]
 
 
-def test_a_million_entries_take_few_reads() -> None:
-    """There are about 20 reads for each change."""
+def test_the_epochs_of_a_million_entries_are_found_with_few_reads() -> None:
+    """There are about 20 reads for each change of the epoch."""
     reads = 0
 
     def read(position: int) -> int:
@@ -57,8 +56,9 @@ def test_a_million_entries_take_few_reads() -> None:
 
 
 @given(numbers, st.data())
-def test_truncate_and_compact(epochs: list[int], data: st.DataObject) -> None:
-    """The epochs of the remaining entries are unchanged."""
+def test_the_remaining_epochs_are_unchanged_after_a_truncation_or_compaction(
+    epochs: list[int], data: st.DataObject
+) -> None:
     made = build(0, epochs)
     end = data.draw(st.integers(0, len(epochs)))
     if end < len(epochs):
@@ -70,12 +70,12 @@ def test_truncate_and_compact(epochs: list[int], data: st.DataObject) -> None:
 
 
 @given(st.data())
-def test_how_far_two_logs_are_the_same(data: st.DataObject) -> None:
-    """A comparison of whole logs finds the same. In each epoch, a leader on one of two nodes writes to its log."""
-    logs: list[list[tuple[int, int]]] = [[], []]  # (epoch, its content)
+def test_the_common_end_of_two_logs(data: st.DataObject) -> None:
+    """A comparison of whole logs finds the same end. In each epoch, a leader on one of two nodes writes to its log."""
+    logs: list[list[tuple[int, int]]] = [[], []]  # entries as (epoch, content)
     for epoch in range(1, data.draw(st.integers(1, 8))):
         leader = data.draw(st.integers(0, 1))
-        if data.draw(st.booleans()):  # the other node hears of it, and truncates its log where both diverge
+        if data.draw(st.booleans()):  # the other node hears of this leader, and truncates its log where both diverge
             logs[1 - leader][:] = logs[leader]
         written = data.draw(st.integers(0, 3))
         logs[leader] += [(epoch, len(logs[leader]) + i) for i in range(written)]
@@ -93,7 +93,7 @@ def test_how_far_two_logs_are_the_same(data: st.DataObject) -> None:
 
 
 def build_from(base: int, epochs: list[int], base_epoch: int) -> Epochs:
-    """The epochs of entries after `base`, whose own epoch is `base_epoch`."""
+    """Like `build`, with the epoch of the entry at `base`."""
     made = Epochs(base, base_epoch)
     for position, epoch in enumerate(epochs, base + 1):
         made.append(position, epoch)

@@ -1,4 +1,4 @@
-"""The data directory is that of this node and this cluster, and whole; otherwise the start is refused."""
+"""A start is refused unless the data directory belongs to this node and this cluster, and is whole."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -26,13 +26,13 @@ def loaded(path: Path) -> Identity | Code | None:
         return error.code
 
 
-def test_it_is_as_it_was_saved(tmp_path: Path) -> None:
+def test_a_saved_identity_is_loaded_unchanged(tmp_path: Path) -> None:
     assert identity.load(tmp_path, "athens", "flights") is None
     identity.save(tmp_path, OWN)
     assert identity.load(tmp_path, "athens", "flights") == OWN
 
 
-def test_another_node_and_another_cluster(tmp_path: Path) -> None:
+def test_the_directory_of_another_node_or_cluster_is_refused(tmp_path: Path) -> None:
     identity.save(tmp_path, OWN)
     assert refusal(tmp_path, node="byzantium").code is Code.INVALID_CONFIG
     other = refusal(tmp_path, cluster="trains")
@@ -40,8 +40,8 @@ def test_another_node_and_another_cluster(tmp_path: Path) -> None:
     assert "belongs to the cluster flights" in other.message
 
 
-def test_every_bit_counts(tmp_path: Path) -> None:
-    """With another raft_id the node would vote as another node."""
+def test_a_change_of_any_bit_is_noticed(tmp_path: Path) -> None:
+    """With a changed raft_id, for example, the node would vote as another node."""
     identity.save(tmp_path, OWN)
     path = tmp_path / "identity.json"
     content = path.read_bytes()
@@ -53,32 +53,32 @@ def test_every_bit_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", bytes(100), b"\xff"])
-def test_files_that_are_not_identities(tmp_path: Path, content: bytes) -> None:
+def test_files_that_are_not_identities_are_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "identity.json").write_bytes(content)
     assert refusal(tmp_path).code is Code.CORRUPT_DATA
 
 
 @pytest.mark.parametrize("folder", ["log", "partitions"])
-def test_one_that_is_gone_is_not_made_again(tmp_path: Path, folder: str) -> None:
-    """Otherwise the node would found the cluster a second time."""
+def test_a_missing_identity_is_not_made_again(tmp_path: Path, folder: str) -> None:
+    """With a new identity, the node would found the cluster a second time."""
     (tmp_path / folder / "1").mkdir(parents=True)
     gone = refusal(tmp_path)
     assert gone.code is Code.CORRUPT_DATA
     assert "identity.json is gone" in gone.message
 
 
-def test_data_without_a_log_database(tmp_path: Path) -> None:
-    """The start that should have made the log database did not."""
+def test_data_without_a_log_database_is_refused(tmp_path: Path) -> None:
+    """The first start makes the log database before any data."""
     identity.save(tmp_path, OWN)
     (tmp_path / "partitions" / "1").mkdir(parents=True)
     assert "log is gone" in refusal(tmp_path).message
 
 
-def test_a_directory_that_another_version_has_written(tmp_path: Path) -> None:
+def test_a_directory_of_another_format_is_refused(tmp_path: Path) -> None:
     """Rows of another format would be misread."""
     identity.save(tmp_path, replace(OWN, format=identity.FORMAT + 1))
     assert refusal(tmp_path).code is Code.UNKNOWN_FORMAT
-    # With an empty directory a node that the cluster knows is refused, as WRONG_DATA_DIRECTORY.
+    # A node that the cluster knows can't start with an empty directory either (WRONG_DATA_DIRECTORY).
     assert "an empty data_dir alone is refused" in Code.UNKNOWN_FORMAT.info.remedy
     text = """{"cluster_id": "cluster", "node_id": "athens", "data_id": "data", "raft_id": 1, "cluster_name": "flights",
         "started": true, "checksum": 120319728}"""

@@ -1,4 +1,4 @@
-"""Data that is only in memory, and the database that is made of it."""
+"""Data that is only in memory until a database is made of it."""
 
 import asyncio
 import random
@@ -24,7 +24,7 @@ CACHE = Cache(1 << 20)
 
 @asynccontextmanager
 async def made(path: Path, openings: Openings | None = None) -> AsyncIterator[DataDatabase]:
-    """Data that is closed at the end."""
+    """Data at this path, which is closed at the end."""
     data = DataDatabase(path, CACHE, openings=openings)
     try:
         yield data
@@ -33,7 +33,7 @@ async def made(path: Path, openings: Openings | None = None) -> AsyncIterator[Da
 
 
 async def test_a_write_makes_no_folder(tmp_path: Path) -> None:
-    """Written rows are there, and only in memory; a flush makes the folder."""
+    """Written rows are only in memory until a flush, which makes the folder."""
     async with made(tmp_path / "1") as data:
         data.write([WriteBody([b"b", b"a", b"c"], [b"2", b"1", None])], Applied(3, 2))
         assert (data.in_memory, data.is_closed, data.exists()) == (True, False, False)
@@ -48,7 +48,7 @@ async def test_a_write_makes_no_folder(tmp_path: Path) -> None:
         assert (data.in_memory, data.exists()) == (False, True)
 
 
-async def test_the_database_is_as_the_memory_was(tmp_path: Path) -> None:
+async def test_the_database_has_the_rows_that_were_in_memory(tmp_path: Path) -> None:
     """Rows may be written and removed while the database is made. A close and a new opening change nothing."""
     rng, content = random.Random(5), dict[bytes, bytes]()
     async with made(tmp_path / "1") as data:
@@ -82,7 +82,7 @@ async def test_the_database_is_as_the_memory_was(tmp_path: Path) -> None:
 
 
 async def test_a_crash_before_the_flush_leaves_nothing(tmp_path: Path) -> None:
-    """The folder is there and counts as empty: the log is applied again from its beginning."""
+    """The folder exists, and counts as empty. The log is applied again from its beginning."""
     async with made(tmp_path / "1") as data:
         data.write([WriteBody([b"a"], [b"1"])], Applied(1, 1))
         await data.open()
@@ -95,8 +95,8 @@ async def test_a_crash_before_the_flush_leaves_nothing(tmp_path: Path) -> None:
         assert (crashed.applied, crashed.get([b"a"])) == (Applied(), [None])
 
 
-async def test_a_closed_one_is_never_opened_at_once(tmp_path: Path) -> None:
-    """Requests that can't wait are refused. Others open the data."""
+async def test_a_request_that_can_not_wait_does_not_open_closed_data(tmp_path: Path) -> None:
+    """Such a request is refused. Other requests open the data."""
     async with made(tmp_path / "1") as data:
         data.write([WriteBody([b"a"], [b"1"])], Applied(1, 1))
         await data.flush()
@@ -109,15 +109,15 @@ async def test_a_closed_one_is_never_opened_at_once(tmp_path: Path) -> None:
         assert not data.is_closed
 
 
-async def test_it_is_opened_once_for_all(tmp_path: Path) -> None:
+async def test_data_is_opened_once_for_all_who_wait(tmp_path: Path) -> None:
     async with made(tmp_path / "1") as data:
         data.write([WriteBody([b"a"], [b"1"])], Applied(1, 1))
         await asyncio.gather(*(data.open() for _ in range(5)), data.flush(), data.flush())
         assert data.get([b"a"]) == [b"1"]
 
 
-async def test_an_end_while_it_waits_to_be_opened(tmp_path: Path) -> None:
-    """Closing the data does not wait for its turn to be opened; tasks that wait for the data get an error."""
+async def test_data_may_be_closed_while_it_waits_to_be_opened(tmp_path: Path) -> None:
+    """Closing doesn't wait for the opening. Tasks that wait for the opening get an error."""
     openings = Openings()
     async with made(tmp_path / "1", openings) as data, openings.slot(lambda: 0):
         data.write([WriteBody([b"a"], [b"1"])], Applied(1, 1))
@@ -130,7 +130,7 @@ async def test_an_end_while_it_waits_to_be_opened(tmp_path: Path) -> None:
     assert not (tmp_path / "1").exists()
 
 
-async def test_no_more_than_a_bound_waits_in_memory_for_its_database(
+async def test_a_limited_number_of_bytes_waits_in_memory_for_the_database(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(data_database, "_MOST_MEMORY_BYTES", 1000)
@@ -154,7 +154,7 @@ async def test_no_more_than_a_bound_waits_in_memory_for_its_database(
         assert found == [(False, False), (True, False), (True, True), (False, False)]
 
 
-async def test_the_most_urgent_comes_first_and_one_at_a_time() -> None:
+async def test_data_is_opened_one_at_a_time_and_the_most_urgent_first() -> None:
     openings, order, at_once = Openings(), list[int](), 0
 
     async def work(urgency: int) -> None:
@@ -175,8 +175,8 @@ async def test_the_most_urgent_comes_first_and_one_at_a_time() -> None:
         pass
 
 
-async def test_one_at_rest_is_still_known_and_is_opened_again(tmp_path: Path) -> None:
-    """Nothing is lost. The size is known without opening the data."""
+async def test_data_at_rest_is_still_known_and_is_opened_again(tmp_path: Path) -> None:
+    """Nothing is lost, and the size is known without opening the data."""
     openings = Openings()
     async with made(tmp_path / "1", openings) as data:
         keys = [b"%03d" % number for number in range(500)]
@@ -195,7 +195,7 @@ async def test_one_at_rest_is_still_known_and_is_opened_again(tmp_path: Path) ->
     assert openings.open == 0
 
 
-async def test_what_is_used_is_not_put_to_rest(tmp_path: Path) -> None:
+async def test_data_in_use_is_not_put_to_rest(tmp_path: Path) -> None:
     async with made(tmp_path / "1") as data:
         data.write([WriteBody([b"a"], [b"1"])], Applied(1, 1))
         assert data.take_used(), "it has no database"
@@ -214,7 +214,7 @@ async def test_what_is_used_is_not_put_to_rest(tmp_path: Path) -> None:
         assert data.get([b"a", b"b"]) == [b"1", b"2"]
 
 
-async def test_it_is_opened_again_while_it_is_being_closed(tmp_path: Path) -> None:
+async def test_data_that_is_being_put_to_rest_is_opened_again_for_a_read(tmp_path: Path) -> None:
     async with made(tmp_path / "1") as data:
         data.write([WriteBody([b"a"], [b"1"])], Applied(1, 1))
         await data.open()

@@ -1,4 +1,4 @@
-"""A partition's data takes in each file once, wherever a crash comes in between."""
+"""A partition's data takes in each file of a load once, even if the node crashes at any moment."""
 
 import os
 import random
@@ -28,7 +28,7 @@ Rows = dict[bytes, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A mark: this load's file is taken in here."""
+    """A mark in the log that says: here this load's file is taken in."""
 
     number: int
     floor: int
@@ -51,7 +51,7 @@ def file_of(path: Path, rows: Rows) -> Written:
 
 
 async def apply(data: DataDatabase, offset: int, entry: Entry, links: Path) -> None:
-    """Apply an entry as a replica does."""
+    """Apply an entry to the data, as a replica does."""
     if isinstance(entry, WriteBody):
         data.write([entry], Applied(offset, 1))
         return
@@ -89,7 +89,7 @@ def expected(log: Sequence[Entry], rows_of: dict[int, Rows]) -> Rows:
 
 
 async def recovered(copy: Path, log: Sequence[Entry], links: Path) -> Rows:
-    """The rows after a crash, once the rest of the log is applied."""
+    """The rows after a crash, when the rest of the log has been applied."""
     data = await opened(copy)
     for offset in range(data.applied.offset + 1, len(log) + 1):
         await apply(data, offset, log[offset - 1], links)
@@ -99,8 +99,10 @@ async def recovered(copy: Path, log: Sequence[Entry], links: Path) -> Rows:
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_a_crash_at_any_moment(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A crash may come between the file and its record, too; a mark that is applied twice undoes no later write."""
+async def test_rows_are_right_after_a_crash_at_any_moment(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash may come between a file and the record of it. A mark that is applied again undoes no later write."""
     rng = random.Random(seed)
     rows_of: dict[int, Rows] = {}
     files: dict[int, Written] = {}
@@ -145,7 +147,7 @@ async def test_a_crash_at_any_moment(tmp_path: Path, seed: int, monkeypatch: pyt
         assert checksum_of(file.path) == file.checksum, "ingesting leaves the file as it was"
 
 
-async def test_its_size_is_known(tmp_path: Path) -> None:
+async def test_the_size_of_data_with_a_file_is_known(tmp_path: Path) -> None:
     rows = {b"%06d" % i: b"v" * 100 for i in range(5000)}
     file = file_of(tmp_path / "file.sst", rows)
     data = await opened(tmp_path / "data")
@@ -162,7 +164,7 @@ async def test_its_size_is_known(tmp_path: Path) -> None:
     await data.close()
 
 
-async def test_a_checkpoint_and_what_is_kept_have_the_loads(tmp_path: Path) -> None:
+async def test_a_checkpoint_and_trimmed_data_have_the_loads(tmp_path: Path) -> None:
     file = file_of(tmp_path / "file.sst", {b"a": b"1", b"z": b"2"})
     data = await opened(tmp_path / "data")
     await apply(data, 1, Load(7, 3, file), tmp_path)
@@ -176,7 +178,7 @@ async def test_a_checkpoint_and_what_is_kept_have_the_loads(tmp_path: Path) -> N
     await data.close()
 
 
-async def test_a_file_that_is_none_condemns_nothing(tmp_path: Path) -> None:
+async def test_a_malformed_file_is_refused_without_condemning_the_data(tmp_path: Path) -> None:
     data = await opened(tmp_path / "data")
     data.write([WriteBody([b"a"], [b"1"])], Applied(1, 1))
     (tmp_path / "bad.sst").write_bytes(b"x" * 1000)
@@ -190,7 +192,7 @@ async def test_a_file_that_is_none_condemns_nothing(tmp_path: Path) -> None:
     await data.close()
 
 
-def test_which_loads_are_remembered() -> None:
+def test_loads_are_remembered_while_their_marks_are_in_the_log() -> None:
     taken = TakenLoads().with_load(5, 10, 3, 0)
     assert [taken.has(number) for number in (2, 3, 4, 5, 6)] == [True, False, False, True, False]
     taken = taken.with_load(8, 20, 7, 9)
@@ -205,7 +207,7 @@ def test_which_loads_are_remembered() -> None:
     assert TakenLoads().encode() == b""
 
 
-def test_what_a_file_may_not_have(tmp_path: Path) -> None:
+def test_a_file_with_unsorted_repeated_or_invalid_keys_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "file.sst"
     for pairs in ([(b"b", b""), (b"a", b"")], [(b"a", b""), (b"a", b"")], [(b"", b"")], [(b"a" * 65_537, b"")]):
         with pytest.raises(MinkaError):
@@ -237,7 +239,7 @@ def test_the_digest_does_not_depend_on_the_order() -> None:
 
 
 def test_the_digest_of_a_row() -> None:
-    """xxh64(value, seed=xxh64(key, seed=42))."""
+    """The formula is xxh64(value, seed=xxh64(key, seed=42))."""
     digest = Digest()
     digest.add(b"a", b"1")
     assert (digest.rows, digest.bytes, digest.xor) == (1, 2, 6765171694274728347)

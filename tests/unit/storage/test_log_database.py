@@ -1,4 +1,4 @@
-"""The log database: group commit, failure, damage."""
+"""The log database: syncs that several writes share, failures, damage."""
 
 import asyncio
 import resource
@@ -27,8 +27,8 @@ def opened(path: Path) -> Iterator[LogDatabase]:
         db.close()
 
 
-async def test_what_is_synced_is_there_after_a_crash(tmp_path: Path) -> None:
-    """The copy of the files is what a crash of the process would leave."""
+async def test_synced_writes_survive_a_crash(tmp_path: Path) -> None:
+    """A copy of the files stands for a crash of the process."""
     with opened(tmp_path / "log") as db:
         db.put(b"a", b"1")
         db.put(b"b", b"2")
@@ -40,8 +40,8 @@ async def test_what_is_synced_is_there_after_a_crash(tmp_path: Path) -> None:
         assert db.scan(b"", b"z") == [(b"b", b"2")]
 
 
-async def test_everything_of_a_loop_turn_shares_one_sync(tmp_path: Path) -> None:
-    """Writes staged after the first call share it, too."""
+async def test_writes_of_one_turn_of_the_loop_share_a_sync(tmp_path: Path) -> None:
+    """Writes staged after the first call of `sync` share it, too."""
     with opened(tmp_path) as db:
         futures = []
         for i in range(100):
@@ -52,8 +52,8 @@ async def test_everything_of_a_loop_turn_shares_one_sync(tmp_path: Path) -> None
         assert len(db.scan(b"", b"z")) == 100
 
 
-async def test_what_is_staged_during_a_sync_joins_the_next(tmp_path: Path) -> None:
-    """One sync is in flight at a time, in order."""
+async def test_writes_staged_during_a_sync_share_the_next_one(tmp_path: Path) -> None:
+    """Only one sync is under way at a time."""
     with opened(tmp_path) as db:
 
         async def writer(number: int) -> None:
@@ -67,8 +67,7 @@ async def test_what_is_staged_during_a_sync_joins_the_next(tmp_path: Path) -> No
         assert db.counters.bytes > 1000 * 5
 
 
-async def test_a_waiter_that_is_cancelled_leaves_the_others_alone(tmp_path: Path) -> None:
-    """The sync belongs to all waiters."""
+async def test_a_cancelled_waiter_does_not_cancel_the_sync_for_others(tmp_path: Path) -> None:
     with opened(tmp_path) as db:
 
         async def wait() -> None:
@@ -84,10 +83,10 @@ async def test_a_waiter_that_is_cancelled_leaves_the_others_alone(tmp_path: Path
 
 
 @pytest.mark.parametrize("asks", [LogDatabase.sync, LogDatabase.write])
-async def test_nobody_waits_for_what_is_closed(
+async def test_no_task_waits_for_a_closed_database(
     tmp_path: Path, asks: Callable[[LogDatabase], asyncio.Future[None]]
 ) -> None:
-    """The database is closed before a write is under way, or during one. A call after the close doesn't wait either."""
+    """The database is closed before or during a write. A call after the close doesn't wait either."""
     for turns in range(2):
         db = LogDatabase.open(tmp_path / "log")
         futures = [asks(db)]
@@ -113,8 +112,8 @@ async def test_the_last_keys_of_groups(tmp_path: Path) -> None:
         assert list(db.last_keys(b"r", b"s", 2)) == []
 
 
-async def test_scan(tmp_path: Path) -> None:
-    """Scans with bounds, directions and limits."""
+async def test_scans(tmp_path: Path) -> None:
+    """Scans have bounds, directions and limits."""
     with opened(tmp_path) as db:
         for i in range(10):
             db.put(b"k%d" % i, b"x" * 10)
@@ -136,7 +135,7 @@ async def test_scan(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_files() -> Iterator[None]:
-    """Let no file grow beyond 1 MiB, like a full disk."""
+    """Refuse writes beyond 1 MiB of a file, like a full disk."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1024 * 1024, limits[1]))
@@ -146,8 +145,8 @@ def small_files() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("small_files")
-async def test_a_full_disk_fails_it_for_good(tmp_path: Path) -> None:
-    """All that wait get the error, now and later, and the owner is told once."""
+async def test_a_full_disk_fails_the_database_for_good(tmp_path: Path) -> None:
+    """Everybody who waits gets the error, now and later. The owner is told once."""
     with opened(tmp_path / "log") as db:
         failures: list[MinkaError] = []
         db.on_failure = failures.append
@@ -170,7 +169,7 @@ async def test_a_full_disk_fails_it_for_good(tmp_path: Path) -> None:
 
 
 async def write_some(path: Path) -> Path:
-    """Make a log of 1,000 entries as a crash would leave it; returns its WAL."""
+    """Make a log of 1,000 entries, as a crash would leave it; returns the path of its WAL."""
     with opened(path) as db:
         for i in range(1000):
             db.put(b"%04d" % i, b"x" * 100)
@@ -180,7 +179,7 @@ async def write_some(path: Path) -> Path:
 
 
 async def test_a_torn_tail_is_cut_off(tmp_path: Path) -> None:
-    """A write that a power cut interrupted was never acknowledged."""
+    """The torn write was interrupted by a power cut, so nobody has acknowledged it."""
     with opened(tmp_path / "log") as db:
         db.put(b"acknowledged", b"1")
         await db.sync()
@@ -193,8 +192,8 @@ async def test_a_torn_tail_is_cut_off(tmp_path: Path) -> None:
         assert db.scan(b"", b"z") == [(b"acknowledged", b"1")]
 
 
-async def test_a_flipped_bit_is_refused(tmp_path: Path) -> None:
-    """The damaged entry is not skipped, since everything after it would be lost silently."""
+async def test_a_database_with_a_flipped_bit_is_refused(tmp_path: Path) -> None:
+    """If the damaged entry were skipped, everything after it would be lost silently."""
     wal = await write_some(tmp_path / "log")
     content = bytearray(wal.read_bytes())
     content[len(content) // 2] ^= 1
@@ -210,8 +209,8 @@ async def test_a_second_process_is_refused(tmp_path: Path) -> None:
         LogDatabase.open(tmp_path)
 
 
-async def test_what_is_written_survives_a_kill_and_is_synced_soon(tmp_path: Path) -> None:
-    """An unsynced write needs no sync of its own, and shares the batch of another one."""
+async def test_an_unsynced_write_survives_a_kill_and_is_synced_soon(tmp_path: Path) -> None:
+    """The write needs no sync of its own: it may share the batch of another write."""
     with opened(tmp_path / "log") as db:
         db.put(b"a", b"1")
         await db.write()
@@ -228,7 +227,7 @@ async def test_what_is_written_survives_a_kill_and_is_synced_soon(tmp_path: Path
 
 
 class HeldSyncs:
-    """Holds the syncs of a database whose clock is the test's."""
+    """Holds the syncs of a database, whose clock the test moves."""
 
     def __init__(self, db: LogDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
@@ -248,15 +247,15 @@ class HeldSyncs:
 
 
 async def is_left_waiting(future: asyncio.Future[None]) -> bool:
-    """True if the future is not done a moment later; a shorter moment could only hide a bug."""
+    """True if the future is not done after a moment. A longer moment would only find more bugs."""
     _, left = await asyncio.wait([future], timeout=0.1)
     return bool(left)
 
 
-async def test_nothing_is_acknowledged_while_something_has_not_been_synced_for_long(
+async def test_no_write_is_acknowledged_while_an_earlier_one_is_unsynced_for_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A write waits for the sync that is due. Otherwise a crash could lose more than promised."""
+    """The write waits for the sync that is due. If it did not, a crash could lose more than promised."""
     with opened(tmp_path) as db:
         held = HeldSyncs(db, monkeypatch)
         db.put(b"first", b"1")
@@ -275,7 +274,7 @@ async def test_nothing_is_acknowledged_while_something_has_not_been_synced_for_l
 async def test_writes_wait_for_their_sync_while_syncs_take_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise the writes before a slow sync would be unsynced for longer than promised."""
+    """If writes were acknowledged before, a slow sync would leave them unsynced for longer than promised."""
     with opened(tmp_path) as db:
         held = HeldSyncs(db, monkeypatch)
         slow = db.sync()
@@ -289,14 +288,13 @@ async def test_writes_wait_for_their_sync_while_syncs_take_long(
         await held.until_begun()
         assert await is_left_waiting(write)
         held.free.set()
-        await write  # its sync was quick
+        await write  # the sync of this write was quick
         syncs = db.counters.syncs
         await db.write()
         assert db.counters.syncs == syncs, "it waited for no sync"
 
 
-async def test_what_is_written_is_synced_while_the_loop_stands_still(tmp_path: Path) -> None:
-    """The promise does not depend on the loop's turns."""
+async def test_writes_are_synced_even_while_the_loop_stands_still(tmp_path: Path) -> None:
     with opened(tmp_path) as db:
         db.put(b"a", b"1")
         await db.write()
@@ -306,10 +304,10 @@ async def test_what_is_written_is_synced_while_the_loop_stands_still(tmp_path: P
         assert db.unsynced_s() == 0.0
 
 
-async def test_a_mark_for_which_the_disk_does_not_answer_counts_as_a_disk_that_does_not(
+async def test_a_disk_counts_as_stalled_while_the_write_of_the_mark_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Staged writes wait for it, too."""
+    """Staged writes wait for the mark, too."""
     goes_on, began = threading.Event(), threading.Event()
 
     def write(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""A log database notices if anything durable is missing, whichever file had it."""
+"""A log database notices if durable data is missing, whichever file had it, since a mark has the end of the log."""
 
 import random
 import shutil
@@ -16,7 +16,7 @@ from tests.unit.storage.crash import crashed_copy
 
 
 async def grown(path: Path, writes: int) -> None:
-    """Open the database, make this many writes, and stop it."""
+    """Open the database, make this many writes, and stop the database."""
     db = LogDatabase.open(path / "log")
     for i in range(writes):
         db.put(b"%d/%d" % (db.starts, i), bytes(1000))
@@ -25,7 +25,7 @@ async def grown(path: Path, writes: int) -> None:
 
 
 async def crashed(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of a database with tables and a log, left by a crash after the log's end was marked."""
+    """A copy of a database with tables and a log, as a crash leaves it after the log's end was marked."""
     monkeypatch.setattr(log_database, "_MARK_SOON_S", 0.0)
     (path / "live").mkdir()
     db = LogDatabase.open(path / "live" / "log")
@@ -62,10 +62,10 @@ def zero(path: Path) -> None:
 
 @pytest.mark.parametrize("harm", [Path.unlink, cut, zero])
 @pytest.mark.parametrize("pattern", ["*.log", "MANIFEST-*", "CURRENT", "*.sst"])
-async def test_after_a_crash(
+async def test_after_a_crash_a_missing_or_damaged_file_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pattern: str, harm: Callable[[Path], None]
 ) -> None:
-    """The second try says the same as the first, although RocksDB has cleaned up meanwhile."""
+    """A second start says the same as the first, although RocksDB has cleaned up in between."""
     path = await crashed(tmp_path, monkeypatch)
     (file,) = (path / "log").glob(pattern)
     harm(file)
@@ -73,15 +73,15 @@ async def test_after_a_crash(
     assert "log" in refusal(path)
 
 
-async def test_a_manifest_that_lacks_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """RocksDB takes this manifest for an older one, and opens without the table that was made last."""
+async def test_a_manifest_without_its_end_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RocksDB takes it for an older manifest, and opens without the newest table."""
     path = await crashed(tmp_path, monkeypatch)
     (manifest,) = (path / "log").glob("MANIFEST-*")
     manifest.write_bytes(manifest.read_bytes()[:-20])
     assert "were written" in refusal(path)
 
 
-async def test_undamaged_it_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_undamaged_copy_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = await crashed(tmp_path, monkeypatch)
     db = LogDatabase.open(path / "log", must_exist=True)
     assert db.count(b"", b"\xff") == 20
@@ -89,7 +89,7 @@ async def test_undamaged_it_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     db.close()
 
 
-async def test_an_older_copy_of_the_folder(tmp_path: Path) -> None:
+async def test_an_older_copy_of_the_folder_is_noticed(tmp_path: Path) -> None:
     await grown(tmp_path, 3)
     shutil.copytree(tmp_path / "log", tmp_path / "old")
     await grown(tmp_path, 3)
@@ -98,13 +98,13 @@ async def test_an_older_copy_of_the_folder(tmp_path: Path) -> None:
     assert "was in use already" in refusal(tmp_path)
 
 
-async def test_after_a_stop_nothing_may_be_missing(tmp_path: Path) -> None:
-    """Not even the last write may be missing, since nothing was torn."""
+async def test_after_a_clean_stop_the_mark_covers_the_last_write(tmp_path: Path) -> None:
+    """A clean stop tears no write, so even the last one must be there at the next start."""
     await grown(tmp_path, 5)
     assert marked(tmp_path) == 5
 
 
-async def test_a_folder_or_a_mark_that_is_gone(tmp_path: Path) -> None:
+async def test_a_missing_folder_or_mark_is_noticed(tmp_path: Path) -> None:
     await grown(tmp_path, 1)
     shutil.copytree(tmp_path, tmp_path / "copy")
     shutil.rmtree(tmp_path / "log")
@@ -113,8 +113,8 @@ async def test_a_folder_or_a_mark_that_is_gone(tmp_path: Path) -> None:
     assert "log.mark is gone" in refusal(tmp_path / "copy", must_exist=True)
 
 
-async def test_one_damaged_slot_is_made_up_for_by_the_other(tmp_path: Path) -> None:
-    """A mark may be torn like any other write. If both slots are damaged, the start is refused."""
+async def test_one_slot_of_the_mark_may_be_damaged(tmp_path: Path) -> None:
+    """The write of a mark may be torn like any other. If both slots are damaged, the start is refused."""
     await grown(tmp_path, 1)
     path = tmp_path / "log.mark"
     content = path.read_bytes()
@@ -129,8 +129,8 @@ async def test_one_damaged_slot_is_made_up_for_by_the_other(tmp_path: Path) -> N
     assert "log.mark is damaged" in refusal(tmp_path)
 
 
-async def test_damage_that_is_read_ends_the_node(tmp_path: Path) -> None:
-    """Votes and acknowledgements are in the same database, so nothing more is written to it."""
+async def test_damage_found_by_a_read_ends_the_node(tmp_path: Path) -> None:
+    """Votes and acknowledgements are in the same database, so nothing more may be written to it."""
     db = LogDatabase.open(tmp_path / "log")
     for i in range(100):
         db.put(b"%03d" % i, random.Random(i).randbytes(100))

@@ -1,4 +1,4 @@
-"""The Raft log on disk compared with the one in memory."""
+"""The Raft log on disk, compared with the one in memory."""
 
 import random
 import shutil
@@ -18,12 +18,12 @@ from tests.unit.storage.crash import crashed_copy
 def ready(
     entries: list[Entry] | None = None, hard_state: HardState | None = None, snapshot: Snapshot | None = None
 ) -> Ready:
-    """A Ready with data to persist."""
+    """A Ready with these contents to persist."""
     return Ready(None, hard_state, [], entries or [], snapshot, [], [], [], True)
 
 
 class Both:
-    """Both logs, which get the same steps; `restart` crashes the one on disk."""
+    """Both logs. They take the same steps; `restart` crashes the one on disk."""
 
     def __init__(self, path: Path, tail_bytes: int) -> None:
         self.path = path
@@ -34,7 +34,7 @@ class Both:
         self.log = RaftStorage(self.db, tail_bytes)
 
     async def step(self, rng: random.Random) -> None:
-        """Do something that a Raft node may do."""
+        """Do one thing that a Raft node may do, at random."""
         first, last = self.memory.first_index(), self.memory.last_index()
         term = self.memory.term(last)
         match rng.randrange(10):
@@ -60,7 +60,7 @@ class Both:
         self.memory.set_hard_state(state)
 
     async def install(self, index: int, term: int) -> None:
-        """Install a snapshot of the leader, and append an entry after it."""
+        """Install a snapshot of the leader, and append an entry behind it."""
         metadata = SnapshotMetadata(conf_state=ConfState(voters=[1, index]), index=index, term=term)
         snapshot = Snapshot(data=b"state at %d" % index, metadata=metadata)
         entry = Entry(term=term, index=index + 1)
@@ -71,7 +71,7 @@ class Both:
         self.memory.set_hard_state(HardState(term=term, commit=index))
 
     async def snapshot_and_compact(self, index: int, compact: int) -> None:
-        """Make a snapshot of the node's own, and compact the log."""
+        """Make a snapshot on the node itself, and compact the log."""
         conf_state = ConfState(voters=[index])
         if index > self.memory.snapshot().metadata.index:
             self.memory.create_snapshot(index, conf_state, b"own")
@@ -83,7 +83,7 @@ class Both:
         await self.db.sync()
 
     async def restart(self) -> None:
-        """Restart from a copy of the files."""
+        """Restart the log on disk from a copy of its files."""
         self.crashes += 1
         copy = self.path / str(self.crashes)
         crashed_copy(self.db.path, copy)
@@ -92,7 +92,7 @@ class Both:
         self.log = RaftStorage(self.db, self.tail_bytes)
 
     def check(self, rng: random.Random) -> None:
-        """Compare everything that the core may ask for."""
+        """Check that both logs give the same answers to everything that the core may ask."""
         memory, log = self.memory, self.log
         first, last = memory.first_index(), memory.last_index()
         assert (log.first_index(), log.last_index()) == (first, last)
@@ -109,8 +109,8 @@ class Both:
 
 @pytest.mark.seeds(5)
 @pytest.mark.parametrize("tail_bytes", [0, 200, 1 << 20])
-async def test_it_is_as_the_one_in_memory(tmp_path: Path, seed: int, tail_bytes: int) -> None:
-    """Steps are appends over conflicts, snapshots, compactions and restarts."""
+async def test_the_log_on_disk_equals_the_one_in_memory(tmp_path: Path, seed: int, tail_bytes: int) -> None:
+    """The steps are conflicting appends, snapshots, compactions and restarts."""
     rng = random.Random(seed)
     both = Both(tmp_path, tail_bytes)
     try:
@@ -122,7 +122,7 @@ async def test_it_is_as_the_one_in_memory(tmp_path: Path, seed: int, tail_bytes:
 
 
 async def filled(db: LogDatabase) -> RaftStorage:
-    """A log with the entries 2 to 11 after a bootstrap."""
+    """A log with the entries 2 to 11 behind a bootstrap."""
     log = RaftStorage(db)
     log.bootstrap(ConfState(voters=[1, 2, 3]))
     log.stage(ready([Entry(term=1, index=i) for i in range(2, 12)]))
@@ -130,8 +130,8 @@ async def filled(db: LogDatabase) -> RaftStorage:
     return log
 
 
-async def test_bootstrap(tmp_path: Path) -> None:
-    """After a bootstrap the log begins as if entry 1 had made the configuration. A second bootstrap is refused."""
+async def test_a_bootstrapped_log(tmp_path: Path) -> None:
+    """The log begins as if entry 1 had made the configuration. A second bootstrap is refused."""
     db = LogDatabase.open(tmp_path)
     log = RaftStorage(db)
     assert log.is_empty()
@@ -146,8 +146,7 @@ async def test_bootstrap(tmp_path: Path) -> None:
     db.close()
 
 
-async def test_refusals(tmp_path: Path) -> None:
-    """The storage raises the exceptions that the Raft core expects."""
+async def test_the_exceptions_that_the_raft_core_expects(tmp_path: Path) -> None:
     db = LogDatabase.open(tmp_path)
     log = await filled(db)
     log.stage_snapshot(8, 1, ConfState(voters=[1]), b"")
@@ -166,7 +165,7 @@ async def test_refusals(tmp_path: Path) -> None:
 
 
 async def test_a_lost_entry_is_noticed(tmp_path: Path) -> None:
-    """The loss is noticed at the start, and also when the entry is read."""
+    """The loss is noticed at the start, and when the entry is read."""
     db = LogDatabase.open(tmp_path)
     await filled(db)
     log = RaftStorage(db)
@@ -179,12 +178,12 @@ async def test_a_lost_entry_is_noticed(tmp_path: Path) -> None:
     with pytest.raises(MinkaError, match="an entry of 2 to 11 is missing"):
         RaftStorage(db)
     with pytest.raises(MinkaError, match="CORRUPT_DATA"):
-        await db.sync()  # it takes no more writes
+        await db.sync()  # the database takes no more writes
     db.close()
 
 
-async def test_a_lost_end_is_noticed(tmp_path: Path) -> None:
-    """The commit index shows that the end of the log is lost."""
+async def test_a_log_that_lost_its_end_is_noticed(tmp_path: Path) -> None:
+    """The commit index is beyond the end of the log."""
     db = LogDatabase.open(tmp_path)
     await filled(db)
     RaftStorage(db).stage(ready([], HardState(term=1, commit=11)))
@@ -196,7 +195,7 @@ async def test_a_lost_end_is_noticed(tmp_path: Path) -> None:
 
 
 async def write_tables(path: Path) -> Path:
-    """Write entries to a table of RocksDB's, and return its path."""
+    """Write entries to a table of RocksDB; returns the table's path."""
     db = LogDatabase.open(path)
     log = await filled(db)
     log.stage(ready([Entry(term=1, index=i, data=random.Random(i).randbytes(1000)) for i in range(12, 500)]))
@@ -208,7 +207,7 @@ async def write_tables(path: Path) -> Path:
 
 
 async def test_a_flipped_bit_in_any_entry_is_found_at_the_start(tmp_path: Path) -> None:
-    """The damage is found even in entries that nothing else reads, and the error names the file."""
+    """The bit is found even in entries that nothing else reads. The error names the file."""
     table = await write_tables(tmp_path / "log")
     content = table.read_bytes()
     for place in range(10_000, 400_000, 130_000):

@@ -1,4 +1,4 @@
-"""Ranges of a data database: pages of a scan, trimming to a range, and keys that divide it evenly."""
+"""Ranges of a data database: pages of a scan, trimming to a range, and keys that divide a range evenly."""
 
 import asyncio
 import random
@@ -23,7 +23,7 @@ from minkad.storage.split_keys import split_keys
 
 
 async def database(path: Path, keys: Sequence[bytes], value: bytes = b"v" * 20, flush: int = 0) -> DataDatabase:
-    """A database with these keys, written in this order; flushed after each `flush` of them."""
+    """A database with these keys, written in this order. It is flushed after each `flush` keys."""
     made = DataDatabase(path, Cache(1 << 20))
     await made.open()
     for offset, start in enumerate(range(0, len(keys), flush or len(keys) or 1), 1):
@@ -44,7 +44,7 @@ def numbers(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
 
 
 @given(st.integers(0, 100), st.integers(0, 100), st.booleans(), st.integers(1, 30), st.integers(1, 500), st.booleans())
-def test_pages_one_after_the_other_are_all(
+def test_successive_pages_have_all_rows(
     numbers: DataDatabase, low: int, high: int, reverse: bool, rows: int, size: int, unbounded: bool
 ) -> None:
     start, end = b"%02d" % low, b"" if unbounded else b"%02d" % high
@@ -63,7 +63,7 @@ def test_pages_one_after_the_other_are_all(
 
 
 @pytest.mark.parametrize("keep", [KeyRange(b"030", b"060"), KeyRange(b"", b"040"), KeyRange(b"070", b""), KeyRange()])
-async def test_trimmed_to_a_range(tmp_path: Path, keep: KeyRange) -> None:
+async def test_a_database_is_trimmed_to_a_range(tmp_path: Path, keep: KeyRange) -> None:
     keys = [b"%03d" % n for n in range(100)]
     data = DataDatabase(tmp_path / "data", Cache(1 << 20))
     data.write([WriteBody(keys, [b"v"] * 100)], Applied(7, 2))
@@ -91,8 +91,8 @@ async def test_trimmed_to_a_range(tmp_path: Path, keep: KeyRange) -> None:
 
 
 @pytest.mark.parametrize("flush", [0, 3000])
-async def test_keys_that_divide_evenly(tmp_path: Path, flush: int) -> None:
-    """The keys may have come in any order, and some may still be in memory."""
+async def test_keys_that_divide_a_range_evenly(tmp_path: Path, flush: int) -> None:
+    """Keys may have been written in any order, and some may still be in memory."""
     rng = random.Random(3)
     keys = [b"%08x" % rng.getrandbits(32) for _ in range(10_000)]
     data = await database(tmp_path / "data", keys, flush=flush)
@@ -107,7 +107,7 @@ async def test_keys_that_divide_evenly(tmp_path: Path, flush: int) -> None:
 @pytest.mark.parametrize(
     ("keys", "expected"), [([], []), ([b"a"], []), ([b"a", b"b"], [b"b"]), ([b"alice", b"bob and others"], [b"b"])]
 )
-async def test_few_keys(tmp_path: Path, keys: list[bytes], expected: list[bytes]) -> None:
+async def test_keys_that_divide_a_range_of_few_keys(tmp_path: Path, keys: list[bytes], expected: list[bytes]) -> None:
     data = DataDatabase(tmp_path / "data", Cache(1 << 20))
     if keys:
         data.write([WriteBody(list(keys), [b"v"] * len(keys))], Applied(1, 1))
@@ -115,7 +115,9 @@ async def test_few_keys(tmp_path: Path, keys: list[bytes], expected: list[bytes]
     await data.close()
 
 
-async def test_what_is_deleted_while_it_is_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_range_whose_keys_are_deleted_meanwhile_is_not_divided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     keys = [b"%04d" % n for n in range(1000)]
     data = await database(tmp_path / "data", keys, flush=1000)
     find = dividing._keys_within
@@ -130,8 +132,8 @@ async def test_what_is_deleted_while_it_is_divided(tmp_path: Path, monkeypatch: 
     assert await split_keys(data, 2) == []
 
 
-async def test_one_huge_value(tmp_path: Path) -> None:
-    """A range can't be divided within the value, but can be divided before or after its key."""
+async def test_a_range_with_one_huge_value_is_divided_around_it(tmp_path: Path) -> None:
+    """The range can be divided only before or after the value's key."""
     data = DataDatabase(tmp_path / "data", Cache(1 << 20))
     data.write([WriteBody([b"a", b"b", b"c"], [b"v", b"v" * 1_000_000, b"v"])], Applied(1, 1))
     assert await split_keys(data, 2) in ([b"b"], [b"c"])
@@ -141,8 +143,10 @@ async def test_one_huge_value(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("flushed", [False, True])
-async def test_deleted_keys_in_the_way(tmp_path: Path, reverse: bool, flushed: bool) -> None:
-    """A page skips few deleted keys, and has the rows before them. Once these keys are cleared, the scan continues."""
+async def test_a_scan_goes_on_once_deleted_keys_in_its_way_are_cleared(
+    tmp_path: Path, reverse: bool, flushed: bool
+) -> None:
+    """A page skips only a few deleted keys, and returns the rows before them."""
     many = 3 * MAX_PASSED
     keys = [b"%06d" % n for n in range(many)]
     few = {0, 1, many - 2, many - 1}
@@ -164,10 +168,10 @@ async def test_deleted_keys_in_the_way(tmp_path: Path, reverse: bool, flushed: b
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-async def test_of_much_data_only_the_beginning_is_cleared(
+async def test_of_much_deleted_data_only_the_beginning_is_cleared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reverse: bool
 ) -> None:
-    """At least some tables are cleared, and only whole ones."""
+    """Some tables are cleared, and only as a whole."""
     rng = random.Random(1)
     keys = [b"%06d" % n for n in range(40_000)]
     data = DataDatabase(tmp_path / "data", Cache(1 << 20))
@@ -190,7 +194,7 @@ async def test_of_much_data_only_the_beginning_is_cleared(
     await data.close()
 
 
-async def test_counting_and_dividing_where_much_is_deleted(tmp_path: Path) -> None:
+async def test_a_database_with_many_deleted_keys_is_counted_and_divided(tmp_path: Path) -> None:
     keys = [b"%06d" % n for n in range(3 * MAX_PASSED)]
     data = await database(tmp_path / "data", keys, flush=MAX_PASSED)
     data.write([WriteBody(keys[10:-10], [None] * (len(keys) - 20))], Applied(100, 1))
@@ -202,8 +206,8 @@ async def test_counting_and_dividing_where_much_is_deleted(tmp_path: Path) -> No
     await data.close()
 
 
-async def test_the_share_of_a_range(tmp_path: Path) -> None:
-    """The share is computed from whole tables, and is a half if there is only one table."""
+async def test_the_share_of_a_range_in_a_database(tmp_path: Path) -> None:
+    """The share is computed from whole tables. If there is only one table, the share is a half."""
     rng = random.Random(1)
     keys = [b"%06d" % n for n in range(80_000)]
     data = DataDatabase(tmp_path / "data", Cache(1 << 20))

@@ -1,4 +1,4 @@
-"""Rows that were read are kept, as they are, within a limit."""
+"""The cache of rows that were read: its rows equal those of the database, and its size is limited."""
 
 import random
 from pathlib import Path
@@ -21,7 +21,7 @@ MIB = 1024 * KIB
 
 
 class Row(bytes):
-    """Counts the rows that are alive."""
+    """A value that counts the rows that are alive."""
 
     alive = 0
 
@@ -33,7 +33,7 @@ class Row(bytes):
 
 
 class Model:
-    """A database beside a dictionary."""
+    """A database, and a dict with the rows that it should have. `check` compares them."""
 
     def __init__(self, path: Path, cache: RowCache, rng: random.Random) -> None:
         self.path = path
@@ -44,7 +44,7 @@ class Model:
         self.keys = [b"%04d" % number for number in range(200)]
 
     async def step(self) -> None:
-        """Do something, most often a write of some keys."""
+        """Do something at random, most often a write of some keys."""
         self.offset += 1
         kind = self.rng.random()
         if kind < 0.02:
@@ -65,11 +65,11 @@ class Model:
                     self.rows[key] = value
 
     def value(self) -> bytes:
-        """A value, which is mostly short."""
+        """A random value, mostly a short one."""
         return self.rng.randbytes(self.rng.choice((0, 10, 100, 20 * KIB)))
 
     async def load(self) -> None:
-        """Take in a file."""
+        """Take in a file of rows."""
         loaded = {key: self.value() for key in sorted(self.rng.sample(self.keys, 20))}
         file = write_sst(self.path / f"{self.offset}.sst", loaded.items())
         assert file is not None
@@ -78,15 +78,15 @@ class Model:
         self.rows |= loaded
 
     async def check(self) -> None:
-        """Reads return the rows that are there."""
+        """Check that reads return the expected rows."""
         keys = self.rng.choices(self.keys, k=self.rng.randrange(1, 30))
         expected = [self.rows.get(key) for key in keys]
         assert self.data.get(keys) == values_of(await self.data.stored_many(keys)) == expected
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_what_is_read_is_what_is_there(tmp_path: Path, seed: int) -> None:
-    """Reads are right whatever is written, trimmed or taken in between them, even after the database was closed."""
+async def test_cached_reads_equal_the_database(tmp_path: Path, seed: int) -> None:
+    """Rows are written, trimmed and taken in between the reads, and the databases are closed and opened."""
     rng, cache = random.Random(seed), RowCache(16 * KIB)
     models = [Model(tmp_path / name, cache, rng) for name in ("a", "b")]
     for model in models:
@@ -103,8 +103,8 @@ async def test_what_is_read_is_what_is_there(tmp_path: Path, seed: int) -> None:
         await model.data.close()
 
 
-def test_there_is_a_limit() -> None:
-    """The limit applies to all databases together, including rows on their way out."""
+def test_the_memory_of_all_cached_rows_is_limited() -> None:
+    """The limit is for all databases together, and includes rows that are about to be dropped."""
     cache, value = RowCache(64 * KIB), bytes(100)
     databases = [CachedRows(cache) for _ in range(3)]
     most = 0
@@ -117,8 +117,8 @@ def test_there_is_a_limit() -> None:
     assert 0.9 * 64 * KIB < most * row_bytes <= 64 * KIB + 2 * row_bytes
 
 
-def test_rows_that_change_their_size_count_with_it() -> None:
-    """Otherwise rows that grow would take any amount of memory, and rows that shrink would push out others."""
+def test_a_changed_row_counts_with_its_new_size() -> None:
+    """With old sizes, growing rows would take any amount of memory, and shrinking rows would push out others."""
     cache = RowCache(64 * KIB)
     rows = CachedRows(cache)
     keys = [b"%03d" % number for number in range(50)]
@@ -134,8 +134,8 @@ def test_rows_that_change_their_size_count_with_it() -> None:
     assert not any(rows.find(keys[10:]))
 
 
-def test_what_is_read_stays() -> None:
-    """Rows that are not read make room for rows that are."""
+def test_rows_that_are_read_stay_in_the_cache() -> None:
+    """Rows that are not read make room for them."""
     cache = RowCache(16 * KIB)
     rows = CachedRows(cache)
     rows.keep(b"often", b"1" * 10)
@@ -146,8 +146,8 @@ def test_what_is_read_stays() -> None:
     assert rows.find([b"once", b"0", b"999"]) == [None, None, bytes(10)]
 
 
-def test_large_rows_are_not_kept() -> None:
-    """A cache without memory keeps no row at all."""
+def test_large_rows_are_not_cached() -> None:
+    """A cache of size 0 keeps no row at all."""
     rows = CachedRows(RowCache(MIB))
     rows.keep(b"a", bytes(17 * KIB))
     rows.keep(b"b", bytes(8))
@@ -158,8 +158,8 @@ def test_large_rows_are_not_kept() -> None:
     assert nothing.find([b"a"]) == [None]
 
 
-def test_a_row_counts_once() -> None:
-    """A row no longer counts once its database has released it: otherwise other rows would be pushed out early."""
+def test_a_row_counts_only_while_its_database_keeps_it() -> None:
+    """If released rows counted, other rows would be pushed out too early."""
     cache = RowCache(64 * KIB)
     rows, other = CachedRows(cache), CachedRows(cache)
     rows.keep(b"here", b"1" * 10)
@@ -185,7 +185,7 @@ async def test_reads_are_counted_by_whether_their_rows_were_in_memory(tmp_path: 
     await data.close()
 
 
-def test_the_bytes_in_memory_are_those_of_both_generations() -> None:
+def test_the_reported_bytes_are_those_of_both_generations() -> None:
     use = RowCacheUse()
     rows = CachedRows(RowCache(64 * KIB, use))
     row_bytes = 160 + 6 + 10

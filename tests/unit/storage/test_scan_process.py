@@ -1,4 +1,4 @@
-"""The process that reads checkpoints: batches, and damage that rocksdict's own iterators hide."""
+"""The process that reads checkpoints: its batches, and damage that the iterators of rocksdict hide."""
 
 from array import array
 from pathlib import Path
@@ -35,7 +35,7 @@ VALUES = {b"%05d" % number: b"value %d " % number * 20 for number in range(2000)
 ROWS = {key: head(7) + value for key, value in VALUES.items()}
 
 
-def test_batches_have_the_rows_of_the_range_in_arrows_layout(tmp_path: Path) -> None:
+def test_batches_have_the_rows_of_the_range_in_the_layout_of_arrow(tmp_path: Path) -> None:
     database(tmp_path, ROWS)
     batches = read(tmp_path, ScanRequest("", b"00500", b"01500", "rows", batch_bytes=10_000))
     assert len(batches) > 10
@@ -54,13 +54,13 @@ def test_the_record_with_the_applied_offset_is_not_a_row(tmp_path: Path) -> None
     assert (batch.rows, batch.keys, batch.values) == (1, b"\x00", b"")
 
 
-def test_what_had_expired_when_the_snapshot_was_taken_is_left_out(tmp_path: Path) -> None:
+def test_rows_that_had_expired_at_the_snapshot_are_left_out(tmp_path: Path) -> None:
     database(tmp_path, {b"a": head(7, 1000) + b"over", b"b": head(7, 1001) + b"there", b"c": head(7) + b"for ever"})
     (batch,) = read(tmp_path, ScanRequest("", b"", b"", "rows", batch_bytes=1000, at_ms=1000))
     assert (batch.keys, batch.values) == (b"bc", b"therefor ever")
 
 
-def test_nothing_in_the_range_gives_no_batch(tmp_path: Path) -> None:
+def test_a_range_without_rows_gives_no_batch(tmp_path: Path) -> None:
     database(tmp_path, ROWS)
     assert read(tmp_path, ScanRequest("", b"x", b"", "rows", batch_bytes=1)) == []
 

@@ -28,7 +28,7 @@ Values = dict[bytes, bytes | None]
 
 
 class Model:
-    """A database, and its expected rows."""
+    """A database, and the rows that it should have."""
 
     def __init__(self, path: Path) -> None:
         self.data = DataDatabase(path, Cache(MIB))
@@ -50,7 +50,7 @@ class Model:
         return Size(sum(len(key) + len(value) for key, value in self.content.items()), len(self.content))
 
     def check(self, keys: float, bytes_: float) -> None:
-        """Check that the size is off by at most this, and by at most its own estimate of the error."""
+        """Check that the size is wrong by at most this, and by at most the database's own estimate of the error."""
         found, size, error = self.data.size(), self.size(), self.data.size_error()
         assert abs(found.keys - size.keys) <= keys
         assert abs(found.bytes - size.bytes) <= bytes_
@@ -81,7 +81,7 @@ def same(value: bytes | None, count: int) -> list[bytes | None]:
 
 
 @pytest.mark.parametrize("count", [1, 10, 1000, 50_000])
-async def test_what_is_new_is_exact(tmp_path: Path, count: int) -> None:
+async def test_the_size_of_new_keys_is_exact(tmp_path: Path, count: int) -> None:
     async with opened(tmp_path) as model:
         model.write(names(count), same(b"v" * 100, count))
         model.check(0, 0)
@@ -91,20 +91,18 @@ async def test_what_is_new_is_exact(tmp_path: Path, count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [100, 20_000])
-async def test_each_key_three_times(tmp_path: Path, count: int) -> None:
-    """Every key that is looked up is there: only the block that has begun is uncertain, and its step when there were
-    few keys.
-    """
+async def test_the_size_if_each_key_is_written_three_times(tmp_path: Path, count: int) -> None:
+    """Every key that is looked up exists. Only the block that has begun is uncertain; its step is that of few keys."""
     async with opened(tmp_path) as model:
         keys = names(count)
         for seed in range(3):
             model.write(Random(seed).sample(keys, count), same(b"v" * 100, count))
             await model.data.flush()
         model.check(2 * _step(count), 2 * _step(count) * 116)
-        assert 3 * count <= model.data.size_at_most().keys <= 3 * count + 2  # the applied offset of each table
+        assert 3 * count <= model.data.size_at_most().keys <= 3 * count + 2  # each table also has the applied offset
 
 
-async def test_some_keys_much_more_often(tmp_path: Path) -> None:
+async def test_the_size_if_some_keys_are_written_much_more_often(tmp_path: Path) -> None:
     async with opened(tmp_path) as model:
         rng, count = Random(5), 20_000
         keys = names(count)
@@ -115,15 +113,15 @@ async def test_some_keys_much_more_often(tmp_path: Path) -> None:
         model.check(most, most * 116)
 
 
-async def test_the_same_key_in_one_batch(tmp_path: Path) -> None:
-    """Only the key's last value counts, and is written."""
+async def test_the_size_if_a_batch_has_the_same_key_repeatedly(tmp_path: Path) -> None:
+    """Only the last value of the key counts, and is written."""
     async with opened(tmp_path) as model:
         model.write([b"a", b"b", b"a", b"b"] * 100, [b"1", b"2", b"333", None] * 100)
         model.check(0, 0)
         assert model.data.size() == Size(4, 1)
 
 
-async def test_deleted_half(tmp_path: Path) -> None:
+async def test_the_size_after_half_of_the_keys_are_deleted(tmp_path: Path) -> None:
     async with opened(tmp_path) as model:
         keys = names(20_000)
         model.write(keys, same(b"v" * 100, 20_000))
@@ -133,7 +131,7 @@ async def test_deleted_half(tmp_path: Path) -> None:
         model.check(3 * 16, 3 * 16 * 116)
 
 
-async def test_deletions_of_what_is_not_there(tmp_path: Path) -> None:
+async def test_the_size_after_deletions_of_keys_that_do_not_exist(tmp_path: Path) -> None:
     async with opened(tmp_path) as model:
         keys, others = names(20_000), names(20_000, seed=2)
         model.write(keys, same(b"v" * 100, 20_000))
@@ -145,8 +143,8 @@ async def test_deletions_of_what_is_not_there(tmp_path: Path) -> None:
         model.check(most, most * 116)
 
 
-async def test_values_of_all_sizes(tmp_path: Path) -> None:
-    """The error follows from the present sizes, and is stated."""
+async def test_the_size_with_values_of_very_different_sizes(tmp_path: Path) -> None:
+    """The stated error is derived from the present sizes."""
     async with opened(tmp_path) as model:
         rng, count = Random(3), 20_000
         keys = names(count)
@@ -161,8 +159,8 @@ async def test_values_of_all_sizes(tmp_path: Path) -> None:
         assert 0.5 * most < SURE * model.data.size_error() * model.size().bytes < 2 * most
 
 
-async def test_it_survives(tmp_path: Path) -> None:
-    """The estimate survives a crash, and a close: it is stored with the data."""
+async def test_the_estimate_survives_a_crash_and_a_close(tmp_path: Path) -> None:
+    """The estimate is stored with the data."""
     async with opened(tmp_path / "1") as model:
         keys = names(10_000)
         for _ in range(3):
@@ -173,7 +171,7 @@ async def test_it_survives(tmp_path: Path) -> None:
         after = DataDatabase(crashed_copy(model.data.path, tmp_path / "crashed"), Cache(MIB))
         await after.open()
         assert after.size() == size
-        assert 0.5 * error < after.size_error() <= error  # except for the block that had begun
+        assert 0.5 * error < after.size_error() <= error  # smaller only by the block that had begun
         await after.close()
         await model.data.close()
         again = DataDatabase(model.data.path, Cache(MIB))
@@ -182,8 +180,8 @@ async def test_it_survives(tmp_path: Path) -> None:
         await again.close()
 
 
-async def test_a_compaction_measures(tmp_path: Path) -> None:
-    """Writes during a compaction count as before."""
+async def test_a_compaction_makes_the_size_exact(tmp_path: Path) -> None:
+    """Writes made during the compaction count as always."""
     async with opened(tmp_path) as model:
         keys = names(20_000)
         model.write(keys, [bytes(i % 1000) for i in range(20_000)])
@@ -196,12 +194,12 @@ async def test_a_compaction_measures(tmp_path: Path) -> None:
         while not compacting.done():
             model.write(names(100, seed=len(model.content)), same(b"v" * 10, 100))
             await asyncio.sleep(0)
-        # Keys from before the compaction's flush are counted twice until the next compaction.
+        # Keys written before the compaction's flush are counted twice until the next compaction.
         assert await model.data.compact() == model.size()
 
 
-async def test_deletions_alone_in_a_table_are_compacted(tmp_path: Path) -> None:
-    """No other table overlaps with the table of deletions, so RocksDB alone would move it down unchanged."""
+async def test_a_table_with_only_deletions_is_compacted(tmp_path: Path) -> None:
+    """No other table overlaps with it, so without help RocksDB would move it down unchanged."""
     async with opened(tmp_path) as model:
         keys = names(1000)
         model.write(keys, same(None, 1000))
@@ -210,8 +208,8 @@ async def test_deletions_alone_in_a_table_are_compacted(tmp_path: Path) -> None:
         assert sum(table["num_entries"] for table in model.data.opened().raw().live_files()) == 2
 
 
-async def test_of_a_database_without_an_estimate_the_tables_are_taken(tmp_path: Path) -> None:
-    """Databases of older versions have no estimate: it is unknown how many keys were overwritten."""
+async def test_a_database_without_an_estimate_has_the_size_of_its_tables(tmp_path: Path) -> None:
+    """Older versions stored no estimate. It is unknown how many keys were overwritten in their databases."""
     options = data_options(Cache(MIB))
     options.create_if_missing(True)
     db = Rdict(str(tmp_path), options)
@@ -228,8 +226,8 @@ async def test_of_a_database_without_an_estimate_the_tables_are_taken(tmp_path: 
         assert model.data.size_error() == 0
 
 
-async def test_what_was_removed_otherwise_does_not_count_for_ever(tmp_path: Path) -> None:
-    """The estimate is at most the total of the tables, and its error is stated as unknown."""
+async def test_rows_removed_without_the_estimates_knowledge_do_not_count_for_ever(tmp_path: Path) -> None:
+    """The estimate is limited to the total of the tables, and its error is stated as unknown."""
     async with opened(tmp_path) as model:
         model.write(names(5000), same(b"v" * 100, 5000))
         await model.data.flush()
@@ -244,8 +242,8 @@ async def test_what_was_removed_otherwise_does_not_count_for_ever(tmp_path: Path
         assert model.data.size_error() == math.inf
 
 
-def test_a_bound_that_comes_while_the_size_is_measured_does_not_change_the_data() -> None:
-    """A flush meanwhile shows that there is less than was estimated."""
+def test_a_flush_during_a_measurement_does_not_change_the_measured_size() -> None:
+    """The flush shows that there is less than was estimated before."""
     estimate = SizeEstimate(Size(120, 12))
     before = estimate.copy()
     estimate.bounded(Size(110, 11))
@@ -256,7 +254,7 @@ def test_a_bound_that_comes_while_the_size_is_measured_does_not_change_the_data(
 
 
 def test_one_key_of_each_block_is_looked_up() -> None:
-    """The place of this key in its block varies, however rows are batched."""
+    """The place of this key in its block varies, whatever the sizes of the batches."""
     rng, estimate = Random(1), SizeEstimate(Size(100_000_000, 20_000))
     step, written, places = 16, 0, []
     while written < 160_000:

@@ -1,4 +1,4 @@
-"""Files go to the disk in steps."""
+"""Files are written to the disk in steps while they grow."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from minkad.storage.writeback import STEP_BYTES, Writeback
 WRITE, ALL = 2, 7
 
 
-def test_the_disk_is_asked_for_each_step_and_waited_for_one_behind(
+def test_each_step_is_started_and_the_step_before_it_is_awaited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[int, int, int]] = []
@@ -32,8 +32,8 @@ def test_the_disk_is_asked_for_each_step_and_waited_for_one_behind(
     assert (tmp_path / "file").stat().st_size == 7 * half
 
 
-def test_a_disk_that_refuses_is_heard(tmp_path: Path) -> None:
-    """A pipe can't be written back."""
+def test_a_refusal_of_the_disk_is_raised(tmp_path: Path) -> None:
+    """The file here is a pipe, which can't be written back."""
     reader, writer = os.pipe()
     with os.fdopen(reader, "rb"), os.fdopen(writer, "wb") as file, pytest.raises(OSError, match="Illegal seek"):
         Writeback(file)._ask(0, 1, WRITE)

@@ -1,4 +1,4 @@
-"""The effects of operations on the present rows."""
+"""Decisions about conditional operations, given the rows that are there."""
 
 from collections.abc import Sequence
 
@@ -26,7 +26,7 @@ from minka.wire.stored_values import LOADED, head
 from minkad.core.operations import Decision, decide, keys_of
 
 NOW = 1_000_000
-NEW = 90  # the version of written rows
+NEW = 90  # the version of the first row that is written
 OLD = 7
 LOADED_VERSION = 5000
 SOON = NOW + 5
@@ -94,7 +94,7 @@ def put(value: bytes, expires_ms: int = 0) -> bytes:
         (Expire(b"k", Lifetime.FOR, MAX_EXPIRY_MS), put(b"v", MAX_EXPIRY_MS), Outcome(True, NEW)),
     ],
 )
-def test_what_is_written(operation: Operation, row: bytes | None, outcome: Outcome) -> None:
+def test_operations_that_write(operation: Operation, row: bytes | None, outcome: Outcome) -> None:
     assert decided(operation) == Decision({keys_of([operation])[0]: row}, [outcome])
 
 
@@ -132,22 +132,22 @@ def test_what_is_written(operation: Operation, row: bytes | None, outcome: Outco
         (SetAllIfAbsent([b"x", b"k"], [b"1", b"2"]), Outcome(False)),
     ],
 )
-def test_what_changes_nothing(operation: Operation, outcome: Outcome) -> None:
+def test_operations_that_change_nothing(operation: Operation, outcome: Outcome) -> None:
     assert decided(operation) == Decision({}, [outcome])
 
 
 @pytest.mark.parametrize(
     "operation", [Set(b"over", b"w", If.PRESENT), Set(b"over", None), Expire(b"over", Lifetime.FOR, 9)]
 )
-def test_what_has_expired_is_deleted_when_it_decides_something(operation: Operation) -> None:
+def test_an_expired_row_that_decides_an_operation_is_deleted(operation: Operation) -> None:
     assert decided(operation).rows == {b"over": None}
 
 
-def test_one_that_is_to_be_removed_is_looked_at_again() -> None:
+def test_keys_to_be_removed_are_removed_only_if_they_have_expired() -> None:
     assert decided(expiring=[b"over", b"soon", b"k", b"x"]) == Decision({b"over": None}, [])
 
 
-def test_each_sees_what_those_before_it_did() -> None:
+def test_each_operation_sees_the_effects_of_those_before_it() -> None:
     operations: list[Operation] = [
         Add(b"x", 2),
         Add(b"x", 3),
@@ -162,14 +162,14 @@ def test_each_sees_what_those_before_it_did() -> None:
     assert all(one.done for one in found.outcomes)
 
 
-def test_all_pairs_are_put_if_none_of_the_keys_is_there() -> None:
+def test_all_pairs_are_put_if_no_key_exists() -> None:
     assert decided(SetAllIfAbsent([b"x", b"over"], [b"1", b"2"])) == Decision(
         {b"x": put(b"1"), b"over": put(b"2")}, [Outcome(True, NEW)]
     )
     assert keys_of([SetAllIfAbsent([b"x", b"y"], [b"1", b"2"]), Add(b"z", 1)]) == [b"x", b"y", b"z"]
 
 
-def test_what_returns_writes_or_moves_too_much_at_once_is_refused() -> None:
+def test_a_group_that_reads_or_writes_too_much_is_refused() -> None:
     value = bytes(MAX_VALUE_BYTES - 10)
     rows = {b"k%d" % number: head(5) + value for number in range(3)}
     for several, most in (

@@ -1,4 +1,4 @@
-"""Numbers as texts."""
+"""Integers and decimals as texts."""
 
 from decimal import Decimal
 
@@ -32,7 +32,7 @@ def test_integers(text: bytes) -> None:
         "١",
     ],
 )
-def test_texts_that_are_no_integers(text: str) -> None:
+def test_texts_that_are_not_integers(text: str) -> None:
     assert integer(text.encode()) is None
 
 
@@ -59,10 +59,10 @@ def test_sums_of_decimals(one: bytes, other: bytes, sum_: bytes) -> None:
 @pytest.mark.parametrize(
     "text", [b"", b".", b"nan", b"inf", b"-Infinity", b"1e", b"1e99999", b" 1", b"1 ", b"1_0", b"1,5", b"1" * 513]
 )
-def test_texts_that_are_no_decimals(text: bytes) -> None:
+def test_texts_that_are_not_decimals(text: bytes) -> None:
     assert decimal(text) is None
 
 
-def test_a_sum_that_is_too_large() -> None:
+def test_a_sum_that_exceeds_the_largest_decimal() -> None:
     assert total(Decimal("9e307"), Decimal("9e307")) is None
     assert decimal(b"1e308") is None

@@ -50,7 +50,7 @@ def changed(was: Partition, **fields: Any) -> Partition:
 
 
 class MemoryLog:
-    """A `ReplicaLog`: entries in its tail can be read before they are stored."""
+    """A `ReplicaLog` in memory. Entries in its tail can be read before they are stored."""
 
     def __init__(self, base: int = 0, base_epoch: int = 0) -> None:
         self.base = self.end = base
@@ -116,7 +116,7 @@ class MemoryLog:
 
 
 def log_of(*epochs: int, base: int = 0, base_epoch: int = 0) -> MemoryLog:
-    """A log with a write of each of these leader_epochs."""
+    """A log with one write for each of these leader_epochs."""
     log = MemoryLog(base, base_epoch)
     for epoch in epochs:
         log.append(epoch, a_write())
@@ -125,7 +125,7 @@ def log_of(*epochs: int, base: int = 0, base_epoch: int = 0) -> MemoryLog:
 
 @dataclass
 class At:
-    """A `Position`."""
+    """A `Position` that a test chooses."""
 
     offset: int = 0
     leader_epoch: int = 0
@@ -133,7 +133,7 @@ class At:
 
 @dataclass
 class MemoryData:
-    """A `ReplicaData`. It is on disk if `is_there`, and at rest if `was_open` is True and `is_open` is False."""
+    """A `ReplicaData` in memory. It is on disk if `is_there`, and at rest if `was_open` and not `is_open`."""
 
     applied: At = field(default_factory=At)
     is_there: bool = False
@@ -144,7 +144,7 @@ class MemoryData:
     deleted_ahead: bool = False
     version_base: int = 0
     is_attached: bool = False
-    head: bytes = head(VERSION)  # of every row
+    head: bytes = head(VERSION)  # the head of every row
 
     @property
     def is_known(self) -> bool:
@@ -225,11 +225,11 @@ class Bench:
         return replica
 
     def adopt(self, replica: Replica, **fields: Any) -> None:
-        """Adopt the replica's next row, with these changes."""
+        """Adopt the replica's next row; `fields` are its changes."""
         self.replicas.adopt(changed(replica.row, **fields), self.now)
 
     def take(self, kind: type[InstructionT]) -> list[InstructionT]:
-        """The instructions of this kind since the last call; others are dropped."""
+        """Return the instructions of this kind since the last call, and drop all others."""
         return [one for one in self.outbox.take() if isinstance(one, kind)]
 
     def take_all(self) -> list[Instruction]:
@@ -276,7 +276,7 @@ class Bench:
     # Answers of followers to leaders on this node
 
     def stands(self, replica: Replica, node: str, log: MemoryLog, standing: Standing = Standing.STORED) -> Progress:
-        """Probe a follower, and let it report the end of its log."""
+        """Probe a follower, and let it answer with this log as its standing."""
         leader, progress = leader_of(replica), leader_of(replica).progress[node]
         progress.is_queued = False
         probe = progress.next_append(2**20)
@@ -287,7 +287,7 @@ class Bench:
         return progress
 
     def ack(self, replica: Replica, node: str, offset: int | None = None, *, attached: bool = False) -> None:
-        """Let a follower acknowledge everything up to `offset`, by default everything sent to it."""
+        """Let a follower acknowledge everything up to `offset`; by default, everything that was sent to it."""
         leader, progress = leader_of(replica), leader_of(replica).progress[node]
         if offset is None:
             sent(progress)
@@ -304,13 +304,13 @@ class Bench:
             self.ack(replica, node)
 
     def serve_alone(self, replica: Replica) -> None:
-        """Apply everything; no other replica is in sync."""
+        """Apply everything, as a leader without other replicas in sync."""
         leader_of(replica).epoch_durable()
         self.sync(replica)
         self.apply(replica)
 
     def serve(self, replica: Replica) -> None:
-        """Let all followers have everything, and apply it."""
+        """Let all followers have everything, and apply it on the leader."""
         self.sync(replica)
         self.align(replica, *leader_of(replica).progress)
         self.apply(replica)
@@ -326,7 +326,7 @@ def gate_of(replica: Replica) -> Gate:
 
 
 def sent(progress: Progress) -> list[Append]:
-    """Everything that can be sent to a follower now."""
+    """Send a follower everything that it may get now; returns the messages."""
     progress.is_queued = False
     appends: list[Append] = []
     while (append := progress.next_append(2**30)) is not None:

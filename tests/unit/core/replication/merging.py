@@ -1,4 +1,4 @@
-"""Two partitions that one node leads, and that become one."""
+"""Two partitions that one node leads, and that are merged into one."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ UNKNOWN = MinkaError(Code.UNREACHABLE, "gone")
 
 
 class Merging:
-    """Two partitions with one replica each: [b"", b"m") will get [b"m", b"t"), too."""
+    """Two partitions with one replica each: the left, [b"", b"m"), gets the range of the right, [b"m", b"t")."""
 
     def __init__(self, *rows: bytes, is_async: bool = False) -> None:
         self.bench = Bench()
@@ -43,7 +43,7 @@ class Merging:
         self.bench.apply(replica)
 
     def run(self) -> list[FinishMergeRequest]:
-        """Apply and wake until nothing changes; returns the requests to the controller."""
+        """Apply and wake until nothing changes; returns the requests to the controller that end the merge."""
         asked: list[FinishMergeRequest] = []
         for _ in range(50):
             self.settle(self.left)
@@ -83,7 +83,7 @@ def request(left_epoch: int = 2, right_epoch: int = 2) -> FinishMergeRequest:
 
 
 def asked_to_end(*rows: bytes) -> tuple[Merging, FinishMergeRequest]:
-    """A merge in which all rows are copied, and the request to the controller to end it."""
+    """A merge whose rows are all copied, and its request to the controller to end it."""
     m = Merging(*rows)
     m.begin()
     [ask] = m.run()

@@ -1,6 +1,4 @@
-"""A copy begins once, since the log after its checkpoint is kept for it, up to a bound. A copy that has to begin again
-says why.
-"""
+"""A copy of a partition starts over only if the log after its checkpoint is no longer kept. The new copy says why."""
 
 from dataclasses import replace
 
@@ -15,7 +13,7 @@ MOST = 1000
 
 
 def moving() -> tuple[Bench, Replica, Progress, SendCheckpoint]:
-    """A leader whose partition will be copied to ephesus; its log begins after 2, and its data has all up to 4."""
+    """A leader whose partition is to be copied to ephesus. Its log begins after offset 2; its data is at 4."""
     bench = Bench()
     bench.node.settings = replace(SETTINGS, copy_log_bytes=MOST)
     replica = bench.host(
@@ -32,7 +30,7 @@ def moving() -> tuple[Bench, Replica, Progress, SendCheckpoint]:
 
 
 def write_and_flush(bench: Bench, replica: Replica, flushes: int, size: int) -> None:
-    """Write an entry of `size` bytes before each of `flushes` flushes, and trim the log after each."""
+    """Write an entry of `size` bytes and flush, `flushes` times; trim the log after each flush."""
     for _ in range(flushes):
         bench.write(replica)
         bench.sync(replica)
@@ -42,8 +40,8 @@ def write_and_flush(bench: Bench, replica: Replica, flushes: int, size: int) -> 
         replica.trim_log()
 
 
-def test_the_log_is_kept_while_a_copy_is_sent_and_while_it_catches_up_after_that() -> None:
-    """Only the bytes of log count, not the time."""
+def test_the_log_is_kept_while_a_copy_is_sent_and_catches_up() -> None:
+    """Only the bytes of the log are limited, not the time."""
     bench, replica, progress, _ = moving()
     leader, settings = leader_of(replica), bench.node.settings
     write_and_flush(bench, replica, 8, 50)
@@ -59,7 +57,7 @@ def test_the_log_is_kept_while_a_copy_is_sent_and_while_it_catches_up_after_that
     assert bench.take(SendCheckpoint) == []
 
 
-def test_what_it_has_is_not_kept_for_it() -> None:
+def test_entries_that_a_copy_has_are_not_kept_for_it() -> None:
     bench, replica, progress, _ = moving()
     leader_of(replica).checkpoint_sent(progress, 4, bench.now)
     write_and_flush(bench, replica, 8, 50)
@@ -70,7 +68,7 @@ def test_what_it_has_is_not_kept_for_it() -> None:
     assert replica.log.base == 8
 
 
-def test_one_that_falls_behind_the_writes_begins_again_and_says_so() -> None:
+def test_a_copy_that_falls_behind_the_writes_begins_again_and_is_reported() -> None:
     bench, replica, progress, first = moving()
     assert (first.tries, first.reason) == (1, "")
     leader_of(replica).checkpoint_sent(progress, 4, bench.now)
@@ -89,7 +87,7 @@ def test_one_that_falls_behind_the_writes_begins_again_and_says_so() -> None:
     assert (migration.tries, migration.restarted_by) == (2, OUTRUN)
 
 
-def test_one_that_was_away_was_not_outrun() -> None:
+def test_a_copy_whose_node_was_away_does_not_count_as_outrun() -> None:
     bench, replica, progress, _ = moving()
     leader = leader_of(replica)
     leader.checkpoint_sent(progress, 4, bench.now)
@@ -101,7 +99,7 @@ def test_one_that_was_away_was_not_outrun() -> None:
     assert (second.reason, second.was_outrun) == (AWAY, False)
 
 
-def test_one_in_sync_is_kept_the_log_as_others_are() -> None:
+def test_for_a_replica_in_sync_the_log_is_kept_as_for_others() -> None:
     bench, replica, progress, _ = moving()
     leader_of(replica).checkpoint_sent(progress, 4, bench.now)
     bench.ack(replica, "ephesus", 4)
@@ -110,8 +108,8 @@ def test_one_in_sync_is_kept_the_log_as_others_are() -> None:
     assert "ephesus" in replica.retention.readers
 
 
-def test_while_a_copy_waits_no_log_is_kept_for_it() -> None:
-    """The copy may wait long for its checkpoint, and won't need log from before that checkpoint."""
+def test_no_log_is_kept_for_a_copy_that_waits_for_its_checkpoint() -> None:
+    """The copy may wait long, and needs no entries from before its checkpoint."""
     bench, replica, progress, _ = moving()
     leader = leader_of(replica)
     leader.checkpoint_sent(progress, 4, bench.now)

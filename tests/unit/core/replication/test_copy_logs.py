@@ -8,7 +8,7 @@ MOST = 1000
 
 
 def copied(*kept: int) -> tuple[Bench, list[Replica]]:
-    """A leader of one partition for each of `kept`: the bytes of log kept for its copy. The bound of each is MOST."""
+    """Leaders of one partition each. `kept`: by partition, the bytes of log kept for its copy, at most MOST."""
     bench = Bench()
     replicas = []
     for id_, size in enumerate(kept, 1):
@@ -20,16 +20,17 @@ def copied(*kept: int) -> tuple[Bench, list[Replica]]:
 
 
 def still_kept(replicas: list[Replica]) -> list[int]:
+    """The partitions whose log is still kept for a copy."""
     return [one.id for one in replicas if one.retention.copy_log("ephesus") is not None]
 
 
-def test_as_many_as_are_sent_at_a_time_may_come_to_their_bounds() -> None:
+def test_as_many_copies_as_are_sent_at_a_time_may_reach_their_bounds() -> None:
     bench, replicas = copied(900, 900)
     assert bench.node.copy_logs.bound(2) == []
     assert still_kept(replicas) == [1, 2]
 
 
-def test_all_of_a_node_are_bounded_together_and_the_largest_are_given_up() -> None:
+def test_the_copies_of_a_node_share_a_bound_and_the_largest_logs_are_given_up() -> None:
     bench, replicas = copied(*[500] * 300, 990)
     trimmed = bench.node.copy_logs.bound(2)
     assert trimmed[0] == 301
@@ -38,7 +39,7 @@ def test_all_of_a_node_are_bounded_together_and_the_largest_are_given_up() -> No
     assert bench.node.copy_logs.bound(2) == []
 
 
-def test_what_is_given_up_can_be_trimmed() -> None:
+def test_a_log_that_is_given_up_can_be_trimmed() -> None:
     bench, replicas = copied(500)
     replicas[0].flushed = 3
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""The leader's part in eligibility: it waits for eligible followers, and names the ones for which it can't wait."""
+"""How a leader treats eligible followers: it waits for them, and proposes to drop those for which it can't wait."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ BOTH, ALONE, OTHER = ("athens", "byzantium"), ("athens",), ("byzantium",)
 
 
 def led(isr: tuple[str, ...] = BOTH, **fields: Any) -> tuple[Bench, Replica]:
-    """A leader with two entries from before its start, whose keyspace wants two in sync for a write."""
+    """A leader with two entries from before its start; a write to its keyspace needs two replicas in sync."""
     bench = Bench()
     bench.view.keyspaces[1] = Keyspace(id=1, replicas=3, min_insync=2)
     replica = bench.host(row(isr=isr, **fields), log_of(1, 1))
@@ -23,16 +23,16 @@ def led(isr: tuple[str, ...] = BOTH, **fields: Any) -> tuple[Bench, Replica]:
 
 
 def alone() -> tuple[Bench, Replica]:
-    """A leader that is alone in sync since its start, while byzantium is eligible."""
+    """A leader that has been alone in sync since its start, while byzantium is eligible."""
     return led(ALONE, eligible=OTHER, eligible_at=1)
 
 
 def proposed(bench: Bench) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """The in-sync sets proposed since the last call, each with its eligible replicas."""
+    """The in-sync sets that were proposed since the last call, each with its eligible replicas."""
     return [(proposal.isr, proposal.eligible) for proposal in bench.take(IsrProposal)]
 
 
-def test_who_leaves_with_everything_is_eligible() -> None:
+def test_a_follower_that_leaves_with_everything_is_eligible() -> None:
     bench, replica = led()
     bench.align(replica, "byzantium")
     bench.view.absent = {"byzantium"}
@@ -40,7 +40,7 @@ def test_who_leaves_with_everything_is_eligible() -> None:
     assert proposed(bench) == [(ALONE, OTHER)]
 
 
-def test_who_leaves_before_it_is_known_to_have_everything_is_not() -> None:
+def test_a_follower_that_may_lack_something_when_it_leaves_is_not_eligible() -> None:
     """The leader can't wait for the follower: it serves only after it has committed all that a former one may have
     acknowledged.
     """
@@ -50,7 +50,7 @@ def test_who_leaves_before_it_is_known_to_have_everything_is_not() -> None:
     assert proposed(bench) == [(ALONE, ())]
 
 
-def test_nobody_is_eligible_beside_a_set_that_takes_writes() -> None:
+def test_no_follower_is_eligible_while_the_in_sync_set_takes_writes() -> None:
     bench, replica = led((*BOTH, "cyrene"))
     bench.align(replica, "byzantium", "cyrene")
     bench.view.absent = {"cyrene"}
@@ -58,7 +58,7 @@ def test_nobody_is_eligible_beside_a_set_that_takes_writes() -> None:
     assert proposed(bench) == [(BOTH, ())]
 
 
-def test_nothing_is_committed_that_an_eligible_replica_lacks() -> None:
+def test_a_new_leader_commits_nothing_that_an_eligible_replica_lacks() -> None:
     bench, replica = alone()
     assert replica.high_watermark == 0
     sent(bench.stands(replica, "byzantium", log_of(1)))
@@ -69,7 +69,7 @@ def test_nothing_is_committed_that_an_eligible_replica_lacks() -> None:
     assert (replica.high_watermark, replica.is_ready) == (2, True)
 
 
-def test_a_leader_that_needs_an_eligible_replica_that_is_gone_serves_without_it() -> None:
+def test_a_new_leader_drops_an_eligible_replica_that_is_gone() -> None:
     bench, replica = alone()
     bench.view.absent = {"byzantium"}
     leader_of(replica).nodes_changed(bench.now)
@@ -82,14 +82,14 @@ def test_a_leader_that_needs_an_eligible_replica_that_is_gone_serves_without_it(
     assert replica.high_watermark == 2
 
 
-def test_or_one_that_does_not_catch_up() -> None:
+def test_a_new_leader_drops_an_eligible_replica_that_does_not_catch_up() -> None:
     bench, replica = alone()
     bench.now += SETTINGS.lag_timeout + 0.1
     leader_of(replica).check(bench.now, stalled=False)
     assert proposed(bench) == [(ALONE, ())]
 
 
-def test_one_that_serves_keeps_who_is_gone() -> None:
+def test_a_serving_leader_keeps_an_eligible_replica_that_is_gone() -> None:
     bench, replica = alone()
     bench.align(replica, "byzantium")
     assert replica.high_watermark == 2
@@ -104,13 +104,13 @@ def test_one_that_serves_keeps_who_is_gone() -> None:
     assert proposed(bench) == []
 
 
-def test_one_that_has_lost_something_leaves_before_it_is_sent_a_checkpoint() -> None:
+def test_an_eligible_replica_that_has_lost_something_is_dropped_before_it_gets_a_checkpoint() -> None:
     bench, replica = alone()
     bench.stands(replica, "byzantium", log_of(), Standing.NEEDS_CHECKPOINT)
     assert proposed(bench) == [(ALONE, ())]
 
 
-def test_a_leader_whose_data_is_damaged_lets_the_eligible_come_back() -> None:
+def test_a_leader_with_damaged_data_lets_an_eligible_replica_take_over() -> None:
     bench, replica = alone()
     replica.data.condemn(MinkaError(Code.CORRUPT_DATA, "a block"))
     leader_of(replica).shrink()

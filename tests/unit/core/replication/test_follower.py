@@ -18,7 +18,7 @@ WRITE = Entry(1, a_write())
 
 
 class Following:
-    """A follower on byzantium."""
+    """A follower on byzantium, and the stream from its leader."""
 
     def __init__(self, log: MemoryLog | None = None, data: MemoryData | None = None, **fields: Any) -> None:
         self.bench = Bench("byzantium")
@@ -45,7 +45,7 @@ class Following:
         return [answer.ack for answer in self.bench.take(Answer)]
 
 
-def test_it_answers_a_probe_with_the_leaderships_along_its_log() -> None:
+def test_a_follower_answers_a_probe_with_the_leader_epochs_of_its_log() -> None:
     f = Following(log_of(1, 1, 4), leader_epoch=5)
     kept = [KeptFile("000001.sst", 3, 5)]
     f.follower.probed(f.stream, kept)
@@ -53,8 +53,8 @@ def test_it_answers_a_probe_with_the_leaderships_along_its_log() -> None:
     assert f.bench.take_all() == [Answer(f.stream, ack)]
 
 
-def test_it_says_where_it_stands_when_all_of_its_log_is_on_its_disk() -> None:
-    """Otherwise the leader would tell it to truncate entries that are committed later."""
+def test_a_follower_answers_a_probe_only_once_its_whole_log_is_durable() -> None:
+    """After an earlier answer, the leader would tell it to truncate entries that are committed later."""
     f = Following(log_of(1))
     f.probe()
     f.append(1, WRITE, watermark=2)
@@ -70,7 +70,7 @@ def test_it_says_where_it_stands_when_all_of_its_log_is_on_its_disk() -> None:
     assert Standing.NEEDS_CHECKPOINT not in [one.ack.standing for one in taken if isinstance(one, Answer)]
 
 
-def test_a_question_is_not_answered_on_a_stream_that_ended_before_the_sync() -> None:
+def test_a_probe_is_not_answered_if_its_stream_ended_before_the_sync() -> None:
     f = Following()
     f.probe()
     f.append(0, WRITE)
@@ -80,7 +80,7 @@ def test_a_question_is_not_answered_on_a_stream_that_ended_before_the_sync() -> 
     assert f.answers() == []
 
 
-def test_a_copy_that_is_found_damaged_before_it_has_answered_needs_a_checkpoint() -> None:
+def test_a_follower_found_damaged_before_its_answer_asks_for_a_checkpoint() -> None:
     f = Following()
     f.probe()
     f.append(0, WRITE)
@@ -90,13 +90,13 @@ def test_a_copy_that_is_found_damaged_before_it_has_answered_needs_a_checkpoint(
     assert [ack.standing for ack in f.answers()] == [Standing.NEEDS_CHECKPOINT]
 
 
-def test_it_says_that_a_copy_cannot_be_continued_whose_data_is_gone() -> None:
+def test_a_follower_whose_data_is_gone_asks_for_a_checkpoint() -> None:
     f = Following(log_of(1, base=3))
     assert [ack.standing for ack in f.probe()] == [Standing.NEEDS_CHECKPOINT]
     assert f.replica.damage is not None
 
 
-def test_it_appends_and_has_it_synced() -> None:
+def test_a_follower_acknowledges_entries_once_they_are_synced() -> None:
     f = Following()
     f.probe()
     f.append(0, WRITE, WRITE)
@@ -105,7 +105,7 @@ def test_it_appends_and_has_it_synced() -> None:
     assert f.answers() == [Ack(1, 1, Standing.STORED, 2)]
 
 
-def test_in_an_async_keyspace_a_mark_is_to_be_on_the_disk() -> None:
+def test_in_an_async_keyspace_a_mark_must_be_on_the_disk() -> None:
     f = Following(log_of(1), is_async=True)
     f.probe()
     f.append(1, WRITE)
@@ -117,8 +117,8 @@ def test_in_an_async_keyspace_a_mark_is_to_be_on_the_disk() -> None:
     assert [ack.offset for ack in f.answers()] == [3]
 
 
-def test_in_an_async_keyspace_the_first_entry_is_to_be_on_the_disk() -> None:
-    """Applying the entry makes the data's folder. A power cut could leave that, and lose the record of its owner."""
+def test_in_an_async_keyspace_a_followers_first_entry_must_be_on_the_disk() -> None:
+    """Applying the entry makes the data's folder, which a power cut could leave without a record of its owner."""
     f = Following(is_async=True)
     f.probe()
     f.append(0, WRITE)
@@ -132,7 +132,7 @@ def test_in_an_async_keyspace_the_first_entry_is_to_be_on_the_disk() -> None:
     assert f.replica.durable == 2
 
 
-def test_a_leader_of_an_async_keyspace_has_its_first_entry_on_the_disk_too() -> None:
+def test_in_an_async_keyspace_a_leaders_first_entry_must_be_on_the_disk_too() -> None:
     bench = Bench("athens")
     bench.view.keyspaces[1] = Keyspace(id=1, durability=Durability.DURABILITY_ASYNC)
     replica = bench.host(row(leader="athens"))
@@ -145,7 +145,7 @@ def test_a_leader_of_an_async_keyspace_has_its_first_entry_on_the_disk_too() -> 
 
 
 @pytest.mark.parametrize("prev", [0, 2])
-def test_an_append_after_another_offset_is_an_internal_error(prev: int) -> None:
+def test_an_append_that_does_not_follow_the_log_is_an_internal_error(prev: int) -> None:
     f = Following(log_of(1))
     f.probe()
     with pytest.raises(MinkaError) as caught:
@@ -154,7 +154,7 @@ def test_an_append_after_another_offset_is_an_internal_error(prev: int) -> None:
     assert f.replica.log.end == 1
 
 
-def test_what_the_leader_does_not_have_is_truncated() -> None:
+def test_a_follower_truncates_entries_that_the_leader_lacks() -> None:
     f = Following(log_of(1, 1, 1))
     f.probe()
     f.append(1, truncate=True)
@@ -173,7 +173,9 @@ def test_what_the_leader_does_not_have_is_truncated() -> None:
     ],
     ids=["an older leadership's", "not older than the leader's", "sent again"],
 )
-def test_it_says_how_much_is_truncated(epochs: tuple[int, ...], end: int, level: Level, text: str) -> None:
+def test_the_log_says_how_many_entries_are_truncated(
+    epochs: tuple[int, ...], end: int, level: Level, text: str
+) -> None:
     f = Following(log_of(*epochs), leader_epoch=2)
     f.probe()
     more = Entry(epochs[-1], a_write())
@@ -185,7 +187,7 @@ def test_it_says_how_much_is_truncated(epochs: tuple[int, ...], end: int, level:
     assert report.names == {"partition": 1, "at": end, "end": 5, "lacking": 3 - end}
 
 
-def test_what_is_committed_is_not_truncated_and_a_checkpoint_is_asked_for() -> None:
+def test_a_follower_asks_for_a_checkpoint_instead_of_truncating_committed_entries() -> None:
     f = Following(log_of(1, 1, 1))
     f.probe()
     f.append(3, watermark=2)
@@ -195,10 +197,8 @@ def test_what_is_committed_is_not_truncated_and_a_checkpoint_is_asked_for() -> N
     assert (f.replica.log.end, f.replica.log.truncations) == (3, 0)
 
 
-def test_what_was_sent_before_a_checkpoint_was_asked_for_is_ignored() -> None:
-    """Such entries would follow entries that the log should have truncated. The stream continues, as other partitions
-    use it.
-    """
+def test_entries_sent_before_the_request_for_a_checkpoint_are_ignored() -> None:
+    """Such entries follow entries that the log should have truncated. Other partitions still use the stream."""
     f = Following(log_of(1, 1, 1))
     f.probe()
     f.append(3, watermark=2)
@@ -210,7 +210,7 @@ def test_what_was_sent_before_a_checkpoint_was_asked_for_is_ignored() -> None:
     assert f.replica.log.end == 4
 
 
-def test_what_its_data_has_is_committed_although_nobody_has_said_so_yet() -> None:
+def test_applied_entries_count_as_committed_before_the_leader_says_so() -> None:
     f = Following(log_of(1, 1, 1), MemoryData(is_there=True))
     data = f.replica.data
     assert isinstance(data, MemoryData)
@@ -225,7 +225,7 @@ def test_what_its_data_has_is_committed_although_nobody_has_said_so_yet() -> Non
     assert f.replica.log.end == 3
 
 
-def test_what_comes_while_the_data_is_being_opened_is_taken_in_its_order() -> None:
+def test_entries_that_come_while_the_data_is_being_opened_are_appended_in_order() -> None:
     f = Following(log_of(1, 1, 1), MemoryData(At(1, 1), is_there=True))
     f.probe()
     f.append(1, WRITE, truncate=True)
@@ -237,7 +237,7 @@ def test_what_comes_while_the_data_is_being_opened_is_taken_in_its_order() -> No
     assert f.replica.log.end == 4
 
 
-def test_what_waits_for_the_data_is_forgotten_when_the_leader_asks_anew() -> None:
+def test_entries_that_wait_for_the_data_are_dropped_at_the_next_probe() -> None:
     f = Following(log_of(1, 1, 1), MemoryData(At(1, 1), is_there=True))
     f.probe()
     f.append(1, WRITE, truncate=True)
@@ -246,7 +246,7 @@ def test_what_waits_for_the_data_is_forgotten_when_the_leader_asks_anew() -> Non
     assert (f.replica.log.end, f.replica.log.truncations) == (3, 0)
 
 
-def test_committed_is_what_it_was_told_as_far_as_it_is_durable() -> None:
+def test_a_followers_watermark_is_the_leaders_up_to_its_durable_offset() -> None:
     f = Following()
     f.probe()
     f.append(0, WRITE, WRITE, watermark=1)
@@ -259,7 +259,7 @@ def test_committed_is_what_it_was_told_as_far_as_it_is_durable() -> None:
     assert f.replica.high_watermark == 2
 
 
-def test_what_is_told_without_entries_moves_the_watermark_at_once() -> None:
+def test_a_watermark_without_entries_counts_at_once() -> None:
     f = Following(log_of(1, 1))
     f.probe()
     f.append(2, watermark=2)
@@ -267,7 +267,7 @@ def test_what_is_told_without_entries_moves_the_watermark_at_once() -> None:
     assert f.replica.high_watermark == 2
 
 
-def test_nothing_is_acknowledged_before_the_leader_has_said_where_the_logs_part() -> None:
+def test_a_follower_acknowledges_nothing_before_the_leader_has_said_where_the_logs_diverge() -> None:
     f = Following(log_of(1, 1))
     f.probe()
     f.bench.sync(f.replica)
@@ -280,8 +280,8 @@ def test_nothing_is_acknowledged_before_the_leader_has_said_where_the_logs_part(
     assert f.answers() == []
 
 
-def test_a_copy_that_fails_while_the_question_is_open_answers_it_with_what_is_kept() -> None:
-    """Otherwise all files of the broken checkpoint would be sent again."""
+def test_a_copy_that_fails_during_a_probe_names_the_files_that_it_keeps() -> None:
+    """Without these names, the leader would send all files of the broken checkpoint again."""
     f = Following(log_of(1))
     f.probe()
     f.append(1, WRITE, watermark=2)
@@ -296,7 +296,7 @@ def test_a_copy_that_fails_while_the_question_is_open_answers_it_with_what_is_ke
     assert (ack.standing, ack.kept, ack.lineage is not None) == (Standing.NEEDS_CHECKPOINT, kept, True)
 
 
-def test_what_comes_on_another_stream_than_the_last_that_asked_is_ignored() -> None:
+def test_entries_on_a_stream_other_than_the_last_one_with_a_probe_are_ignored() -> None:
     f = Following()
     old, f.stream = f.stream, LeaderStream()
     f.probe()
@@ -304,7 +304,7 @@ def test_what_comes_on_another_stream_than_the_last_that_asked_is_ignored() -> N
     assert f.replica.log.end == 0
 
 
-def test_an_older_stream_does_not_take_the_place_of_a_newer_one() -> None:
+def test_a_probe_on_an_older_stream_is_ignored() -> None:
     f = Following()
     old, f.stream = LeaderStream(1), LeaderStream(2)
     f.probe()
@@ -318,7 +318,7 @@ def test_an_older_stream_does_not_take_the_place_of_a_newer_one() -> None:
     assert [ack.offset for ack in f.answers()] == [1]
 
 
-def test_nothing_is_answered_on_a_stream_that_is_closed() -> None:
+def test_a_follower_sends_no_answer_on_a_closed_stream() -> None:
     f = Following()
     f.probe()
     f.append(0, WRITE)
@@ -341,7 +341,7 @@ def test_entries_are_ignored_while_a_checkpoint_comes() -> None:
     assert [ack.standing for ack in f.probe()] == [Standing.STORED]
 
 
-def test_its_data_is_as_new_as_the_leader_said_once_that_is_applied() -> None:
+def test_the_data_is_as_new_as_the_leaders_watermark_once_that_is_applied() -> None:
     f = Following(log_of(1, 1))
     f.probe()
     f.bench.now = 5.0
@@ -353,7 +353,7 @@ def test_its_data_is_as_new_as_the_leader_said_once_that_is_applied() -> None:
     assert f.replica.freshness.at == 5.0
 
 
-def test_with_all_that_the_leader_said_it_is_as_new_as_its_stream() -> None:
+def test_a_follower_that_has_applied_the_last_watermark_is_as_new_as_its_stream() -> None:
     f = Following(log_of(1))
     f.probe()
     f.append(1, watermark=1)
@@ -363,7 +363,7 @@ def test_with_all_that_the_leader_said_it_is_as_new_as_its_stream() -> None:
     assert f.replica.freshness.at == 8.0
 
 
-def test_before_it_has_applied_where_the_epoch_starts_its_age_is_unknown() -> None:
+def test_the_age_of_the_data_is_unknown_before_the_start_of_the_epoch_is_applied() -> None:
     f = Following(log_of(1, 1))
     f.probe()
     f.append(2, watermark=1, start=2)
@@ -373,7 +373,7 @@ def test_before_it_has_applied_where_the_epoch_starts_its_age_is_unknown() -> No
     assert f.replica.freshness.at == NEVER
 
 
-def test_after_a_new_question_its_age_is_no_longer_that_of_the_stream() -> None:
+def test_after_a_new_probe_the_age_of_the_data_no_longer_follows_the_stream() -> None:
     f = Following(log_of(1))
     f.probe()
     f.append(1, watermark=1)

@@ -3,13 +3,13 @@
 from minkad.core.replication.freshness import NEVER, Freshness
 
 
-def test_at_first_nothing_is_known() -> None:
+def test_at_first_the_age_is_unknown() -> None:
     freshness = Freshness()
     freshness.reached(10**9)
     assert freshness.at == NEVER
 
 
-def test_data_is_as_new_as_the_moment_whose_watermark_is_applied() -> None:
+def test_the_data_is_as_new_as_the_mark_whose_offset_is_applied() -> None:
     freshness = Freshness()
     freshness.mark(0, 5, 1.0)
     freshness.reached(4)
@@ -21,7 +21,7 @@ def test_data_is_as_new_as_the_moment_whose_watermark_is_applied() -> None:
 def test_under_load_a_mark_stays_until_it_is_reached() -> None:
     freshness = Freshness()
     freshness.mark(0, 5, 1.0)
-    freshness.mark(3, 9, 2.0)  # would never be reached if each mark replaced the one before
+    freshness.mark(3, 9, 2.0)  # ignored: if each mark replaced the one before, none would ever be reached
     freshness.reached(5)
     assert freshness.at == 1.0
     freshness.mark(5, 12, 3.0)
@@ -29,7 +29,7 @@ def test_under_load_a_mark_stays_until_it_is_reached() -> None:
     assert freshness.at == 3.0
 
 
-def test_it_never_gets_older() -> None:
+def test_the_data_never_gets_older() -> None:
     freshness = Freshness()
     freshness.newest_at(7.0)
     freshness.newest_at(6.0)
@@ -38,7 +38,7 @@ def test_it_never_gets_older() -> None:
     assert freshness.at == 7.0
 
 
-def test_without_a_mark_what_is_applied_says_nothing() -> None:
+def test_without_a_mark_applied_entries_say_nothing_about_the_age() -> None:
     freshness = Freshness()
     freshness.mark(0, 5, 1.0)
     freshness.unmark()
@@ -49,7 +49,7 @@ def test_without_a_mark_what_is_applied_says_nothing() -> None:
     assert freshness.at == 2.0
 
 
-def test_when_it_begins_again_nothing_is_known() -> None:
+def test_after_a_new_beginning_the_age_is_unknown() -> None:
     freshness = Freshness()
     freshness.newest_at(7.0)
     freshness.mark(0, 5, 8.0)

@@ -1,5 +1,5 @@
-"""The steps of a leader's hand-over: the successor is near, the gate closes, all is applied and matched, the leader
-asks.
+"""The steps of a leader's hand-over: the successor comes near, the gate closes, the successor gets all entries, and the
+leader asks the controller.
 """
 
 from minka.errors import Code, MinkaError
@@ -41,13 +41,13 @@ def answer(bench: Bench, replica: Replica, request: HandOverRequest, error: Mink
     leader_of(replica).hand_over_answered(request, error, bench.now)
 
 
-def test_while_the_successor_is_not_near_writes_go_on() -> None:
+def test_writes_go_on_before_the_successor_is_near() -> None:
     bench, replica = handing_over()
     assert gate_of(replica) is Gate.OPEN
     assert bench.take(AskHandOver) == []
 
 
-def test_once_it_is_near_writes_wait() -> None:
+def test_writes_wait_once_the_successor_is_near() -> None:
     bench, replica = handing_over()
     leader_of(replica).progress["byzantium"].next_append(2**20)
     leader_of(replica).progressed(bench.now)
@@ -55,15 +55,15 @@ def test_once_it_is_near_writes_wait() -> None:
     assert bench.take(WakeAt) == [WakeAt(1, SETTINGS.write_pause_timeout)]
 
 
-def test_one_that_is_not_in_sync_is_not_waited_for() -> None:
+def test_writes_do_not_wait_for_a_successor_that_is_not_in_sync() -> None:
     bench = Bench()
     replica = bench.host(row(isr=("athens",), successor="byzantium"), log_of(1))
     bench.align(replica, "byzantium")
     assert gate_of(replica) is Gate.OPEN
 
 
-def test_while_a_node_of_the_set_is_gone_the_gate_is_not_closed() -> None:
-    """The node has to leave the set first: until then nothing is committed."""
+def test_the_gate_is_not_closed_while_a_node_of_the_in_sync_set_is_gone() -> None:
+    """Nothing is committed until that node has left the set."""
     bench, replica = handing_over()
     bench.view.absent = {"cyrene"}
     bench.ack(replica, "byzantium")
@@ -74,7 +74,7 @@ def test_while_a_node_of_the_set_is_gone_the_gate_is_not_closed() -> None:
     assert gate_of(replica) is Gate.CLOSED
 
 
-def test_a_gate_that_is_closed_is_opened_when_a_node_of_the_set_is_gone() -> None:
+def test_the_gate_is_opened_when_a_node_of_the_in_sync_set_is_gone() -> None:
     bench, replica = handing_over()
     bench.ack(replica, "byzantium")
     assert gate_of(replica) is Gate.CLOSED
@@ -84,7 +84,7 @@ def test_a_gate_that_is_closed_is_opened_when_a_node_of_the_set_is_gone() -> Non
     assert [proposal.isr for proposal in bench.take(IsrProposal)] == [("athens", "byzantium")]
 
 
-def test_the_controller_is_asked_once_the_successor_has_everything_and_all_is_applied() -> None:
+def test_the_controller_is_asked_once_the_successor_has_all_entries_and_all_are_applied() -> None:
     bench, replica = handing_over()
     bench.ack(replica, "byzantium")
     assert (gate_of(replica), bench.take(AskHandOver)) == (Gate.CLOSED, [])
@@ -95,7 +95,7 @@ def test_the_controller_is_asked_once_the_successor_has_everything_and_all_is_ap
     assert gate_of(replica) is Gate.CLOSED_TO_READS
 
 
-def test_it_is_not_asked_while_the_successor_lacks_something() -> None:
+def test_the_controller_is_not_asked_while_the_successor_lacks_an_entry() -> None:
     bench, replica = handing_over()
     leader_of(replica).progress["byzantium"].next_append(2**20)
     bench.ack(replica, "cyrene")
@@ -104,14 +104,14 @@ def test_it_is_not_asked_while_the_successor_lacks_something() -> None:
     assert (gate_of(replica), bench.take(AskHandOver)) == (Gate.CLOSED, [])
 
 
-def test_it_is_not_asked_before_all_is_applied() -> None:
+def test_the_controller_is_not_asked_before_all_entries_are_applied() -> None:
     bench, replica = handing_over()
     bench.ack(replica, "cyrene")
     bench.ack(replica, "byzantium")
     assert (gate_of(replica), bench.take(AskHandOver)) == (Gate.CLOSED, [])
 
 
-def test_a_refusal_opens_the_gate_and_it_is_tried_again_after_a_pause() -> None:
+def test_a_refusal_opens_the_gate_and_the_leader_tries_again_after_a_pause() -> None:
     bench, replica, request = asking()
     bench.now = 1.0
     answer(bench, replica, request, REFUSED)
@@ -126,7 +126,7 @@ def test_a_refusal_opens_the_gate_and_it_is_tried_again_after_a_pause() -> None:
     assert gate_of(replica) is Gate.CLOSED_TO_READS
 
 
-def test_pauses_grow() -> None:
+def test_the_pauses_between_tries_grow() -> None:
     bench, replica, request = asking()
     answer(bench, replica, request, REFUSED)
     bench.tick(replica, 0.05)
@@ -138,7 +138,7 @@ def test_pauses_grow() -> None:
     assert len(bench.take(AskHandOver)) == 1
 
 
-def test_while_the_outcome_is_unknown_reads_and_writes_wait_and_it_is_asked_again() -> None:
+def test_while_the_outcome_is_unknown_reads_and_writes_wait_and_the_leader_asks_again() -> None:
     bench, replica, request = asking()
     answer(bench, replica, request, UNKNOWN)
     assert gate_of(replica) is Gate.CLOSED_TO_READS
@@ -149,7 +149,7 @@ def test_while_the_outcome_is_unknown_reads_and_writes_wait_and_it_is_asked_agai
     assert bench.take(AskHandOver) == [AskHandOver(request)]
 
 
-def test_after_an_unknown_outcome_a_refusal_decides_nothing() -> None:
+def test_a_refusal_after_an_unknown_outcome_decides_nothing() -> None:
     bench, replica, request = asking()
     answer(bench, replica, request, UNKNOWN)
     bench.tick(replica, 0.05)
@@ -160,7 +160,7 @@ def test_after_an_unknown_outcome_a_refusal_decides_nothing() -> None:
     assert len(bench.take(AskHandOver)) == 1
 
 
-def test_when_it_is_recorded_reads_and_writes_wait_for_the_row() -> None:
+def test_after_a_recorded_hand_over_reads_and_writes_wait_for_the_row() -> None:
     bench, replica, request = asking()
     answer(bench, replica, request, None)
     assert gate_of(replica) is Gate.CLOSED_TO_READS
@@ -191,7 +191,7 @@ def test_the_gate_opens_when_the_stream_to_the_successor_breaks() -> None:
     assert gate_of(replica) is Gate.OPEN
 
 
-def test_after_the_gate_opens_who_is_absent_is_taken_out() -> None:
+def test_absent_nodes_are_taken_out_after_the_gate_opens() -> None:
     bench, replica, request = asking()
     bench.view.absent = {"cyrene"}
     leader_of(replica).check(bench.now, stalled=False)
@@ -200,7 +200,7 @@ def test_after_the_gate_opens_who_is_absent_is_taken_out() -> None:
     assert [proposal.isr for proposal in bench.take(IsrProposal)] == [("athens", "byzantium")]
 
 
-def test_a_row_without_the_successor_cancels_it() -> None:
+def test_a_row_without_a_successor_cancels_the_hand_over() -> None:
     bench, replica, request = asking()
     bench.adopt(replica, successor="")
     assert gate_of(replica) is Gate.OPEN
@@ -210,25 +210,25 @@ def test_a_row_without_the_successor_cancels_it() -> None:
     assert bench.take(AskHandOver) == []
 
 
-def test_a_row_with_another_successor_begins_with_that_one() -> None:
+def test_a_row_with_another_successor_begins_a_hand_over_to_that_one() -> None:
     bench, replica, _ = asking()
     bench.adopt(replica, successor="cyrene")
     [ask] = bench.take(AskHandOver)
     assert ask.request.target == "cyrene"
 
 
-def test_after_a_newer_row_with_the_same_successor_it_is_given_up_and_begun_again() -> None:
+def test_a_newer_row_with_the_same_successor_begins_the_hand_over_again() -> None:
     bench, replica, request = asking()
     bench.adopt(replica)
     answer(bench, replica, request, UNKNOWN)
     bench.tick(replica, 0.05)
-    assert gate_of(replica) is Gate.OPEN  # the request can no longer be recorded
+    assert gate_of(replica) is Gate.OPEN  # the newer row makes it impossible to record the request
     bench.tick(replica, 0.1)
     [ask] = bench.take(AskHandOver)
     assert ask.request.partition_epoch == 3
 
 
-def test_late_answers_are_ignored() -> None:
+def test_late_answers_about_a_hand_over_are_ignored() -> None:
     bench, replica, request = asking()
     answer(bench, replica, request, REFUSED)
     bench.tick(replica, 0.05)
@@ -239,7 +239,7 @@ def test_late_answers_are_ignored() -> None:
     assert gate_of(replica) is Gate.OPEN
 
 
-def test_who_watches_hears_what_blocks_it() -> None:
+def test_the_progress_of_a_hand_over_names_what_blocks_it() -> None:
     bench, replica, request = asking()
     phases = [leader_of(replica).migrations()[0].phase]
     answer(bench, replica, request, UNKNOWN)
@@ -254,7 +254,7 @@ def test_who_watches_hears_what_blocks_it() -> None:
     assert phases == [MigrationPhase.MIGRATION_PHASE_HAND_OVER, MigrationPhase.MIGRATION_PHASE_FOLLOW]
 
 
-def test_a_leadership_that_ends_opens_the_gate() -> None:
+def test_the_end_of_the_leadership_opens_the_gate() -> None:
     bench, replica, _ = asking()
     bench.replicas.stop_leading(bench.now)
     assert (gate_of(replica), replica.leader) == (Gate.OPEN, None)

@@ -19,13 +19,13 @@ def three(**fields: Any) -> tuple[Bench, Replica]:
     return bench, replica
 
 
-def test_a_new_leader_first_makes_durable_that_it_leads() -> None:
+def test_a_new_leader_first_syncs_its_epoch() -> None:
     bench = Bench()
     bench.host(row(leader_epoch=7))
     assert bench.take(SyncEpoch) == [SyncEpoch(1, 7)]
 
 
-def test_committed_is_what_all_in_sync_have() -> None:
+def test_entries_that_all_replicas_in_sync_have_are_committed() -> None:
     bench, replica = three()
     bench.write(replica, *[a_write()] * 3)
     bench.sync(replica)
@@ -36,7 +36,7 @@ def test_committed_is_what_all_in_sync_have() -> None:
     assert replica.high_watermark == 3
 
 
-def test_what_is_committed_is_applied_and_told_to_the_followers() -> None:
+def test_committed_entries_are_applied_and_followers_are_told() -> None:
     bench, replica = three()
     bench.write(replica)
     bench.sync(replica)
@@ -48,7 +48,7 @@ def test_what_is_committed_is_applied_and_told_to_the_followers() -> None:
     assert bench.take_all() == [*told, Apply(1)]
 
 
-def test_what_only_the_followers_have_stored_is_not_committed() -> None:
+def test_an_entry_that_the_leader_has_not_stored_is_not_committed() -> None:
     bench, replica = three()
     bench.write(replica)
     bench.ack(replica, "byzantium")
@@ -58,7 +58,7 @@ def test_what_only_the_followers_have_stored_is_not_committed() -> None:
     assert replica.high_watermark == 2
 
 
-def test_a_follower_that_is_not_in_sync_is_not_waited_for() -> None:
+def test_the_watermark_does_not_wait_for_a_follower_that_is_not_in_sync() -> None:
     bench = Bench()
     replica = bench.host(row(isr=("athens", "byzantium")), log_of(1))
     assert replica.high_watermark == 0
@@ -66,7 +66,7 @@ def test_a_follower_that_is_not_in_sync_is_not_waited_for() -> None:
     assert replica.high_watermark == 1
 
 
-def test_with_too_few_in_sync_no_more_is_committed_than_a_former_leader_may_have_acknowledged() -> None:
+def test_with_too_few_in_sync_only_entries_of_former_leaders_are_committed() -> None:
     bench = Bench()
     bench.view.keyspaces[1] = Keyspace(id=1, min_insync=2)
     replica = bench.host(row(isr=("athens",)), log_of(1, 1))
@@ -77,7 +77,7 @@ def test_with_too_few_in_sync_no_more_is_committed_than_a_former_leader_may_have
     assert replica.high_watermark == 2
 
 
-def test_with_too_few_in_sync_what_one_of_them_lacks_is_not_committed() -> None:
+def test_with_too_few_in_sync_entries_that_one_of_them_lacks_are_not_committed() -> None:
     bench = Bench()
     bench.view.keyspaces[1] = Keyspace(id=1, min_insync=3)
     replica = bench.host(row(isr=("athens", "byzantium")), log_of(1, 1))
@@ -87,7 +87,7 @@ def test_with_too_few_in_sync_what_one_of_them_lacks_is_not_committed() -> None:
     assert replica.high_watermark == 2
 
 
-def test_as_soon_as_enough_are_in_sync_the_rest_is_committed() -> None:
+def test_the_rest_is_committed_as_soon_as_enough_are_in_sync() -> None:
     bench = Bench()
     bench.view.keyspaces[1] = Keyspace(id=1, min_insync=2)
     replica = bench.host(row(isr=("athens",)), log_of(1))
@@ -99,14 +99,14 @@ def test_as_soon_as_enough_are_in_sync_the_rest_is_committed() -> None:
     assert replica.high_watermark == 2
 
 
-def test_before_the_keyspace_is_known_a_row_takes_no_more_than_one_replica() -> None:
+def test_before_the_keyspace_is_known_a_write_needs_only_one_replica() -> None:
     bench = Bench()
     bench.view.keyspaces.clear()
     replica = bench.host(row(isr=("athens",)), log_of(1))
     assert (replica.min_insync, replica.is_async) == (0, False)
 
 
-def test_the_watermark_waits_for_those_about_to_join() -> None:
+def test_the_watermark_waits_for_followers_that_are_about_to_join() -> None:
     bench = Bench()
     replica = bench.host(row(isr=("athens",)), log_of(1))
     leader_of(replica).epoch_durable()
@@ -119,7 +119,7 @@ def test_the_watermark_waits_for_those_about_to_join() -> None:
     assert replica.high_watermark == 2
 
 
-def test_the_watermark_waits_for_those_about_to_leave_until_the_outcome_is_known() -> None:
+def test_the_watermark_waits_for_a_leaving_follower_until_its_leaving_is_recorded() -> None:
     bench, replica = three()
     bench.view.absent = {"cyrene"}
     leader_of(replica).shrink()

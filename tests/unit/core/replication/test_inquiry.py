@@ -1,4 +1,4 @@
-"""A request to the controller whose outcome must become known."""
+"""A request that the leader repeats to the controller until its outcome is known."""
 
 import pytest
 
@@ -19,20 +19,20 @@ def test_one_request_is_under_way_at_a_time() -> None:
         inquiry.asked("second")
 
 
-def test_what_is_recorded_is_recorded() -> None:
+def test_the_outcome_of_a_recorded_request() -> None:
     inquiry = Inquiry(SETTINGS)
     inquiry.asked("first")
     assert inquiry.answered("first", None, 0.0) is Outcome.RECORDED
 
 
 @pytest.mark.parametrize("code", sorted(REFUSALS, key=str))
-def test_what_the_controller_refuses_is_refused(code: Code) -> None:
+def test_the_outcome_of_a_refused_request(code: Code) -> None:
     inquiry = Inquiry(SETTINGS)
     inquiry.asked("first")
     assert inquiry.answered("first", MinkaError(code, "no"), 0.0) is Outcome.REFUSED
 
 
-def test_after_an_outcome_that_is_unknown_no_refusal_is_certain() -> None:
+def test_after_an_unknown_outcome_no_refusal_is_certain() -> None:
     inquiry = Inquiry(SETTINGS)
     outcomes = []
     for error in (UNKNOWN, REFUSED, None):
@@ -53,13 +53,13 @@ def test_answers_to_another_request_are_stale() -> None:
     assert inquiry.answered(second, None, 0.0) is Outcome.RECORDED
 
 
-def test_an_equal_request_is_another_one() -> None:
+def test_an_answer_to_an_equal_request_is_stale() -> None:
     inquiry = Inquiry(SETTINGS)
     inquiry.asked(["a"])
     assert inquiry.answered(["a"], None, 0.0) is Outcome.STALE
 
 
-def test_pauses_grow_up_to_the_longest() -> None:
+def test_the_pauses_between_tries_grow_up_to_the_longest() -> None:
     inquiry = Inquiry(SETTINGS)
     pauses = []
     for _ in range(7):
@@ -70,7 +70,7 @@ def test_pauses_grow_up_to_the_longest() -> None:
     assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
 
 
-def test_only_the_refusals_that_it_was_given_are_certain() -> None:
+def test_only_the_listed_refusals_are_certain() -> None:
     inquiry = Inquiry(SETTINGS, frozenset({Code.NOT_LEADER}))
     inquiry.asked("first")
     assert inquiry.answered("first", REFUSED, 0.0) is Outcome.UNKNOWN

@@ -1,4 +1,4 @@
-"""The replicas that are proposed to join the in-sync set, and to leave it."""
+"""Changes of the in-sync set that a leader proposes: replicas that join, and replicas that leave."""
 
 from minkad.core.replication.instructions import IsrProposal
 from minkad.core.replication.messages import Standing
@@ -10,7 +10,7 @@ ALONE = ("athens",)
 
 
 def led(isr: tuple[str, ...] = ALONE, entries: int = 2) -> tuple[Bench, Replica]:
-    """A leader, and two other replicas."""
+    """A leader whose in-sync set is `isr`, and the other replicas of three."""
     bench = Bench()
     replica = bench.host(row(isr=isr), log_of(*[1] * entries))
     leader_of(replica).epoch_durable()
@@ -19,7 +19,7 @@ def led(isr: tuple[str, ...] = ALONE, entries: int = 2) -> tuple[Bench, Replica]
 
 
 def proposed(bench: Bench) -> list[tuple[str, ...]]:
-    """The in-sync sets proposed since the last call."""
+    """The in-sync sets that were proposed since the last call."""
     return [proposal.isr for proposal in bench.take(IsrProposal)]
 
 
@@ -34,15 +34,15 @@ def test_a_follower_joins_once_it_has_everything() -> None:
     assert proposed(bench) == [("athens", "byzantium")]
 
 
-def test_a_follower_does_not_join_before_it_has_said_that_it_has_nothing_else() -> None:
+def test_a_follower_with_more_entries_does_not_join_before_it_has_truncated_them() -> None:
     bench, replica = led()
-    bench.stands(replica, "byzantium", log_of(1, 1))  # it has everything, and perhaps more
+    bench.stands(replica, "byzantium", log_of(1, 1))  # byzantium has everything, and perhaps more
     assert proposed(bench) == []
     bench.ack(replica, "byzantium")
     assert proposed(bench) == [("athens", "byzantium")]
 
 
-def test_a_follower_that_is_far_is_not_waited_for() -> None:
+def test_the_leader_does_not_wait_for_a_follower_that_is_far_behind() -> None:
     bench, replica = led(entries=1)
     bench.write(replica, *[a_write(b"k", b"v" * 200_000)] * 4)
     bench.sync(replica)
@@ -56,7 +56,7 @@ def test_a_follower_that_is_far_is_not_waited_for() -> None:
     assert "byzantium" in leader_of(replica).may_be_in_sync()
 
 
-def test_a_follower_that_is_near_is_waited_for_and_joins_with_all_that_is_committed() -> None:
+def test_the_leader_waits_for_a_near_follower_which_joins_with_all_committed_entries() -> None:
     bench, replica = led(isr=("athens", "cyrene"))
     bench.align(replica, "cyrene")
     assert replica.high_watermark == 2
@@ -69,7 +69,7 @@ def test_a_follower_that_is_near_is_waited_for_and_joins_with_all_that_is_commit
     assert proposed(bench) == [("athens", "cyrene", "byzantium")]
 
 
-def test_a_follower_joins_only_with_what_was_committed_since() -> None:
+def test_a_follower_joins_only_with_entries_committed_since_its_answer() -> None:
     bench, replica = led(isr=("athens", "cyrene"))
     bench.align(replica, "cyrene")
     bench.write(replica)
@@ -83,7 +83,7 @@ def test_a_follower_joins_only_with_what_was_committed_since() -> None:
     assert proposed(bench) == [("athens", "cyrene", "byzantium")]
 
 
-def test_a_follower_that_has_not_caught_up_for_long_is_waited_for_once_it_has() -> None:
+def test_the_leader_waits_for_a_late_follower_once_it_has_caught_up() -> None:
     bench, replica = led()
     bench.now = SETTINGS.lag_timeout + 0.1
     sent(bench.stands(replica, "byzantium", log_of(1)))
@@ -93,7 +93,7 @@ def test_a_follower_that_has_not_caught_up_for_long_is_waited_for_once_it_has() 
     assert leader_of(replica).may_be_in_sync() == {"athens", "byzantium"}
 
 
-def test_a_follower_joins_only_with_what_a_former_leader_may_have_acknowledged() -> None:
+def test_a_follower_joins_only_with_entries_that_a_former_leader_may_have_acknowledged() -> None:
     bench, replica = led(isr=("athens", "cyrene"))
     progress = bench.stands(replica, "byzantium", log_of(1))
     progress.next_append(2**20)
@@ -104,14 +104,14 @@ def test_a_follower_joins_only_with_what_a_former_leader_may_have_acknowledged()
     assert proposed(bench) == [("athens", "cyrene", "byzantium")]
 
 
-def test_one_that_is_absent_or_has_no_room_does_not_join() -> None:
+def test_a_follower_that_is_absent_or_has_no_room_does_not_join() -> None:
     bench, replica = led()
     bench.view.absent, bench.view.low = {"byzantium"}, {"cyrene"}
     bench.align(replica, "byzantium", "cyrene")
     assert proposed(bench) == []
 
 
-def test_one_is_proposed_at_a_time_and_the_next_after_the_outcome() -> None:
+def test_one_follower_is_proposed_at_a_time() -> None:
     bench, replica = led()
     bench.align(replica, "byzantium", "cyrene")
     assert proposed(bench) == [("athens", "byzantium")]
@@ -129,7 +129,7 @@ def test_a_follower_whose_stream_breaks_is_no_longer_about_to_join() -> None:
     assert leader_of(replica).may_be_in_sync() == {"athens", "cyrene"}
 
 
-def test_a_follower_that_is_proposed_is_counted_though_its_stream_breaks() -> None:
+def test_a_proposed_follower_counts_although_its_stream_breaks() -> None:
     bench, replica = led()
     bench.align(replica, "byzantium")
     leader_of(replica).disconnected(leader_of(replica).progress["byzantium"], "reset", bench.now)
@@ -139,7 +139,7 @@ def test_a_follower_that_is_proposed_is_counted_though_its_stream_breaks() -> No
 # Answers of the controller
 
 
-def test_one_that_is_refused_is_proposed_again_after_a_pause() -> None:
+def test_a_refused_follower_is_proposed_again_after_a_pause() -> None:
     bench, replica = led()
     bench.align(replica, "byzantium")
     [proposal] = bench.take(IsrProposal)
@@ -151,7 +151,7 @@ def test_one_that_is_refused_is_proposed_again_after_a_pause() -> None:
     assert proposed(bench) == [("athens", "byzantium")]
 
 
-def test_a_proposal_in_doubt_that_is_refused_proposes_the_present_set() -> None:
+def test_after_a_refusal_in_doubt_the_leader_proposes_the_present_set() -> None:
     bench, replica = led()
     bench.align(replica, "byzantium")
     [proposal] = bench.take(IsrProposal)
@@ -165,7 +165,7 @@ def test_a_proposal_in_doubt_that_is_refused_proposes_the_present_set() -> None:
     assert replica.high_watermark == 2
 
 
-def test_when_the_present_set_is_recorded_the_proposal_is_over() -> None:
+def test_a_proposal_in_doubt_ends_when_the_present_set_is_recorded() -> None:
     bench, replica = led()
     bench.align(replica, "byzantium")
     [proposal] = bench.take(IsrProposal)
@@ -175,7 +175,7 @@ def test_when_the_present_set_is_recorded_the_proposal_is_over() -> None:
     assert leader_of(replica).proposed is None
 
 
-def test_when_the_present_set_is_refused_too_the_proposal_is_over() -> None:
+def test_a_proposal_in_doubt_ends_when_the_present_set_is_refused_too() -> None:
     bench, replica = led()
     bench.align(replica, "byzantium")
     [proposal] = bench.take(IsrProposal)
@@ -203,10 +203,10 @@ def test_absent_nodes_are_taken_out() -> None:
     leader_of(replica).shrink()
     assert proposed(bench) == [("athens", "cyrene")]
     leader_of(replica).shrink()
-    assert proposed(bench) == []  # it is proposed already
+    assert proposed(bench) == []  # cyrene's leaving is proposed already
 
 
-def test_one_that_has_not_caught_up_for_long_is_taken_out() -> None:
+def test_a_follower_that_has_not_caught_up_for_long_is_taken_out() -> None:
     bench, replica = led(isr=("athens", "byzantium", "cyrene"))
     bench.align(replica, "cyrene")
     for now in (0.5, 1.0, 1.5, 2.0):
@@ -216,7 +216,7 @@ def test_one_that_has_not_caught_up_for_long_is_taken_out() -> None:
     assert proposed(bench) == [("athens", "cyrene")]
 
 
-def test_one_that_has_what_there_was_a_moment_ago_keeps_up() -> None:
+def test_a_follower_that_is_only_a_moment_behind_stays_in_the_set() -> None:
     bench, replica = led(isr=("athens", "byzantium", "cyrene"))
     bench.align(replica, "byzantium", "cyrene")
     for step in range(1, 20):
@@ -224,18 +224,18 @@ def test_one_that_has_what_there_was_a_moment_ago_keeps_up() -> None:
         leader_of(replica).check(step / 2, stalled=False)
         bench.ack(replica, "byzantium")
         bench.ack(replica, "cyrene")
-        bench.write(replica)  # they always lack something
+        bench.write(replica)  # so that the followers always lack something
     assert proposed(bench) == []
 
 
-def test_a_leader_that_stood_still_itself_takes_nobody_out() -> None:
+def test_a_leader_that_stood_still_itself_takes_no_follower_out() -> None:
     bench, replica = led(isr=("athens", "byzantium", "cyrene"))
     leader_of(replica).check(9.0, stalled=True)
     leader_of(replica).check(11.0, stalled=False)
     assert proposed(bench) == []
 
 
-def test_one_without_room_is_taken_out_if_writes_can_go_on_without_it() -> None:
+def test_a_follower_without_room_is_taken_out_if_enough_others_are_in_sync() -> None:
     bench, replica = led(isr=("athens", "byzantium", "cyrene"))
     bench.view.low = {"byzantium"}
     replica.min_insync = 3
@@ -246,7 +246,7 @@ def test_one_without_room_is_taken_out_if_writes_can_go_on_without_it() -> None:
     assert proposed(bench) == [("athens", "cyrene")]
 
 
-def test_while_the_leader_itself_has_no_room_nobody_is_taken_out_for_that() -> None:
+def test_a_leader_without_room_takes_no_follower_out_for_its_lack_of_room() -> None:
     bench, replica = led(isr=("athens", "byzantium", "cyrene"))
     bench.view.low = {"athens", "byzantium"}
     leader_of(replica).check(0.1, stalled=False)
@@ -265,7 +265,7 @@ def test_nothing_is_proposed_while_the_gate_is_closed() -> None:
     assert proposed(bench) == [("athens",)]
 
 
-def test_a_row_that_is_newer_than_the_proposal_ends_it() -> None:
+def test_a_newer_row_replaces_the_proposal() -> None:
     bench, replica = led(isr=("athens", "byzantium", "cyrene"))
     bench.view.absent = {"byzantium"}
     leader_of(replica).shrink()
@@ -275,7 +275,7 @@ def test_a_row_that_is_newer_than_the_proposal_ends_it() -> None:
 
 
 def elected_with_nothing(*, allows_unclean: bool) -> tuple[Bench, Replica]:
-    """A leader that is alone in the set. A checkpoint was to replace its copy, and broke off."""
+    """A leader that is alone in the set, and has no data: a checkpoint that was to replace its copy broke off."""
     bench = Bench()
     bench.view.keyspaces[1].unclean_election = allows_unclean
     replica = bench.host(row(leader="byzantium", isr=("byzantium",)))
@@ -292,7 +292,7 @@ def test_a_leader_elected_with_nothing_names_a_replica_that_has_something() -> N
     assert proposed(bench) == [("byzantium",)]
 
 
-def test_it_names_none_whose_copy_can_not_be_used_or_that_is_absent() -> None:
+def test_a_leader_elected_with_nothing_names_no_damaged_or_absent_replica() -> None:
     bench, replica = elected_with_nothing(allows_unclean=True)
     bench.view.absent = {"cyrene"}
     bench.stands(replica, "byzantium", log_of(1), Standing.NEEDS_CHECKPOINT)
@@ -300,7 +300,7 @@ def test_it_names_none_whose_copy_can_not_be_used_or_that_is_absent() -> None:
     assert proposed(bench) == []
 
 
-def test_without_unclean_elections_it_names_none() -> None:
+def test_without_unclean_elections_a_leader_elected_with_nothing_names_no_replica() -> None:
     bench, replica = elected_with_nothing(allows_unclean=False)
     bench.stands(replica, "byzantium", log_of(1, base=1))
     assert proposed(bench) == []

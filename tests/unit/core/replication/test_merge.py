@@ -1,4 +1,4 @@
-"""A merge copies the right partition through the log of the left one."""
+"""A merge copies the rows of the right partition through the log of the left one."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from tests.unit.core.replication.merging import LEFT, RIGHT, UNKNOWN, Merging, a
 # Copying
 
 
-def test_first_the_left_ones_log_says_what_stays_and_then_come_the_rows() -> None:
+def test_the_left_log_first_gets_a_mark_and_then_the_rows() -> None:
     m = Merging(b"n", b"o")
     m.begin()
     assert Reached("merge.copy") in m.bench.take_all()
@@ -23,7 +23,7 @@ def test_first_the_left_ones_log_says_what_stays_and_then_come_the_rows() -> Non
     assert m.copied() == [TrimToRange(b"", b"m", 2, True), StoredWrite([b"n", b"o"], rows, m.right.applied)]
 
 
-def test_rows_come_a_page_at_a_time_after_others_had_their_turn() -> None:
+def test_rows_are_copied_a_page_at_a_time_with_turns_for_other_work_in_between() -> None:
     m = Merging()
     data = m.right.data
     assert isinstance(data, MemoryData)
@@ -38,7 +38,7 @@ def test_rows_come_a_page_at_a_time_after_others_had_their_turn() -> None:
     assert m.copied_keys() == sorted(data.rows)
 
 
-def test_data_that_is_closed_is_opened_first() -> None:
+def test_closed_data_of_the_right_partition_is_opened_first() -> None:
     m = Merging(b"n")
     data = m.right.data
     assert isinstance(data, MemoryData)
@@ -50,9 +50,9 @@ def test_data_that_is_closed_is_opened_first() -> None:
     assert m.copied_keys() == [b"n"]
 
 
-def test_then_what_was_written_meanwhile_and_nothing_twice() -> None:
+def test_writes_made_during_the_copy_of_the_rows_are_copied_once() -> None:
     m = Merging(b"n")
-    m.right.append(a_write(b"p"))  # not applied when the copy begins
+    m.right.append(a_write(b"p"))  # the entry is not applied when the copy begins
     m.begin()
     assert m.copied_keys() == [b"n"]
     m.settle(m.right)
@@ -60,7 +60,7 @@ def test_then_what_was_written_meanwhile_and_nothing_twice() -> None:
     assert m.copied_keys() == [b"n", b"p"]
 
 
-def test_entries_that_are_no_writes_are_not_copied() -> None:
+def test_only_writes_are_copied_from_the_right_log() -> None:
     m = Merging(b"n")
     m.right.append(encode_mark(SnapshotMark("s", 0, b"", b"")))
     m.begin()
@@ -70,7 +70,7 @@ def test_entries_that_are_no_writes_are_not_copied() -> None:
     assert m.copied() == [TrimToRange(b"", b"m", 2, True), StoredWrite([b"n"], [head(VERSION) + b"v"], 1)]
 
 
-def test_rows_keep_their_versions_and_later_ones_get_others() -> None:
+def test_copied_rows_keep_their_versions() -> None:
     m = Merging(b"n")
     assert isinstance(m.right.data, MemoryData)
     m.right.data.version_base = 100
@@ -86,7 +86,7 @@ def test_rows_keep_their_versions_and_later_ones_get_others() -> None:
     ]
 
 
-def test_what_is_copied_raises_the_versions_of_what_the_left_one_appends_after_it() -> None:
+def test_copied_rows_raise_the_versions_of_later_writes_to_the_left_partition() -> None:
     m = Merging(b"n")
     assert isinstance(m.right.data, MemoryData)
     assert isinstance(m.left.data, MemoryData)
@@ -101,8 +101,8 @@ def test_what_is_copied_raises_the_versions_of_what_the_left_one_appends_after_i
     assert m.left.version_base(copied + 1) == 0
 
 
-def test_what_is_copied_from_a_log_with_copies_has_their_versions() -> None:
-    """The right partition may have been the left one of another merge."""
+def test_copies_of_copied_rows_keep_their_versions() -> None:
+    """The right partition may have been the left partition of another merge."""
     m = Merging(b"n")
     m.right.append(encode(StoredWrite([b"o"], [head(VERSION) + b"v"], 500)))
     m.right.append(a_write(b"p"))
@@ -112,7 +112,7 @@ def test_what_is_copied_from_a_log_with_copies_has_their_versions() -> None:
     assert m.copied()[-1] == StoredWrite([b"o", b"p"], [head(VERSION) + b"v", head(version_at(501)) + b"v"], 501)
 
 
-def test_without_rows_later_versions_are_still_above_those_of_rows_that_were_deleted() -> None:
+def test_later_versions_are_above_those_of_rows_that_were_deleted() -> None:
     m = Merging(b"n")
     m.bench.write(m.right, encode(WriteBody([b"n"], [None])))
     m.settle(m.right)
@@ -121,7 +121,7 @@ def test_without_rows_later_versions_are_still_above_those_of_rows_that_were_del
     assert m.copied()[1:] == [StoredWrite([], [], 2)]
 
 
-def test_loaded_rows_keep_the_version_that_they_have_there() -> None:
+def test_loaded_rows_keep_the_version_of_the_right_partition() -> None:
     m = Merging()
     assert isinstance(m.right.data, MemoryData)
     m.right.data.rows, m.right.data.head = {b"n": b"v"}, LOADED
@@ -129,17 +129,17 @@ def test_loaded_rows_keep_the_version_that_they_have_there() -> None:
     assert m.copied()[1:] == [StoredWrite([b"n"], [head(m.right.data.loaded_version) + b"v"], 0)]
 
 
-LARGE = bytes(40 * 1024)  # two such entries don't fit into one
+LARGE = bytes(40 * 1024)  # two such values don't fit into one entry
 
 
 def large(m: Merging, count: int) -> None:
-    """Append `count` entries to the right partition's log. The copy of each is one entry."""
+    """Append `count` writes to the right partition's log. The copy of each is an entry of its own."""
     for _ in range(count):
         m.right.append(encode(WriteBody([b"n"], [LARGE])))
 
 
-def test_what_was_written_meanwhile_is_copied_together() -> None:
-    """Later values of a key come later."""
+def test_writes_made_during_the_copy_share_an_entry() -> None:
+    """The values of a key stay in order."""
     m = Merging()
     for value in range(30):
         m.right.append(encode(WriteBody([b"n"], [b"%d" % value])))
@@ -150,20 +150,20 @@ def test_what_was_written_meanwhile_is_copied_together() -> None:
     assert write == StoredWrite([b"n"] * 30, [head(version_at(n + 1)) + b"%d" % n for n in range(30)], 30)
 
 
-def test_no_more_is_appended_than_four_entries_that_are_not_applied() -> None:
+def test_at_most_four_copied_entries_wait_to_be_applied() -> None:
     m = Merging()
     large(m, 10)
     m.begin()
     m.settle(m.right)
     m.tick(0.0)
-    assert len(m.copied_keys()) == 3  # the page before them, which has no rows, is an entry, too
+    assert len(m.copied_keys()) == 3  # the fourth entry is the page before them, which has no rows
     m.settle(m.left)  # the left partition applies them one after the other
     assert len(m.copied_keys()) == 7
     m.run()
     assert len(m.copied_keys()) == 10
 
 
-def test_the_right_ones_log_is_kept_as_far_as_it_is_not_copied() -> None:
+def test_the_right_log_is_kept_from_the_first_entry_that_is_not_copied() -> None:
     m = Merging(b"n", b"o")
     large(m, 10)
     m.begin()
@@ -173,7 +173,7 @@ def test_the_right_ones_log_is_kept_as_far_as_it_is_not_copied() -> None:
     assert m.right.retention.base(m.right.applied, 0, is_alone=True) == 2 + 3  # a page and three entries
 
 
-def test_nothing_is_copied_while_one_of_the_two_is_about_to_be_led_elsewhere() -> None:
+def test_nothing_is_copied_while_one_of_the_partitions_is_being_handed_over() -> None:
     for number in (LEFT, RIGHT):
         m = Merging(b"n")
         m.bench.replicas.hosted[number].gate.close()
@@ -188,7 +188,7 @@ def test_nothing_is_copied_while_one_of_the_two_is_about_to_be_led_elsewhere() -
 # Room
 
 
-def test_where_many_deleted_keys_are_in_the_way_room_is_made_first() -> None:
+def test_many_deleted_keys_in_the_way_are_cleared_first() -> None:
     m = Merging(b"n")
     data = m.right.data
     assert isinstance(data, MemoryData)
@@ -202,7 +202,7 @@ def test_where_many_deleted_keys_are_in_the_way_room_is_made_first() -> None:
     assert m.copied_keys() == [b"n"]
 
 
-def test_when_no_room_could_be_made_it_begins_again_after_a_pause() -> None:
+def test_if_deleted_keys_can_not_be_cleared_the_copy_begins_again_after_a_pause() -> None:
     m = Merging(b"n")
     data = m.right.data
     assert isinstance(data, MemoryData)
@@ -216,7 +216,7 @@ def test_when_no_room_could_be_made_it_begins_again_after_a_pause() -> None:
     assert m.bench.take(MakeRoom) == [MakeRoom(LEFT, RIGHT, KeyRange(b"m", b"t"))]
 
 
-def test_room_that_an_earlier_merge_asked_for_says_nothing() -> None:
+def test_the_end_of_a_clearing_for_an_earlier_merge_is_ignored() -> None:
     m, _ = asked_to_end(b"n")
     end = m.left.log.end
     m.bench.replicas.cleared(LEFT, UNKNOWN, 0.0)
@@ -226,7 +226,7 @@ def test_room_that_an_earlier_merge_asked_for_says_nothing() -> None:
     assert (gate_of(m.right), m.left.log.end) == (Gate.FROZEN, end)
 
 
-def test_after_an_error_it_begins_again_from_the_first_key() -> None:
+def test_after_an_error_the_copy_begins_again_from_the_first_key() -> None:
     m = Merging(b"n")
     m.right.append(a_write(b"p"))
     m.begin()

@@ -1,4 +1,4 @@
-"""The end of a merge: writes wait until everything is copied and applied, and the outcome is known."""
+"""The end of a merge: writes to the right partition wait until all is copied and applied, and the outcome is known."""
 
 import pytest
 
@@ -12,27 +12,27 @@ from tests.unit.core.replication.bench import SETTINGS, MemoryData, a_write, gat
 from tests.unit.core.replication.merging import ALONE, LEFT, REFUSED, RIGHT, UNKNOWN, Merging, asked_to_end, request
 
 
-def test_writes_to_the_right_one_wait_from_when_little_of_its_log_is_left() -> None:
+def test_writes_to_the_right_partition_wait_once_little_of_its_log_is_left_to_copy() -> None:
     m = Merging()
     data = m.right.data
     assert isinstance(data, MemoryData)
     data.rows = {b"n%04d" % number: b"v" for number in range(500)}
     m.begin()
-    large = encode(WriteBody([b"p"], [bytes(40 * 1024)]))  # two of these don't fit into one entry
+    large = encode(WriteBody([b"p"], [bytes(40 * 1024)]))  # two such values don't fit into one entry
     m.bench.write(m.right, *[large] * 100)
     m.settle(m.right)
-    m.tick(0.0)  # the last page, and two of the hundred
+    m.tick(0.0)  # copies the last page, and two of the hundred writes
     left = {m.right.applied - 2: gate_of(m.right)}
     for copied in range(6, 42, 4):
         m.settle(m.left)
         left[100 - copied] = gate_of(m.right)
     assert left == dict.fromkeys(range(98, 58, -4), Gate.OPEN)
     assert WakeAt(LEFT, SETTINGS.write_pause_timeout) in m.bench.take_all()
-    m.tick(SETTINGS.write_pause_timeout)  # the left one has four entries left to apply, and new ones keep coming
+    m.tick(SETTINGS.write_pause_timeout)  # the left partition has four entries left to apply, and new ones keep coming
     assert gate_of(m.right) is Gate.FROZEN
 
 
-def test_writes_to_the_right_one_wait_once_the_left_one_has_applied_most_of_what_was_copied() -> None:
+def test_writes_to_the_right_partition_wait_once_the_left_has_applied_most_copies() -> None:
     m = Merging()
     data = m.right.data
     assert isinstance(data, MemoryData)
@@ -46,7 +46,7 @@ def test_writes_to_the_right_one_wait_once_the_left_one_has_applied_most_of_what
     assert gate_of(m.right) is Gate.FROZEN
 
 
-def test_the_controller_is_asked_once_the_left_one_has_applied_all() -> None:
+def test_the_controller_is_asked_once_the_left_partition_has_applied_all_copies() -> None:
     m = Merging(b"n")
     m.begin()
     m.tick(0.0)
@@ -58,7 +58,7 @@ def test_the_controller_is_asked_once_the_left_one_has_applied_all() -> None:
     assert gate_of(m.right) is Gate.FROZEN
 
 
-def test_the_last_writes_are_waited_for() -> None:
+def test_the_controller_is_asked_only_after_the_last_writes_are_copied() -> None:
     m = Merging(b"n")
     m.bench.write(m.right, a_write(b"p"))
     m.begin()
@@ -68,7 +68,7 @@ def test_the_last_writes_are_waited_for() -> None:
     assert m.copied_keys() == [b"n", b"p"]
 
 
-def test_of_an_async_keyspace_all_is_on_the_disk_first() -> None:
+def test_in_an_async_keyspace_all_copies_are_on_the_disk_before_the_end() -> None:
     m = Merging(b"n", is_async=True)
     m.begin()
     assert m.run() == [request()]
@@ -76,7 +76,7 @@ def test_of_an_async_keyspace_all_is_on_the_disk_first() -> None:
 
 
 @pytest.mark.parametrize("is_drained", [False, True])
-def test_writes_go_on_when_the_last_of_them_take_too_long(is_drained: bool) -> None:
+def test_writes_go_on_if_the_last_copies_take_too_long(is_drained: bool) -> None:
     m = Merging(b"n")
     if not is_drained:
         m.bench.write(m.right, a_write(b"p"))
@@ -94,7 +94,7 @@ def test_writes_go_on_when_the_last_of_them_take_too_long(is_drained: bool) -> N
     assert m.run() == [request()]
 
 
-def test_a_refusal_lets_writes_go_on_and_it_is_tried_again_after_a_pause() -> None:
+def test_a_refusal_lets_writes_go_on_and_the_leader_tries_again_after_a_pause() -> None:
     m, ask = asked_to_end(b"n")
     m.answer(ask, REFUSED)
     assert gate_of(m.right) is Gate.OPEN
@@ -106,25 +106,25 @@ def test_a_refusal_lets_writes_go_on_and_it_is_tried_again_after_a_pause() -> No
     assert m.copied_keys() == [b"n", b"p"]
 
 
-def test_while_the_outcome_is_unknown_writes_wait_and_it_is_asked_again() -> None:
+def test_while_the_outcome_is_unknown_writes_wait_and_the_leader_asks_again() -> None:
     m, ask = asked_to_end(b"n")
     m.answer(ask, UNKNOWN)
     m.tick(0.05)
     [again] = m.bench.take(AskFinishMerge)
-    m.answer(again.request, REFUSED)  # the first request may be the reason
+    m.answer(again.request, REFUSED)  # perhaps because the first request was recorded
     assert gate_of(m.right) is Gate.FROZEN
     m.tick(9.0)
     assert len(m.bench.take(AskFinishMerge)) == 1
     assert gate_of(m.right) is Gate.FROZEN
 
 
-def test_what_only_says_that_it_is_not_possible_now_is_unknown() -> None:
+def test_a_temporary_refusal_leaves_the_outcome_unknown() -> None:
     m, ask = asked_to_end(b"n")
     m.answer(ask, MinkaError(Code.OVERLOADED, "later"))
     assert gate_of(m.right) is Gate.FROZEN
 
 
-def test_after_a_newer_row_of_the_two_what_was_asked_for_cannot_be_recorded() -> None:
+def test_after_a_newer_row_the_old_request_counts_as_refused() -> None:
     m, ask = asked_to_end(b"n")
     m.bench.adopt(m.right)
     m.answer(ask, UNKNOWN)
@@ -134,7 +134,7 @@ def test_after_a_newer_row_of_the_two_what_was_asked_for_cannot_be_recorded() ->
     assert m.run() == [request(right_epoch=3)]
 
 
-def test_late_answers_are_ignored() -> None:
+def test_late_answers_about_the_end_of_a_merge_are_ignored() -> None:
     m, ask = asked_to_end(b"n")
     m.answer(request(), REFUSED)
     assert gate_of(m.right) is Gate.FROZEN
@@ -144,36 +144,36 @@ def test_late_answers_are_ignored() -> None:
     assert gate_of(m.right) is Gate.FROZEN
 
 
-def test_when_the_row_says_that_it_is_over_writes_go_on_and_the_log_is_no_longer_kept() -> None:
+def test_a_row_that_ends_the_merge_lets_writes_go_on_and_releases_the_log() -> None:
     m, _ = asked_to_end(b"n")
     m.bench.adopt(m.left, merge_from=0)
     assert gate_of(m.right) is Gate.OPEN
     assert list(m.right.retention.readers) == []
 
 
-def test_when_it_is_recorded_the_right_one_serves_nothing() -> None:
+def test_the_right_partition_serves_nothing_after_the_merge() -> None:
     m, _ = asked_to_end(b"n")
     m.bench.adopt(m.left, merge_from=0, end_key=b"t")
     assert m.right.role is Role.IDLE
     assert list(m.right.retention.readers) == []
 
 
-def test_who_stops_leading_lets_nobody_wait() -> None:
+def test_writes_no_longer_wait_at_a_node_that_stops_leading() -> None:
     m, _ = asked_to_end(b"n")
     m.bench.replicas.stop_leading(0.0)
     assert (m.right.role, gate_of(m.right)) == (Role.IDLE, Gate.OPEN)
 
 
-def test_a_leadership_that_ends_ends_it_and_the_next_begins_from_the_first_key() -> None:
+def test_the_next_leadership_copies_from_the_first_key_again() -> None:
     m, _ = asked_to_end(b"n")
     m.bench.adopt(m.right, leader_epoch=2)
     m.run()
     assert m.copied_keys() == [b"n", b"n"]
 
 
-def test_the_row_of_a_partition_that_is_next_to_be_merged_does_not_begin_the_merge_again() -> None:
-    """The controller has recorded the end, and requested the next merge into the same partition; the row of the next
-    one comes first.
+def test_the_row_of_the_next_merge_does_not_begin_the_present_one_again() -> None:
+    """The controller has recorded the end, and requested the next merge into the same partition. The row of that merge
+    comes before the row of the end.
     """
     m, ask = asked_to_end(b"n")
     third = m.bench.host(row(3, ALONE, start_key=b"t"))

@@ -1,4 +1,4 @@
-"""A leader's replication to one follower: probe, standing, entries."""
+"""A leader's replication to one follower: a probe, the follower's answer, then entries."""
 
 import pytest
 
@@ -18,14 +18,14 @@ def two(log: MemoryLog | None = None, leader_epoch: int = 2) -> tuple[Bench, Pro
     return bench, leader_of(replica).progress["byzantium"]
 
 
-def test_a_follower_is_first_asked_where_it_stands_and_then_nothing_is_sent() -> None:
+def test_a_follower_is_probed_first_and_gets_nothing_before_its_answer() -> None:
     bench, progress = two(log_of(1))
     assert bench.take(StartSending) == [StartSending(progress)]
     assert progress.next_append(1) == Append(1, 2, 0, 0, 0, [], probe=True)
     assert progress.next_append(1) is None
 
 
-def test_entries_follow_from_the_common_end_and_the_first_of_them_truncate() -> None:
+def test_entries_are_sent_from_the_common_end_and_the_first_message_truncates() -> None:
     bench, progress = two(log_of(1, 1, 2))
     bench.take_all()
     bench.stands(bench.replicas.hosted[1], "byzantium", log_of(1, 1, 1, 1))
@@ -36,14 +36,14 @@ def test_entries_follow_from_the_common_end_and_the_first_of_them_truncate() -> 
     assert progress.next_append(1) == Append(1, 2, 3, 3, 3, [Entry(2, BODY)], truncate=False)
 
 
-def test_a_follower_that_has_everything_is_still_told_to_truncate() -> None:
+def test_a_follower_with_all_entries_is_still_told_to_truncate() -> None:
     bench, progress = two(log_of(1))
     bench.stands(bench.replicas.hosted[1], "byzantium", log_of(1, 1))
-    assert progress.wants_sending is False  # the sender knows
+    assert progress.wants_sending is False  # the sender is already about to send
     assert sent(progress) == [Append(1, 2, 1, 1, 1, [], truncate=True)]
 
 
-def test_what_it_has_is_counted_from_the_common_end() -> None:
+def test_a_followers_entries_count_only_up_to_the_common_end() -> None:
     bench, progress = two(log_of(1, 1, 2))
     bench.stands(bench.replicas.hosted[1], "byzantium", log_of(1, 1, 1, 1))
     assert (progress.matched, progress.next, progress.lag) == (2, 3, 1)
@@ -52,7 +52,7 @@ def test_what_it_has_is_counted_from_the_common_end() -> None:
     assert progress.is_aligned
 
 
-def test_a_follower_whose_log_shares_nothing_gets_a_checkpoint() -> None:
+def test_a_follower_whose_log_has_no_common_end_gets_a_checkpoint() -> None:
     log = log_of(1, 1, 1, 1)
     log.trim(3)
     bench = Bench()
@@ -63,7 +63,7 @@ def test_a_follower_whose_log_shares_nothing_gets_a_checkpoint() -> None:
     assert sent(progress) == []
 
 
-def test_a_follower_that_has_nothing_is_sent_a_short_log_and_of_a_long_one_a_checkpoint() -> None:
+def test_an_empty_follower_gets_a_short_log_or_a_checkpoint_instead_of_a_long_one() -> None:
     bench, progress = two(log_of(1, 1))
     bench.stands(bench.replicas.hosted[1], "byzantium", log_of())
     assert [len(append.entries) for append in sent(progress)] == [2]
@@ -75,7 +75,7 @@ def test_a_follower_that_has_nothing_is_sent_a_short_log_and_of_a_long_one_a_che
     assert bench.take(SendCheckpoint) == [SendCheckpoint(progress, [])]
 
 
-def test_after_a_checkpoint_entries_follow_from_its_offset() -> None:
+def test_after_a_checkpoint_entries_are_sent_from_its_offset() -> None:
     bench, progress = two(log_of(1, 1, 1))
     replica = bench.replicas.hosted[1]
     bench.stands(replica, "byzantium", log_of(), Standing.NEEDS_CHECKPOINT)
@@ -83,8 +83,8 @@ def test_after_a_checkpoint_entries_follow_from_its_offset() -> None:
     assert sent(progress) == [Append(1, 2, 2, 3, 3, [Entry(1, BODY)], truncate=True)]
 
 
-def test_after_a_checkpoint_during_which_the_stream_broke_the_follower_is_asked() -> None:
-    """Entries on a stream without a probe would be ignored."""
+def test_after_a_checkpoint_during_which_the_stream_broke_the_follower_is_probed() -> None:
+    """A follower ignores entries on a stream without a probe."""
     bench, progress = two(log_of(1, 1, 1))
     replica = bench.replicas.hosted[1]
     bench.stands(replica, "byzantium", log_of(), Standing.NEEDS_CHECKPOINT)
@@ -95,7 +95,7 @@ def test_after_a_checkpoint_during_which_the_stream_broke_the_follower_is_asked(
     assert sent(progress) == [Append(1, 2, 2, 3, 3, [Entry(1, BODY)], truncate=True)]
 
 
-def test_after_a_checkpoint_that_failed_the_follower_is_asked_again_after_a_pause() -> None:
+def test_after_a_failed_checkpoint_the_follower_is_probed_again_after_a_pause() -> None:
     bench, progress = two(log_of(1))
     leader = leader_of(bench.replicas.hosted[1])
     bench.stands(bench.replicas.hosted[1], "byzantium", log_of(), Standing.NEEDS_CHECKPOINT)
@@ -106,19 +106,19 @@ def test_after_a_checkpoint_that_failed_the_follower_is_asked_again_after_a_paus
     assert sent(progress) == [Append(1, 2, 0, 0, 0, [], probe=True)]
 
 
-def test_unacknowledged_bytes_bound_what_is_sent() -> None:
+def test_unacknowledged_bytes_are_limited() -> None:
     bench, progress = two()
     replica = bench.replicas.hosted[1]
     bench.align(replica, "byzantium")
     leader_of(replica).epoch_durable()
     bench.write(replica, *[a_write(b"k", b"v" * 250_000)] * 40)
-    assert len(sent(progress)) == 17  # of 250 kB: the last one begins before 4 MB and ends after that
+    assert len(sent(progress)) == 17  # messages of 250 kB; the last one begins below 4 MB
     assert not progress.has_more
     bench.ack(replica, "byzantium", 3)
     assert len(sent(progress)) == 3
 
 
-def test_entries_that_are_not_synced_are_sent_once_the_epoch_is_durable() -> None:
+def test_unsynced_entries_are_sent_once_the_epoch_is_durable() -> None:
     bench, progress = two()
     replica = bench.replicas.hosted[1]
     bench.align(replica, "byzantium")
@@ -128,7 +128,7 @@ def test_entries_that_are_not_synced_are_sent_once_the_epoch_is_durable() -> Non
     assert sent(progress) == [Append(1, 2, 0, 0, 0, [Entry(2, BODY)])]
 
 
-def test_entries_that_are_synced_are_sent_before_the_epoch_is_durable() -> None:
+def test_synced_entries_are_sent_even_before_the_epoch_is_durable() -> None:
     bench, progress = two()
     replica = bench.replicas.hosted[1]
     bench.align(replica, "byzantium")
@@ -137,7 +137,7 @@ def test_entries_that_are_synced_are_sent_before_the_epoch_is_durable() -> None:
     assert [append.prev_offset for append in sent(progress)] == [0]
 
 
-def test_what_is_committed_is_told_once() -> None:
+def test_a_new_watermark_is_sent_once() -> None:
     bench, progress = two()
     replica = bench.replicas.hosted[1]
     bench.align(replica, "byzantium")
@@ -165,13 +165,13 @@ def test_an_answer_to_a_probe_that_is_not_open_changes_nothing() -> None:
     assert progress.stage is Stage.REPLICATE
 
 
-def test_an_offset_acknowledged_while_it_is_probed_changes_nothing() -> None:
+def test_an_acknowledgement_during_a_probe_changes_nothing() -> None:
     _, progress = two(log_of(1, 1))
     assert progress.acknowledged(Ack(1, 2, Standing.STORED, 2)) is Reaction.NONE
     assert progress.matched == 0
 
 
-def test_an_answer_of_another_progress_changes_nothing() -> None:
+def test_an_answer_to_an_older_progress_changes_nothing() -> None:
     bench, progress = two(log_of(1, 1))
     replica = bench.replicas.hosted[1]
     bench.stands(replica, "byzantium", log_of(1))
@@ -188,7 +188,7 @@ def test_an_answer_of_another_progress_changes_nothing() -> None:
     assert bench.take(SendCheckpoint) == []
 
 
-def test_acknowledging_what_was_never_sent_is_an_internal_error() -> None:
+def test_an_acknowledgement_of_entries_never_sent_is_an_internal_error() -> None:
     bench, progress = two(log_of(1, 1))
     bench.stands(bench.replicas.hosted[1], "byzantium", log_of(1))
     with pytest.raises(MinkaError) as caught:
@@ -196,23 +196,23 @@ def test_acknowledging_what_was_never_sent_is_an_internal_error() -> None:
     assert caught.value.code is Code.INTERNAL
 
 
-def test_a_broken_stream_has_the_follower_probed_again() -> None:
+def test_a_follower_is_probed_again_after_a_broken_stream() -> None:
     bench, progress = two(log_of(1, 1))
     replica = bench.replicas.hosted[1]
     bench.align(replica, "byzantium")
     leader_of(replica).disconnected(progress, "reset", bench.now)
     assert (progress.stage, progress.error, progress.unacknowledged) == (Stage.PROBE, "reset", 0)
-    assert progress.matched == 2  # the follower still has everything that it has stored
+    assert progress.matched == 2  # the entries that the follower has stored still count
 
 
-def test_a_follower_that_the_log_did_not_wait_for_is_probed_again() -> None:
+def test_a_follower_whose_next_entries_were_trimmed_is_probed_again() -> None:
     bench, progress = two(log_of(1, 1, 1))
     bench.stands(bench.replicas.hosted[1], "byzantium", log_of(1))
     bench.replicas.hosted[1].log.trim(2)
     assert sent(progress) == [Append(1, 2, 0, 0, 0, [], probe=True)]
 
 
-def test_nothing_is_sent_to_a_node_that_is_out_of_sync_and_has_no_room() -> None:
+def test_a_follower_out_of_sync_and_without_room_gets_nothing() -> None:
     bench, progress = two(log_of(1, 1))
     replica = bench.replicas.hosted[1]
     bench.stands(replica, "byzantium", log_of(1))

@@ -1,4 +1,4 @@
-"""The replicas of a node become what their rows say."""
+"""A node's replicas take the roles that their rows say."""
 
 import pytest
 
@@ -17,7 +17,7 @@ from minkad.core.replication.state import Role
 from tests.unit.core.replication.bench import Bench, MemoryLog, changed, data_at, leader_of, log_of, row
 
 
-def test_a_row_is_taken_over_and_whoever_waits_looks_again() -> None:
+def test_a_replica_takes_a_newer_row_and_wakes_those_that_wait() -> None:
     bench = Bench()
     replica = bench.host(row(partition_epoch=3))
     bench.take_all()
@@ -36,11 +36,11 @@ def test_older_rows_are_ignored() -> None:
     assert bench.take_all() == []
 
 
-def test_a_row_of_what_is_not_here_is_ignored() -> None:
+def test_a_row_of_a_replica_that_is_not_here_is_ignored() -> None:
     assert Bench().replicas.adopt(row(7), 0.0) is None
 
 
-def test_the_row_with_which_a_replica_was_recovered_is_news_until_it_is_told() -> None:
+def test_the_stored_row_of_a_recovered_replica_is_new_until_the_controller_sends_it() -> None:
     bench = Bench()
     recovered = row(partition_epoch=3)
     replica = bench.host(recovered)
@@ -52,7 +52,7 @@ def test_the_row_with_which_a_replica_was_recovered_is_news_until_it_is_told() -
     assert known == [False, True, False, True]
 
 
-def test_what_has_departed_comes_back_only_by_a_newer_row() -> None:
+def test_a_removed_replica_comes_back_only_by_a_newer_row() -> None:
     bench = Bench()
     replica = bench.host(row(partition_epoch=3))
     assert bench.replicas.is_new(row(2))
@@ -63,14 +63,14 @@ def test_what_has_departed_comes_back_only_by_a_newer_row() -> None:
     assert bench.node.states == {}
 
 
-def test_a_node_that_is_being_removed_does_not_host() -> None:
+def test_a_node_does_not_host_a_replica_that_is_to_be_removed() -> None:
     replicas = Bench().replicas
     assert replicas.is_to_be_hosted(row())
     assert not replicas.is_to_be_hosted(row(removing_replicas=("athens",)))
     assert not replicas.is_to_be_hosted(row(replicas=("byzantium",)))
 
 
-def test_the_row_of_a_merge_makes_the_other_one_idle() -> None:
+def test_the_row_that_ends_a_merge_makes_the_right_partition_idle() -> None:
     bench = Bench()
     left = bench.host(row(1, ("athens",), end_key=b"m", merge_from=2))
     right = bench.host(row(2, ("athens",), start_key=b"m", end_key=b"t", merge_into=1))
@@ -82,7 +82,7 @@ def test_the_row_of_a_merge_makes_the_other_one_idle() -> None:
     assert left.freshness.at < 0
 
 
-def test_the_row_of_a_merge_that_was_given_up_leaves_the_other_one() -> None:
+def test_the_row_of_a_cancelled_merge_leaves_the_right_partition_as_it_is() -> None:
     bench = Bench()
     left = bench.host(row(1, ("athens",), end_key=b"m", merge_from=2))
     right = bench.host(row(2, ("athens",), start_key=b"m", end_key=b"t", merge_into=1))
@@ -94,7 +94,7 @@ def test_the_row_of_a_merge_that_was_given_up_leaves_the_other_one() -> None:
 # Leaders
 
 
-def test_a_leader_begins_where_its_log_ends() -> None:
+def test_a_new_leader_is_ready_once_it_has_committed_its_whole_log() -> None:
     bench = Bench()
     replica = bench.host(row(leader_epoch=4), log_of(1, 1), data_at(1))
     assert bench.take_all()[:2] == [Reached("replica.lead"), OpenData(1)]
@@ -106,7 +106,7 @@ def test_a_leader_begins_where_its_log_ends() -> None:
     assert SyncEpoch(1, 4) in taken
 
 
-def test_a_new_leader_epoch_begins_again_with_the_followers() -> None:
+def test_a_new_leader_epoch_starts_the_replication_to_the_followers_anew() -> None:
     bench = Bench()
     replica = bench.host(row())
     old = leader_of(replica)
@@ -118,7 +118,7 @@ def test_a_new_leader_epoch_begins_again_with_the_followers() -> None:
     assert leader_of(replica).leader_epoch == 2
 
 
-def test_a_leader_that_follows_from_now_on_gives_up_what_waits() -> None:
+def test_a_leader_that_becomes_a_follower_gives_up_waiting_requests() -> None:
     bench = Bench()
     replica = bench.host(row())
     bench.take_all()
@@ -128,7 +128,7 @@ def test_a_leader_that_follows_from_now_on_gives_up_what_waits() -> None:
     assert len(bench.take(GiveUp)) == 1
 
 
-def test_who_has_stopped_leading_leads_only_at_a_newer_leader_epoch() -> None:
+def test_a_replica_that_stopped_leading_leads_again_only_at_a_newer_leader_epoch() -> None:
     bench = Bench()
     replica = bench.host(row())
     bench.replicas.stop_leading(0.0)
@@ -139,7 +139,7 @@ def test_who_has_stopped_leading_leads_only_at_a_newer_leader_epoch() -> None:
     assert roles == [Role.IDLE, Role.IDLE, Role.LEADER]
 
 
-def test_a_proposal_of_a_leadership_that_is_over_changes_nothing() -> None:
+def test_an_answer_to_a_proposal_of_an_earlier_leadership_changes_nothing() -> None:
     bench = Bench()
     replica = bench.host(row())
     bench.view.absent = {"cyrene"}
@@ -167,7 +167,7 @@ def test_a_leader_whose_disk_fails_does_not_lead() -> None:
     assert (replica.role, list(bench.node.failed)) == (Role.IDLE, [1])
 
 
-def test_without_its_data_a_replica_can_not_apply_its_log() -> None:
+def test_a_node_can_not_go_on_if_data_fails_that_has_entries_to_apply() -> None:
     bench = Bench("byzantium")
     replica = bench.host(row(), log_of(1), data_at(1))
     assert bench.replicas.data_failed(1, MinkaError(Code.STORAGE_FAILED, "no"))
@@ -175,14 +175,14 @@ def test_without_its_data_a_replica_can_not_apply_its_log() -> None:
     assert not bench.replicas.data_failed(1, MinkaError(Code.STORAGE_FAILED, "no"))
 
 
-def test_data_that_all_of_the_log_is_in_is_not_opened_to_lead() -> None:
+def test_a_new_leader_does_not_open_data_that_has_its_whole_log() -> None:
     bench = Bench()
     replica = bench.host(row(), log_of(base=3), data_at(3))
     assert replica.is_ready
     assert bench.take(OpenData) == []
 
 
-def test_data_at_rest_is_not_opened_to_lead() -> None:
+def test_a_new_leader_does_not_open_data_at_rest() -> None:
     bench = Bench()
     data = data_at(1)
     data.was_open = True
@@ -191,7 +191,7 @@ def test_data_at_rest_is_not_opened_to_lead() -> None:
     assert bench.take(OpenData) == []
 
 
-def test_another_leader_epoch_comes_while_the_data_is_being_opened() -> None:
+def test_a_newer_leader_epoch_may_come_while_the_data_is_being_opened() -> None:
     bench = Bench()
     replica = bench.host(row(), log_of(1, 1), data_at(1))
     bench.adopt(replica, leader="byzantium", leader_epoch=2)
@@ -199,7 +199,7 @@ def test_another_leader_epoch_comes_while_the_data_is_being_opened() -> None:
     assert (replica.role, replica.leader, replica.awaits_data) == (Role.FOLLOWER, None, False)
 
 
-def test_who_is_not_led_here_appends_nothing() -> None:
+def test_only_a_leader_appends_to_its_log() -> None:
     replica = Bench("byzantium").host(row())
     with pytest.raises(AssertionError, match="not led here"):
         replica.append(b"")
@@ -208,7 +208,7 @@ def test_who_is_not_led_here_appends_nothing() -> None:
 # Reports
 
 
-def test_a_leader_says_how_far_each_follower_is_and_since_when() -> None:
+def test_a_leader_reports_the_lag_of_each_follower_in_entries_and_seconds() -> None:
     bench = Bench()
     replica = bench.host(row(), MemoryLog())
     bench.align(replica, "byzantium", "cyrene")
@@ -221,7 +221,7 @@ def test_a_leader_says_how_far_each_follower_is_and_since_when() -> None:
     assert leader_of(replica).lags(1.5) == {"byzantium": (0, 0.0), "cyrene": (1, 0.5)}
 
 
-def test_a_leader_tells_of_those_that_are_being_added() -> None:
+def test_a_leader_reports_the_migrations_to_replicas_that_are_being_added() -> None:
     bench = Bench()
     replica = bench.host(row(isr=("athens", "byzantium"), adding_replicas=("cyrene",)))
     assert [migration.target for migration in leader_of(replica).migrations()] == ["cyrene"]

@@ -1,4 +1,4 @@
-"""The part of the log that is kept."""
+"""The beginning of a replica's log: the entries that are kept, and for whom."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,19 +8,19 @@ from tests.unit.core.replication.bench import Bench, leader_of, log_of, row
 
 
 def flushed(retention: Retention, *offsets: int) -> list[int]:
-    """The offsets up to which the log is trimmed after each flush."""
+    """Flush at each of these offsets; returns the offsets up to which the log is then trimmed."""
     return [retention.base(offset, 0, is_alone=False) for offset in offsets]
 
 
-def test_one_that_is_alone_keeps_nothing_that_is_flushed() -> None:
+def test_a_replica_that_is_alone_keeps_no_flushed_entries() -> None:
     assert Retention(0).base(5, 0, is_alone=True) == 5
 
 
-def test_replicas_keep_the_log_of_the_last_flush_but_one() -> None:
+def test_replicas_keep_the_log_since_the_flush_before_the_last() -> None:
     assert flushed(Retention(0), 5, 7, 9, 9, 12) == [0, 5, 7, 7, 9]
 
 
-def test_the_log_waits_for_who_needs_it() -> None:
+def test_the_log_is_kept_for_a_reader_that_needs_it() -> None:
     retention = Retention(0)
     retention.keep_for("byzantium", 3)
     assert flushed(retention, 5, 7, 9, 11, 13, 15) == [0, 3, 3, 3, 3, 3]
@@ -31,7 +31,7 @@ def test_the_log_waits_for_who_needs_it() -> None:
     assert flushed(retention, 15) == [13]
 
 
-def test_it_waits_no_longer_than_a_few_flushes_for_who_is_late() -> None:
+def test_the_log_is_kept_for_a_late_reader_for_a_few_flushes() -> None:
     retention = Retention(0)
     retention.keep_for("byzantium", 3)
     retention.late("byzantium")
@@ -39,7 +39,7 @@ def test_it_waits_no_longer_than_a_few_flushes_for_who_is_late() -> None:
     assert list(retention.readers) == []
 
 
-def test_one_that_is_heard_of_again_is_waited_for() -> None:
+def test_the_log_is_kept_for_a_late_reader_that_is_in_time_again() -> None:
     retention = Retention(0)
     retention.keep_for("byzantium", 3)
     retention.late("byzantium")
@@ -47,28 +47,28 @@ def test_one_that_is_heard_of_again_is_waited_for() -> None:
     assert flushed(retention, 5, 7, 9, 11, 13) == [0, 3, 3, 3, 3]
 
 
-def test_one_that_is_late_and_not_far_is_waited_for() -> None:
+def test_the_log_is_kept_for_a_late_reader_that_is_not_far_behind() -> None:
     retention = Retention(0)
     retention.keep_for("byzantium", 6)
     retention.late("byzantium")
     assert flushed(retention, 5, 7, 9, 11, 13) == [0, 5, 6, 6, 11]
 
 
-def test_one_that_needs_nothing_is_never_late() -> None:
+def test_a_reader_that_needs_nothing_is_never_late() -> None:
     retention = Retention(0)
     retention.late("byzantium")
     retention.keep_for("byzantium", 3)
     assert flushed(retention, 5, 7, 9, 11, 13) == [0, 3, 3, 3, 3]
 
 
-def test_while_data_is_made_again_nothing_is_trimmed() -> None:
+def test_nothing_is_trimmed_while_the_data_is_made_again() -> None:
     retention = Retention(0)
     flushed(retention, 5, 7)
     retention.begin_again()
     assert flushed(retention, 2) == [0]
 
 
-def test_the_newest_bytes_are_kept_for_those_that_follow_changes() -> None:
+def test_the_newest_bytes_are_kept_for_readers_of_changes() -> None:
     retention = Retention(100)
     bases = []
     for flush in (10, 20, 30, 40):
@@ -77,7 +77,7 @@ def test_the_newest_bytes_are_kept_for_those_that_follow_changes() -> None:
     assert bases == [0, 0, 10, 20]
 
 
-def test_a_followers_stream_that_breaks_makes_it_late_and_its_answer_in_time() -> None:
+def test_a_follower_is_late_after_a_broken_stream_and_in_time_after_its_answer() -> None:
     bench = Bench()
     replica = bench.host(row(replicas=("athens", "byzantium")), log_of(1, 1, 1, 1))
     bench.align(replica, "byzantium")
@@ -87,7 +87,7 @@ def test_a_followers_stream_that_breaks_makes_it_late_and_its_answer_in_time() -
     assert [replica.retention.base(offset, 0, is_alone=False) for offset in (5, 6, 7, 8, 9)] == [0, 4, 4, 4, 4]
 
 
-def test_a_replica_trims_what_nobody_needs() -> None:
+def test_a_replica_trims_entries_that_no_reader_needs() -> None:
     bench = Bench()
     replica = bench.host(row(replicas=("athens",)), log_of(1, 1, 1))
     replica.flushed = 2
@@ -110,7 +110,7 @@ events = st.lists(
 
 
 @given(events, st.sampled_from([0, 3]), st.booleans())
-def test_no_more_is_trimmed_than_is_flushed_nor_what_a_reader_in_time_needs(
+def test_entries_that_are_unflushed_or_needed_by_a_timely_reader_are_never_trimmed(
     events: list[tuple[str, str, int]], change_bytes: int, is_alone: bool
 ) -> None:
     retention = Retention(change_bytes)
@@ -138,10 +138,10 @@ def test_no_more_is_trimmed_than_is_flushed_nor_what_a_reader_in_time_needs(
             late.discard(reader)
             retention.in_time(reader)
             if reader in needed and reader not in retention.readers:
-                del needed[reader]  # it was late for too long, so it will be probed
+                del needed[reader]  # the reader was late for too long; it will be probed
 
 
-def test_a_question_changes_nothing_and_flushes_without_progress_are_not_noted() -> None:
+def test_asking_for_a_copys_log_changes_nothing_and_flushes_without_progress_are_not_noted() -> None:
     retention = Retention(0)
     retention.keep_for_copy("byzantium", 3, 1000)
     for offset in (4, 4, 4, 8):

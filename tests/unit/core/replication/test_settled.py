@@ -1,4 +1,4 @@
-"""A leader is looked at repeatedly only while there may be something to do."""
+"""A leader is checked repeatedly only while there may be something to do."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from tests.unit.core.replication.bench import Bench, leader_of, log_of, row
 
 
 def settled() -> tuple[Bench, Replica]:
-    """A leader whose followers have everything, after a check."""
+    """A leader whose followers have everything, and that has been checked."""
     bench = Bench()
     replica = bench.host(row(), log_of(1))
     leader_of(replica).epoch_durable()
@@ -30,7 +30,7 @@ def is_settled(bench: Bench) -> bool:
     return not bench.node.unsettled
 
 
-def test_a_new_leader_is_looked_at_until_all_have_everything() -> None:
+def test_a_new_leader_is_checked_until_all_followers_have_everything() -> None:
     bench = Bench()
     replica = bench.host(row(), log_of(1))
     check(bench, replica)
@@ -54,7 +54,7 @@ EVENTS: dict[str, Callable[[Bench, Replica], None]] = {
 
 
 @pytest.mark.parametrize("event", EVENTS)
-def test_whatever_happens_it_is_looked_at_again(event: str) -> None:
+def test_a_settled_leader_is_checked_again_after_each_event(event: str) -> None:
     bench, replica = settled()
     EVENTS[event](bench, replica)
     assert bench.node.unsettled == {replica.id}
@@ -68,14 +68,14 @@ def test_whatever_happens_it_is_looked_at_again(event: str) -> None:
         {"isr": ("athens", "byzantium")},
     ],
 )
-def test_while_something_is_under_way_it_is_looked_at(fields: dict[str, object]) -> None:
+def test_a_leader_is_checked_while_its_row_is_in_transition(fields: dict[str, object]) -> None:
     bench, replica = settled()
     bench.adopt(replica, **fields)
     check(bench, replica)
     assert not is_settled(bench)
 
 
-def test_a_proposal_that_is_open_is_looked_at() -> None:
+def test_a_leader_is_checked_while_a_proposal_is_open() -> None:
     bench, replica = settled()
     bench.view.absent = {"cyrene"}
     leader_of(replica).nodes_changed(bench.now)
@@ -92,14 +92,14 @@ def test_a_proposal_that_is_open_is_looked_at() -> None:
     assert not is_settled(bench), "it is back, and may join"
 
 
-def test_one_that_no_longer_leads_is_not_looked_at() -> None:
+def test_a_former_leader_is_not_checked() -> None:
     bench, replica = settled()
     bench.write(replica)
     bench.adopt(replica, leader="byzantium", leader_epoch=2)
     assert is_settled(bench)
 
 
-def test_a_follower_lags_from_the_first_write_on_and_not_from_the_last_look() -> None:
+def test_a_followers_lag_begins_at_the_first_write_not_at_the_last_check() -> None:
     bench, replica = settled()
     timeout = bench.node.settings.lag_timeout
     bench.now = 10 * timeout

@@ -1,4 +1,4 @@
-"""A split on its leaders: the marker, the end, and one in-sync set for both halves."""
+"""A split as the leaders carry it out: the marker, the end, and one in-sync set for both halves."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def child_row(**fields: Any) -> Any:
 
 
 def made(bench: Bench, **fields: Any) -> Replica:
-    """Let this node make its child; returns the child's replica."""
+    """Let this node have made its child; returns the child's replica."""
     return bench.host(child_row(**fields), MemoryLog(4, 1), data_at(4))
 
 
@@ -38,7 +38,7 @@ def data_of(replica: Replica) -> MemoryData:
 # The marker
 
 
-def test_the_leader_appends_a_marker_once() -> None:
+def test_the_leader_appends_the_marker_once() -> None:
     bench = Bench()
     parent = bench.host(parent_row(partition_epoch=5))
     assert [decode_entry(entry.body) for entry in parent.log.read(1, 1, 1)] == [SplitMarker(CHILD, 5)]
@@ -47,7 +47,7 @@ def test_the_leader_appends_a_marker_once() -> None:
     assert parent.log.end == 1
 
 
-def test_the_next_leader_appends_it_only_after_it_has_applied_its_log() -> None:
+def test_a_new_leader_appends_the_marker_only_after_it_has_applied_its_log() -> None:
     bench = Bench()
     parent = bench.host(parent_row(), log_of(1))
     assert marker_due(bench.node, leader_of(parent)) is None
@@ -58,26 +58,26 @@ def test_the_next_leader_appends_it_only_after_it_has_applied_its_log() -> None:
     assert leader_of(parent).marked_split == CHILD
 
 
-def test_where_the_child_is_made_there_is_a_marker_already() -> None:
+def test_a_leader_whose_child_is_made_appends_no_marker() -> None:
     bench = Bench()
     made(bench)
     parent = bench.host(parent_row())
     assert parent.log.end == 0
 
 
-def test_a_partition_that_is_not_split_has_no_marker() -> None:
+def test_the_leader_of_a_partition_that_is_not_split_appends_no_marker() -> None:
     bench = Bench()
     assert marker_due(bench.node, leader_of(bench.host(row()))) is None
     assert marker_due(bench.node, leader_of(bench.host(row(CHILD, split_to=9)))) is None
 
 
-def test_a_replica_that_comes_to_the_marker_makes_the_child_of_that_split_only() -> None:
+def test_a_replica_that_applies_the_marker_makes_the_child_of_that_split_only() -> None:
     assert awaits_child(parent_row(), SplitMarker(CHILD, 1))
     assert not awaits_child(parent_row(), SplitMarker(9, 1))
     assert not awaits_child(row(split_to=CHILD), SplitMarker(CHILD, 1))
 
 
-def test_a_child_that_is_not_told_of_yet_has_the_upper_half_and_no_leader() -> None:
+def test_the_provisional_row_of_a_child_has_the_upper_half_and_no_leader() -> None:
     provisional = provisional_row(parent_row(keyspace_id=7), CHILD)
     assert (provisional.start_key, provisional.split_from, provisional.leader) == (b"m", PARENT, "")
     assert provisional.splitting
@@ -111,13 +111,13 @@ def test_the_controller_is_asked_once_all_in_sync_have_made_the_child() -> None:
     assert bench.take(AskFinishSplit) == []
 
 
-def test_one_that_is_not_in_sync_is_not_waited_for() -> None:
+def test_the_split_does_not_wait_for_a_replica_that_is_not_in_sync() -> None:
     bench = Bench()
     made(bench, isr=("athens",))
     assert bench.take(AskFinishSplit) == [AskFinishSplit(finish())]
 
 
-def test_one_whose_stream_is_broken_is_waited_for() -> None:
+def test_the_split_waits_for_a_replica_in_sync_whose_stream_is_broken() -> None:
     bench = Bench()
     child = made(bench)
     bench.align(child, "byzantium", "cyrene")
@@ -126,8 +126,8 @@ def test_one_whose_stream_is_broken_is_waited_for() -> None:
     assert bench.take(AskFinishSplit) == []
 
 
-def test_databases_of_the_child_are_waited_for() -> None:
-    """The split waits for the leader's database of the child, and for those that the others in sync report."""
+def test_the_split_waits_until_the_child_has_its_databases() -> None:
+    """The leader and all others in sync need their own database of the child."""
     bench = Bench()
     child = made(bench)
     data = data_of(child)
@@ -139,13 +139,13 @@ def test_databases_of_the_child_are_waited_for() -> None:
     data.is_attached = False
     bench.replicas.detached(CHILD, PARENT, 0.0)
     assert bench.take(AskFinishSplit) == []
-    bench.ack(child, "cyrene")  # it has no more entries than before
+    bench.ack(child, "cyrene")  # cyrene has no more entries than before, but a database now
     assert WakeAt(CHILD, 0.0) in bench.take_all()
     bench.tick(child, 0.0)
     assert bench.take(AskFinishSplit) == [AskFinishSplit(finish())]
 
 
-def test_the_leaders_own_database_may_be_the_last() -> None:
+def test_the_split_ends_when_the_leaders_own_database_is_made() -> None:
     bench = Bench()
     data = data_at(4)
     data.is_attached = True
@@ -172,7 +172,7 @@ def test_a_follower_says_whether_its_data_is_attached() -> None:
     assert [(answer.ack.attached, answer.ack.offset) for answer in bench.take(Answer)] == [(False, 4)]
 
 
-def test_a_node_joins_once_its_database_is_made() -> None:
+def test_a_replica_of_the_child_joins_once_its_database_is_made() -> None:
     bench = Bench()
     child = bench.host(row(CHILD, isr=("athens", "byzantium")), MemoryLog(4, 1), data_at(4))
     bench.align(child, "byzantium")
@@ -183,8 +183,8 @@ def test_a_node_joins_once_its_database_is_made() -> None:
     assert [proposal.isr for proposal in bench.take(IsrProposal)] == [("athens", "byzantium", "cyrene")]
 
 
-def test_the_parent_goes_on_when_the_child_is_detached() -> None:
-    """The parent's next mark has waited for the detachment."""
+def test_the_parent_goes_on_applying_when_the_child_is_detached() -> None:
+    """The parent's next mark waited for the detachment."""
     bench = Bench()
     parent = bench.host(parent_row(), log_of(1))
     made(bench)
@@ -195,7 +195,7 @@ def test_the_parent_goes_on_when_the_child_is_detached() -> None:
     assert Apply(PARENT) in bench.take_all()
 
 
-def test_after_a_refusal_it_is_asked_again_for_the_row_as_it_is_then() -> None:
+def test_after_a_refusal_the_leader_asks_again_with_its_present_row() -> None:
     bench = Bench()
     child = made(bench, isr=("athens",))
     [ask] = bench.take(AskFinishSplit)
@@ -208,7 +208,7 @@ def test_after_a_refusal_it_is_asked_again_for_the_row_as_it_is_then() -> None:
     assert bench.take(AskFinishSplit) == [AskFinishSplit(finish(partition_epoch=2))]
 
 
-def test_late_answers_are_ignored() -> None:
+def test_late_answers_about_the_end_of_a_split_are_ignored() -> None:
     bench = Bench()
     child = made(bench, isr=("athens",))
     bench.take_all()
@@ -217,7 +217,7 @@ def test_late_answers_are_ignored() -> None:
     assert bench.take_all() == []
 
 
-def test_once_the_split_has_ended_nobody_is_asked() -> None:
+def test_the_controller_is_not_asked_after_the_end_of_the_split() -> None:
     bench = Bench()
     child = made(bench)
     bench.align(child, "byzantium", "cyrene")
@@ -230,7 +230,7 @@ def test_once_the_split_has_ended_nobody_is_asked() -> None:
 
 
 def halves(*joining: str, isr: tuple[str, ...] = ("athens",)) -> tuple[Bench, Replica, Replica]:
-    """This node leads both halves. Other replicas were about to join the parent when this node made the child."""
+    """Both halves, led by this node. The replicas `joining` were about to join the parent when the child was made."""
     bench = Bench()
     parent = bench.host(parent_row(isr=isr))
     leader_of(parent).epoch_durable()
@@ -240,7 +240,7 @@ def halves(*joining: str, isr: tuple[str, ...] = ("athens",)) -> tuple[Bench, Re
     return bench, parent, child
 
 
-def test_who_is_about_to_join_the_parent_counts_for_the_child() -> None:
+def test_a_replica_about_to_join_the_parent_counts_for_the_child() -> None:
     bench, parent, child = halves("byzantium")
     assert leader_of(parent).may_be_in_sync() == {"athens", "byzantium"}
     bench.write(child)
@@ -250,7 +250,7 @@ def test_who_is_about_to_join_the_parent_counts_for_the_child() -> None:
     assert child.high_watermark == 5
 
 
-def test_the_split_does_not_end_before_it_has_made_the_child() -> None:
+def test_the_split_does_not_end_before_a_joining_replica_has_made_the_child() -> None:
     bench, _, child = halves("byzantium")
     bench.tick(child, 0.0)
     assert bench.take(AskFinishSplit) == []
@@ -259,7 +259,7 @@ def test_the_split_does_not_end_before_it_has_made_the_child() -> None:
     assert len(bench.take(AskFinishSplit)) == 1
 
 
-def test_who_has_joined_by_the_parents_row_counts_for_the_child_before_its_own_row_comes() -> None:
+def test_a_replica_that_joined_the_parent_counts_for_the_child_before_the_childs_row_comes() -> None:
     bench, parent, child = halves()
     bench.adopt(parent, isr=("athens", "byzantium"))
     bench.write(child)
@@ -267,7 +267,7 @@ def test_who_has_joined_by_the_parents_row_counts_for_the_child_before_its_own_r
     assert child.high_watermark == 4
 
 
-def test_when_the_proposal_for_the_parent_is_refused_it_counts_no_longer() -> None:
+def test_a_replica_whose_joining_of_the_parent_is_refused_counts_no_longer() -> None:
     bench, parent, child = halves("byzantium")
     [proposal] = bench.take(IsrProposal)
     bench.write(child)
@@ -276,7 +276,7 @@ def test_when_the_proposal_for_the_parent_is_refused_it_counts_no_longer() -> No
     assert child.high_watermark == 5
 
 
-def test_while_the_outcome_for_the_parent_is_unknown_it_counts() -> None:
+def test_a_replica_counts_while_the_outcome_of_its_joining_of_the_parent_is_unknown() -> None:
     bench, parent, child = halves("byzantium")
     [proposal] = bench.take(IsrProposal)
     bench.write(child)
@@ -286,7 +286,7 @@ def test_while_the_outcome_for_the_parent_is_unknown_it_counts() -> None:
     assert child.high_watermark == 4
 
 
-def test_once_the_split_has_ended_each_half_counts_its_own() -> None:
+def test_after_the_split_each_half_counts_only_its_own_replicas() -> None:
     bench, _, child = halves("byzantium")
     bench.adopt(child, splitting=False)
     bench.write(child)
@@ -294,14 +294,14 @@ def test_once_the_split_has_ended_each_half_counts_its_own() -> None:
     assert child.high_watermark == 5
 
 
-def test_nobody_joins_while_a_copy_may_be_one_of_which_the_child_cannot_be_made() -> None:
+def test_no_replica_joins_before_it_is_certain_that_it_can_make_the_child() -> None:
     bench, parent, child = halves()
     bench.align(child, "byzantium")
     bench.align(parent, "byzantium")
     assert leader_of(child).may_be_in_sync() == leader_of(parent).may_be_in_sync() == {"athens"}
 
 
-def test_both_halves_are_led_by_one_who_has_them() -> None:
+def test_a_node_stops_leading_both_halves_together() -> None:
     bench, parent, child = halves(isr=NODES)
     assert set(bench.node.in_sync_sets) == {PARENT, CHILD}
     bench.replicas.stop_leading(0.0)

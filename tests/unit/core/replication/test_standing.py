@@ -1,4 +1,4 @@
-"""A follower in sync that has lost committed entries, and a leader whose data is damaged."""
+"""Followers in sync that have lost committed entries, and leaders whose data is damaged."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def three_entries(**fields: Any) -> tuple[Bench, Replica]:
     return bench, replica
 
 
-def test_one_that_has_lost_what_is_committed_leaves_the_isr_before_it_gets_a_checkpoint() -> None:
+def test_a_follower_that_lost_committed_entries_leaves_the_isr_before_it_gets_a_checkpoint() -> None:
     bench, replica = three_entries()
     progress = bench.stands(replica, "byzantium", log_of(1))
     [proposal] = bench.take(IsrProposal)
@@ -34,7 +34,7 @@ def test_one_that_has_lost_what_is_committed_leaves_the_isr_before_it_gets_a_che
     assert bench.take(SendCheckpoint) == [SendCheckpoint(progress, [])]
 
 
-def test_one_whose_copy_cannot_be_used_leaves_the_isr_before_it_gets_a_checkpoint() -> None:
+def test_a_follower_with_an_unusable_copy_leaves_the_isr_before_it_gets_a_checkpoint() -> None:
     bench, replica = three_entries()
     bench.stands(replica, "byzantium", log_of(1, 1, 1), Standing.NEEDS_CHECKPOINT)
     taken = bench.take_all()
@@ -42,7 +42,7 @@ def test_one_whose_copy_cannot_be_used_leaves_the_isr_before_it_gets_a_checkpoin
     assert not any(isinstance(one, SendCheckpoint) for one in taken)
 
 
-def test_while_its_leaving_is_refused_it_gets_none() -> None:
+def test_a_follower_gets_no_checkpoint_while_its_leaving_is_refused() -> None:
     bench, replica = three_entries()
     bench.stands(replica, "byzantium", log_of(1))
     [proposal] = bench.take(IsrProposal)
@@ -53,7 +53,7 @@ def test_while_its_leaving_is_refused_it_gets_none() -> None:
     assert not any(isinstance(one, SendCheckpoint) for one in taken)
 
 
-def test_one_that_only_lacks_what_is_not_committed_stays() -> None:
+def test_a_follower_that_lacks_only_uncommitted_entries_stays_in_the_isr() -> None:
     bench, replica = three_entries()
     leader_of(replica).epoch_durable()
     bench.write(replica)
@@ -63,8 +63,8 @@ def test_one_that_only_lacks_what_is_not_committed_stays() -> None:
     assert (progress.matched, progress.is_replicating) == (3, True)
 
 
-def test_one_that_has_nothing_when_nothing_is_committed_gets_the_log_however_long_it_is() -> None:
-    """If this leader died while a checkpoint replaced that copy, nobody could lead."""
+def test_an_empty_follower_gets_even_a_long_log_while_nothing_is_committed() -> None:
+    """If this leader died while a checkpoint replaced the follower's copy, no replica could lead."""
     long = log_of(1)
     long.append(1, a_write(b"k", b"v" * 300_000))
     bench = Bench()
@@ -74,7 +74,7 @@ def test_one_that_has_nothing_when_nothing_is_committed_gets_the_log_however_lon
     assert (bench.take(SendCheckpoint), progress.is_replicating) == ([], True)
 
 
-def test_one_that_is_not_in_sync_and_has_lost_much_gets_a_checkpoint_at_once() -> None:
+def test_a_follower_out_of_sync_that_has_lost_much_gets_a_checkpoint_at_once() -> None:
     bench, replica = three_entries(isr=("athens", "cyrene"))
     kept = [KeptFile("000001.sst", 3, 5)]
     progress = leader_of(replica).progress["byzantium"]
@@ -84,7 +84,7 @@ def test_one_that_is_not_in_sync_and_has_lost_much_gets_a_checkpoint_at_once() -
     assert bench.take(SendCheckpoint) == [SendCheckpoint(progress, kept)]
 
 
-def test_one_that_asks_twice_while_a_checkpoint_is_on_its_way_gets_one() -> None:
+def test_a_follower_that_asks_twice_gets_one_checkpoint() -> None:
     bench, replica = three_entries(isr=("athens", "cyrene"))
     progress = bench.stands(replica, "byzantium", log_of(), Standing.NEEDS_CHECKPOINT)
     leader_of(replica).acknowledged(progress, Ack(1, 1, Standing.NEEDS_CHECKPOINT, 0), bench.now)
@@ -100,7 +100,7 @@ def test_a_checkpoint_to_a_node_that_no_longer_follows_is_cancelled() -> None:
     assert "byzantium" not in replica.retention.readers
 
 
-def test_a_damaged_leader_asks_for_an_isr_without_itself() -> None:
+def test_a_damaged_leader_proposes_an_isr_without_itself() -> None:
     bench, replica = three_entries()
     replica.data.condemn(MinkaError(Code.CORRUPT_DATA, "a block"))
     leader_of(replica).shrink()
@@ -108,7 +108,7 @@ def test_a_damaged_leader_asks_for_an_isr_without_itself() -> None:
     assert not replica.is_ready
 
 
-def test_a_damaged_leader_that_is_made_again_of_its_log_stays() -> None:
+def test_a_damaged_leader_whose_data_is_made_again_from_its_log_stays_in_the_isr() -> None:
     bench, replica = three_entries()
     replica.data.condemn(MinkaError(Code.CORRUPT_DATA, "a block"))
     replica.copy = Copy.REBUILDING

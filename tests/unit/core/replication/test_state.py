@@ -25,7 +25,7 @@ def stage(made: ReplicaState, count: int) -> None:
 # Durable
 
 
-def test_in_a_sync_keyspace_what_only_the_operating_system_has_is_not_durable() -> None:
+def test_in_a_sync_keyspace_entries_that_are_not_on_the_disk_are_not_durable() -> None:
     made = state()
     stage(made, 2)
     made.stored(2, 0, on_disk=False)
@@ -34,14 +34,14 @@ def test_in_a_sync_keyspace_what_only_the_operating_system_has_is_not_durable() 
     assert made.durable == 1
 
 
-def test_in_an_async_keyspace_it_is() -> None:
+def test_in_an_async_keyspace_entries_that_the_operating_system_has_are_durable() -> None:
     made = state(is_async=True)
     stage(made, 2)
     made.stored(2, 0, on_disk=False)
     assert made.durable == 2
 
 
-def test_durable_does_not_fall_when_an_older_sync_ends_later() -> None:
+def test_the_durable_offset_does_not_fall_when_an_older_sync_ends_later() -> None:
     made = state(is_async=True)
     stage(made, 3)
     made.stored(3, 0, on_disk=False)
@@ -49,7 +49,7 @@ def test_durable_does_not_fall_when_an_older_sync_ends_later() -> None:
     assert made.durable == 3
 
 
-def test_from_a_barrier_on_nothing_more_is_durable_until_the_disk_has_it() -> None:
+def test_entries_from_a_barrier_on_are_durable_only_once_the_barrier_is_on_the_disk() -> None:
     made = state(is_async=True)
     stage(made, 4)
     made.stored(2, 0, on_disk=False)
@@ -60,7 +60,7 @@ def test_from_a_barrier_on_nothing_more_is_durable_until_the_disk_has_it() -> No
     assert made.durable == 4
 
 
-def test_a_sync_that_began_before_a_truncation_says_nothing() -> None:
+def test_a_sync_that_began_before_a_truncation_does_not_count() -> None:
     made = state()
     stage(made, 3)
     was = made.log.truncations
@@ -72,7 +72,7 @@ def test_a_sync_that_began_before_a_truncation_says_nothing() -> None:
     assert made.durable == 3
 
 
-def test_what_is_truncated_is_no_longer_durable_nor_is_it_when_the_barrier_is_passed() -> None:
+def test_truncated_entries_and_barriers_no_longer_count() -> None:
     made = state(is_async=True)
     stage(made, 4)
     made.stored(4, 0, on_disk=True)
@@ -81,10 +81,10 @@ def test_what_is_truncated_is_no_longer_durable_nor_is_it_when_the_barrier_is_pa
     assert made.durable == 2
     stage(made, 2)
     made.stored(3, made.log.truncations, on_disk=False)
-    assert made.durable == 3  # the barrier was truncated, too
+    assert made.durable == 3  # without a barrier, since it was truncated too
 
 
-def test_what_is_committed_is_never_truncated() -> None:
+def test_committed_entries_are_never_truncated() -> None:
     made = state(log_of(1, 1, 1))
     made.high_watermark = 2
     with pytest.raises(AssertionError, match="committed is 2"):
@@ -104,13 +104,11 @@ steps = st.lists(
 
 
 @given(steps, st.booleans())
-def test_durable_is_never_more_than_what_the_disk_or_the_operating_system_has(
-    steps: list[tuple[str, int]], is_async: bool
-) -> None:
-    """Syncs end late, in any order; entries differ by the time at which they were staged."""
+def test_the_durable_offset_never_exceeds_what_is_stored(steps: list[tuple[str, int]], is_async: bool) -> None:
+    """Syncs end late and in any order. An entry's number is the time at which it was staged."""
     made = state(is_async=is_async)
-    log: list[int] = []  # by entry: the time at which it was staged
-    begun: list[tuple[list[int], int]] = []  # by sync: the entries that were staged when it began
+    log: list[int] = []  # for each entry, the time at which it was staged
+    begun: list[tuple[list[int], int]] = []  # for each sync, the entries staged when it began
     on_disk: set[int] = set()
     with_system: set[int] = set()
     barriers: set[int] = set()
@@ -151,13 +149,13 @@ def take_over(made: ReplicaState) -> None:
     made.take_over_data()
 
 
-def test_data_within_the_log_is_taken_over_as_it_is() -> None:
+def test_a_replica_takes_over_data_whose_offset_is_within_the_log() -> None:
     made = state(log_of(1, 1, 1), data_at(2))
     take_over(made)
     assert (made.applied, made.flushed, made.high_watermark) == (2, 2, 2)
 
 
-def test_no_data_and_a_log_from_the_first_entry_on_is_nothing_to_open() -> None:
+def test_without_data_a_log_with_all_entries_needs_none_opened() -> None:
     made = state(log_of(1, 1))
     take_over(made)
     assert (made.applied, made.data.is_open) == (0, False)
@@ -174,20 +172,20 @@ def damaged_by_opening(made: ReplicaState) -> str:
     return caught.value.message
 
 
-def test_data_that_is_gone_while_the_log_begins_later_is_damage() -> None:
+def test_missing_data_is_damage_if_the_log_begins_later() -> None:
     assert "is gone" in damaged_by_opening(state(log_of(1, base=4)))
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_data_that_lacks_what_was_trimmed_is_damage(is_async: bool) -> None:
+def test_data_that_lacks_trimmed_entries_is_damage(is_async: bool) -> None:
     assert "is at offset 3" in damaged_by_opening(state(log_of(1, base=4), data_at(3), is_async=is_async))
 
 
-def test_data_with_more_than_a_synced_log_is_damage() -> None:
+def test_data_ahead_of_a_synced_log_is_damage() -> None:
     assert "is at offset 3" in damaged_by_opening(state(log_of(1, 1), data_at(3)))
 
 
-def test_data_with_more_than_an_async_log_is_where_the_log_goes_on() -> None:
+def test_an_async_log_goes_on_at_the_offset_of_data_ahead_of_it() -> None:
     made = state(log_of(1, 1), data_at(3, leader_epoch=2), is_async=True)
     take_over(made)
     assert (made.log.base, made.log.end, made.log.epoch_at(3)) == (3, 3, 2)
@@ -200,7 +198,7 @@ def test_a_copy_that_was_being_replaced_is_damage() -> None:
     assert "was being replaced" in damaged_by_opening(made)
 
 
-def test_a_splits_marker_is_seen_again() -> None:
+def test_a_splits_marker_that_was_applied_last_is_applied_again() -> None:
     log = log_of(1)
     log.append(1, encode_mark(SplitMarker(9, 2)))
     made = state(log, data_at(2))
@@ -219,7 +217,7 @@ def test_a_checkpoint_that_breaks_off_before_it_changes_anything_leaves_the_copy
     assert made.copy is Copy.WHOLE
 
 
-def test_one_that_breaks_off_in_the_middle_leaves_it_incomplete_until_another_has_come() -> None:
+def test_a_checkpoint_that_breaks_off_in_the_middle_leaves_the_copy_incomplete() -> None:
     made = state()
     made.copy = Copy.REPLACING
     made.end_receiving()
@@ -228,14 +226,14 @@ def test_one_that_breaks_off_in_the_middle_leaves_it_incomplete_until_another_ha
     assert made.is_complete is False
 
 
-def test_data_that_is_made_again_is_not_served_before_it_has_what_was_committed() -> None:
+def test_data_made_again_is_served_only_once_it_has_all_committed_entries() -> None:
     made = state(log_of(1, 1))
     made.role, made.high_watermark, made.applied = Role.LEADER, 2, 2
     made.begin_again()
     assert (made.applied, made.ready_at, made.is_ready) == (0, 2, False)
 
 
-def test_after_a_checkpoint_the_log_begins_where_it_ends() -> None:
+def test_after_a_checkpoint_the_log_begins_at_the_checkpoints_offset() -> None:
     made = state(log_of(1, 1, 1))
     made.barrier(3)
     made.begin_at(8, 4)
@@ -245,7 +243,7 @@ def test_after_a_checkpoint_the_log_begins_where_it_ends() -> None:
 # The replica's role
 
 
-def test_what_a_row_says_that_a_node_is() -> None:
+def test_the_role_of_a_node_in_a_row() -> None:
     assert role_in(row(), "athens") is Role.LEADER
     assert role_in(row(), "byzantium") is Role.FOLLOWER
     assert role_in(row(leader=""), "byzantium") is Role.IDLE

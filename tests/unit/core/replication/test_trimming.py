@@ -1,4 +1,4 @@
-"""Keys outside of a replica's range."""
+"""The removal of keys outside of a replica's range ("foreign" keys), and of the room that they take."""
 
 import pytest
 
@@ -20,32 +20,30 @@ def trimmed(*, removed_any: bool = True, has_foreign: bool = False) -> RangeTrim
     return trim
 
 
-def test_what_was_removed_takes_room_until_it_is_compacted() -> None:
+def test_removed_keys_take_room_until_a_compaction() -> None:
     trim = trimmed()
     assert (trim.is_announced, trim.removed_outside) == (False, LOWER)
     assert trim.compacted(LOWER, LOWER, is_changing=False)
     assert trim.removed_outside is None
 
 
-def test_where_nothing_was_removed_there_is_nothing_to_compact() -> None:
+def test_if_no_keys_were_removed_there_is_nothing_to_compact() -> None:
     assert trimmed(removed_any=False).removed_outside is None
 
 
-def test_after_a_restart_what_was_removed_before_may_still_take_room() -> None:
+def test_after_a_restart_keys_removed_before_may_still_take_room() -> None:
     assert trimmed(removed_any=False, has_foreign=True).removed_outside == LOWER
 
 
 @pytest.mark.parametrize(("range_", "is_changing"), [(ALL, False), (LOWER, True)])
-def test_of_a_range_that_changes_it_is_not_known_that_nothing_foreign_is_left(
-    range_: KeyRange, is_changing: bool
-) -> None:
+def test_a_compaction_proves_nothing_if_the_range_changes_meanwhile(range_: KeyRange, is_changing: bool) -> None:
     trim = trimmed(has_foreign=True)
     assert not trim.compacted(LOWER, range_, is_changing=is_changing)
     assert trim.has_foreign
 
 
-def test_what_a_merge_that_was_given_up_has_left_came_after_its_mark() -> None:
-    """The copies come after the mark, so the mark's compaction proves nothing about them, even if it ends later."""
+def test_the_compaction_of_a_merges_mark_does_not_remove_its_later_copies() -> None:
+    """The copies of a cancelled merge come after its mark, so the mark's compaction proves nothing about them."""
     trim = trimmed()
     trim.suspect(since=6)
     assert not trim.compacted(LOWER, LOWER, is_changing=False)
@@ -60,7 +58,7 @@ def test_what_a_merge_that_was_given_up_has_left_came_after_its_mark() -> None:
     [(LOWER, 1, True), (KeyRange(b"", b"z"), 1, True), (KeyRange(b"", b"c"), 1, False)],
     ids=["it is not over, or was given up", "the range has shrunk since", "the range has grown since"],
 )
-def test_the_mark_of_a_merge_says_that_foreign_keys_follow(kept: KeyRange, epoch: int, is_suspected: bool) -> None:
+def test_the_mark_of_a_merge_announces_foreign_keys(kept: KeyRange, epoch: int, is_suspected: bool) -> None:
     replica = Bench().host(row(end_key=b"m"))
     replica.trimmed(TrimToRange(*kept, epoch, copies_follow=True), removed_any=True)
     assert replica.trim.has_foreign == is_suspected
@@ -71,7 +69,7 @@ def test_the_mark_of_a_merge_says_that_foreign_keys_follow(kept: KeyRange, epoch
     assert not replica.trim.has_foreign
 
 
-def test_what_a_merge_has_copied_is_its_own_when_it_ends() -> None:
+def test_copied_keys_are_no_longer_foreign_when_the_merge_ends() -> None:
     bench = Bench()
     replica = bench.host(row(end_key=b"m", merge_from=2))
     replica.trimmed(TrimToRange(*LOWER, 1, copies_follow=True), removed_any=False)
@@ -79,12 +77,12 @@ def test_what_a_merge_has_copied_is_its_own_when_it_ends() -> None:
     assert not replica.trim.has_foreign
 
 
-def test_only_what_is_removed_is_compacted() -> None:
+def test_only_the_removed_range_is_compacted() -> None:
     with pytest.raises(AssertionError, match="is removed"):
         trimmed().compacted(ALL, LOWER, is_changing=False)
 
 
-def test_a_leader_whose_range_has_shrunk_says_in_its_log_which_keys_stay_once() -> None:
+def test_a_leader_whose_range_has_shrunk_appends_one_mark_with_the_range() -> None:
     bench = Bench()
     replica = bench.host(row(replicas=("athens",)), MemoryLog())
     bench.take_all()
@@ -97,7 +95,7 @@ def test_a_leader_whose_range_has_shrunk_says_in_its_log_which_keys_stay_once() 
     assert replica.log.end == 1
 
 
-def test_a_leader_that_is_not_ready_or_being_split_says_nothing() -> None:
+def test_a_leader_that_is_not_ready_or_is_merging_appends_no_mark() -> None:
     bench = Bench()
     replica = bench.host(row(), MemoryLog())
     replica.trim.has_foreign = True
@@ -110,8 +108,8 @@ def test_a_leader_that_is_not_ready_or_being_split_says_nothing() -> None:
     assert replica.log.end == 0
 
 
-def test_what_was_foreign_stays_so_where_the_mark_of_the_merge_never_came() -> None:
-    """An unclean election lets a replica lead that had not come to the mark. It still has keys from before a split."""
+def test_foreign_keys_remain_on_a_replica_that_never_got_the_mark_of_the_merge() -> None:
+    """After an unclean election, a replica may lead that lacks the mark. It still has keys from before a split."""
     bench = Bench()
     replica = bench.host(row(end_key=b"t", leader="byzantium"))
     bench.adopt(replica, end_key=b"m")

@@ -1,4 +1,4 @@
-"""The table of commands, answers and patterns equal those of Redis."""
+"""The table of commands, the answers and the patterns are those of Redis."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from minkad.data_port.resp.key_flags import key_flags
 from minkad.data_port.resp.replies import NULL, Reply, RespError, Simple, bulk, reply
 from minkad.data_port.resp.table import COMMANDS
 
-# name: arity, first key, last key, step; as in COMMAND INFO of Redis 7
+# by name: arity, first key, last key, step, as COMMAND INFO of Redis 7 gives them
 REDIS = {
     "GET": (2, 1, 1, 1), "SET": (-3, 1, 1, 1), "SETNX": (3, 1, 1, 1), "SETEX": (4, 1, 1, 1), "PSETEX": (4, 1, 1, 1),
     "GETSET": (3, 1, 1, 1), "GETDEL": (2, 1, 1, 1), "GETEX": (-2, 1, 1, 1), "MGET": (-2, 1, -1, 1),
@@ -27,18 +27,18 @@ REDIS = {
 }  # fmt: skip
 
 
-def test_arguments_and_keys_are_those_of_redis() -> None:
+def test_the_table_of_commands_is_that_of_redis() -> None:
     assert {one.name: (one.arity, one.first, one.last, one.step) for one in COMMANDS.values()} == REDIS
 
 
-def test_keys_are_found() -> None:
+def test_the_keys_of_a_command_are_found() -> None:
     assert COMMANDS[b"MSET"].keys([b"MSET", b"a", b"1", b"b", b"2"]) == [b"a", b"b"]
     assert COMMANDS[b"MGET"].keys([b"MGET", b"a", b"b"]) == [b"a", b"b"]
     assert COMMANDS[b"SET"].keys([b"SET", b"a", b"1", b"EX", b"5"]) == [b"a"]
     assert COMMANDS[b"PING"].keys([b"PING", b"a"]) == []
 
 
-def test_what_is_done_with_keys_is_known_of_all_commands_that_have_some() -> None:
+def test_every_command_with_keys_has_flags_for_them() -> None:
     for command in COMMANDS.values():
         if command.first:
             first, *_ = key_flags(command.name, [command.name.encode(), b"a"])
@@ -48,7 +48,7 @@ def test_what_is_done_with_keys_is_known_of_all_commands_that_have_some() -> Non
     assert key_flags("MSETNX", [b"MSETNX", b"a", b"1"]) == ("OW", "insert")
 
 
-def test_writes_and_reads_say_so() -> None:
+def test_every_command_with_keys_is_a_write_or_a_read() -> None:
     for command in COMMANDS.values():
         if command.first:
             assert ("write" in command.flags) is not ("readonly" in command.flags), command.name
@@ -56,7 +56,7 @@ def test_writes_and_reads_say_so() -> None:
 
 
 @pytest.mark.parametrize("word", [b"", b"1.0", b"+1", b"01", b" 1", b"1_0", b"9223372036854775808", b"x", "١".encode()])
-def test_numbers_that_redis_does_not_take(word: bytes) -> None:
+def test_numbers_that_redis_refuses(word: bytes) -> None:
     with pytest.raises(RespError, match="value is not an integer or out of range"):
         integer_of(word)
 
@@ -118,18 +118,18 @@ def test_patterns(pattern: bytes, yes: list[bytes], no: list[bytes]) -> None:
 
 @pytest.mark.timeout(10)
 @pytest.mark.parametrize("pattern", [b"*a" * 40 + b"b", b"?*" * 511 + b"b", b"*a?" * 300 + b"b", b"*[^b]" * 200 + b"b"])
-def test_no_pattern_takes_for_ever(pattern: bytes) -> None:
+def test_every_pattern_is_matched_in_little_time(pattern: bytes) -> None:
     assert not Glob(pattern).matches(b"a" * 65_536)
 
 
-def test_a_pattern_has_a_limit() -> None:
+def test_the_length_of_a_pattern_is_limited() -> None:
     assert Glob(b"x" * 1024).matches(b"x" * 1024)
     with pytest.raises(RespError, match="pattern is too long"):
         Glob(b"x" * 1025)
 
 
 @pytest.mark.parametrize("word", [b"1" * 5000, b"-1", b"1.0", b"", b"18446744073709551616", "١".encode()])
-def test_cursors_that_redis_does_not_take(word: bytes) -> None:
+def test_cursors_that_redis_refuses(word: bytes) -> None:
     with pytest.raises(RespError, match="ERR invalid cursor"):
         cursor_of(word)
 
@@ -144,7 +144,7 @@ def test_texts_that_are_not_floats(word: bytes) -> None:
         float_of(word)
 
 
-def test_an_error_that_is_raised_again_and_again_takes_no_more_memory() -> None:
+def test_an_error_that_is_raised_repeatedly_takes_no_more_memory() -> None:
     errors = []
     for _ in range(3):
         with pytest.raises(RespError) as caught:
@@ -153,7 +153,7 @@ def test_an_error_that_is_raised_again_and_again_takes_no_more_memory() -> None:
     assert errors[0] == errors[2]
 
 
-def test_only_commands_about_any_number_of_keys_have_any_number_of_words() -> None:
+def test_only_commands_with_any_number_of_keys_have_any_number_of_words() -> None:
     assert {name for name, command in COMMANDS.items() if command.most == MANY} == {
         b"DEL", b"EXISTS", b"MGET", b"MSET", b"TOUCH", b"UNLINK"
     }  # fmt: skip

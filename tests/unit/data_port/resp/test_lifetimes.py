@@ -1,4 +1,4 @@
-"""Times of expiry are accepted and refused like in Redis: up to the last millisecond that fits into 64 bits."""
+"""Times of expiry are accepted and refused as in Redis: up to the last millisecond that fits into 64 bits."""
 
 import time
 
@@ -28,7 +28,7 @@ EPOCH = Until(Lifetime.UNTIL, 0)
         (b"PXAT", -(2**63), EPOCH),
     ],
 )
-def test_times(option: bytes, number: int, expected: Until) -> None:
+def test_accepted_times(option: bytes, number: int, expected: Until) -> None:
     assert until(option, number, "expire") == expected
 
 
@@ -42,12 +42,12 @@ def test_times(option: bytes, number: int, expected: Until) -> None:
         (b"EXAT", -(LAST // 1000) - 1),
     ],
 )
-def test_times_that_64_bits_do_not_have(option: bytes, number: int) -> None:
+def test_times_that_do_not_fit_into_64_bits_are_refused(option: bytes, number: int) -> None:
     with pytest.raises(RespError, match="ERR invalid expire time in 'expire' command"):
         until(option, number, "expire")
 
 
-def test_times_from_now_end_where_those_of_the_calendar_do() -> None:
+def test_relative_times_have_the_same_limit_as_absolute_ones() -> None:
     now = time.time_ns() // 1_000_000
     assert until(b"PX", LAST - now - 60_000, "expire") == Until(Lifetime.FOR, LAST - now - 60_000)
     with pytest.raises(RespError, match="invalid expire time"):
@@ -55,7 +55,7 @@ def test_times_from_now_end_where_those_of_the_calendar_do() -> None:
 
 
 @pytest.mark.parametrize("word", [b"0", b"-1", b"-9223372036854775808"])
-def test_a_write_wants_a_positive_time(word: bytes) -> None:
+def test_a_write_with_a_time_that_is_not_positive_is_refused(word: bytes) -> None:
     for option in (b"EX", b"PX", b"EXAT", b"PXAT"):
         with pytest.raises(RespError, match="ERR invalid expire time in 'set' command"):
             lifetime_of(option, word, "set")

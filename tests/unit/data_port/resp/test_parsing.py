@@ -1,4 +1,4 @@
-"""Commands are the same however the network splits them, and none makes the node hold more than the limits permit."""
+"""The network's cuts don't change the commands, and no command makes the node hold more than the limits."""
 
 import random
 
@@ -13,7 +13,7 @@ def encoded(words: list[bytes]) -> bytes:
 
 
 def fed(*pieces: bytes) -> tuple[list[list[bytes]], str]:
-    """The commands in these pieces, and the error that ended them."""
+    """Feed these pieces to a parser; returns the commands, and the error that ended them ("": none)."""
     parser, commands = Parser(), list[list[bytes]]()
     for piece in pieces:
         if parser.error is None:
@@ -25,7 +25,7 @@ TRICKY = (b"", b"*12345678\r\n", b">9999999", b"*", b"~1", b"$5\r\n", b"\r\n", b
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_commands_survive_any_cuts(seed: int) -> None:
+def test_commands_are_the_same_however_they_are_cut(seed: int) -> None:
     rng = random.Random(seed)
     commands = [
         [b"SET", *(rng.choice(TRICKY) + rng.randbytes(rng.choice((0, 1, 3))) for _ in range(rng.randrange(4)))]
@@ -37,7 +37,7 @@ def test_commands_survive_any_cuts(seed: int) -> None:
     assert fed(*pieces) == (commands, "")
 
 
-def test_one_byte_at_a_time() -> None:
+def test_commands_may_come_one_byte_at_a_time() -> None:
     commands = [[b"GET", b"*12345678\r\n"], [b"PING"], [b"SET", b"a", b">7654321"]]
     whole = b"".join(map(encoded, commands))
     assert fed(*(whole[at : at + 1] for at in range(len(whole)))) == (commands, "")
@@ -48,7 +48,7 @@ HUGE = [b"*1000000000\r\n", b">1000000000\r\n", b"~99999999\r\n", b"|1000000000\
 
 @pytest.mark.parametrize("header", HUGE)
 @pytest.mark.parametrize("before", [b"", encoded([b"PING"]), b"*2\r\n$3\r\nGET\r\n", b"*1\r\n", b"PING\r\n"])
-def test_no_room_is_made_for_what_a_header_promises(header: bytes, before: bytes) -> None:
+def test_a_header_does_not_reserve_memory(header: bytes, before: bytes) -> None:
     for pieces in (
         [before + header],
         [before, header],
@@ -56,7 +56,7 @@ def test_no_room_is_made_for_what_a_header_promises(header: bytes, before: bytes
         [before, header[:1], header[1:]],
     ):
         commands, error = fed(*pieces)
-        if commands[-1:] == [[header.strip()]]:  # as a line it is a command, though an unknown one
+        if commands[-1:] == [[header.strip()]]:  # read as a line, the header is an unknown command
             commands.pop()
         else:
             assert error.startswith("ERR Protocol error")
@@ -72,11 +72,11 @@ def test_anything_but_an_array_of_bulk_strings_ends_the_connection(wrong: bytes)
     assert error.startswith("ERR Protocol error")
 
 
-def test_empty_arrays_are_passed_over() -> None:
+def test_empty_arrays_are_skipped() -> None:
     assert fed(b"*0\r\n*-1\r\n" + encoded([b"PING"])) == ([[b"PING"]], "")
 
 
-def test_a_command_has_a_limit() -> None:
+def test_the_size_of_a_command_is_limited() -> None:
     piece = bytes(1024 * 1024)
     parser = Parser()
     parser.feed(b"*2\r\n$3\r\nGET\r\n$500000000\r\n")
@@ -101,7 +101,7 @@ MIXED_COMMANDS = [
 ]  # fmt: skip
 
 
-def test_inline_commands_and_arrays_follow_each_other_however_they_are_cut() -> None:
+def test_a_mixture_of_inline_commands_and_arrays_is_the_same_however_it_is_cut() -> None:
     for cut in range(len(MIXED) + 1):
         assert fed(MIXED[:cut], MIXED[cut:]) == (MIXED_COMMANDS, ""), MIXED[cut:]
     for size in range(1, len(MIXED)):
@@ -109,7 +109,7 @@ def test_inline_commands_and_arrays_follow_each_other_however_they_are_cut() -> 
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_any_mixture_survives_any_cuts(seed: int) -> None:
+def test_any_mixture_is_the_same_however_it_is_cut(seed: int) -> None:
     rng = random.Random(seed)
     commands, whole = list[list[bytes]](), b""
     for _ in range(rng.randrange(1, 40)):
@@ -122,13 +122,13 @@ def test_any_mixture_survives_any_cuts(seed: int) -> None:
 
 
 @pytest.mark.timeout(10)
-def test_changes_between_both_kinds_take_no_more_than_their_share() -> None:
+def test_changes_between_inline_commands_and_arrays_take_little_time() -> None:
     commands, error = fed((encoded([b"a"]) + b"b\n") * 20_000 + b"*0\r\n" * 50_000 + b"c\n")
     assert (commands, error) == ([[b"a"], [b"b"]] * 20_000 + [[b"c"]], "")
 
 
-def test_a_line_whose_beginning_is_not_certain_ends_the_connection() -> None:
-    """The reader doesn't say where the line begins, and the value that was cut off looks the same at several places."""
+def test_a_line_whose_beginning_is_uncertain_ends_the_connection() -> None:
+    """The reader doesn't say where the line begins, and the value before it looks alike at several places."""
     repeated = encoded([b"ECHO", b"\r\n" * 60])
     assert fed(repeated + b"PING\r\n") == ([[b"ECHO", b"\r\n" * 60], [b"PING"]], "")
     for rest in (6, 100):
@@ -137,7 +137,7 @@ def test_a_line_whose_beginning_is_not_certain_ends_the_connection() -> None:
         assert error == 'ERR Protocol error: Protocol error, got "P" as reply type byte'
 
 
-def test_a_mistake_in_an_array_after_others_ends_the_connection() -> None:
+def test_a_malformed_array_after_good_ones_ends_the_connection() -> None:
     for wrong in (b"*1\r\nPING\r\n", b"*x\r\n", b"*2\r\n$4\r\nECHO\r\nPING\r\n"):
         whole = encoded([b"ECHO", b"a"]) + wrong
         for cut in range(len(whole)):

@@ -1,4 +1,4 @@
-"""Reads from a connection, and the memory of an incomplete command."""
+"""A connection's reads, and the memory that an incomplete command takes."""
 
 import asyncio
 import time
@@ -15,36 +15,36 @@ KIB = 1024
 
 
 class Transport(asyncio.Transport):
-    """A connection on which nothing comes."""
+    """A connection on which no data comes."""
 
     is_reading_now = True
 
     def is_closing(self) -> bool:
-        """The connection is open."""
+        """Return False: the connection is open."""
         return False
 
     def pause_reading(self) -> None:
-        """Note the call."""
+        """Note that reading is paused."""
         self.is_reading_now = False
 
     def resume_reading(self) -> None:
-        """Note the call."""
+        """Note that reading is resumed."""
         self.is_reading_now = True
 
 
 def paused(transport: Transport) -> bool:
-    """True if nothing is read from it now."""
+    """True if the intake has paused the reading from the connection."""
     return not transport.is_reading_now
 
 
 def part_of_a_command(intake: Intake, count: int) -> None:
-    """`count` words of a command that is not complete."""
+    """Add `count` words of a command that stays incomplete."""
     intake.add(b"*999999\r\n" + b"$1\r\nx\r\n" * count)
     while intake.cut():
         assert not intake.commands
 
 
-def test_a_command_that_is_not_complete_weighs_no_less_than_its_bytes() -> None:
+def test_an_incomplete_command_weighs_at_least_its_bytes() -> None:
     intake = Intake()
     part_of_a_command(intake, 100_000)
     assert intake.unanswered == 0
@@ -52,7 +52,7 @@ def test_a_command_that_is_not_complete_weighs_no_less_than_its_bytes() -> None:
     assert intake.is_inside
 
 
-def test_a_line_that_is_not_complete_weighs_what_it_has() -> None:
+def test_an_incomplete_line_weighs_its_bytes() -> None:
     intake = Intake()
     intake.add(b"GET " + b"k" * 5000)
     assert intake.cut()
@@ -64,7 +64,7 @@ def test_a_line_that_is_not_complete_weighs_what_it_has() -> None:
     assert intake.unanswered == intake.weight
 
 
-async def test_a_client_from_which_nothing_is_read_is_not_stalled_soon() -> None:
+async def test_a_client_whose_reading_is_paused_counts_as_stalled_only_after_long() -> None:
     memory = Memory(1024 * KIB, time.monotonic)
     transport, share, intake = Transport(), memory.share(), Intake()
     receiving = Receiving(transport, share, intake, Untaken(transport, share), lambda: False)
@@ -83,7 +83,7 @@ async def test_a_client_from_which_nothing_is_read_is_not_stalled_soon() -> None
     receiving.stop()
 
 
-async def test_room_that_was_granted_is_given_back_once() -> None:
+async def test_granted_memory_is_given_back_once() -> None:
     memory = Memory(1024 * KIB, time.monotonic)
     transport, share, intake = Transport(), memory.share(), Intake()
     receiving = Receiving(transport, share, intake, Untaken(transport, share), lambda: True)
@@ -102,7 +102,7 @@ async def test_room_that_was_granted_is_given_back_once() -> None:
 
 
 @pytest.mark.parametrize(("text", "is_found"), [(b"a" * 512, True), (b"a" * 511, False)])
-def test_very_many_asterisks_are_not_called_quick(text: bytes, is_found: bool) -> None:
+def test_only_patterns_with_few_asterisks_count_as_quick(text: bytes, is_found: bool) -> None:
     pattern = Glob(b"*a" * 512)
     assert not pattern.is_quick
     assert pattern.matches(text) is is_found

@@ -51,16 +51,18 @@ def even_quotas(
 ) -> dict[str, int]:
     """The share of all replicas for each target, by its weight, rounded up or down.
 
-    Each node gets at most `limit`, and each zone an amount within its limits. Shares are rounded up first for nodes
-    that have more anyway, so that the fewest replicas move; then for the nodes that lose most if rounded down, that
-    have most, and that have the least of `totals`, which also counts replicas that aren't evened out here.
+    Each node gets at most `limit`, and each zone an amount within its limits. A whole share stays as it is, unless the
+    zones' limits leave no other way. Other shares are rounded up first for nodes that have more anyway, so that the
+    fewest replicas move; then for the nodes that lose most if rounded down, that have most, and that have the least of
+    `totals`, which also counts replicas that aren't evened out here.
     """
     left = sum(counts.values())
     shares = _shares(left, {n: weights.get(n, 1.0) for n in targets}, limit, zone_limits)
     quotas = {node: int(shares[node] + 1e-9) for node in targets}
+    lost = {node: max(0.0, shares[node] - quotas[node]) for node in targets}  # by rounding down
     ranked = sorted(
         (node for node in targets if quotas[node] < limit),
-        key=lambda n: (counts.get(n, 0) <= quotas[n], quotas[n] - shares[n], -counts.get(n, 0), totals[n], n),
+        key=lambda n: (lost[n] <= 1e-9, counts.get(n, 0) <= quotas[n], -lost[n], -counts.get(n, 0), totals[n], n),
     )
     left -= sum(quotas.values())
     bounds = _Zones(zone_limits, quotas)

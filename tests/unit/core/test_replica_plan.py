@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from minka.cluster.plan_digest import plan_digest
@@ -292,6 +292,7 @@ def test_a_plan_has_a_reason_and_a_rate_limit() -> None:
     counts=st.lists(st.integers(0, 20), min_size=1, max_size=6),
     weights=st.lists(st.sampled_from([0.5, 1.0, 2.0, 3.0]), min_size=6, max_size=6),
 )
+@example([0, 11, 7, 7], [2.0, 2.0, 3.0, 3.0, 0.5, 0.5])  # n1 has more than its share of 5, which is whole
 def test_quotas_are_shares_within_the_limit_of_a_node(counts: list[int], weights: list[float]) -> None:
     nodes = [f"n{i}" for i in range(len(counts))]
     has, weight = dict(zip(nodes, counts, strict=True)), dict(zip(nodes, weights[: len(nodes)], strict=True))

@@ -15,7 +15,7 @@ from minka.contexts import given_or_resolved
 from minka.engine.arguments import checked_timeout, invalid
 from minka.engine.messages import checked_number, read, read_all
 from minka.engine.requests import checked_whole, made
-from minka.errors import Code, MinkaError
+from minka.errors import Code, DeadlineExceeded, MinkaError, Unavailable
 from minka.tls import Tls
 from minka.v1 import admin_pb2, cluster_pb2
 
@@ -44,6 +44,7 @@ class Admin:
         requested_by: str = "",
     ) -> None:
         endpoints, tls = given_or_resolved(endpoints, tls)
+        self._timeout: Final = checked_timeout(timeout)
         self.control: Final = Control(endpoints, timeout, tls=tls)  # beneath: for views that show whole messages
         self._requester: Final = requested_by or requester()
 
@@ -309,20 +310,26 @@ class Admin:
 
     def blockers(self, operation: Operation | int) -> list[Blocker]:
         """The obstacles that hold an operation up now, as the active controller sees them. Raises UNKNOWN_OPERATION."""
-        return list(read_all(Blocker, self.control.operations([_id_of(operation)], with_migrations=True).blockers))
+        found = self.control.operations([_id_of(operation)], with_migrations=True, migrations_limit=1)
+        return list(read_all(Blocker, found.blockers))
 
     def wait(self, operation: Operation | int, timeout: float = 3600.0) -> Operation:
         """Wait, at most `timeout` seconds, until an operation has ended, and return it, also if it has FAILED: compare
-        its `state` with `OperationState.SUCCEEDED`. Raises UNKNOWN_OPERATION, and DEADLINE_EXCEEDED if the operation
-        hasn't ended in time.
+        its `state` with `OperationState.SUCCEEDED`. While no node answers, it tries again. Raises UNKNOWN_OPERATION,
+        and DEADLINE_EXCEEDED if the operation hasn't ended in time, or no node has said so.
         """
-        deadline = time.monotonic() + checked_timeout(timeout)
+        id_, deadline = _id_of(operation), time.monotonic() + checked_timeout(timeout)
         while True:
-            now = self.operation(operation)
-            if now.state.has_ended:
-                return now
+            patience = max(min(self._timeout, deadline - time.monotonic()), _POLL_S)
+            try:
+                now = operation_of(self.control.operations([id_], timeout=patience).operations[0])
+                seen = f"operation {id_} is {now.state}"
+                if now.state.has_ended:
+                    return now
+            except (Unavailable, DeadlineExceeded) as error:
+                seen = f"no node tells if operation {id_} has ended ({error})"
             if time.monotonic() + _POLL_S > deadline:
-                text = f"operation {now.id} is {now.state} after {timeout:g} s, and goes on"
+                text = f"{seen} after {timeout:g} s; it goes on"
                 raise MinkaError(Code.DEADLINE_EXCEEDED, text)
             time.sleep(_POLL_S)
 

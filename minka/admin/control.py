@@ -83,10 +83,14 @@ class Control:
             self._known_table = answer.table
         return answer
 
-    def summary(self) -> admin_pb2.GetStatusResponse:
+    def summary(self, timeout: float | None = None) -> admin_pb2.GetStatusResponse:
         """The view of `status` with sums instead of partitions; its size doesn't grow with the number of partitions."""
         request = admin_pb2.GetStatusRequest(summary=True)
-        return self._view(lambda address, timeout: self._status(address, request, timeout), lambda response: response)
+
+        def ask(address: str, seconds: float) -> admin_pb2.GetStatusResponse:
+            return self._status(address, request, seconds)
+
+        return self._view(ask, lambda response: response, timeout)
 
     def summary_at(self, address: str, silent: Sequence[str] = ()) -> admin_pb2.GetStatusResponse:
         """The summary as the node at this address sees it; no other node is asked. `silent`: see
@@ -119,12 +123,15 @@ class Control:
         return self._ask(address, lambda channel: AdminStub(channel).GetStatus, request, timeout, repeatable=True)
 
     def _view(
-        self, ask: Callable[[str, float], _View], status_of: Callable[[_View], admin_pb2.GetStatusResponse]
+        self,
+        ask: Callable[[str, float], _View],
+        status_of: Callable[[_View], admin_pb2.GetStatusResponse],
+        timeout: float | None = None,
     ) -> _View:
         """The first answer by the active controller, else the first answer of any node. `ask` takes an address and
         seconds.
         """
-        deadline = time.monotonic() + self.timeout
+        deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
         first = None
         tried: dict[str, MinkaError] = {}
         queue = self._queue()
@@ -475,14 +482,22 @@ class Control:
         self._call(lambda channel: AdminStub(channel).RemoveNode, request, repeatable=False)
 
     def operations(
-        self, ids: Sequence[int] = (), *, limit: int = 0, with_migrations: bool = False, migrations_limit: int = 0
+        self,
+        ids: Sequence[int] = (),
+        *,
+        limit: int = 0,
+        with_migrations: bool = False,
+        migrations_limit: int = 0,
+        timeout: float | None = None,
     ) -> admin_pb2.GetOperationsResponse:
         """Operations by id, or the newest `limit` (0: 20). With `with_migrations` each comes with at most
         `migrations_limit` of its migrations (0: all), those under way first. Only the active controller knows progress
         and blockers.
         """
+        seconds = self.timeout if timeout is None else timeout
+        deadline = time.monotonic() + seconds
         if with_migrations and not self._controller:
-            self.status()
+            self.summary(seconds)  # it finds the active controller
         request = made(
             admin_pb2.GetOperationsRequest,
             ids=ids,
@@ -490,7 +505,8 @@ class Control:
             with_migrations=with_migrations,
             migrations_limit=migrations_limit,
         )
-        response = self._call(lambda channel: AdminStub(channel).GetOperations, request, repeatable=True)
+        left = max(deadline - time.monotonic(), _MIN_SHARE_S)
+        response = self._call(lambda channel: AdminStub(channel).GetOperations, request, repeatable=True, timeout=left)
         copying = any(m.state == cluster_pb2.MIGRATION_STATE_COPYING for m in response.migrations)
         if copying and not response.progress:
             self._controller = ""  # perhaps another node is active by now: look next time

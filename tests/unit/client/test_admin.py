@@ -5,16 +5,29 @@ import getpass
 import inspect
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import minkactl
-from minka.admin import Admin, Code, Durability, HashFunction, MinkaError, OperationKind, Partitioning, admin_client
+from minka.admin import (
+    Admin,
+    Code,
+    Durability,
+    HashFunction,
+    MinkaError,
+    OperationKind,
+    OperationState,
+    Partitioning,
+    admin_client,
+)
 from minka.admin.control import Control
 from minka.admin.requester import requester
 from minka.v1 import admin_pb2, cluster_pb2
 from tests.unit.client.conftest import ControlNode
 
+RUNNING = cluster_pb2.OPERATION_STATE_RUNNING
+SUCCEEDED = cluster_pb2.OPERATION_STATE_SUCCEEDED
 READING = {"close", "summary", "partitions", "operations"}  # of Control: minkactl may call these itself
 
 
@@ -78,6 +91,58 @@ def test_the_leader_proposes_where_to_split(node: ControlNode, admin: Admin) -> 
         assert refusal.value.code is code
     rows[:] = [cluster_pb2.Partition(id=7, leader="athens")]
     assert admin.split_keys(7, 2) == [b"m"]
+
+
+def _answers(*states: Any, then: Any) -> Callable[[object], Any]:
+    """One answer to GetOperations after the other, by states or errors; `then` for ever."""
+    left = list(states)
+
+    def answer(_: object) -> Any:
+        now = left.pop(0) if left else then
+        if isinstance(now, MinkaError):
+            return now
+        return admin_pb2.GetOperationsResponse(operations=[cluster_pb2.Operation(id=3, state=now)])
+
+    return answer
+
+
+def test_waiting_goes_on_through_an_outage(node: ControlNode) -> None:
+    outage = [MinkaError(Code.NO_CONTROLLER, "an election is under way")] * 20
+    node.answers["GetOperations"] = _answers(RUNNING, *outage, RUNNING, then=SUCCEEDED)
+    with Admin([node.address], timeout=0.1) as admin:
+        assert admin.wait(3, 30.0).state is OperationState.SUCCEEDED
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (RUNNING, "operation 3 is running after"),
+        (MinkaError(Code.NO_CONTROLLER, "none"), r"no node tells if operation 3 has ended \(NO_CONTROLLER: .*\) after"),
+    ],
+)
+def test_waiting_ends_in_time_and_says_what_was_seen_last(node: ControlNode, answer: Any, why: str) -> None:
+    node.answers["GetOperations"] = _answers(then=answer)
+    with Admin([node.address], timeout=0.1) as admin, pytest.raises(MinkaError, match=why) as late:
+        admin.wait(3, 0.5)
+    assert late.value.code is Code.DEADLINE_EXCEEDED
+
+
+def test_an_operation_that_is_unknown_is_not_waited_for(node: ControlNode, admin: Admin) -> None:
+    node.answers["GetOperations"] = MinkaError(Code.UNKNOWN_OPERATION, "there is no operation 3")
+    with pytest.raises(MinkaError, match="UNKNOWN_OPERATION"):
+        admin.wait(3, 30.0)
+
+
+def test_blockers_are_asked_for_without_the_partition_table(node: ControlNode, admin: Admin) -> None:
+    blocker = admin_pb2.Blocker(operation_id=3, partition_id=7, partition="flights/7", reason="cyrene is FAILED")
+    node.answers["GetStatus"] = admin_pb2.GetStatusResponse(from_controller=True)
+    node.answers["GetOperations"] = admin_pb2.GetOperationsResponse(blockers=[blocker])
+    (found,) = admin.blockers(3)
+    assert (found.partition, found.partition_id, found.duty) == ("flights/7", 7, None)
+    assert [method for method, _ in node.asked] == ["GetStatus", "GetOperations"]
+    (_, status), (_, operations) = node.asked
+    assert status.summary
+    assert operations.migrations_limit == 1
 
 
 def test_a_user_without_a_name_can_ask(monkeypatch: pytest.MonkeyPatch) -> None:

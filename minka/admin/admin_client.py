@@ -8,6 +8,7 @@ from typing import Final, Self
 from minka.admin.cluster_rows import DrainStatus, Node, Partition
 from minka.admin.control import Control
 from minka.admin.keyspace_rows import Durability, HashFunction, Keyspace, keyspace_of, keyspaces_of
+from minka.admin.membership import have_seats, is_gone, leads, wait_until
 from minka.admin.operation_rows import Blocker, Election, Migration, Operation, operation_of
 from minka.admin.plans import Plan, message_of, plan_of
 from minka.admin.requester import requester
@@ -27,10 +28,12 @@ class Admin:
     """The administration of one cluster, for one thread at a time.
 
     `endpoints` are addresses host:port of some of its nodes; without them the cluster is the one that `minka.connect`
-    would find. A method finishes within `timeout` seconds, and raises only `MinkaError`: with the codes that its
+    would find. A method finishes within `timeout` seconds, unless it has a `timeout` of its own (`partitions` and
+    `split_keys` have that long for each page, or step). It raises only `MinkaError`: with the codes that its
     description names; UNREACHABLE, NO_CONTROLLER or DEADLINE_EXCEEDED if no node could answer; OUTCOME_UNKNOWN for a
     change whose answer was lost. A change that takes longer is an `Operation`, which the cluster carries on with alone;
-    `wait` waits for its end. `requested_by` is recorded with each change; the default is user@host.
+    `wait` waits for its end. `requested_by` is recorded with operations that begin or are cancelled, and the active
+    controller logs who asked for an unclean election; the default is user@host.
 
     Keyspaces can't be deleted. There is no class for asyncio: use `asyncio.to_thread`.
     """
@@ -110,20 +113,41 @@ class Admin:
         """What would happen if the node stopped now. Raises UNKNOWN_NODE."""
         return read(DrainStatus, self.control.drain_status(node))
 
-    def remove_node(self, node: str) -> None:
-        """Forget a node that is down and holds nothing: it can't come back with its old data. Raises UNKNOWN_NODE,
-        NODE_IN_USE.
+    def remove_node(self, node: str, *, timeout: float = 30.0) -> None:
+        """Forget a node that is down and holds nothing, and wait until its seat in the Raft group is gone, too: it
+        can't come back with its old data. Raises UNKNOWN_NODE, NODE_IN_USE, and DEADLINE_EXCEEDED if that isn't done
+        within `timeout` seconds.
         """
+        seconds = checked_timeout(timeout)
         self.control.remove_node(node)
+        wait_until(lambda status: is_gone(status, node), self.control, f"{node} is no longer a member", seconds)
 
-    def transfer_leadership(self, node: str) -> None:
-        """Let another voter be the active controller. Raises UNKNOWN_NODE, INVALID_VOTERS."""
-        self.control.transfer_leadership(node)
+    def transfer_leadership(self, node: str, *, timeout: float = 30.0) -> None:
+        """Let another voter be the active controller, and wait until it is. Raises UNKNOWN_NODE, INVALID_VOTERS, and
+        DEADLINE_EXCEEDED if that isn't done within `timeout` seconds.
+        """
+        seconds = checked_timeout(timeout)
 
-    def change_voters(self, *, promote: Sequence[str] = (), demote: Sequence[str] = ()) -> None:
-        """Make learners voters, and voters learners, in one step of the Raft group. Raises UNKNOWN_NODE,
-        INVALID_VOTERS, VOTERS_CHANGING."""
-        self.control.change_voters(promote, demote)
+        def ask() -> None:
+            self.control.transfer_leadership(node)
+
+        ask()
+        what = f"{node} is the active controller"
+        wait_until(lambda status: leads(status, node), self.control, what, seconds, ask)
+
+    def change_voters(self, *, promote: Sequence[str] = (), demote: Sequence[str] = (), timeout: float = 30.0) -> None:
+        """Make learners voters, and voters learners, in one step of the Raft group, and wait until they are. Raises
+        UNKNOWN_NODE, INVALID_VOTERS, VOTERS_CHANGING, and DEADLINE_EXCEEDED if that isn't done within `timeout`
+        seconds.
+        """
+        seconds = checked_timeout(timeout)
+
+        def ask() -> None:
+            self.control.change_voters(promote, demote)
+
+        ask()
+        what = " and ".join([f"{one} is a voter" for one in promote] + [f"{one} is a learner" for one in demote])
+        wait_until(lambda status: have_seats(status, promote, demote), self.control, what, seconds, ask)
 
     # Keyspaces and partitions
 

@@ -20,6 +20,7 @@ from minka.admin import (
     OperationState,
     Partitioning,
     admin_client,
+    membership,
 )
 from minka.admin.control import Control
 from minka.admin.requester import requester
@@ -143,6 +144,58 @@ def test_blockers_are_asked_for_without_the_partition_table(node: ControlNode, a
     (_, status), (_, operations) = node.asked
     assert status.summary
     assert operations.migrations_limit == 1
+
+
+def _seats(controller: str, voters: str, learners: str = "", nodes: str = "") -> admin_pb2.GetStatusResponse:
+    """The active controller's status, with the nodes' names as words."""
+    raft = admin_pb2.CoordinatorStatus(controller=controller, voters=voters.split(), learners=learners.split())
+    status = admin_pb2.GetStatusResponse(from_controller=True, coordinator=raft)
+    status.table.nodes.extend(cluster_pb2.Node(id=name) for name in nodes.split())
+    return status
+
+
+BEFORE = _seats("athens", "athens byzantium", "cyrene", nodes="athens byzantium cyrene")
+CHANGES: list[tuple[str, Callable[[Admin], None], list[admin_pb2.GetStatusResponse]]] = [
+    (
+        "TransferLeadership",
+        lambda admin: admin.transfer_leadership("byzantium", timeout=0.3),
+        [_seats("", "athens byzantium"), _seats("byzantium", "athens byzantium")],
+    ),
+    (
+        "ChangeVoters",
+        lambda admin: admin.change_voters(promote=["cyrene"], demote=["athens"], timeout=0.3),
+        [_seats("byzantium", "athens byzantium cyrene"), _seats("byzantium", "byzantium cyrene", "athens")],
+    ),
+    (
+        "RemoveNode",
+        lambda admin: admin.remove_node("cyrene", timeout=0.3),
+        [_seats("athens", "athens byzantium", "?", "athens byzantium"), _seats("athens", "athens byzantium")],
+    ),
+]
+
+
+@pytest.mark.parametrize(("method", "change", "then"), CHANGES, ids=[one[0] for one in CHANGES])
+def test_a_change_of_members_is_done_when_it_returns(
+    node: ControlNode,
+    admin: Admin,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    change: Callable[[Admin], None],
+    then: list[admin_pb2.GetStatusResponse],
+) -> None:
+    monkeypatch.setattr(membership, "_ASK_AGAIN_S", 0.1)
+    outage = MinkaError(Code.NO_CONTROLLER, "an election is under way")
+    statuses = [BEFORE, BEFORE, outage, *then]
+    node.answers[method] = getattr(admin_pb2, f"{method}Response")()
+    node.answers["GetStatus"] = lambda _: statuses.pop(0)
+    change(admin)
+    assert statuses == []
+    node.answers["GetStatus"] = BEFORE
+    node.asked.clear()
+    with pytest.raises(MinkaError, match=r"DEADLINE_EXCEEDED: not seen within 0\.3 s: (cyrene|byzantium) is"):
+        change(admin)
+    repeated = [asked for asked, _ in node.asked if asked == method]
+    assert len(repeated) == 1 if method == "RemoveNode" else len(repeated) > 1
 
 
 def test_a_user_without_a_name_can_ask(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,6 @@ class NodeState(Word):
 
     JOINING = "joining"
     LIVE = "live"
-    QUARANTINED = "quarantined"  # it is up, and gets nothing new before it has been well for a while
     FAILED = "failed"
     DRAINING = "draining"  # it is up, and hands over what it leads
     LEFT = "left"  # it was stopped gracefully

@@ -18,12 +18,18 @@ if TYPE_CHECKING:
     from minka.admin.keyspace_rows import Durability, HashFunction, Keyspace, Partitioning
     from minka.admin.operation_rows import (
         Blocker,
+        DrainOperation,
         Election,
+        ElectLeadersOperation,
+        MergeOperation,
         Migration,
         MigrationState,
         Operation,
         OperationKind,
         OperationState,
+        ReassignOperation,
+        RebalanceOperation,
+        SplitOperation,
     )
     from minka.admin.plans import Move, NodeBalance, Plan, PlannedSplit, ShardBalance
     from minka.errors import Code, MinkaError
@@ -32,11 +38,14 @@ __all__ = [
     "Admin",
     "Blocker",
     "Code",
+    "DrainOperation",
     "DrainStatus",
     "Durability",
+    "ElectLeadersOperation",
     "Election",
     "HashFunction",
     "Keyspace",
+    "MergeOperation",
     "Migration",
     "MigrationState",
     "MinkaError",
@@ -52,8 +61,11 @@ __all__ = [
     "Partitioning",
     "Plan",
     "PlannedSplit",
+    "ReassignOperation",
+    "RebalanceOperation",
     "ShardBalance",
     "ShardOnNode",
+    "SplitOperation",
 ]
 
 # These are loaded when first used: minkad and minkactl import the package for a part of it alone.
@@ -62,7 +74,11 @@ _MODULES = {
     **dict.fromkeys(("Code", "MinkaError"), "minka.errors"),
     **dict.fromkeys(("Partitioning", "HashFunction", "Durability", "Keyspace"), "minka.admin.keyspace_rows"),
     **dict.fromkeys(
-        ("OperationState", "OperationKind", "MigrationState", "Operation", "Migration", "Blocker", "Election"),
+        (
+            *("OperationState", "OperationKind", "MigrationState", "Operation", "Migration", "Blocker", "Election"),
+            *("DrainOperation", "ElectLeadersOperation", "MergeOperation"),
+            *("ReassignOperation", "RebalanceOperation", "SplitOperation"),
+        ),
         "minka.admin.operation_rows",
     ),
     **dict.fromkeys(("Move", "NodeBalance", "Plan", "PlannedSplit", "ShardBalance"), "minka.admin.plans"),

@@ -73,7 +73,6 @@ class Admin:
                 Node,
                 row,
                 weight=row.weight or 1,
-                capacity_bytes=row.capacity_bytes or None,
                 is_voter=row.id in status.coordinator.voters,
                 is_controller=row.id == status.coordinator.controller,
                 replicas=counts[row.id].replicas,

@@ -61,7 +61,7 @@ class Partition:
     start_key: bytes  # by ranges: its keys begin here; b"": unbounded, as in a keyspace by hash
     end_key: bytes  # by ranges: its keys end before
     state: PartitionState
-    leader: str  # "": none
+    leader: str | None
     replicas: tuple[str, ...]  # the first is the preferred leader
     isr: tuple[str, ...]  # the replicas in sync
     adding_replicas: tuple[str, ...]

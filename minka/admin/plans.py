@@ -15,8 +15,10 @@ class Move:
     """A partition's replicas change, or a duty goes from shard to shard."""
 
     partition: str  # "flights/7", or a duty as "feeds/bbc"
-    source: str  # "": not just one replica moves, see `replicas`; or the duty was nowhere
-    target: str  # "": not just one replica moves, see `target_replicas`
+    partition_id: int | None  # None: a duty moves
+    duty: int | None  # the duty's number
+    source: str | None  # None: not just one replica moves, see `replicas`; or the duty was nowhere
+    target: str | None  # None: not just one replica moves, see `target_replicas`
     bytes: int
     weight: int  # the duty's
     reason: str
@@ -75,7 +77,7 @@ class Plan:
     minimum_moves: int  # no plan with fewer moves leaves the nodes as even
     nodes: tuple[NodeBalance, ...]
     shards: tuple[ShardBalance, ...]  # of a plan for duties
-    pallet: str  # the pallet whose duties are moved; "": replicas are
+    pallet: str | None  # the pallet whose duties are moved; None: replicas are
     notes: tuple[str, ...]  # what could not be evened out, and why
     reason: str
     rate_limit: int  # bytes a second that each node may ship; 0: no limit

@@ -1,7 +1,8 @@
 """The messages of protos as the library's own dataclasses, whose fields have the names of the messages' fields. The
 type of a dataclass's field says how it is read: a `datetime` named `since` is the message's `since_ms`, a `Word` its
-enum, a tuple its repeated field, a dataclass the message in it, `… | None` an optional field. The caller gives the
-fields that the message doesn't have.
+enum, a tuple its repeated field, a dataclass the message in it. `… | None` is a field that may be absent: None stands
+for the zero or empty text of one that isn't `optional` in the protos. The caller gives the fields that the message
+doesn't have.
 """
 
 import dataclasses
@@ -70,8 +71,13 @@ def _reader(name: str, hint: Any, is_optional: bool, field: "dataclasses.Field[A
         return functools.partial(_word, name, hint, field.default)
     read_one = _element(hint)
     if is_optional:
-        return lambda message: read_one(getattr(message, name)) if message.HasField(name) else None
+        return lambda message: read_one(getattr(message, name)) if _has(message, name) else None
     return lambda message: read_one(getattr(message, name))
+
+
+def _has(message: Message, name: str) -> bool:
+    has_presence = message.DESCRIPTOR.fields_by_name[name].has_presence
+    return message.HasField(name) if has_presence else bool(getattr(message, name))
 
 
 def _element(hint: Any) -> _Read:

@@ -71,7 +71,9 @@ def test_documents_have_every_field_of_the_messages() -> None:
         blockers=[Blocker(operation_id=12, partition_id=1, partition="flights/0", reason=REASON), Blocker(duty=7)],
         shards=[ShardsOnNode(shard="fetcher-2", duties=3)],
     )
-    assert record_document(read(DrainStatus, drained)) == to_document(drained)
+    absent = {"operation_id": None, "partition": None}
+    first, second = to_document(drained)["blockers"]
+    assert record_document(read(DrainStatus, drained)) == to_document(drained) | {"blockers": [first, second | absent]}
 
 
 @pytest.mark.parametrize("command", [["operations"], ["operations", "list"], ["operation", "list"]])

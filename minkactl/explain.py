@@ -12,7 +12,6 @@ from minka.v1.admin_pb2 import (
     GetOperationsResponse,
     GetSplitBlockersResponse,
     GetStatusResponse,
-    KeyspaceCounts,
 )
 from minka.v1.cluster_pb2 import Keyspace, MigrationState, Partition, PartitionState
 from minka.v1.coordinator_pb2 import ReplicaStats
@@ -85,7 +84,7 @@ def explanation(about: Subject) -> dict[str, Any]:
         following = _to_replace_leader(about)
     return {
         "partition": next(row for row in partition_rows(about.status) if row["id"] == about.row.id),
-        "keyspace": keyspace_document(keyspace_of(about.keyspace, KeyspaceCounts())) | {"partitions": None},
+        "keyspace": keyspace_document(keyspace_of(about.keyspace, _partition_count(about))),
         "too_large": about.too_large,
         "too_busy": about.too_busy,
         "size_percent": _percent(about.stats and about.stats.bytes, about.keyspace.max_bytes),
@@ -95,6 +94,13 @@ def explanation(about: Subject) -> dict[str, Any]:
         "sentences": [{"about": topic, "sentence": _sentence(about, text)} for topic, text in sentences],
         "next": following,
     }
+
+
+def _partition_count(about: Subject) -> int:
+    """The number of partitions of its keyspace. All those of a keyspace by ranges are in the status."""
+    if not is_by_ranges(about.keyspace):
+        return about.keyspace.partition_count
+    return sum(one.keyspace_id == about.keyspace.id for one in about.status.table.partitions)
 
 
 def _sentence(about: Subject, text: str) -> str:

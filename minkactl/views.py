@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from minka.admin.keyspace_rows import Keyspace, keyspaces_of
+from minka.admin.keyspace_rows import Keyspace, KeyspaceSummary, keyspaces_of
 from minka.cluster.in_sync import eligible_replicas, is_under_min_insync, missing_in_sync
 from minka.cluster.key_ranges import KeyRange, is_by_ranges
 from minka.engine.messages import unix_ms
@@ -219,13 +219,15 @@ def keyspace_rows(status: GetStatusResponse) -> list[Row]:
     ]
 
 
-def states_of(status: GetStatusResponse, keyspaces: Collection[KeyspaceCounts | Keyspace]) -> dict[str, int | None]:
+def states_of(
+    status: GetStatusResponse, keyspaces: Collection[KeyspaceCounts | KeyspaceSummary]
+) -> dict[str, int | None]:
     """The number of partitions in each state; None if it is only remembered."""
     found = remembered_states(keyspaces)
     return dict(found) if is_known(status) else dict.fromkeys(found)
 
 
-def remembered_states(keyspaces: Collection[KeyspaceCounts | Keyspace]) -> dict[str, int]:
+def remembered_states(keyspaces: Collection[KeyspaceCounts | KeyspaceSummary]) -> dict[str, int]:
     """The number of partitions in each state by the table at hand."""
     return {
         "online": sum(keyspace.online for keyspace in keyspaces),
@@ -249,7 +251,7 @@ def keyspace_document(keyspace: Keyspace) -> dict[str, Any]:
         "unclean_election": keyspace.unclean_election,
         "max_bytes": keyspace.max_bytes,
         "max_ops": keyspace.max_ops,
-        "internal": keyspace.name.startswith("_"),  # the cluster's own, for the payloads of duties
+        "internal": keyspace.internal,
         "created_ms": unix_ms(keyspace.created),
     }
 

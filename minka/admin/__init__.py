@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from minka.admin.admin_client import Admin
     from minka.admin.cluster_rows import DrainStatus, Node, NodeState, Partition, PartitionState, ShardOnNode
-    from minka.admin.keyspace_rows import Durability, HashFunction, Keyspace, Partitioning
+    from minka.admin.keyspace_rows import Durability, HashFunction, Keyspace, KeyspaceSummary, Partitioning
     from minka.admin.operation_rows import (
         Blocker,
         DrainOperation,
@@ -45,6 +45,7 @@ __all__ = [
     "Election",
     "HashFunction",
     "Keyspace",
+    "KeyspaceSummary",
     "MergeOperation",
     "Migration",
     "MigrationState",
@@ -72,7 +73,9 @@ __all__ = [
 _MODULES = {
     "Admin": "minka.admin.admin_client",
     **dict.fromkeys(("Code", "MinkaError"), "minka.errors"),
-    **dict.fromkeys(("Partitioning", "HashFunction", "Durability", "Keyspace"), "minka.admin.keyspace_rows"),
+    **dict.fromkeys(
+        ("Partitioning", "HashFunction", "Durability", "Keyspace", "KeyspaceSummary"), "minka.admin.keyspace_rows"
+    ),
     **dict.fromkeys(
         (
             *("OperationState", "OperationKind", "MigrationState", "Operation", "Migration", "Blocker", "Election"),

@@ -7,7 +7,7 @@ from typing import Final, Self
 
 from minka.admin.cluster_rows import DrainStatus, Node, Partition
 from minka.admin.control import Control
-from minka.admin.keyspace_rows import Durability, HashFunction, Keyspace, keyspace_of, keyspaces_of
+from minka.admin.keyspace_rows import Durability, HashFunction, Keyspace, KeyspaceSummary, keyspace_of, keyspaces_of
 from minka.admin.membership import have_seats, is_gone, leads, wait_until
 from minka.admin.operation_rows import Blocker, Election, Migration, Operation, operation_of
 from minka.admin.plans import Plan, message_of, plan_of
@@ -150,8 +150,8 @@ class Admin:
 
     # Keyspaces and partitions
 
-    def keyspaces(self) -> list[Keyspace]:
-        """All keyspaces, in the order in which they were created."""
+    def keyspaces(self) -> list[KeyspaceSummary]:
+        """All keyspaces, in the order in which they were created; those that are `internal`, too."""
         return keyspaces_of(self.control.summary())
 
     def create_keyspace(
@@ -185,18 +185,18 @@ class Admin:
             raise invalid("hash_function is for a keyspace by hash, not for one by ranges")
         created = self.control.create_keyspace(
             name,
-            partitions or 0,
+            _counted(partitions, "partitions"),
             checked_number(cluster_pb2.HashFunction, HashFunction, hash_function, "hash_function"),
-            replicas or 0,
-            min_insync=min_insync or 0,
+            _counted(replicas, "replicas"),
+            min_insync=_counted(min_insync, "min_insync"),
             durability=checked_number(cluster_pb2.Durability, Durability, durability, "durability"),
             unclean_election=unclean_election,
             split_points=split_points,
-            max_bytes=max_bytes or 0,
-            max_ops=max_ops or 0,
+            max_bytes=_counted(max_bytes, "max_bytes"),
+            max_ops=_counted(max_ops, "max_ops"),
         )
         count = created.partition_count if split_points is None else len(split_points) + 1
-        return keyspace_of(created, admin_pb2.KeyspaceCounts(partitions=count))
+        return keyspace_of(created, count)
 
     def partitions(self, keyspace: str | None = None) -> Iterator[Partition]:
         """The partitions of a keyspace (None: of all), in the order of their slots or keys, read page by page. Raises
@@ -375,6 +375,13 @@ class Admin:
         UNKNOWN_OPERATION, OPERATION_ENDED.
         """
         return operation_of(self.control.limit_operation(_id_of(operation), rate_limit))
+
+
+def _counted(number: int | None, name: str) -> int:
+    """A request's number: there 0 stands for None, so a caller's 0 is refused."""
+    if type(number) is int and number == 0:
+        raise invalid(f"{name} is 0: at least 1, or None")
+    return 0 if number is None else number
 
 
 def _id_of(operation: Operation | int) -> int:

@@ -1,6 +1,7 @@
 """The requests that `minka.admin` sends to a node, and its reading of the node's canned answers."""
 
 import ast
+import dataclasses
 import getpass
 import inspect
 from collections.abc import Callable, Iterator
@@ -54,6 +55,24 @@ def test_a_new_keyspace_says_how_many_partitions_it_has(node: ControlNode, admin
     node.answers["CreateKeyspace"] = admin_pb2.CreateKeyspaceResponse(keyspace=row)
     created = admin.create_keyspace("flights", partitions=9, hash_function=HashFunction.MD5)
     assert (created.partitions, created.hash_function, created.durability) == (9, HashFunction.MD5, Durability.SYNC)
+
+
+def test_a_new_keyspace_has_no_invented_sums(node: ControlNode, admin: Admin) -> None:
+    row = cluster_pb2.Keyspace(id=1, name="flights", partition_count=3)
+    own = cluster_pb2.Keyspace(id=2, name="_payloads", partition_count=3)
+    node.answers["CreateKeyspace"] = admin_pb2.CreateKeyspaceResponse(keyspace=row)
+    status = admin_pb2.GetStatusResponse(from_controller=True)
+    status.table.keyspaces.extend([row, own])
+    status.summary.keyspaces.add(keyspace_id=1, partitions=3, online=2, offline=1, keys=9, bytes=90)
+    status.summary.keyspaces.add(keyspace_id=2, partitions=3, online=3)
+    node.answers["GetStatus"] = status
+    created = admin.create_keyspace("flights", partitions=3)
+    flights, payloads = admin.keyspaces()
+    assert not {"online", "offline", "keys", "bytes"} & {one.name for one in dataclasses.fields(created)}
+    assert (flights.partitions, flights.online, flights.offline, flights.keys, flights.bytes) == (3, 2, 1, 9, 90)
+    settings = {one.name for one in dataclasses.fields(created)}
+    assert all(getattr(flights, name) == getattr(created, name) for name in settings)
+    assert (created.internal, payloads.internal) == (False, True)
 
 
 def test_an_operation_has_the_fields_of_its_kind(node: ControlNode, admin: Admin) -> None:

@@ -77,15 +77,19 @@ def get_duties(names: Sequence[DutyName], with_payloads: bool) -> Call:
 
 
 def list_duties(
-    pallet: str, shard: str, unplaced: bool, quarantined: bool, with_payloads: bool, after: int, limit: int
+    pallet: str | None,
+    shard: str | None,
+    unplaced: bool,
+    quarantined: bool,
+    with_payloads: bool,
+    after: int,
+    limit: int,
 ) -> Call:
     """The call for a page of at most `limit` duties, beginning after the duty with the number `after`."""
-    pallet = pallet and checked_pallet(pallet)
-    shard = shard and checked_shard(shard)
     request = made(
         api.GetDutiesRequest,
-        pallet=pallet,
-        shard=shard,
+        pallet="" if pallet is None else checked_pallet(pallet),
+        shard="" if shard is None else checked_shard(shard),
         unplaced=unplaced,
         quarantined=quarantined,
         with_payloads=with_payloads,

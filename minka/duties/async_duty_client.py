@@ -235,15 +235,49 @@ class AsyncClient:
         made = changes_.delete(pallet, duty, if_version=if_version)
         return (await self.change([made], consistency=consistency, timeout=timeout))[0]
 
-    async def pin(self, pallet: str, duty: str, shard: str, *, timeout: float | None = None) -> DutyRow:
+    async def pin(
+        self,
+        pallet: str,
+        duty: str,
+        shard: str,
+        *,
+        if_version: int | None = None,
+        consistency: Consistency = "quorum",
+        timeout: float | None = None,
+    ) -> DutyRow:
         """Place a duty on this shard by hand, and return its row. It stays there until `release`. Raises UNKNOWN_DUTY,
-        UNKNOWN_SHARD, and INVALID_DUTY for a synthetic duty.
+        UNKNOWN_SHARD, VERSION_MISMATCH, and INVALID_DUTY for a synthetic duty.
         """
-        return (await self.change([changes_.pin(pallet, duty, shard)], timeout=timeout))[0]
+        made = changes_.pin(pallet, duty, shard, if_version=if_version)
+        return (await self.change([made], consistency=consistency, timeout=timeout))[0]
 
-    async def release(self, pallet: str, duty: str, *, timeout: float | None = None) -> DutyRow:
-        """Let the balancer move a pinned duty again, and return its row. Raises UNKNOWN_DUTY."""
-        return (await self.change([changes_.release(pallet, duty)], timeout=timeout))[0]
+    async def release(
+        self,
+        pallet: str,
+        duty: str,
+        *,
+        if_version: int | None = None,
+        consistency: Consistency = "quorum",
+        timeout: float | None = None,
+    ) -> DutyRow:
+        """Let the balancer move a pinned duty again, and return its row. Raises UNKNOWN_DUTY, VERSION_MISMATCH."""
+        made = changes_.release(pallet, duty, if_version=if_version)
+        return (await self.change([made], consistency=consistency, timeout=timeout))[0]
+
+    async def unquarantine(
+        self,
+        pallet: str,
+        duty: str,
+        *,
+        if_version: int | None = None,
+        consistency: Consistency = "quorum",
+        timeout: float | None = None,
+    ) -> DutyRow:
+        """Let the shards on which a duty could not be attached try again, and return its row. Raises UNKNOWN_DUTY,
+        VERSION_MISMATCH.
+        """
+        made = changes_.unquarantine(pallet, duty, if_version=if_version)
+        return (await self.change([made], consistency=consistency, timeout=timeout))[0]
 
     async def get(self, pallet: str, duty: str, *, timeout: float | None = None) -> DutyStatus:
         """A duty with its payload, and where it is. Raises UNKNOWN_DUTY."""
@@ -264,15 +298,15 @@ class AsyncClient:
 
     async def list(
         self,
-        pallet: str = "",
+        pallet: str | None = None,
         *,
-        shard: str = "",
+        shard: str | None = None,
         unplaced: bool = False,
         quarantined: bool = False,
         with_payloads: bool = False,
         timeout: float | None = None,
     ) -> AsyncIterator[DutyStatus]:
-        """The duties of a pallet ("": all pallets) on a shard ("": any, or none), in the order in which they were
+        """The duties of a pallet (None: all pallets) on a shard (None: any, or none), in the order in which they were
         created; with `unplaced` only duties that no shard has, with `quarantined` only duties that are kept from shards
         because attaching them failed or ended processes. The client asks page by page, each within `timeout` seconds,
         so the list as a whole isn't a snapshot. Raises UNKNOWN_PALLET, UNKNOWN_SHARD.
@@ -282,7 +316,13 @@ class AsyncClient:
                 yield status
 
     async def _pages(
-        self, pallet: str, shard: str, unplaced: bool, quarantined: bool, with_payloads: bool, timeout: float | None
+        self,
+        pallet: str | None,
+        shard: str | None,
+        unplaced: bool,
+        quarantined: bool,
+        with_payloads: bool,
+        timeout: float | None,
     ) -> AsyncGenerator[builtins.list[DutyStatus], None]:
         after, more = 0, True
         while more:

@@ -140,9 +140,9 @@ def release(pallet: str, duty: str, *, if_version: int | None = None) -> DutyCha
     return DutyChange(api.DutyChange(pin=pin, if_version=checked_version(if_version)))
 
 
-def unquarantine(pallet: str, duty: str) -> DutyChange:
+def unquarantine(pallet: str, duty: str, *, if_version: int | None = None) -> DutyChange:
     """Let the shards on which a duty could not be attached try again."""
-    return DutyChange(api.DutyChange(unquarantine=_name(pallet, duty)))
+    return DutyChange(api.DutyChange(unquarantine=_name(pallet, duty), if_version=checked_version(if_version)))
 
 
 def create_pallet(pallet: Pallet | str) -> PalletChange:

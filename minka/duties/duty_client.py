@@ -119,13 +119,47 @@ class Client:
         deleted = self._client.delete(pallet, duty, if_version=if_version, consistency=consistency, timeout=timeout)
         return self._loop.run(deleted)
 
-    def pin(self, pallet: str, duty: str, shard: str, *, timeout: float | None = None) -> DutyRow:
+    def pin(
+        self,
+        pallet: str,
+        duty: str,
+        shard: str,
+        *,
+        if_version: int | None = None,
+        consistency: Consistency = "quorum",
+        timeout: float | None = None,
+    ) -> DutyRow:
         """As `AsyncClient.pin`."""
-        return self._loop.run(self._client.pin(pallet, duty, shard, timeout=timeout))
+        pinned = self._client.pin(pallet, duty, shard, if_version=if_version, consistency=consistency, timeout=timeout)
+        return self._loop.run(pinned)
 
-    def release(self, pallet: str, duty: str, *, timeout: float | None = None) -> DutyRow:
+    def release(
+        self,
+        pallet: str,
+        duty: str,
+        *,
+        if_version: int | None = None,
+        consistency: Consistency = "quorum",
+        timeout: float | None = None,
+    ) -> DutyRow:
         """As `AsyncClient.release`."""
-        return self._loop.run(self._client.release(pallet, duty, timeout=timeout))
+        released = self._client.release(pallet, duty, if_version=if_version, consistency=consistency, timeout=timeout)
+        return self._loop.run(released)
+
+    def unquarantine(
+        self,
+        pallet: str,
+        duty: str,
+        *,
+        if_version: int | None = None,
+        consistency: Consistency = "quorum",
+        timeout: float | None = None,
+    ) -> DutyRow:
+        """As `AsyncClient.unquarantine`."""
+        allowed = self._client.unquarantine(
+            pallet, duty, if_version=if_version, consistency=consistency, timeout=timeout
+        )
+        return self._loop.run(allowed)
 
     def get(self, pallet: str, duty: str, *, timeout: float | None = None) -> DutyStatus:
         """As `AsyncClient.get`."""
@@ -139,9 +173,9 @@ class Client:
 
     def list(
         self,
-        pallet: str = "",
+        pallet: str | None = None,
         *,
-        shard: str = "",
+        shard: str | None = None,
         unplaced: bool = False,
         quarantined: bool = False,
         with_payloads: bool = False,

@@ -105,6 +105,8 @@ BAD: list[tuple[str, Ask]] = [
     ("with_payloads is 'no', not bool", lambda client: client.get_many([("a", "b")], with_payloads="no")),
     ("the name of a pallet is int, not str", lambda client: list(client.list(5))),
     ("the name of a shard is int, not str", lambda client: list(client.list("feeds", shard=5))),
+    ("the name of a pallet must not be empty", lambda client: list(client.list(""))),
+    ("the name of a shard must not be empty", lambda client: list(client.list(shard=""))),
     ("the name of a pallet is int, not str", lambda client: client.explain(5, "bbc")),
     ("the name of a shard must not be empty", lambda client: client.pin("feeds", "bbc", "")),
     ("the pallet is int, not a minka.duties.Pallet", lambda client: client.create_pallet(5)),
@@ -150,6 +152,21 @@ BAD: list[tuple[str, Ask]] = [
 )
 def test_a_change_shows_what_it_does(change: object, shown: str) -> None:
     assert repr(change) == shown
+
+
+@pytest.mark.parametrize("method", ["update", "delete", "pin", "release", "unquarantine"])
+def test_each_change_of_a_duty_takes_a_version_and_a_consistency(
+    control_node: Start, connect: Any, method: str
+) -> None:
+    node = control_node()
+    node.answers["ChangeDuties"] = ChangeDutiesResponse(duties=[BBC])
+    shard = ["s1"] if method == "pin" else []
+    changed = getattr(connect([node.address]), method)("feeds", "bbc", *shard, if_version=4, consistency="all")
+    assert changed == messages.duty_row(BBC)
+    ((_, asked),) = node.asked
+    (change,) = asked.changes
+    assert (change.WhichOneof("change"), change.if_version) == ("pin" if method == "release" else method, 4)
+    assert asked.consistency == Consistency.CONSISTENCY_ALL
 
 
 MIB = 1 << 20

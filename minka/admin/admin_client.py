@@ -27,8 +27,9 @@ _MOST_OPERATIONS: Final = 1000
 class Admin:
     """The administration of one cluster, for one thread at a time.
 
-    `endpoints` are addresses host:port of some of its nodes; without them the cluster is the one that `minka.connect`
-    would find. A method finishes within `timeout` seconds, unless it has a `timeout` of its own (`partitions` and
+    `endpoints` are addresses host:port of some of its nodes; without them the cluster is that of `context`, or the one
+    that `minka.connect` would find. A method finishes within `timeout` seconds, unless it has a `timeout` of its own
+    (`partitions` and
     `split_keys` have that long for each page, or step). It raises only `MinkaError`: with the codes that its
     description names; UNREACHABLE, NO_CONTROLLER or DEADLINE_EXCEEDED if no node could answer; OUTCOME_UNKNOWN for a
     change whose answer was lost. A change that takes longer is an `Operation`, which the cluster carries on with alone;
@@ -42,14 +43,15 @@ class Admin:
         self,
         endpoints: Sequence[str] | None = None,
         *,
+        context: str | None = None,
         timeout: float = 5.0,
         tls: Tls | None = None,
-        requested_by: str = "",
+        requested_by: str | None = None,
     ) -> None:
-        endpoints, tls = given_or_resolved(endpoints, tls)
+        endpoints, tls = given_or_resolved(endpoints, tls, context)
         self._timeout: Final = checked_timeout(timeout)
         self.control: Final = Control(endpoints, timeout, tls=tls)  # beneath: for views that show whole messages
-        self._requester: Final = requested_by or requester()
+        self._requester: Final = requester() if requested_by is None else requested_by
 
     def __enter__(self) -> Self:
         return self

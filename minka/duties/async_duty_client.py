@@ -54,7 +54,8 @@ class AsyncClient:
     can use any node.
 
     `endpoints` are addresses host:port of some of the nodes; the one that answered last is asked first. Without
-    `endpoints` the cluster is the one that `minka.connect` would find. `timeout`, in seconds, holds for every call that
+    `endpoints` the cluster is that of `context`, or the one that `minka.connect` would find. `timeout`, in seconds,
+    holds for every call that
     doesn't state its own. `tls` is for a cluster with TLS; its files are read at once, and a mistake in them raises
     INVALID_CONFIG.
 
@@ -77,8 +78,15 @@ class AsyncClient:
     Duties can't be watched: a delegate hears about its own duties; other programs call `list` or `shards` again.
     """
 
-    def __init__(self, endpoints: Sequence[str] | None = None, *, timeout: float = 5.0, tls: Tls | None = None) -> None:
-        endpoints, tls = given_or_resolved(endpoints, tls)
+    def __init__(
+        self,
+        endpoints: Sequence[str] | None = None,
+        *,
+        context: str | None = None,
+        timeout: float = 5.0,
+        tls: Tls | None = None,
+    ) -> None:
+        endpoints, tls = given_or_resolved(endpoints, tls, context)
         self._endpoints: Final = checked_endpoints(endpoints)
         self._timeout: Final = checked_timeout(timeout)
         self._credentials: Final = channel_credentials(tls)

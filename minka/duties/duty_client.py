@@ -39,8 +39,15 @@ class Client:
     process with a client, no client can be made or used, since gRPC does not survive a fork.
     """
 
-    def __init__(self, endpoints: Sequence[str] | None = None, *, timeout: float = 5.0, tls: Tls | None = None) -> None:
-        self._client: Final = AsyncClient(endpoints, timeout=timeout, tls=tls)
+    def __init__(
+        self,
+        endpoints: Sequence[str] | None = None,
+        *,
+        context: str | None = None,
+        timeout: float = 5.0,
+        tls: Tls | None = None,
+    ) -> None:
+        self._client: Final = AsyncClient(endpoints, context=context, timeout=timeout, tls=tls)
         self._loop: Final = ClientLoop()
         self._stop: Final = weakref.finalize(self, self._loop.stop, self._client, os.getpid())
 

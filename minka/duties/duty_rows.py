@@ -159,7 +159,7 @@ class Assignment:
 class Quarantine:
     """A shard that a duty is kept from, since attaching it failed there."""
 
-    shard: str  # "": all: after failures on several shards of this version, no more of them try
+    shard: str | None  # None: all: after failures on several shards of this version, no more of them try
     shard_version: str
     reason: str
     since: datetime
@@ -182,7 +182,7 @@ class DutyRow:
     duty: Duty
     reported_weight: int | None  # the delegate's last report; a small change is ignored
     payload_bytes: int
-    pinned_to: str  # the shard on which a person has placed it, until it is released; "": none
+    pinned_to: str | None  # the shard on which a person has placed it, until it is released
     quarantines: tuple[Quarantine, ...]
     suspicion: Suspicion | None
     deleting: bool  # it is removed as soon as its shards have released it
@@ -216,7 +216,7 @@ class ShardStatus:
     """
 
     name: str
-    node: str  # on whose machine it runs; "": not known
+    node: str | None  # on whose machine it runs; None: not known
     version: str  # of your application
     state: ShardState
     state_reason: str
@@ -239,8 +239,8 @@ class DutyMove:
     time: datetime
     pallet: str
     id: str
-    source: str  # "": it was nowhere
-    target: str  # "": it is nowhere
+    source: str | None  # None: it was nowhere
+    target: str | None  # None: it is nowhere
     reason: str
 
 

@@ -367,13 +367,12 @@ class AsyncClient(_Operations):
 
     `endpoints` are addresses host:port of some of the nodes; the others are found through them. Without them the client
     uses the cluster of `context`, or the one that `minkactl` would use, as `minka.connect` says. `keyspace` is the one
-    that the client's own put,
-    get, … work on; `keyspace(name)` gives handles on others. Its name has 1 to 63 of a-z, 0-9, _ and -, beginning with
-    a letter. `timeout`, in seconds, holds for every call that doesn't state its own. The partition table is fetched
-    again about every `refresh_interval` seconds, and whenever a node's refusal hints at a newer one. `rng` makes the
-    client's random choices (which node it asks first, jitter); tests seed it. `tls` is for a cluster with TLS; its
-    files are read at once, and a mistake in them raises INVALID_CONFIG. For `endpoints` only `tls` counts, and not
-    MINKA_TLS_CA, _CERT and _KEY.
+    that the client's own put, get, … work on; `keyspace(name)` gives handles on others. Its name has 1 to 63 of a-z,
+    0-9, _ and -, beginning with a letter. `timeout`, in seconds, holds for every call that doesn't state its own. The
+    partition table is fetched again about every `refresh_interval` seconds, and whenever a node's refusal hints at a
+    newer one. `rng` makes the client's random choices (which node it asks first, jitter); tests seed it. `tls` is for a
+    cluster with TLS; its files are read at once, and a mistake in them raises INVALID_CONFIG. For `endpoints` only
+    `tls` counts, and not MINKA_TLS_CA, _CERT and _KEY.
 
     Keys are bytes, 1 to 65,536; a str stands for its UTF-8 form. Values are bytes, up to 16 MiB. Every call finishes
     within `timeout` seconds (None: the client's), a number up to 10**12. It raises `MinkaError`; a batch raises

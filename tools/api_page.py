@@ -241,7 +241,8 @@ def _is_not_constructed(kind: type[Any]) -> bool:
 def _plain(text: str) -> str:
     """Types without the modules in which they are, and without the quotes of those that are named as text."""
     text = re.sub(r"<([\w.]+): [^>]*>", r"\1", text)  # the default of an argument that is an enum
-    text = re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Za-z_])", "", text).replace("~AnyKey", "bytes | str")
+    text = re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Za-z_])", "", text)
+    text = text.replace("~AnyKey", "bytes | str").replace("~AnyPartition", "Partition | str | int")
     text = re.sub(r"Optional\[(Literal\[[^]]*\])\]", r"\1 | None", text)
     return text if "Literal" in text else re.sub(r"(?<!= )'([^']+)'", r"\1", text)
 

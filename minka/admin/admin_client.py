@@ -10,10 +10,12 @@ from minka.admin.control import Control
 from minka.admin.keyspace_rows import Durability, HashFunction, Keyspace, KeyspaceSummary, keyspace_of, keyspaces_of
 from minka.admin.membership import have_seats, is_gone, leads, wait_until
 from minka.admin.operation_rows import Blocker, Election, Migration, Operation, operation_of
+from minka.admin.partition_arguments import AnyPartition, partition_id, partition_ids
 from minka.admin.plans import Plan, message_of, plan_of
 from minka.admin.requester import requester
 from minka.contexts import given_or_resolved
 from minka.engine.arguments import checked_timeout, invalid
+from minka.engine.grpc_calls import clipped
 from minka.engine.messages import checked_number, read, read_all
 from minka.engine.requests import checked_whole, made
 from minka.errors import Code, DeadlineExceeded, MinkaError, Unavailable
@@ -29,14 +31,14 @@ class Admin:
 
     `endpoints` are addresses host:port of some of its nodes; without them the cluster is that of `context`, or the one
     that `minka.connect` would find. A method finishes within `timeout` seconds, unless it has a `timeout` of its own
-    (`partitions` and
-    `split_keys` have that long for each page, or step). It raises only `MinkaError`: with the codes that its
-    description names; UNREACHABLE, NO_CONTROLLER or DEADLINE_EXCEEDED if no node could answer; OUTCOME_UNKNOWN for a
-    change whose answer was lost. A change that takes longer is an `Operation`, which the cluster carries on with alone;
-    `wait` waits for its end. `requested_by` is recorded with operations that begin or are cancelled, and the active
-    controller logs who asked for an unclean election; the default is user@host.
+    (`partitions`, `split_keys`, and calls that find partitions by name, have that long for each step). It raises only
+    `MinkaError`: with the codes that its description names; UNREACHABLE, NO_CONTROLLER or DEADLINE_EXCEEDED if no node
+    could answer; OUTCOME_UNKNOWN for a change whose answer was lost. A change that takes longer is an `Operation`,
+    which the cluster carries on with alone; `wait` waits for its end. `requested_by` is recorded with operations that
+    begin or are cancelled, and the active controller logs who asked for an unclean election; the default is user@host.
 
-    Keyspaces can't be deleted. There is no class for asyncio: use `asyncio.to_thread`.
+    A partition is given as a `Partition`, by its name ("flights/7", as plans have it), or by its id. Keyspaces can't be
+    deleted. There is no class for asyncio: use `asyncio.to_thread`.
     """
 
     def __init__(
@@ -235,19 +237,19 @@ class Admin:
         """
         return operation_of(self.control.merge(keyspace, keys, self._requester, reason, queue=queue))
 
-    def split_keys(self, partition: int, parts: int) -> list[bytes]:
-        """Keys, for `split`, that divide a partition by ranges, given by its id, into `parts` parts of about the same
-        bytes. The partition's leader proposes them. Raises UNKNOWN_PARTITION, PARTITION_OFFLINE, NO_SPLIT_KEY.
+    def split_keys(self, partition: Partition | str | int, parts: int) -> list[bytes]:
+        """Keys, for `split`, that divide a partition by ranges into `parts` parts of about the same bytes. The
+        partition's leader proposes them. Raises UNKNOWN_PARTITION, PARTITION_OFFLINE, NO_SPLIT_KEY.
         """
-        checked_whole(partition, "partition", range(1 << 32))
-        listed = self.control.partitions(admin_pb2.PartitionFilter(ids=[partition])).whole()
+        id_ = partition_id(self.control, partition)
+        listed = self.control.partitions(admin_pb2.PartitionFilter(ids=[id_])).whole()
         row = next(iter(listed.table.partitions), None)
         if row is None:
-            raise MinkaError(Code.UNKNOWN_PARTITION, f"no partition has the id {partition}")
+            raise MinkaError(Code.UNKNOWN_PARTITION, f"no partition has the id {id_}")
         address = next((node.address for node in listed.table.nodes if node.id == row.leader), None)
         if address is None:
-            raise MinkaError(Code.PARTITION_OFFLINE, f"partition {partition} has no leader")
-        return self.control.split_keys(address, partition, parts)
+            raise MinkaError(Code.PARTITION_OFFLINE, f"partition {id_} has no leader")
+        return self.control.split_keys(address, id_, parts)
 
     # Plans
 
@@ -258,7 +260,7 @@ class Admin:
         keyspaces: Sequence[str] = (),
         drain: Sequence[str] = (),
         weights: Mapping[str, float] | None = None,
-        partitions: Mapping[int, Sequence[str]] | None = None,
+        partitions: Mapping[AnyPartition, Sequence[str]] | None = None,
         reason: str = "",
         rate_limit: int = 0,
         queue: bool = False,
@@ -267,20 +269,27 @@ class Admin:
 
         `keyspaces` are those that are planned (none: all). `weights` are the shares of nodes in relation to each other.
         Nodes in `drain` have nothing after this plan, but later plans and keyspaces may use them again; to take a node
-        out for good, use the method `drain`. `partitions` gives the replicas that partitions, by id, are to have, the
-        preferred leader first: then nothing else is planned. `rate_limit`, in bytes a second (0: no limit), is the most
+        out for good, use the method `drain`. `partitions` gives the replicas that partitions are to have, the preferred
+        leader first: then nothing else is planned. `rate_limit`, in bytes a second (0: no limit), is the most
         that each node ships. Partitions that running operations move are left alone; with `queue` the plan begins where
         those operations end.
 
         Raises UNKNOWN_NODE, UNKNOWN_KEYSPACE, UNKNOWN_PARTITION, NOT_ENOUGH_NODES, NO_SOURCE.
         """
+        assigned = None
+        if partitions is not None:
+            if not isinstance(partitions, Mapping):
+                raise invalid(f"partitions is {clipped(repr(partitions))}, not a mapping from partitions to nodes")
+            assigned = dict(zip(partition_ids(self.control, list(partitions)), partitions.values(), strict=True))
+            if len(assigned) < len(partitions):
+                raise invalid("partitions names one of them twice")
         return plan_of(
             self.control.plan_reassign(
                 to,
                 keyspaces,
                 drain,
                 weights=weights,
-                partitions=partitions,
+                partitions=assigned,
                 reason=reason,
                 rate_limit=rate_limit,
                 queue=queue,
@@ -297,25 +306,32 @@ class Admin:
         return operation_of(self.control.apply_plan(message_of(plan), self._requester, reason, rate_limit))
 
     def elect_leaders(
-        self, *, keyspaces: Sequence[str] = (), partitions: Sequence[int] = (), reason: str = "", queue: bool = False
+        self,
+        *,
+        keyspaces: Sequence[str] = (),
+        partitions: Sequence[Partition | str | int] = (),
+        reason: str = "",
+        queue: bool = False,
     ) -> Election:
-        """Let the first replica of each partition lead, in these keyspaces and of these partitions by id (none: all).
+        """Let the first replica of each partition lead, in these keyspaces and of these partitions (none: all).
         Raises UNKNOWN_KEYSPACE, UNKNOWN_PARTITION, OPERATION_RUNNING.
         """
-        answer = self.control.elect_leaders(
-            keyspaces, partitions, requested_by=self._requester, reason=reason, queue=queue
-        )
+        ids = partition_ids(self.control, partitions)
+        answer = self.control.elect_leaders(keyspaces, ids, requested_by=self._requester, reason=reason, queue=queue)
         started = operation_of(answer.operation) if answer.HasField("operation") else None
         return Election(started, read_all(Blocker, answer.skipped))
 
-    def elect_unclean(self, partition: int, node: str, *, partition_epoch: int, reason: str = "") -> None:
-        """Let this node lead a partition, given by its id, although the node's copy may lack acknowledged writes, which
-        are then lost. `partition_epoch` is the epoch of the `Partition` on which you based the decision.
+    def elect_unclean(
+        self, partition: Partition | str | int, node: str, *, partition_epoch: int, reason: str = ""
+    ) -> None:
+        """Let this node lead a partition although the node's copy may lack acknowledged writes, which are then lost.
+        `partition_epoch` is the epoch of the `Partition` on which you based the decision.
 
         Raises UNKNOWN_PARTITION, LEADER_EXISTS, STALE_EPOCH if the partition has changed since, and INELIGIBLE_REPLICA
         if the node isn't LIVE or has no whole copy.
         """
-        self.control.elect_unclean(partition, partition_epoch, node, requested_by=self._requester, reason=reason)
+        id_ = partition_id(self.control, partition)
+        self.control.elect_unclean(id_, partition_epoch, node, requested_by=self._requester, reason=reason)
 
     # Operations
 

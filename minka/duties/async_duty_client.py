@@ -55,9 +55,8 @@ class AsyncClient:
 
     `endpoints` are addresses host:port of some of the nodes; the one that answered last is asked first. Without
     `endpoints` the cluster is that of `context`, or the one that `minka.connect` would find. `timeout`, in seconds,
-    holds for every call that
-    doesn't state its own. `tls` is for a cluster with TLS; its files are read at once, and a mistake in them raises
-    INVALID_CONFIG.
+    holds for every call that doesn't state its own. `tls` is for a cluster with TLS; its files are read at once, and a
+    mistake in them raises INVALID_CONFIG.
 
     Names of pallets, shards and duties have 1 to 256 printable characters, and a pallet's name has no slash. Every call
     raises `MinkaError`, whose `code` says why:

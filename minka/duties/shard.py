@@ -39,12 +39,11 @@ class Shard:
     duties. `pallets` has the pallets whose duties the shard takes, each with its capacity, or None if that isn't known.
     `endpoints` are addresses host:port of some of the nodes; without `endpoints` the cluster is that of `context`, or
     the one that `minka.connect` would find. `name` identifies the shard (default: HOST-PID): a process that comes back
-    under the
-    same name within `grace` seconds gets its duties again. `version` is that of your application, and `node` is the
-    Minka node on whose machine the process runs, if any. `call_timeout` is the time limit of a call to the delegate, in
-    seconds. `on_stuck` is for a delegate that hasn't released everything when the clearance ends: "exit" ends the
-    process at once with status 70, since other shards get its duties; "report" only writes to the log. `tls` is for a
-    cluster with TLS.
+    under the same name within `grace` seconds gets its duties again. `version` is that of your application, and `node`
+    is the Minka node on whose machine the process runs, if any. `call_timeout` is the time limit of a call to the
+    delegate, in seconds. `on_stuck` is for a delegate that hasn't released everything when the clearance ends: "exit"
+    ends the process at once with status 70, since other shards get its duties; "report" only writes to the log. `tls`
+    is for a cluster with TLS.
 
     Raises MinkaError: INVALID_ARGUMENT for arguments that aren't valid, INVALID_CONFIG for a mistake in the files of
     TLS.

@@ -41,9 +41,8 @@ def lookup(
     `key` is a column of text or bytes that is the key itself, or several that are encoded as `minka.rows.encode_key`
     does. Rows are first brought together by the partition of their key, so that each task asks one node, in batches,
     and gets the newest values. Without `endpoints` the cluster is that of `context`, or the one that `minka.connect`
-    would find. `timeout`,
-    in seconds, holds for each batch. Raises MinkaError: INVALID_ARGUMENT for key columns that aren't there, or a
-    `value` column that is; UNKNOWN_KEYSPACE.
+    would find. `timeout`, in seconds, holds for each batch. Raises MinkaError: INVALID_ARGUMENT for key columns that
+    aren't there, or a `value` column that is; UNKNOWN_KEYSPACE.
     """
     if value in frame.columns:
         raise MinkaError(Code.INVALID_ARGUMENT, f"the rows have a column {value!r} already; name another one")

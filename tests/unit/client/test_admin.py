@@ -117,6 +117,38 @@ def test_the_leader_proposes_where_to_split(node: ControlNode, admin: Admin) -> 
     assert admin.split_keys(7, 2) == [b"m"]
 
 
+def test_partitions_are_given_by_name_as_rows_or_by_id(node: ControlNode, admin: Admin) -> None:
+    status = admin_pb2.GetStatusResponse(from_controller=True)
+    status.table.keyspaces.add(id=1, name="flights")
+    rows = [cluster_pb2.Partition(id=40 + slot, keyspace_id=1, slot=slot) for slot in (0, 7)]
+
+    def pages(asked: admin_pb2.ListPartitionsRequest) -> object:
+        found = [row for row in rows if asked.filter.keyspace in ("", "flights")]
+        found = [row for row in found if not asked.filter.slots or row.slot in asked.filter.slots]
+        first = admin_pb2.ListPartitionsResponse(status=status)
+        return iter([first, admin_pb2.ListPartitionsResponse(partitions=found)])
+
+    node.answers["ListPartitions"] = pages
+    node.answers["ElectLeaders"] = admin_pb2.ElectLeadersResponse()
+    node.answers["PlanReassign"] = admin_pb2.Plan()
+    row = next(admin.partitions("flights"))
+    node.asked.clear()
+    admin.elect_leaders(partitions=["flights/7", row, 3])
+    admin.plan_reassign(partitions={"flights/7": ["athens"], "flights/0": ["cyrene"]})
+    admin.elect_unclean("flights/7", "cyrene", partition_epoch=4)
+    names, elected, _, planned, _, unclean = [asked for _, asked in node.asked]
+    assert names.filter == admin_pb2.PartitionFilter(keyspace="flights", slots=[7])
+    assert elected.partitions == [47, 40, 3]
+    assert [(one.partition_id, one.replicas) for one in planned.partitions] == [(47, ["athens"]), (40, ["cyrene"])]
+    assert unclean.unclean.partition_id == 47
+    twice: dict[Any, list[str]] = {"flights/7": ["athens"], 47: ["cyrene"]}
+    with pytest.raises(MinkaError, match="INVALID_ARGUMENT: partitions names one of them twice"):
+        admin.plan_reassign(partitions=twice)
+    for unknown in ("flights/8", "nowhere/7"):
+        with pytest.raises(MinkaError, match=f"UNKNOWN_PARTITION: there is no partition {unknown}"):
+            admin.split_keys(unknown, 2)
+
+
 def _answers(*states: Any, then: Any) -> Callable[[object], Any]:
     """One answer to GetOperations after the other, by states or errors; `then` for ever."""
     left = list(states)

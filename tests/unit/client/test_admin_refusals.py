@@ -47,8 +47,9 @@ WRONG: list[tuple[str, Ask]] = [
     ("to is 'cyrene', not a list of str", lambda admin: admin.plan_reassign(to="cyrene")),
     ("keyspaces is 'r2', not a list of str", lambda admin: admin.plan_reassign(keyspaces="r2")),
     ("keyspaces is None, not a list of str", lambda admin: admin.elect_leaders(keyspaces=None)),
-    ("partitions is '28', not a list of int", lambda admin: admin.elect_leaders(partitions="28")),
-    ("a key of partitions is 'r2/28', not int", lambda admin: admin.plan_reassign(partitions={"r2/28": ["athens"]})),
+    ("partitions is '28', not a list of partitions", lambda admin: admin.elect_leaders(partitions="28")),
+    ("'28' isn't a partition's name, such as", lambda admin: admin.plan_reassign(partitions={"28": ["athens"]})),
+    ("a partition is 2.5, not int", lambda admin: admin.plan_reassign(partitions={2.5: ["athens"]})),
     ("a value of partitions is 'athens', not a list", lambda admin: admin.plan_reassign(partitions={28: "athens"})),
     ("partitions is .*, not a mapping", lambda admin: admin.plan_reassign(partitions=[28])),
     ("a value of weights is 'x', not float", lambda admin: admin.plan_reassign(weights={"athens": "x"})),
@@ -58,8 +59,9 @@ WRONG: list[tuple[str, Ask]] = [
     ("node is None, not str", lambda admin: admin.drain(None)),
     ("reason .* isn't UTF-8 text", lambda admin: admin.drain("cyrene", reason="\udcff")),
     ("keyspace is 5, not str", lambda admin: list(admin.partitions(5))),
-    ("partition is '7', not int", lambda admin: admin.split_keys("7", 2)),
-    ("partition is '7', not int", lambda admin: admin.elect_unclean("7", "cyrene", partition_epoch=3)),
+    ("'7' isn't a partition's name, such as flights/7", lambda admin: admin.split_keys("7", 2)),
+    ("'/7' isn't a partition's name", lambda admin: admin.elect_unclean("/7", "cyrene", partition_epoch=3)),
+    ("a partition is None, not int", lambda admin: admin.elect_unclean(None, "cyrene", partition_epoch=3)),
     ("node is 5, not str", lambda admin: admin.remove_node(5)),
 ]
 EDITS: list[dict[str, Any]] = [{"moves": ()}, {"rate_limit": 200_000}, {"reason": "mine"}, {"queued": True}]

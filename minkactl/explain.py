@@ -7,6 +7,7 @@ from typing import Any, Final
 from minka.admin.keyspace_rows import keyspace_of
 from minka.cluster.in_sync import eligible_replicas, has_everything, kept_replicas
 from minka.cluster.key_ranges import KeyRange, is_by_ranges
+from minka.engine.messages import word
 from minka.v1.admin_pb2 import (
     Blocker,
     GetOperationsResponse,
@@ -16,7 +17,6 @@ from minka.v1.admin_pb2 import (
 from minka.v1.cluster_pb2 import Keyspace, MigrationState, Partition, PartitionState
 from minka.v1.coordinator_pb2 import ReplicaStats
 from minkactl import units
-from minkactl.documents import enum_name
 from minkactl.pages import Column
 from minkactl.progress import MIGRATION_STATE
 from minkactl.range_views import range_rows
@@ -197,7 +197,7 @@ def _under_way(about: Subject) -> list[str]:
         found.append(f"its leadership goes to {row.successor}")
     for migration in about.operations.migrations:
         if migration.partition_id == row.id and migration.state not in _ENDED:
-            state = enum_name(MIGRATION_STATE, migration.state).replace("_", " ")
+            state = word(MIGRATION_STATE, migration.state).replace("_", " ")
             found.append(f"a migration of operation {migration.operation_id} is {state}{_amount(about)}")
     found += [
         f"operation {blocker.operation_id} waits for it: {blocker.reason}"

@@ -4,11 +4,13 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from minka.engine.documents import to_document
+from minka.engine.messages import word
 from minka.v1.admin_pb2 import Blocker, GetOperationsResponse, OperationSummary
 from minka.v1.cluster_pb2 import Migration, MigrationState
 from minka.v1.cluster_pb2 import Operation as OperationMessage
 from minka.v1.coordinator_pb2 import MigrationPhase, MigrationProgress
-from minkactl.documents import enum_name, record_document, to_document
+from minkactl.documents import record_document
 from minkactl.pages import Column, Kind, Row
 
 if TYPE_CHECKING:
@@ -122,7 +124,7 @@ class Tracker:
 
     def _row(self, migration: Migration, reported: MigrationProgress | None, now_ms: int) -> Row:
         row = to_document(migration)
-        row["state"] = state = enum_name(MIGRATION_STATE, migration.state)
+        row["state"] = state = word(MIGRATION_STATE, migration.state)
         partition_id = migration.partition_id
         if reported is not None and reported.bytes_total:
             self._sizes[partition_id] = reported.bytes_total
@@ -158,7 +160,7 @@ class Tracker:
         done, total = sum(row["bytes_done"] for row in going), sum(row["bytes_total"] or 0 for row in going)
         states = Counter(row["state"] for row in rows)
         if summary is not None and summary.by_state and sum(summary.by_state.values()) > len(rows):
-            states = Counter({enum_name(MIGRATION_STATE, state): n for state, n in sorted(summary.by_state.items())})
+            states = Counter({word(MIGRATION_STATE, state): n for state, n in sorted(summary.by_state.items())})
             done, total = summary.bytes_done, summary.bytes_total
         speed = 0.0 if operation["finished_ms"] else self._whole.update(now_ms, done)
         return {
@@ -181,7 +183,7 @@ def state_rows(document: Mapping[str, Any]) -> list[Row]:
 
 
 def _phase(reported: MigrationProgress) -> str:
-    return enum_name(MigrationPhase.DESCRIPTOR, reported.phase) if reported.phase else ""
+    return word(MigrationPhase.DESCRIPTOR, reported.phase) if reported.phase else ""
 
 
 def _together(reported: list[MigrationProgress]) -> MigrationProgress | None:

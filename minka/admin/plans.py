@@ -1,10 +1,12 @@
 """Plans: moves that can be read before they are applied."""
 
+import json
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 
-from minka.cluster.plan_digest import without_splits
+from minka.cluster.plan_digest import plan_digest, without_splits
 from minka.engine.arguments import invalid
+from minka.engine.documents import from_document, to_document
 from minka.engine.messages import read
 from minka.errors import Code, MinkaError
 from minka.v1 import admin_pb2
@@ -87,6 +89,26 @@ class Plan:
     def without_splits(self) -> "Plan":
         """The plan with its moves alone."""
         return plan_of(without_splits(self.message))
+
+    def to_json(self) -> str:
+        """The plan as JSON text, to keep it for `from_json` or for `minkactl apply`."""
+        return json.dumps(to_document(self.message), indent=2, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> "Plan":
+        """The plan that `to_json` wrote, or `minkactl reassign` with `--out` or `-o json`. Raises INVALID_ARGUMENT if
+        it isn't a plan, and DAMAGED_PLAN if it was edited since it was made.
+        """
+        try:
+            message = from_document(json.loads(text), admin_pb2.Plan())
+        except (ValueError, RecursionError) as error:  # MinkaError(INVALID_ARGUMENT) is a ValueError
+            raise invalid(f"not a plan: {error.message if isinstance(error, MinkaError) else error}") from error
+        if not message.digest or not message.cluster_id:
+            raise invalid("not a plan: it has no digest, or names no cluster")
+        if message.digest != (found := plan_digest(message)):
+            why = f"the plan was edited: it says digest {message.digest[:12]}, its content is that of {found[:12]}"
+            raise MinkaError(Code.DAMAGED_PLAN, why)
+        return plan_of(message)
 
 
 def plan_of(message: admin_pb2.Plan) -> Plan:

@@ -95,10 +95,12 @@ def _word(name: str, kind: type[Word], default: Any, message: Message) -> Any:
 
 
 def word(enum: Any, number: int) -> str:
-    """The word for a number of this enum, by its descriptor: "round_robin" for BALANCER_KIND_ROUND_ROBIN."""
+    """The word for a number of this enum, by its descriptor: "round_robin" for BALANCER_KIND_ROUND_ROBIN; "unknown" for
+    a number that this version doesn't know.
+    """
     prefix = enum.values_by_number[0].name.removesuffix("UNSPECIFIED")
     found = enum.values_by_number.get(number)
-    return str(number) if found is None else found.name.removeprefix(prefix).lower()
+    return "unknown" if found is None else found.name.removeprefix(prefix).lower()
 
 
 def number(enum: Any, text: str) -> int:

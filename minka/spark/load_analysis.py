@@ -95,7 +95,7 @@ def load_report(
 ) -> ClusterLoadReport:
     """Report on the load in the time `since` before `until` (default: now). `html` is a file for the page, and
     `parquet` a folder, which must not exist yet, for the rows of the history. `plan_file` is the file to which the
-    caller is going to write the plan; the page names this file. Reading six hours of a node's history may take
+    caller is going to write `plan.to_json()`; the page names this file. Reading six hours of a node's history may take
     `timeout` seconds. Nothing in the cluster is changed. A node that doesn't answer is missing in the report; without a
     controller that answers there is no plan.
 

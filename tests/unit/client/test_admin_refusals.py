@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from minka.admin import Admin, Code, HashFunction, MinkaError, Plan
+from minka.cluster.plan_digest import plan_digest
 from minka.duties import Client
 from minka.v1 import admin_pb2, cluster_pb2
 from minka.v1.cluster_pb2 import Partitioning
@@ -115,6 +116,31 @@ def test_an_edited_plan_is_refused(control_node: Start, of: str, edit: dict[str,
             admin.apply(dataclasses.replace(plan, **edit))
     assert refusal.value.code is Code.DAMAGED_PLAN
     assert node.asked == []
+
+
+def test_a_plan_is_kept_as_json(control_node: Start) -> None:
+    made = admin_pb2.Plan()
+    made.CopyFrom(PLAN)
+    made.cluster_id = "flights"
+    made.splits.add(partition="authors/1", keyspace="authors", keys=[b"\x00\xff", b"a"])
+    made.digest = plan_digest(made)
+    node = control_node()
+    node.answers["PlanReassign"] = made
+    with Admin([node.address]) as admin:
+        plan = admin.plan_reassign()
+    kept = plan.to_json()
+    assert Plan.from_json(kept) == Plan.from_json(kept.encode()) == plan
+    assert Plan.from_json(kept).message == made
+    edited = kept.replace("a new disk", "mine")
+    for text, code, why in (
+        (edited, Code.DAMAGED_PLAN, "the plan was edited: it says digest"),
+        ("{", Code.INVALID_ARGUMENT, "not a plan: "),
+        ('{"moves": 5}', Code.INVALID_ARGUMENT, "not a plan: "),
+        ("{}", Code.INVALID_ARGUMENT, "not a plan: it has no digest, or names no cluster"),
+    ):
+        with pytest.raises(MinkaError, match=why) as refusal:
+            Plan.from_json(text)
+        assert refusal.value.code is code
 
 
 def test_a_plan_is_applied_as_it_was_made(control_node: Start) -> None:

@@ -1,8 +1,7 @@
 """The control calls that minkactl makes: unary, synchronous, with little to import."""
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeVar
@@ -13,8 +12,8 @@ from minka.admin.partition_pages import Partitions
 from minka.cluster.name_rules import keyspace_problem
 from minka.cluster.table_changes import with_changes
 from minka.engine.arguments import checked_text, checked_timeout, invalid
+from minka.engine.attempts import Attempts
 from minka.engine.grpc_calls import checked_endpoints, clipped, error_from_call, unreachable
-from minka.engine.last_send import last_send
 from minka.engine.requests import made
 from minka.engine.sync_channels import Channels
 from minka.errors import Code, MinkaError
@@ -30,11 +29,7 @@ _View = TypeVar("_View")
 if TYPE_CHECKING:  # gRPC's classes are generic for the type checker alone
     _Rpc = Callable[[grpc.Channel], grpc.UnaryUnaryMultiCallable[_Request, _Response]]
 
-_FIRST_PAUSE_S: Final = 0.05
-_MAX_PAUSE_S: Final = 0.5
-_MIN_SHARE_S: Final = 0.02
-# The active controller's decisions about what the request names: it would decide the same in a moment.
-_DECIDED: Final = (Code.UNKNOWN_PARTITION, Code.DISK_LOW)
+_LEAST_S: Final = 0.02
 
 
 class Control:
@@ -131,27 +126,24 @@ class Control:
         """The first answer by the active controller, else the first answer of any node. `ask` takes an address and
         seconds.
         """
-        deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
+        attempts = self._attempts(timeout, repeatable=True)
         first = None
-        tried: dict[str, MinkaError] = {}
-        queue = self._queue()
-        for address in _each_once(queue, tried):
+        while (place := attempts.next(time.monotonic())) is not None:
+            address, seconds = place
             try:
-                answer = ask(address, _share(deadline, len(queue) + 1))
+                answer = ask(address, seconds)
             except MinkaError as error:
-                if not _try_elsewhere(error, repeatable=True):
+                if not attempts.goes_on(address, error):
                     raise
-                tried[address] = error
                 continue
-            tried[address] = MinkaError(Code.NOT_CONTROLLER, f"{address} is not the active controller")
             status = status_of(answer)
             if status.from_controller:
                 self._controller = address
                 return answer
             first = first or answer
-            queue.extendleft(n.address for n in status.table.nodes if n.id == status.coordinator.controller)
+            attempts.goes_on(address, _not_controller(address, status))
         if first is None:
-            raise unreachable(tried)
+            raise unreachable(attempts.tried)
         self._controller = ""
         return first
 
@@ -505,7 +497,7 @@ class Control:
             with_migrations=with_migrations,
             migrations_limit=migrations_limit,
         )
-        left = max(deadline - time.monotonic(), _MIN_SHARE_S)
+        left = max(deadline - time.monotonic(), _LEAST_S)
         response = self._call(lambda channel: AdminStub(channel).GetOperations, request, repeatable=True, timeout=left)
         copying = any(m.state == cluster_pb2.MIGRATION_STATE_COPYING for m in response.migrations)
         if copying and not response.progress:
@@ -540,36 +532,21 @@ class Control:
         """Ask one node after the other until one takes the request. Another round follows only if a node refused the
         request for the moment.
         """
-        seconds = self.timeout if timeout is None else timeout
-        deadline, pause = time.monotonic() + seconds, _FIRST_PAUSE_S
+        attempts = self._attempts(timeout, repeatable=repeatable)
         while True:
-            tried: dict[str, MinkaError] = {}
-            queue = self._queue()
-            for address in _each_once(queue, tried):
-                share = _share(deadline, len(queue) + 1 if repeatable else 1)
+            while (place := attempts.next(time.monotonic())) is not None:
+                address, seconds = place
                 try:
-                    return self._ask(address, rpc, request, share, repeatable=repeatable)
+                    return self._ask(address, rpc, request, seconds, repeatable=repeatable)
                 except MinkaError as error:
-                    if not _try_elsewhere(error, repeatable=repeatable):
+                    if not attempts.goes_on(address, error):
                         raise
-                    tried[address] = error
-                    self._follow(address, error, queue)
-            somebody_is_there = any(error.code is not Code.UNREACHABLE for error in tried.values())
-            if not somebody_is_there or time.monotonic() + pause > last_send(deadline, seconds):
-                raise unreachable(tried)
-            time.sleep(pause)
-            pause = min(2 * pause, _MAX_PAUSE_S)
+                    self._controller = attempts.first
+            time.sleep(attempts.pause(time.monotonic()))
 
-    def _follow(self, address: str, error: MinkaError, queue: deque[str]) -> None:
-        """If a refusal names the active controller, ask that node first from now on."""
-        if address == self._controller:
-            self._controller = ""
-        if leader := error.details.get("leader_address", ""):
-            self._controller = leader
-            queue.appendleft(leader)
-
-    def _queue(self) -> deque[str]:
-        return deque([self._controller, *self.endpoints] if self._controller else self.endpoints)
+    def _attempts(self, timeout: float | None, *, repeatable: bool) -> Attempts:
+        seconds = self.timeout if timeout is None else timeout
+        return Attempts(self.endpoints, self._controller, time.monotonic(), seconds, is_repeatable=repeatable)
 
     def _ask(
         self, address: str, rpc: "_Rpc[_Request, _Response]", request: _Request, timeout: float, *, repeatable: bool
@@ -599,19 +576,8 @@ class Described:
             raise error_from_call(error, self.address, repeatable=True) from error
 
 
-def _each_once(queue: deque[str], tried: dict[str, MinkaError]) -> Iterator[str]:
-    """The addresses of a queue that grows while it is read, without those tried."""
-    while queue:
-        if (address := queue.popleft()) not in tried:
-            yield address
-
-
-def _share(deadline: float, attempts: int) -> float:
-    """The seconds that this attempt may take, so that `attempts` attempts fit in before the deadline."""
-    return max((deadline - time.monotonic()) / attempts, _MIN_SHARE_S)
-
-
-def _try_elsewhere(error: MinkaError, *, repeatable: bool) -> bool:
-    if error.code in _DECIDED:
-        return False
-    return error.code.info.retriable or (repeatable and error.code is Code.DEADLINE_EXCEEDED)
+def _not_controller(address: str, status: admin_pb2.GetStatusResponse) -> MinkaError:
+    """The reason to ask another node, and which one, if this one knows it."""
+    leader = next((one.address for one in status.table.nodes if one.id == status.coordinator.controller), "")
+    text = f"{address} is not the active controller"
+    return MinkaError(Code.NOT_CONTROLLER, text, leader_address=leader)

@@ -29,34 +29,30 @@ from minka.duties.duty_rows import (
     Shards,
 )
 from minka.engine.arguments import checked_timeout
+from minka.engine.attempts import Attempts
 from minka.engine.grpc_calls import (
     aio_channel,
     channel_credentials,
     channel_options,
     checked_endpoints,
     error_from_call,
-    unreachable,
 )
-from minka.engine.last_send import last_send
 from minka.errors import Code, MinkaError
 from minka.tls import Tls
 from minka.v1.duty_api_pb2_grpc import DutiesStub
 
 _PAGE: Final = 1000
-_FIRST_PAUSE_S: Final = 0.05
-_MAX_PAUSE_S: Final = 0.5
 _CONNECT_TIMEOUT_S: Final = 2.0
-_MIN_SHARE_S: Final = 0.02
 
 
 class AsyncClient:
     """A client of one cluster's duties. It connects with its first call, belongs to the event loop of that call, and
     can use any node.
 
-    `endpoints` are addresses host:port of some of the nodes; the one that answered last is asked first. Without
-    `endpoints` the cluster is that of `context`, or the one that `minka.connect` would find. `timeout`, in seconds,
-    holds for every call that doesn't state its own. `tls` is for a cluster with TLS; its files are read at once, and a
-    mistake in them raises INVALID_CONFIG.
+    `endpoints` are addresses host:port of some of the nodes; the node that answered last, or that a refusal named, is
+    asked first. Without `endpoints` the cluster is that of `context`, or the one that `minka.connect` would find.
+    `timeout`, in seconds, holds for every call that doesn't state its own. `tls` is for a cluster with TLS; its files
+    are read at once, and a mistake in them raises INVALID_CONFIG.
 
     Names of pallets, shards and duties have 1 to 256 printable characters, and a pallet's name has no slash. Every call
     raises `MinkaError`, whose `code` says why:
@@ -114,25 +110,17 @@ class AsyncClient:
         """Ask one node after the other, beginning with the one that answered last, until one takes the request."""
         loop = self._own_loop()
         seconds = self._timeout if timeout is None else checked_timeout(timeout)
-        deadline, pause = loop.time() + seconds, _FIRST_PAUSE_S
+        attempts = Attempts(self._endpoints, self._answered, loop.time(), seconds, is_repeatable=call.repeatable)
         while True:
-            tried: dict[str, MinkaError] = {}
-            addresses = list(dict.fromkeys([*filter(None, [self._answered]), *self._endpoints]))
-            for place, address in enumerate(addresses):
-                shares = len(addresses) - place if call.repeatable else 1
-                share = max((deadline - loop.time()) / shares, _MIN_SHARE_S)
+            while (place := attempts.next(loop.time())) is not None:
+                address, seconds = place
                 try:
-                    return await self._ask(address, call, share)
+                    return await self._ask(address, call, seconds)
                 except MinkaError as error:
-                    elsewhere = call.repeatable and error.code is Code.DEADLINE_EXCEEDED
-                    if self._is_closed or not (error.code.info.retriable or elsewhere):
+                    if self._is_closed or not attempts.goes_on(address, error):
                         raise
-                    tried[address] = error
-            somebody_is_there = any(error.code is not Code.UNREACHABLE for error in tried.values())
-            if not somebody_is_there or loop.time() + pause > last_send(deadline, seconds):
-                raise unreachable(tried)
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _MAX_PAUSE_S)
+                    self._answered = attempts.first
+            await asyncio.sleep(attempts.pause(loop.time()))
 
     def _own_loop(self) -> asyncio.AbstractEventLoop:
         """The loop of the client's first call. Raises INVALID_ARGUMENT on another loop, and if the client is closed."""

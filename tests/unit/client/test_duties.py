@@ -236,6 +236,16 @@ def test_the_endpoint_that_answered_is_asked_first(control_node: Start) -> None:
     assert (len(refusing.asked), len(node.asked)) == (1, 2)
 
 
+def test_the_node_that_a_refusal_names_is_asked_first_from_then_on(control_node: Start) -> None:
+    follower, leader = control_node(), control_node()
+    follower.answers["ChangeDuties"] = MinkaError(Code.NOT_CONTROLLER, "it follows", leader_address=leader.address)
+    leader.answers["ChangeDuties"] = ChangeDutiesResponse(duties=[BBC])
+    with Client([follower.address]) as client:
+        client.create("feeds", "bbc")
+        client.create("feeds", "bbc")
+    assert (len(follower.asked), len(leader.asked)) == (1, 2)
+
+
 def test_a_refusal_is_raised_as_it_is(connect: Any, control_node: Start) -> None:
     node = control_node()
     node.answers["ChangeDuties"] = MinkaError(Code.VERSION_MISMATCH, "it has version 4", version="4")

@@ -1,5 +1,6 @@
 """Administering a cluster: `Admin` creates keyspaces, makes and applies plans, follows operations and looks after
-nodes, as `minkactl` does. The other names are the types that it takes and returns.
+nodes. `minkactl` makes its changes with the same methods; its views show more than the methods that read. The other
+names are the types that these take and return.
 
     with Admin() as admin:
         plan = admin.plan_reassign(keyspaces=["flights"])

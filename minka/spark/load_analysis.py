@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from minka.admin.control import Control
 from minka.admin.plans import Plan, plan_of
 from minka.bulk.load_history import NodeInterval
+from minka.contexts import given_or_resolved
 from minka.errors import Code, MinkaError
 from minka.load_report import html as page
 from minka.load_report.analysis import Imbalance, LoadAnalysis, analyse, step_of
@@ -82,8 +83,9 @@ class ClusterLoadReport(Report):
 
 def load_report(
     spark: SparkSession,
-    endpoints: Sequence[str],
     *,
+    endpoints: Sequence[str] | None = None,
+    context: str | None = None,
     since: timedelta = DAY,
     until: datetime | None = None,
     html: str | Path = "",
@@ -102,6 +104,7 @@ def load_report(
     Raises MinkaError: INVALID_ARGUMENT, UNREACHABLE if no node answers, SPARK_FAILED.
     """
     from_ms, to_ms = _span(since, until)
+    endpoints, tls = given_or_resolved(endpoints, tls, context)
     if html and not Path(html).parent.is_dir():
         raise MinkaError(Code.INVALID_ARGUMENT, f"{html}: there is no folder {Path(html).parent}")
     stages = ["look", "read", *(["write Parquet"] if parquet else []), "sum up", "propose"]

@@ -18,4 +18,4 @@ def test_a_name_alone_is_not_names_of_columns(names: dict[str, Any]) -> None:
 def test_a_key_column_alone_is_not_key_columns() -> None:
     nowhere: Any = None
     with pytest.raises(MinkaError, match="names of columns are wanted, not str"):
-        export(nowhere, ["127.0.0.1:1"], "flights", "/nowhere", key_columns="id")
+        export(nowhere, "flights", "/nowhere", endpoints=["127.0.0.1:1"], key_columns="id")

@@ -60,7 +60,7 @@ def run(report: Report) -> None:
         source = _source(spark, folder, rows)
         _create(cluster, "warm")
         _load(spark, source.limit(10_000), cluster, "warm", "ingest")
-        export(spark, cluster.endpoints, "warm", str(folder / "warm"))
+        export(spark, "warm", str(folder / "warm"), endpoints=cluster.endpoints)
         for number in range(report.options.rounds):
             _round(report, spark, source, cluster, folder, rows, number)
         _foreground(report, spark, source, cluster)
@@ -105,7 +105,9 @@ def _export(
 ) -> None:
     case = report.case("export to Parquet, 2 nodes", "rows/s", COPY, Goal(at_least=_EXPORT_ROWS))
     copy = Path(f"{folder}-copy")
-    report.add(case, MINKA, Sample(rows / _timed(lambda: export(spark, cluster.endpoints, name, str(folder)))))
+    report.add(
+        case, MINKA, Sample(rows / _timed(lambda: export(spark, name, str(folder), endpoints=cluster.endpoints)))
+    )
     report.add(case, COPY, Sample(rows / _timed(lambda: source.write.parquet(str(copy)))))
     shutil.rmtree(folder)
     shutil.rmtree(copy)
@@ -126,7 +128,7 @@ def _create(cluster: LocalCluster, name: str) -> None:
 
 def _load(spark: SparkSession, source: DataFrame, cluster: LocalCluster, name: str, mode: Any) -> None:
     options = LoadOptions(columns=_PAIR, mode=mode, on_conflict="replace")
-    load(spark, source, cluster.endpoints, name, options)
+    load(spark, source, name, options, endpoints=cluster.endpoints)
 
 
 def _idle_cpu(cluster: LocalCluster) -> float:

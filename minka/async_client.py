@@ -366,14 +366,14 @@ class AsyncKeyspace(_Operations):
 class AsyncClient(_Operations):
     """A client of one cluster. It connects with its first call and belongs to the event loop of that call.
 
-    `endpoints` are addresses host:port of some of the nodes, from which the client learns the others. Without
-    `endpoints` it uses the cluster that `minkactl` would use, as `minka.connect` says. `keyspace` names the keyspace
-    that the client's own methods (`put`, `get`, …) work on; `keyspace(name)` gives a handle on another one. A name has
-    1 to 63 of a-z, 0-9, _ and -, beginning with a letter. `timeout`, in seconds, holds for every call without a
-    `timeout` of its own. The client fetches the partition table again about every `refresh_interval` seconds, and
-    whenever a node's refusal hints at a newer table. `rng` makes the client's random choices (which node it asks first,
-    jitter); tests seed it. `tls` is for a cluster with TLS; its files are read at once, and a mistake in them raises
-    INVALID_CONFIG.
+    `endpoints` are addresses host:port of some of the nodes; the others are found through them. Without them the client
+    uses the cluster of `context`, or the one that `minkactl` would use, as `minka.connect` says. `keyspace` is the one
+    that the client's own put, get, … work on; `keyspace(name)` gives handles on others. Its name has 1 to 63 of a-z,
+    0-9, _ and -, beginning with a letter. `timeout`, in seconds, holds for every call that doesn't state its own. The
+    partition table is fetched again about every `refresh_interval` seconds, and whenever a node's refusal hints at a
+    newer one. `rng` makes the client's random choices (which node it asks first, jitter); tests seed it. `tls` is for a
+    cluster with TLS; its files are read at once, and a mistake in them raises INVALID_CONFIG. For `endpoints` only
+    `tls` counts, and not MINKA_TLS_CA, _CERT and _KEY.
 
     Keys are bytes, 1 to 65,536; a str stands for its UTF-8 form. Values are bytes, up to 16 MiB. Every call finishes
     within `timeout` seconds (None: the client's `timeout`), a number up to 10**12. It raises `MinkaError`; a batch
@@ -392,13 +392,14 @@ class AsyncClient(_Operations):
         self,
         endpoints: Sequence[str] | None = None,
         *,
+        context: str | None = None,
         keyspace: str | None = None,
         timeout: float = 5.0,
         refresh_interval: float = 10.0,
         rng: Random | None = None,
         tls: Tls | None = None,
     ) -> None:
-        endpoints, tls = given_or_resolved(endpoints, tls)
+        endpoints, tls = given_or_resolved(endpoints, tls, context)
         core = Core(endpoints, checked_timeout(refresh_interval, "refresh_interval"), rng or Random(), tls)
         super().__init__(core, None if keyspace is None else _checked_keyspace(keyspace), checked_timeout(timeout))
 

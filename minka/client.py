@@ -272,6 +272,7 @@ class Client(_Operations):
         self,
         endpoints: Sequence[str] | None = None,
         *,
+        context: str | None = None,
         keyspace: str | None = None,
         timeout: float = 5.0,
         refresh_interval: float = 10.0,
@@ -279,7 +280,13 @@ class Client(_Operations):
         tls: Tls | None = None,
     ) -> None:
         client = AsyncClient(
-            endpoints, keyspace=keyspace, timeout=timeout, refresh_interval=refresh_interval, rng=rng, tls=tls
+            endpoints,
+            context=context,
+            keyspace=keyspace,
+            timeout=timeout,
+            refresh_interval=refresh_interval,
+            rng=rng,
+            tls=tls,
         )
         super().__init__(client, ClientLoop())
         self._client: Final = client

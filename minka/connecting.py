@@ -1,10 +1,9 @@
 """`minka.connect`: a client of the cluster that `minkactl` would use."""
 
 from minka.client import Client
-from minka.contexts import resolve
 
 
-def connect(keyspace: str | None = None, *, context: str = "", timeout: float = 5.0) -> Client:
+def connect(keyspace: str | None = None, *, context: str | None = None, timeout: float = 5.0) -> Client:
     """A client of the cluster that this machine is set up for.
 
     `context` is a name given by `minkactl context set`. Without it, the first of these that is set counts: the
@@ -19,5 +18,4 @@ def connect(keyspace: str | None = None, *, context: str = "", timeout: float = 
     mistake in the environment. Nothing is sent before the first call, so only that call fails if the cluster doesn't
     answer.
     """
-    found = resolve(context=context)
-    return Client(found.addresses, keyspace=keyspace, timeout=timeout, tls=found.tls)
+    return Client(keyspace=keyspace, context=context, timeout=timeout)

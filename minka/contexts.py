@@ -148,13 +148,17 @@ def save(config: Config) -> None:
     temporary.replace(path)
 
 
-def given_or_resolved(endpoints: Sequence[str] | None, tls: Tls | None) -> tuple[Sequence[str], Tls | None]:
+def given_or_resolved(
+    endpoints: Sequence[str] | None, tls: Tls | None, context: str | None = None
+) -> tuple[Sequence[str], Tls | None]:
     """The endpoints and TLS that a caller gave; without endpoints, the result of `resolve`. Raises as `resolve`
-    does.
+    does, and INVALID_ARGUMENT for both endpoints and a context.
     """
     if endpoints is not None:
+        if context is not None:
+            raise invalid(f"endpoints and the context {context!r}: give one of them")
         return endpoints, tls
-    found = resolve()
+    found = resolve(context=context or "")
     return found.addresses, tls or found.tls
 
 

@@ -277,7 +277,7 @@ def _with_bars(listings: Sequence[Listing]) -> Any:
 
 def _alike(moves: Sequence[Row]) -> list[Row]:
     """The moves, those with one reason together, the newest first."""
-    groups: dict[tuple[str, str, str], list[Row]] = {}
+    groups: dict[tuple[str | None, str | None, str], list[Row]] = {}
     for move in moves:
         groups.setdefault((move["source"], move["target"], move["reason"]), []).append(move)
     rows: list[Row] = []

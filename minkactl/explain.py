@@ -7,17 +7,16 @@ from typing import Any, Final
 from minka.admin.keyspace_rows import keyspace_of
 from minka.cluster.in_sync import eligible_replicas, has_everything, kept_replicas
 from minka.cluster.key_ranges import KeyRange, is_by_ranges
+from minka.engine.messages import word
 from minka.v1.admin_pb2 import (
     Blocker,
     GetOperationsResponse,
     GetSplitBlockersResponse,
     GetStatusResponse,
-    KeyspaceCounts,
 )
 from minka.v1.cluster_pb2 import Keyspace, MigrationState, Partition, PartitionState
 from minka.v1.coordinator_pb2 import ReplicaStats
 from minkactl import units
-from minkactl.documents import enum_name
 from minkactl.pages import Column
 from minkactl.progress import MIGRATION_STATE
 from minkactl.range_views import range_rows
@@ -85,7 +84,7 @@ def explanation(about: Subject) -> dict[str, Any]:
         following = _to_replace_leader(about)
     return {
         "partition": next(row for row in partition_rows(about.status) if row["id"] == about.row.id),
-        "keyspace": keyspace_document(keyspace_of(about.keyspace, KeyspaceCounts())) | {"partitions": None},
+        "keyspace": keyspace_document(keyspace_of(about.keyspace, _partition_count(about))),
         "too_large": about.too_large,
         "too_busy": about.too_busy,
         "size_percent": _percent(about.stats and about.stats.bytes, about.keyspace.max_bytes),
@@ -95,6 +94,13 @@ def explanation(about: Subject) -> dict[str, Any]:
         "sentences": [{"about": topic, "sentence": _sentence(about, text)} for topic, text in sentences],
         "next": following,
     }
+
+
+def _partition_count(about: Subject) -> int:
+    """The number of partitions of its keyspace. All those of a keyspace by ranges are in the status."""
+    if not is_by_ranges(about.keyspace):
+        return about.keyspace.partition_count
+    return sum(one.keyspace_id == about.keyspace.id for one in about.status.table.partitions)
 
 
 def _sentence(about: Subject, text: str) -> str:
@@ -191,7 +197,7 @@ def _under_way(about: Subject) -> list[str]:
         found.append(f"its leadership goes to {row.successor}")
     for migration in about.operations.migrations:
         if migration.partition_id == row.id and migration.state not in _ENDED:
-            state = enum_name(MIGRATION_STATE, migration.state).replace("_", " ")
+            state = word(MIGRATION_STATE, migration.state).replace("_", " ")
             found.append(f"a migration of operation {migration.operation_id} is {state}{_amount(about)}")
     found += [
         f"operation {blocker.operation_id} waits for it: {blocker.reason}"

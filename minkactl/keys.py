@@ -8,11 +8,11 @@ MAX_FILE_BYTES = 16 * 1024 * 1024
 
 
 def parse_key(text: str) -> bytes:
-    """The key for bob or 0x626f62; `readable` in key_ranges is the inverse. Raises click.BadParameter for bad hex."""
-    if not text.startswith("0x"):
-        return os.fsencode(text)
+    """The key for bob or 0x626f62. Raises click.BadParameter for bad hex."""
+    from minka.cluster.key_ranges import key_of_text
+
     try:
-        return bytes.fromhex(text[2:])
+        return key_of_text(text)
     except ValueError:
         raise click.BadParameter(f"{text!r} begins with 0x and isn't hex") from None
 
@@ -29,13 +29,6 @@ def parse_keys(text: str) -> list[bytes]:
     if len(content) > MAX_FILE_BYTES:
         raise click.BadParameter(f"{text[1:]} is larger than {MAX_FILE_BYTES >> 20} MiB")
     return [parse_key(os.fsdecode(line)) for line in content.splitlines()]
-
-
-def key_text(key: bytes) -> str:
-    """A bound's text in documents; "" if there is no bound."""
-    from minka.cluster.key_ranges import readable
-
-    return readable(key) if key else ""
 
 
 def columns_text(text: str) -> str:

@@ -43,7 +43,7 @@ def node_document(status: GetStatusResponse, listed: GetStatusResponse, name: st
         "joining": [names[one.id] for one in rows if name in one.adding_replicas],
         "to_delete": [names[one.id] for one in rows if name in one.removing_replicas],
         "keyspaces": _by_keyspace(listed, name),
-        "operations": [operation_document(one) for one in map(operation_of, status.running) if one.node == name],
+        "operations": [operation_document(operation_of(one)) for one in status.running if one.drain.node == name],
     }
 
 

@@ -2,13 +2,15 @@
 
 from collections import Counter, deque
 from collections.abc import Mapping
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
-from minka.v1.admin_pb2 import GetOperationsResponse, OperationSummary
+from minka.engine.documents import to_document
+from minka.engine.messages import word
+from minka.v1.admin_pb2 import Blocker, GetOperationsResponse, OperationSummary
 from minka.v1.cluster_pb2 import Migration, MigrationState
+from minka.v1.cluster_pb2 import Operation as OperationMessage
 from minka.v1.coordinator_pb2 import MigrationPhase, MigrationProgress
-from minkactl.documents import enum_name, record_document, to_document
+from minkactl.documents import record_document
 from minkactl.pages import Column, Kind, Row
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 MIGRATION_STATE: Final = MigrationState.DESCRIPTOR
 WINDOW_MS: Final = 5000  # the rate is that of the last five seconds
 ENDED: Final = ("completed", "cancelled")
+OPERATION_KINDS: Final = [kind.name for kind in OperationMessage.DESCRIPTOR.oneofs_by_name["kind"].fields]
 
 OPERATION_COLUMNS = (
     Column("OPERATION", "id"),
@@ -60,14 +63,6 @@ MIGRATION_COLUMNS = (
     Column("HANDED OVER", "handed_over_ms", Kind.TIME, wide=True),
     Column("FINISHED", "finished_ms", Kind.TIME, wide=True),
 )
-OWN_FIELDS: Final = {  # those that only some kinds of operations have
-    "reassign": ("plan_digest",),
-    "elect_leaders": ("partitions",),
-    "drain": ("node", "decommission", "plan_digest"),
-    "split": ("keyspace_id", "keys", "partitions"),
-    "merge": ("keyspace_id", "keys", "merged"),
-    "rebalance": ("pallet", "plan_digest"),
-}
 STATE_COLUMNS = (
     Column("OPERATION", "operation_id"),
     Column("STATE", "state", Kind.STATE),
@@ -122,14 +117,14 @@ class Tracker:
                 "operation": operation,
                 "progress": self._sum(rows[id_], summaries.get(id_), operation, response.now_ms),
                 "migrations": sorted(rows[id_], key=_order),
-                "blockers": [to_document(one) for one in response.blockers if one.operation_id == id_],
+                "blockers": [blocker_document(one) for one in response.blockers if one.operation_id == id_],
             }
             for id_, operation in operations
         ]
 
     def _row(self, migration: Migration, reported: MigrationProgress | None, now_ms: int) -> Row:
         row = to_document(migration)
-        row["state"] = state = enum_name(MIGRATION_STATE, migration.state)
+        row["state"] = state = word(MIGRATION_STATE, migration.state)
         partition_id = migration.partition_id
         if reported is not None and reported.bytes_total:
             self._sizes[partition_id] = reported.bytes_total
@@ -165,7 +160,7 @@ class Tracker:
         done, total = sum(row["bytes_done"] for row in going), sum(row["bytes_total"] or 0 for row in going)
         states = Counter(row["state"] for row in rows)
         if summary is not None and summary.by_state and sum(summary.by_state.values()) > len(rows):
-            states = Counter({enum_name(MIGRATION_STATE, state): n for state, n in sorted(summary.by_state.items())})
+            states = Counter({word(MIGRATION_STATE, state): n for state, n in sorted(summary.by_state.items())})
             done, total = summary.bytes_done, summary.bytes_total
         speed = 0.0 if operation["finished_ms"] else self._whole.update(now_ms, done)
         return {
@@ -188,7 +183,7 @@ def state_rows(document: Mapping[str, Any]) -> list[Row]:
 
 
 def _phase(reported: MigrationProgress) -> str:
-    return enum_name(MigrationPhase.DESCRIPTOR, reported.phase) if reported.phase else ""
+    return word(MigrationPhase.DESCRIPTOR, reported.phase) if reported.phase else ""
 
 
 def _together(reported: list[MigrationProgress]) -> MigrationProgress | None:
@@ -211,11 +206,19 @@ def operation_document(operation: "Operation", now_ms: int | None = None) -> dic
     one) and, given the time `now_ms`, how long it took or has taken so far.
     """
     document = record_document(operation)
-    of_kinds = {name: document.pop(name) for name in set(chain(*OWN_FIELDS.values()))}
-    own = {name: of_kinds[name] for name in OWN_FIELDS.get(operation.kind, ())}
+    kinds = [document.pop(kind) for kind in OPERATION_KINDS]
+    own: Row = next((one for one in kinds if one is not None), {})
     by = "minkad" if operation.automatic else operation.requested_by
     took = {} if now_ms is None else {"took_ms": max((document["finished_ms"] or now_ms) - document["created_ms"], 0)}
     return {**document, **own, "by": by, **took}
+
+
+def blocker_document(blocker: Blocker) -> Row:
+    """The blocker's document."""
+    from minka.admin import operation_rows
+    from minka.engine.messages import read
+
+    return record_document(read(operation_rows.Blocker, blocker))
 
 
 def _order(row: Row) -> tuple[int, str, int]:

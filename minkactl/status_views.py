@@ -5,10 +5,11 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from minka.admin.control import Control
+from minka.engine.documents import to_document
+from minka.engine.messages import word
 from minka.errors import MinkaError
 from minka.v1.admin_pb2 import GetStatusResponse
 from minka.v1.duties_pb2 import ShardState
-from minkactl.documents import enum_name, to_document
 from minkactl.pages import Row
 from minkactl.problems import problems
 from minkactl.progress import operation_document
@@ -25,7 +26,7 @@ def duty_totals(control: Control) -> Row | None:
         pallets, shards = control.pallets(DUTIES_S).pallets, control.shards(DUTIES_S).shards
     except MinkaError:
         return None
-    states = Counter(enum_name(ShardState.DESCRIPTOR, one.shard.state) for one in shards)
+    states = Counter(word(ShardState.DESCRIPTOR, one.shard.state) for one in shards)
     return {
         "pallets": len(pallets),
         "duties": sum(one.duties for one in pallets),

@@ -7,10 +7,11 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from minka.admin.keyspace_rows import Keyspace, keyspaces_of
+from minka.admin.keyspace_rows import Keyspace, KeyspaceSummary, keyspaces_of
 from minka.cluster.in_sync import eligible_replicas, is_under_min_insync, missing_in_sync
 from minka.cluster.key_ranges import KeyRange, is_by_ranges
-from minka.engine.messages import unix_ms
+from minka.engine.documents import to_document
+from minka.engine.messages import unix_ms, word
 from minka.v1.admin_pb2 import GetStatusResponse, KeyspaceCounts, NodeStatus
 from minka.v1.cluster_pb2 import (
     Node,
@@ -19,7 +20,6 @@ from minka.v1.cluster_pb2 import (
     PartitionState,
 )
 from minka.v1.coordinator_pb2 import ReplicaStats
-from minkactl.documents import enum_name, to_document
 from minkactl.pages import Column, Kind, Row
 from minkactl.survey import Survey, is_known
 
@@ -122,7 +122,7 @@ def node_rows(status: GetStatusResponse, asked: Survey | None = None) -> list[Ro
     for node in status.table.nodes:
         held, runtime = counts[node.id], heard.get(node.id)
         document = to_document(node)
-        state, known = enum_name(NODE_STATE, node.state), is_known(status)
+        state, known = word(NODE_STATE, node.state), is_known(status)
         document |= {
             "state": state if known else "unknown",
             "remembered_state": None if known else state,
@@ -219,13 +219,15 @@ def keyspace_rows(status: GetStatusResponse) -> list[Row]:
     ]
 
 
-def states_of(status: GetStatusResponse, keyspaces: Collection[KeyspaceCounts | Keyspace]) -> dict[str, int | None]:
+def states_of(
+    status: GetStatusResponse, keyspaces: Collection[KeyspaceCounts | KeyspaceSummary]
+) -> dict[str, int | None]:
     """The number of partitions in each state; None if it is only remembered."""
     found = remembered_states(keyspaces)
     return dict(found) if is_known(status) else dict.fromkeys(found)
 
 
-def remembered_states(keyspaces: Collection[KeyspaceCounts | Keyspace]) -> dict[str, int]:
+def remembered_states(keyspaces: Collection[KeyspaceCounts | KeyspaceSummary]) -> dict[str, int]:
     """The number of partitions in each state by the table at hand."""
     return {
         "online": sum(keyspace.online for keyspace in keyspaces),
@@ -249,7 +251,7 @@ def keyspace_document(keyspace: Keyspace) -> dict[str, Any]:
         "unclean_election": keyspace.unclean_election,
         "max_bytes": keyspace.max_bytes,
         "max_ops": keyspace.max_ops,
-        "internal": keyspace.name.startswith("_"),  # the cluster's own, for the payloads of duties
+        "internal": keyspace.internal,
         "created_ms": unix_ms(keyspace.created),
     }
 

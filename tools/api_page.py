@@ -240,7 +240,8 @@ def _is_not_constructed(kind: type[Any]) -> bool:
 def _plain(text: str) -> str:
     """The text of types without the names of their modules and without quotes around types."""
     text = re.sub(r"<([\w.]+): [^>]*>", r"\1", text)  # the default of an argument that is an enum
-    text = re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Za-z_])", "", text).replace("~AnyKey", "bytes | str")
+    text = re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Za-z_])", "", text)
+    text = text.replace("~AnyKey", "bytes | str").replace("~AnyPartition", "Partition | str | int")
     text = re.sub(r"Optional\[(Literal\[[^]]*\])\]", r"\1 | None", text)
     return text if "Literal" in text else re.sub(r"(?<!= )'([^']+)'", r"\1", text)
 

@@ -1,5 +1,6 @@
 """Administering a cluster: `Admin` creates keyspaces, makes and applies plans, follows operations and looks after
-nodes, as `minkactl` does. The other names are the types that its methods take and return.
+nodes. `minkactl` makes its changes with the same methods; its views show more than the methods that read. The other
+names are the types that these take and return.
 
     with Admin() as admin:
         plan = admin.plan_reassign(keyspaces=["flights"])
@@ -15,15 +16,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from minka.admin.admin_client import Admin
     from minka.admin.cluster_rows import DrainStatus, Node, NodeState, Partition, PartitionState, ShardOnNode
-    from minka.admin.keyspace_rows import Durability, HashFunction, Keyspace, Partitioning
+    from minka.admin.keyspace_rows import Durability, HashFunction, Keyspace, KeyspaceSummary, Partitioning
     from minka.admin.operation_rows import (
         Blocker,
+        DrainOperation,
         Election,
+        ElectLeadersOperation,
+        MergeOperation,
         Migration,
         MigrationState,
         Operation,
         OperationKind,
         OperationState,
+        ReassignOperation,
+        RebalanceOperation,
+        SplitOperation,
     )
     from minka.admin.plans import Move, NodeBalance, Plan, PlannedSplit, ShardBalance
     from minka.errors import Code, MinkaError
@@ -32,11 +39,15 @@ __all__ = [
     "Admin",
     "Blocker",
     "Code",
+    "DrainOperation",
     "DrainStatus",
     "Durability",
+    "ElectLeadersOperation",
     "Election",
     "HashFunction",
     "Keyspace",
+    "KeyspaceSummary",
+    "MergeOperation",
     "Migration",
     "MigrationState",
     "MinkaError",
@@ -52,17 +63,26 @@ __all__ = [
     "Partitioning",
     "Plan",
     "PlannedSplit",
+    "ReassignOperation",
+    "RebalanceOperation",
     "ShardBalance",
     "ShardOnNode",
+    "SplitOperation",
 ]
 
 # Names are loaded when first used: minkad and minkactl import only parts of this package.
 _MODULES = {
     "Admin": "minka.admin.admin_client",
     **dict.fromkeys(("Code", "MinkaError"), "minka.errors"),
-    **dict.fromkeys(("Partitioning", "HashFunction", "Durability", "Keyspace"), "minka.admin.keyspace_rows"),
     **dict.fromkeys(
-        ("OperationState", "OperationKind", "MigrationState", "Operation", "Migration", "Blocker", "Election"),
+        ("Partitioning", "HashFunction", "Durability", "Keyspace", "KeyspaceSummary"), "minka.admin.keyspace_rows"
+    ),
+    **dict.fromkeys(
+        (
+            *("OperationState", "OperationKind", "MigrationState", "Operation", "Migration", "Blocker", "Election"),
+            *("DrainOperation", "ElectLeadersOperation", "MergeOperation"),
+            *("ReassignOperation", "RebalanceOperation", "SplitOperation"),
+        ),
         "minka.admin.operation_rows",
     ),
     **dict.fromkeys(("Move", "NodeBalance", "Plan", "PlannedSplit", "ShardBalance"), "minka.admin.plans"),

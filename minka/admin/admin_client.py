@@ -7,15 +7,18 @@ from typing import Final, Self
 
 from minka.admin.cluster_rows import DrainStatus, Node, Partition
 from minka.admin.control import Control
-from minka.admin.keyspace_rows import Durability, HashFunction, Keyspace, keyspace_of, keyspaces_of
+from minka.admin.keyspace_rows import Durability, HashFunction, Keyspace, KeyspaceSummary, keyspace_of, keyspaces_of
+from minka.admin.membership import have_seats, is_gone, leads, wait_until
 from minka.admin.operation_rows import Blocker, Election, Migration, Operation, operation_of
+from minka.admin.partition_arguments import AnyPartition, partition_id, partition_ids
 from minka.admin.plans import Plan, message_of, plan_of
 from minka.admin.requester import requester
 from minka.contexts import given_or_resolved
 from minka.engine.arguments import checked_timeout, invalid
+from minka.engine.grpc_calls import clipped
 from minka.engine.messages import checked_number, read, read_all
 from minka.engine.requests import checked_whole, made
-from minka.errors import Code, MinkaError
+from minka.errors import Code, DeadlineExceeded, MinkaError, Unavailable
 from minka.tls import Tls
 from minka.v1 import admin_pb2, cluster_pb2
 
@@ -26,27 +29,31 @@ _MOST_OPERATIONS: Final = 1000
 class Admin:
     """The administration of one cluster, for one thread at a time.
 
-    `endpoints` are addresses host:port of some of its nodes; without them the cluster is the one that `minka.connect`
-    would find. A method finishes within `timeout` seconds, and raises only `MinkaError`. Its codes are those that the
-    method's description names; UNREACHABLE, NO_CONTROLLER or DEADLINE_EXCEEDED if no node could answer; and
-    OUTCOME_UNKNOWN if the answer to a change was lost. For a change that takes longer, a method returns an `Operation`,
-    which the cluster carries out alone; `wait` waits for its end. `requested_by` is recorded with each change; the
-    default is user@host.
+    `endpoints` are addresses host:port of some of its nodes; without them the cluster is that of `context`, or the one
+    that `minka.connect` would find. A method finishes within `timeout` seconds, unless it has a `timeout` of its own
+    (`partitions`, `split_keys`, and calls that find partitions by name, have that long for each step). It raises only
+    `MinkaError`: with the codes that its description names; UNREACHABLE, NO_CONTROLLER or DEADLINE_EXCEEDED if no node
+    could answer; OUTCOME_UNKNOWN for a change whose answer was lost. A change that takes longer is an `Operation`,
+    which the cluster carries on with alone; `wait` waits for its end. `requested_by` is recorded with operations that
+    begin or are cancelled, and the active controller logs who asked for an unclean election; the default is user@host.
 
-    Keyspaces can't be deleted. There is no class for asyncio: use `asyncio.to_thread`.
+    A partition is given as a `Partition`, by its name ("flights/7", as plans have it), or by its id. Keyspaces can't be
+    deleted. There is no class for asyncio: use `asyncio.to_thread`.
     """
 
     def __init__(
         self,
         endpoints: Sequence[str] | None = None,
         *,
+        context: str | None = None,
         timeout: float = 5.0,
         tls: Tls | None = None,
-        requested_by: str = "",
+        requested_by: str | None = None,
     ) -> None:
-        endpoints, tls = given_or_resolved(endpoints, tls)
-        self.control: Final = Control(endpoints, timeout, tls=tls)  # for views that show whole messages
-        self._requester: Final = requested_by or requester()
+        endpoints, tls = given_or_resolved(endpoints, tls, context)
+        self._timeout: Final = checked_timeout(timeout)
+        self.control: Final = Control(endpoints, timeout, tls=tls)  # beneath: for views that show whole messages
+        self._requester: Final = requester() if requested_by is None else requested_by
 
     def __enter__(self) -> Self:
         return self
@@ -70,7 +77,6 @@ class Admin:
                 Node,
                 row,
                 weight=row.weight or 1,
-                capacity_bytes=row.capacity_bytes or None,
                 is_voter=row.id in status.coordinator.voters,
                 is_controller=row.id == status.coordinator.controller,
                 replicas=counts[row.id].replicas,
@@ -112,25 +118,46 @@ class Admin:
         """The effects that stopping the node now would have. Raises UNKNOWN_NODE."""
         return read(DrainStatus, self.control.drain_status(node))
 
-    def remove_node(self, node: str) -> None:
-        """Remove a node that is down and holds nothing from the cluster; it can't come back with its old data. Raises
-        UNKNOWN_NODE, NODE_IN_USE.
+    def remove_node(self, node: str, *, timeout: float = 30.0) -> None:
+        """Forget a node that is down and holds nothing, and wait until its seat in the Raft group is gone, too: it
+        can't come back with its old data. Raises UNKNOWN_NODE, NODE_IN_USE, and DEADLINE_EXCEEDED if that isn't done
+        within `timeout` seconds.
         """
+        seconds = checked_timeout(timeout)
         self.control.remove_node(node)
+        wait_until(lambda status: is_gone(status, node), self.control, f"{node} is no longer a member", seconds)
 
-    def transfer_leadership(self, node: str) -> None:
-        """Let another voter be the active controller. Raises UNKNOWN_NODE, INVALID_VOTERS."""
-        self.control.transfer_leadership(node)
+    def transfer_leadership(self, node: str, *, timeout: float = 30.0) -> None:
+        """Let another voter be the active controller, and wait until it is. Raises UNKNOWN_NODE, INVALID_VOTERS, and
+        DEADLINE_EXCEEDED if that isn't done within `timeout` seconds.
+        """
+        seconds = checked_timeout(timeout)
 
-    def change_voters(self, *, promote: Sequence[str] = (), demote: Sequence[str] = ()) -> None:
-        """Make learners voters, and voters learners, in one step of the Raft group. Raises UNKNOWN_NODE,
-        INVALID_VOTERS, VOTERS_CHANGING."""
-        self.control.change_voters(promote, demote)
+        def ask() -> None:
+            self.control.transfer_leadership(node)
+
+        ask()
+        what = f"{node} is the active controller"
+        wait_until(lambda status: leads(status, node), self.control, what, seconds, ask)
+
+    def change_voters(self, *, promote: Sequence[str] = (), demote: Sequence[str] = (), timeout: float = 30.0) -> None:
+        """Make learners voters, and voters learners, in one step of the Raft group, and wait until they are. Raises
+        UNKNOWN_NODE, INVALID_VOTERS, VOTERS_CHANGING, and DEADLINE_EXCEEDED if that isn't done within `timeout`
+        seconds.
+        """
+        seconds = checked_timeout(timeout)
+
+        def ask() -> None:
+            self.control.change_voters(promote, demote)
+
+        ask()
+        what = " and ".join([f"{one} is a voter" for one in promote] + [f"{one} is a learner" for one in demote])
+        wait_until(lambda status: have_seats(status, promote, demote), self.control, what, seconds, ask)
 
     # Keyspaces and partitions
 
-    def keyspaces(self) -> list[Keyspace]:
-        """All keyspaces, in the order in which they were created."""
+    def keyspaces(self) -> list[KeyspaceSummary]:
+        """All keyspaces, in the order in which they were created; those that are `internal`, too."""
         return keyspaces_of(self.control.summary())
 
     def create_keyspace(
@@ -164,18 +191,18 @@ class Admin:
             raise invalid("hash_function is for a keyspace by hash, not for one by ranges")
         created = self.control.create_keyspace(
             name,
-            partitions or 0,
+            _counted(partitions, "partitions"),
             checked_number(cluster_pb2.HashFunction, HashFunction, hash_function, "hash_function"),
-            replicas or 0,
-            min_insync=min_insync or 0,
+            _counted(replicas, "replicas"),
+            min_insync=_counted(min_insync, "min_insync"),
             durability=checked_number(cluster_pb2.Durability, Durability, durability, "durability"),
             unclean_election=unclean_election,
             split_points=split_points,
-            max_bytes=max_bytes or 0,
-            max_ops=max_ops or 0,
+            max_bytes=_counted(max_bytes, "max_bytes"),
+            max_ops=_counted(max_ops, "max_ops"),
         )
         count = created.partition_count if split_points is None else len(split_points) + 1
-        return keyspace_of(created, admin_pb2.KeyspaceCounts(partitions=count))
+        return keyspace_of(created, count)
 
     def partitions(self, keyspace: str | None = None) -> Iterator[Partition]:
         """Yield the partitions of a keyspace (None: of all keyspaces), in the order of their slots or keys. This reads
@@ -212,20 +239,19 @@ class Admin:
         """
         return operation_of(self.control.merge(keyspace, keys, self._requester, reason, queue=queue))
 
-    def split_keys(self, partition: int, parts: int) -> list[bytes]:
-        """Keys that divide a partition by ranges into `parts` parts of about the same size in bytes. `partition` is its
-        id, its leader proposes the keys, and `split` takes them. Raises UNKNOWN_PARTITION, PARTITION_OFFLINE,
-        NO_SPLIT_KEY.
+    def split_keys(self, partition: Partition | str | int, parts: int) -> list[bytes]:
+        """Keys, for `split`, that divide a partition by ranges into `parts` parts of about the same bytes. The
+        partition's leader proposes them. Raises UNKNOWN_PARTITION, PARTITION_OFFLINE, NO_SPLIT_KEY.
         """
-        checked_whole(partition, "partition", range(1 << 32))
-        listed = self.control.partitions(admin_pb2.PartitionFilter(ids=[partition])).whole()
+        id_ = partition_id(self.control, partition)
+        listed = self.control.partitions(admin_pb2.PartitionFilter(ids=[id_])).whole()
         row = next(iter(listed.table.partitions), None)
         if row is None:
-            raise MinkaError(Code.UNKNOWN_PARTITION, f"no partition has the id {partition}")
+            raise MinkaError(Code.UNKNOWN_PARTITION, f"no partition has the id {id_}")
         address = next((node.address for node in listed.table.nodes if node.id == row.leader), None)
         if address is None:
-            raise MinkaError(Code.PARTITION_OFFLINE, f"partition {partition} has no leader")
-        return self.control.split_keys(address, partition, parts)
+            raise MinkaError(Code.PARTITION_OFFLINE, f"partition {id_} has no leader")
+        return self.control.split_keys(address, id_, parts)
 
     # Plans
 
@@ -236,29 +262,36 @@ class Admin:
         keyspaces: Sequence[str] = (),
         drain: Sequence[str] = (),
         weights: Mapping[str, float] | None = None,
-        partitions: Mapping[int, Sequence[str]] | None = None,
+        partitions: Mapping[AnyPartition, Sequence[str]] | None = None,
         reason: str = "",
         rate_limit: int = 0,
         queue: bool = False,
     ) -> Plan:
         """The plan that spreads replicas evenly over the nodes `to` (none: all LIVE ones). Nothing is changed.
 
-        Only these `keyspaces` are planned (none: all). `weights` are the shares of nodes in relation to each other: a
-        node of weight 2 gets twice as much as a node of weight 1. Nodes in `drain` have nothing after this plan, but
-        later plans and keyspaces may use them again; to take a node out for good, use the method `drain`. `partitions`
-        maps ids of partitions to their new replicas, the preferred leader first; with it, only these partitions are
-        planned. `rate_limit`, in bytes a second (0: no limit), is the most that each node ships. Partitions that
-        running operations move are left alone; with `queue` the plan begins where those operations end.
+        `keyspaces` are those that are planned (none: all). `weights` are the shares of nodes in relation to each other.
+        Nodes in `drain` have nothing after this plan, but later plans and keyspaces may use them again; to take a node
+        out for good, use the method `drain`. `partitions` gives the replicas that partitions are to have, the preferred
+        leader first: then nothing else is planned. `rate_limit`, in bytes a second (0: no limit), is the most
+        that each node ships. Partitions that running operations move are left alone; with `queue` the plan begins where
+        those operations end.
 
         Raises UNKNOWN_NODE, UNKNOWN_KEYSPACE, UNKNOWN_PARTITION, NOT_ENOUGH_NODES, NO_SOURCE.
         """
+        assigned = None
+        if partitions is not None:
+            if not isinstance(partitions, Mapping):
+                raise invalid(f"partitions is {clipped(repr(partitions))}, not a mapping from partitions to nodes")
+            assigned = dict(zip(partition_ids(self.control, list(partitions)), partitions.values(), strict=True))
+            if len(assigned) < len(partitions):
+                raise invalid("partitions names one of them twice")
         return plan_of(
             self.control.plan_reassign(
                 to,
                 keyspaces,
                 drain,
                 weights=weights,
-                partitions=partitions,
+                partitions=assigned,
                 reason=reason,
                 rate_limit=rate_limit,
                 queue=queue,
@@ -275,26 +308,32 @@ class Admin:
         return operation_of(self.control.apply_plan(message_of(plan), self._requester, reason, rate_limit))
 
     def elect_leaders(
-        self, *, keyspaces: Sequence[str] = (), partitions: Sequence[int] = (), reason: str = "", queue: bool = False
+        self,
+        *,
+        keyspaces: Sequence[str] = (),
+        partitions: Sequence[Partition | str | int] = (),
+        reason: str = "",
+        queue: bool = False,
     ) -> Election:
-        """Let the preferred leader of each partition, its first replica, lead the partition. The partitions are those
-        of these keyspaces, and those with these ids (neither given: all). Raises UNKNOWN_KEYSPACE, UNKNOWN_PARTITION,
-        OPERATION_RUNNING.
+        """Let the first replica of each partition lead, in these keyspaces and of these partitions (none: all).
+        Raises UNKNOWN_KEYSPACE, UNKNOWN_PARTITION, OPERATION_RUNNING.
         """
-        answer = self.control.elect_leaders(
-            keyspaces, partitions, requested_by=self._requester, reason=reason, queue=queue
-        )
+        ids = partition_ids(self.control, partitions)
+        answer = self.control.elect_leaders(keyspaces, ids, requested_by=self._requester, reason=reason, queue=queue)
         started = operation_of(answer.operation) if answer.HasField("operation") else None
         return Election(started, read_all(Blocker, answer.skipped))
 
-    def elect_unclean(self, partition: int, node: str, *, partition_epoch: int, reason: str = "") -> None:
-        """Let this node lead a partition, given by its id, although the node's copy may lack acknowledged writes, which
-        are then lost. `partition_epoch` is the epoch of the `Partition` on which you based the decision.
+    def elect_unclean(
+        self, partition: Partition | str | int, node: str, *, partition_epoch: int, reason: str = ""
+    ) -> None:
+        """Let this node lead a partition although the node's copy may lack acknowledged writes, which are then lost.
+        `partition_epoch` is the epoch of the `Partition` on which you based the decision.
 
         Raises UNKNOWN_PARTITION, LEADER_EXISTS, STALE_EPOCH if the partition has changed since, and INELIGIBLE_REPLICA
         if the node isn't LIVE or has no whole copy.
         """
-        self.control.elect_unclean(partition, partition_epoch, node, requested_by=self._requester, reason=reason)
+        id_ = partition_id(self.control, partition)
+        self.control.elect_unclean(id_, partition_epoch, node, requested_by=self._requester, reason=reason)
 
     # Operations
 
@@ -314,20 +353,26 @@ class Admin:
 
     def blockers(self, operation: Operation | int) -> list[Blocker]:
         """The obstacles that hold an operation up now, as the active controller sees them. Raises UNKNOWN_OPERATION."""
-        return list(read_all(Blocker, self.control.operations([_id_of(operation)], with_migrations=True).blockers))
+        found = self.control.operations([_id_of(operation)], with_migrations=True, migrations_limit=1)
+        return list(read_all(Blocker, found.blockers))
 
     def wait(self, operation: Operation | int, timeout: float = 3600.0) -> Operation:
-        """Wait, at most `timeout` seconds, until an operation has ended, and return it. It may have FAILED: compare its
-        `state` with `OperationState.SUCCEEDED`. Raises UNKNOWN_OPERATION, and DEADLINE_EXCEEDED if the operation hasn't
-        ended in time.
+        """Wait, at most `timeout` seconds, until an operation has ended, and return it, also if it has FAILED: compare
+        its `state` with `OperationState.SUCCEEDED`. While no node answers, it tries again. Raises UNKNOWN_OPERATION,
+        and DEADLINE_EXCEEDED if the operation hasn't ended in time, or no node has said so.
         """
-        deadline = time.monotonic() + checked_timeout(timeout)
+        id_, deadline = _id_of(operation), time.monotonic() + checked_timeout(timeout)
         while True:
-            now = self.operation(operation)
-            if now.state.has_ended:
-                return now
+            patience = max(min(self._timeout, deadline - time.monotonic()), _POLL_S)
+            try:
+                now = operation_of(self.control.operations([id_], timeout=patience).operations[0])
+                seen = f"operation {id_} is {now.state}"
+                if now.state.has_ended:
+                    return now
+            except (Unavailable, DeadlineExceeded) as error:
+                seen = f"no node tells if operation {id_} has ended ({error})"
             if time.monotonic() + _POLL_S > deadline:
-                text = f"operation {now.id} is {now.state} after {timeout:g} s, and goes on"
+                text = f"{seen} after {timeout:g} s; it goes on"
                 raise MinkaError(Code.DEADLINE_EXCEEDED, text)
             time.sleep(_POLL_S)
 
@@ -352,6 +397,13 @@ class Admin:
         UNKNOWN_OPERATION, OPERATION_ENDED.
         """
         return operation_of(self.control.limit_operation(_id_of(operation), rate_limit))
+
+
+def _counted(number: int | None, name: str) -> int:
+    """A request's number: there 0 stands for None, so a caller's 0 is refused."""
+    if type(number) is int and number == 0:
+        raise invalid(f"{name} is 0: at least 1, or None")
+    return 0 if number is None else number
 
 
 def _id_of(operation: Operation | int) -> int:

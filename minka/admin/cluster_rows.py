@@ -12,7 +12,6 @@ class NodeState(Word):
 
     JOINING = "joining"
     LIVE = "live"
-    QUARANTINED = "quarantined"  # it is up, but must stay well for a while before it gets anything new
     FAILED = "failed"
     DRAINING = "draining"  # it is up, and hands over what it leads
     LEFT = "left"  # it was stopped gracefully
@@ -62,7 +61,7 @@ class Partition:
     start_key: bytes  # by ranges: its keys begin here; b"": unbounded, as in a keyspace by hash
     end_key: bytes  # by ranges: its keys are smaller than this; b"": unbounded
     state: PartitionState
-    leader: str  # "": no node leads it
+    leader: str | None
     replicas: tuple[str, ...]  # the first is the preferred leader
     isr: tuple[str, ...]  # the replicas in sync
     adding_replicas: tuple[str, ...]

@@ -1,8 +1,7 @@
 """The control calls that `Admin` and minkactl make. They are synchronous, and this module imports little."""
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeVar
@@ -13,8 +12,8 @@ from minka.admin.partition_pages import Partitions
 from minka.cluster.name_rules import keyspace_problem
 from minka.cluster.table_changes import with_changes
 from minka.engine.arguments import checked_text, checked_timeout, invalid
+from minka.engine.attempts import Attempts
 from minka.engine.grpc_calls import checked_endpoints, clipped, error_from_call, unreachable
-from minka.engine.last_send import last_send
 from minka.engine.requests import made
 from minka.engine.sync_channels import Channels
 from minka.errors import Code, MinkaError
@@ -30,11 +29,7 @@ _View = TypeVar("_View")
 if TYPE_CHECKING:  # gRPC's classes are generic only for the type checker
     _Rpc = Callable[[grpc.Channel], grpc.UnaryUnaryMultiCallable[_Request, _Response]]
 
-_FIRST_PAUSE_S: Final = 0.05
-_MAX_PAUSE_S: Final = 0.5
-_MIN_SHARE_S: Final = 0.02
-# Refusals that the active controller has decided on: it would decide the same again in a moment.
-_DECIDED: Final = (Code.UNKNOWN_PARTITION, Code.DISK_LOW)
+_LEAST_S: Final = 0.02
 
 
 class Control:
@@ -83,10 +78,14 @@ class Control:
             self._known_table = answer.table
         return answer
 
-    def summary(self) -> admin_pb2.GetStatusResponse:
+    def summary(self, timeout: float | None = None) -> admin_pb2.GetStatusResponse:
         """The view of `status` with sums instead of partitions; its size doesn't grow with the number of partitions."""
         request = admin_pb2.GetStatusRequest(summary=True)
-        return self._view(lambda address, timeout: self._status(address, request, timeout), lambda response: response)
+
+        def ask(address: str, seconds: float) -> admin_pb2.GetStatusResponse:
+            return self._status(address, request, seconds)
+
+        return self._view(ask, lambda response: response, timeout)
 
     def summary_at(self, address: str, silent: Sequence[str] = ()) -> admin_pb2.GetStatusResponse:
         """The summary as the node at this address sees it; no other node is asked. TableSummary.only_on_silent explains
@@ -119,32 +118,32 @@ class Control:
         return self._ask(address, lambda channel: AdminStub(channel).GetStatus, request, timeout, repeatable=True)
 
     def _view(
-        self, ask: Callable[[str, float], _View], status_of: Callable[[_View], admin_pb2.GetStatusResponse]
+        self,
+        ask: Callable[[str, float], _View],
+        status_of: Callable[[_View], admin_pb2.GetStatusResponse],
+        timeout: float | None = None,
     ) -> _View:
         """The active controller's answer; if it can't be reached, the first answer of another node. `ask` takes an
         address and a timeout in seconds.
         """
-        deadline = time.monotonic() + self.timeout
+        attempts = self._attempts(timeout, repeatable=True)
         first = None
-        tried: dict[str, MinkaError] = {}
-        queue = self._queue()
-        for address in _each_once(queue, tried):
+        while (place := attempts.next(time.monotonic())) is not None:
+            address, seconds = place
             try:
-                answer = ask(address, _share(deadline, len(queue) + 1))
+                answer = ask(address, seconds)
             except MinkaError as error:
-                if not _try_elsewhere(error, repeatable=True):
+                if not attempts.goes_on(address, error):
                     raise
-                tried[address] = error
                 continue
-            tried[address] = MinkaError(Code.NOT_CONTROLLER, f"{address} is not the active controller")
             status = status_of(answer)
             if status.from_controller:
                 self._controller = address
                 return answer
             first = first or answer
-            queue.extendleft(n.address for n in status.table.nodes if n.id == status.coordinator.controller)
+            attempts.goes_on(address, _not_controller(address, status))
         if first is None:
-            raise unreachable(tried)
+            raise unreachable(attempts.tried)
         self._controller = ""
         return first
 
@@ -478,14 +477,22 @@ class Control:
         self._call(lambda channel: AdminStub(channel).RemoveNode, request, repeatable=False)
 
     def operations(
-        self, ids: Sequence[int] = (), *, limit: int = 0, with_migrations: bool = False, migrations_limit: int = 0
+        self,
+        ids: Sequence[int] = (),
+        *,
+        limit: int = 0,
+        with_migrations: bool = False,
+        migrations_limit: int = 0,
+        timeout: float | None = None,
     ) -> admin_pb2.GetOperationsResponse:
         """Operations by id, or the newest `limit` (0: 20). With `with_migrations` each comes with at most
         `migrations_limit` of its migrations (0: all), those under way first. Only the active controller knows progress
         and blockers.
         """
+        seconds = self.timeout if timeout is None else timeout
+        deadline = time.monotonic() + seconds
         if with_migrations and not self._controller:
-            self.status()
+            self.summary(seconds)  # it finds the active controller
         request = made(
             admin_pb2.GetOperationsRequest,
             ids=ids,
@@ -493,7 +500,8 @@ class Control:
             with_migrations=with_migrations,
             migrations_limit=migrations_limit,
         )
-        response = self._call(lambda channel: AdminStub(channel).GetOperations, request, repeatable=True)
+        left = max(deadline - time.monotonic(), _LEAST_S)
+        response = self._call(lambda channel: AdminStub(channel).GetOperations, request, repeatable=True, timeout=left)
         copying = any(m.state == cluster_pb2.MIGRATION_STATE_COPYING for m in response.migrations)
         if copying and not response.progress:
             self._controller = ""  # perhaps another node is the active controller by now: look for it next time
@@ -529,36 +537,21 @@ class Control:
         """Ask one node after the other until one takes the request. If all refuse, ask them again until the time is
         over; if none can be reached, give up at once.
         """
-        seconds = self.timeout if timeout is None else timeout
-        deadline, pause = time.monotonic() + seconds, _FIRST_PAUSE_S
+        attempts = self._attempts(timeout, repeatable=repeatable)
         while True:
-            tried: dict[str, MinkaError] = {}
-            queue = self._queue()
-            for address in _each_once(queue, tried):
-                share = _share(deadline, len(queue) + 1 if repeatable else 1)
+            while (place := attempts.next(time.monotonic())) is not None:
+                address, seconds = place
                 try:
-                    return self._ask(address, rpc, request, share, repeatable=repeatable)
+                    return self._ask(address, rpc, request, seconds, repeatable=repeatable)
                 except MinkaError as error:
-                    if not _try_elsewhere(error, repeatable=repeatable):
+                    if not attempts.goes_on(address, error):
                         raise
-                    tried[address] = error
-                    self._follow(address, error, queue)
-            somebody_is_there = any(error.code is not Code.UNREACHABLE for error in tried.values())
-            if not somebody_is_there or time.monotonic() + pause > last_send(deadline, seconds):
-                raise unreachable(tried)
-            time.sleep(pause)
-            pause = min(2 * pause, _MAX_PAUSE_S)
+                    self._controller = attempts.first
+            time.sleep(attempts.pause(time.monotonic()))
 
-    def _follow(self, address: str, error: MinkaError, queue: deque[str]) -> None:
-        """If a refusal names the active controller, ask that node first from now on."""
-        if address == self._controller:
-            self._controller = ""
-        if leader := error.details.get("leader_address", ""):
-            self._controller = leader
-            queue.appendleft(leader)
-
-    def _queue(self) -> deque[str]:
-        return deque([self._controller, *self.endpoints] if self._controller else self.endpoints)
+    def _attempts(self, timeout: float | None, *, repeatable: bool) -> Attempts:
+        seconds = self.timeout if timeout is None else timeout
+        return Attempts(self.endpoints, self._controller, time.monotonic(), seconds, is_repeatable=repeatable)
 
     def _ask(
         self, address: str, rpc: "_Rpc[_Request, _Response]", request: _Request, timeout: float, *, repeatable: bool
@@ -588,19 +581,8 @@ class Described:
             raise error_from_call(error, self.address, repeatable=True) from error
 
 
-def _each_once(queue: deque[str], tried: dict[str, MinkaError]) -> Iterator[str]:
-    """Yield the addresses of `queue` that aren't in `tried`; the caller may add to both meanwhile."""
-    while queue:
-        if (address := queue.popleft()) not in tried:
-            yield address
-
-
-def _share(deadline: float, attempts: int) -> float:
-    """The seconds that this attempt may take if `attempts` attempts must fit in before the deadline."""
-    return max((deadline - time.monotonic()) / attempts, _MIN_SHARE_S)
-
-
-def _try_elsewhere(error: MinkaError, *, repeatable: bool) -> bool:
-    if error.code in _DECIDED:
-        return False
-    return error.code.info.retriable or (repeatable and error.code is Code.DEADLINE_EXCEEDED)
+def _not_controller(address: str, status: admin_pb2.GetStatusResponse) -> MinkaError:
+    """The reason to ask another node, and which one, if this one knows it."""
+    leader = next((one.address for one in status.table.nodes if one.id == status.coordinator.controller), "")
+    text = f"{address} is not the active controller"
+    return MinkaError(Code.NOT_CONTROLLER, text, leader_address=leader)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from minka.cluster.key_ranges import is_by_ranges
 from minka.engine.messages import Word, read, word
@@ -37,12 +38,14 @@ class Durability(Word):
 
 @dataclass(frozen=True, slots=True)
 class Keyspace:
-    """A keyspace, with the sums of its partitions."""
+    """A keyspace and its settings."""
 
     id: int
     name: str
+    internal: bool  # the cluster keeps payloads of duties in it; clients can't use it
     partitioning: Partitioning
-    hash_function: HashFunction | None  # None for a keyspace by ranges
+    hash_function: HashFunction | None  # None: by ranges
+    partitions: int  # by ranges their number changes
     replicas: int
     min_insync: int  # with fewer replicas in sync, writes are refused
     durability: Durability
@@ -50,7 +53,12 @@ class Keyspace:
     max_bytes: int | None  # by ranges: a partition with more is split; None: no limit
     max_ops: int | None  # by ranges: a partition with more keys read and written a second is split; None: no limit
     created: datetime
-    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeyspaceSummary(Keyspace):
+    """A keyspace, its settings, and what its partitions add up to."""
+
     online: int
     assigned: int
     offline: int
@@ -58,28 +66,38 @@ class Keyspace:
     bytes: int
 
 
-def keyspaces_of(status: admin_pb2.GetStatusResponse) -> list[Keyspace]:
+def keyspaces_of(status: admin_pb2.GetStatusResponse) -> list[KeyspaceSummary]:
     """The keyspaces in a summary, in the order in which they were created."""
     counts = {one.keyspace_id: one for one in status.summary.keyspaces}
-    return [keyspace_of(row, counts[row.id]) for row in status.table.keyspaces]
+    return [_summary_of(row, counts[row.id]) for row in status.table.keyspaces]
 
 
-def keyspace_of(row: cluster_pb2.Keyspace, counts: admin_pb2.KeyspaceCounts) -> Keyspace:
-    """The keyspace in the message, with the sums of its partitions."""
-    by_ranges = is_by_ranges(row)
-    durability = row.durability or cluster_pb2.Durability.DURABILITY_SYNC
+def keyspace_of(row: cluster_pb2.Keyspace, partitions: int) -> Keyspace:
+    """The keyspace in the message, which has this number of partitions."""
+    return read(Keyspace, row, partitions=partitions, **_own(row))
+
+
+def _summary_of(row: cluster_pb2.Keyspace, counts: admin_pb2.KeyspaceCounts) -> KeyspaceSummary:
     return read(
-        Keyspace,
+        KeyspaceSummary,
         row,
-        partitioning=Partitioning.RANGES if by_ranges else Partitioning.HASH,
-        hash_function=None if by_ranges else HashFunction(word(cluster_pb2.HashFunction.DESCRIPTOR, row.hash)),
-        durability=Durability(word(cluster_pb2.Durability.DESCRIPTOR, durability)),
-        max_bytes=row.max_bytes or None,
-        max_ops=row.max_ops or None,
         partitions=counts.partitions,
         online=counts.online,
         assigned=counts.assigned,
         offline=counts.offline,
         keys=counts.keys,
         bytes=counts.bytes,
+        **_own(row),
     )
+
+
+def _own(row: cluster_pb2.Keyspace) -> dict[str, Any]:
+    """The fields that the message has otherwise."""
+    by_ranges = is_by_ranges(row)
+    durability = row.durability or cluster_pb2.Durability.DURABILITY_SYNC
+    return {
+        "internal": row.name.startswith("_"),
+        "partitioning": Partitioning.RANGES if by_ranges else Partitioning.HASH,
+        "hash_function": None if by_ranges else HashFunction(word(cluster_pb2.HashFunction.DESCRIPTOR, row.hash)),
+        "durability": Durability(word(cluster_pb2.Durability.DESCRIPTOR, durability)),
+    }

@@ -50,8 +50,59 @@ class MigrationState(Word):
 
 
 @dataclass(frozen=True, slots=True)
+class ReassignOperation:
+    """Replicas move as a plan says."""
+
+    plan_digest: str | None  # None: without a plan
+
+
+@dataclass(frozen=True, slots=True)
+class ElectLeadersOperation:
+    """Preferred leaders lead."""
+
+    partitions: tuple[int, ...]  # ids: those whose preferred leaders are elected
+
+
+@dataclass(frozen=True, slots=True)
+class DrainOperation:
+    """A node leads nothing, and has nothing if it is decommissioned."""
+
+    node: str
+    decommission: bool
+    plan_digest: str | None  # of the plan by which its replicas move; None: there is nothing to move
+
+
+@dataclass(frozen=True, slots=True)
+class SplitOperation:
+    """Partitions of a keyspace by ranges are split."""
+
+    keyspace_id: int
+    keys: tuple[bytes, ...]  # new partitions are yet to begin there
+    partitions: tuple[int, ...]  # ids: those that it has made
+
+
+@dataclass(frozen=True, slots=True)
+class MergeOperation:
+    """Neighbours in a keyspace by ranges become one partition."""
+
+    keyspace_id: int
+    keys: tuple[bytes, ...]  # the partitions that begin there are yet to be merged into those before them
+    merged: int  # partitions that are gone already
+
+
+@dataclass(frozen=True, slots=True)
+class RebalanceOperation:
+    """Duties of a pallet move between shards."""
+
+    pallet: str
+    plan_digest: str | None  # None: the active controller balances automatically
+
+
+@dataclass(frozen=True, slots=True)
 class Operation:
-    """A change that takes some time. It goes on without the client that asked for it."""
+    """A change that takes time, and goes on without the client that asked for it. The field with the name of its kind
+    tells the rest: `operation.drain.node` if `operation.kind` is "drain".
+    """
 
     id: int
     kind: OperationKind
@@ -66,30 +117,32 @@ class Operation:
     paused: bool
     cancelled: bool  # somebody has cancelled it; migrations that can't go back are still completed
     rate_limit: int  # bytes a second that a node may send for it; 0: no limit
-    plan_digest: str  # of the plan that it carries out; "": it has no plan
-    node: str  # a drain's node; "": it isn't a drain
-    decommission: bool  # it is a drain that also moves all data away
-    pallet: str  # a rebalance's pallet; "": it isn't a rebalance
-    keyspace_id: int  # a split's or a merge's keyspace; 0: it is neither
-    keys: tuple[bytes, ...]  # the keys at which it still has to split or merge
-    partitions: tuple[int, ...]  # ids: a split's new partitions; an election's partitions
-    merged: int  # the number of partitions that a merge has removed
+    reassign: ReassignOperation | None  # None: of another kind, as are those below
+    elect_leaders: ElectLeadersOperation | None
+    drain: DrainOperation | None
+    split: SplitOperation | None
+    merge: MergeOperation | None
+    rebalance: RebalanceOperation | None
 
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One move of an operation: a replica from node to node, or a duty from shard to shard."""
+    """One move of an operation: a partition's replicas change, or a duty goes from shard to shard."""
 
     operation_id: int
     index: int  # it is number `index` (from 0) of the partition's migrations in this operation
     partition_id: int | None  # None: a duty moves
     duty: int | None  # the duty's number
-    source: str
-    target: str
+    source: str | None  # None: not just one replica moves, see `original_replicas`; or the duty was nowhere
+    target: str | None  # None: not just one replica moves, see `target_replicas`
+    original_replicas: tuple[str, ...]  # before; empty until it starts
+    target_replicas: tuple[str, ...]  # after; empty: the target takes the source's place
+    left_behind: tuple[str, ...]  # nodes that are down, and delete their copies once they are back
     state: MigrationState
     reason: str
-    outcome: str
+    outcome: str  # why it was cancelled, or which copies it left behind
     started: datetime | None
+    handed_over: datetime | None  # the new replicas have it from then on
     finished: datetime | None
 
 
@@ -97,10 +150,10 @@ class Migration:
 class Blocker:
     """An obstacle to an operation or to another change, and its remedy: a command, if one helps."""
 
-    operation_id: int  # 0: it holds up no operation
+    operation_id: int | None  # None: it isn't in an operation's way
     partition_id: int | None
     duty: int | None  # the duty's number
-    partition: str  # "flights/7", or a duty as "feeds/bbc"; "": it is about the whole operation
+    partition: str | None  # "flights/7", or a duty as "feeds/bbc"; None: the whole operation
     reason: str
     remedy: str
 
@@ -115,18 +168,4 @@ class Election:
 
 def operation_of(row: cluster_pb2.Operation) -> Operation:
     """The operation in the message."""
-    kind = row.WhichOneof("kind")
-    own = getattr(row, kind) if kind is not None else None
-    return read(
-        Operation,
-        row,
-        kind=OperationKind(kind or "unknown"),
-        plan_digest=getattr(own, "plan_digest", ""),
-        node=getattr(own, "node", ""),
-        decommission=getattr(own, "decommission", False),
-        pallet=getattr(own, "pallet", ""),
-        keyspace_id=getattr(own, "keyspace_id", 0),
-        keys=tuple(getattr(own, "keys", ())),
-        partitions=tuple(getattr(own, "partitions", ())),
-        merged=getattr(own, "merged", 0),
-    )
+    return read(Operation, row, kind=OperationKind(row.WhichOneof("kind") or "unknown"))

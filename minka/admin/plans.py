@@ -1,10 +1,12 @@
 """Plans: lists of moves that a person can read before applying them."""
 
+import json
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 
-from minka.cluster.plan_digest import without_splits
+from minka.cluster.plan_digest import plan_digest, without_splits
 from minka.engine.arguments import invalid
+from minka.engine.documents import from_document, to_document
 from minka.engine.messages import read
 from minka.errors import Code, MinkaError
 from minka.v1 import admin_pb2
@@ -15,8 +17,10 @@ class Move:
     """A change of a partition's replicas, or a move of a duty from shard to shard."""
 
     partition: str  # "flights/7", or a duty as "feeds/bbc"
-    source: str  # "": not exactly one replica moves (see `replicas`), or no shard had the duty
-    target: str  # "": not exactly one replica moves (see `target_replicas`)
+    partition_id: int | None  # None: a duty moves
+    duty: int | None  # the duty's number
+    source: str | None  # None: not just one replica moves, see `replicas`; or the duty was nowhere
+    target: str | None  # None: not just one replica moves, see `target_replicas`
     bytes: int
     weight: int  # of the duty
     reason: str
@@ -75,9 +79,9 @@ class Plan:
     splits: tuple[PlannedSplit, ...]
     minimum_moves: int  # the fewest moves with which a plan can make the nodes as even as this one
     nodes: tuple[NodeBalance, ...]
-    shards: tuple[ShardBalance, ...]  # only of a plan for duties
-    pallet: str  # the pallet whose duties move; "": replicas move
-    notes: tuple[str, ...]  # imbalances that stay, and the reasons
+    shards: tuple[ShardBalance, ...]  # of a plan for duties
+    pallet: str | None  # the pallet whose duties are moved; None: replicas are
+    notes: tuple[str, ...]  # what could not be evened out, and why
     reason: str
     rate_limit: int  # bytes a second that each node may ship; 0: no limit
     queued: bool  # its operation waits for others that touch the same partitions or duties
@@ -86,6 +90,26 @@ class Plan:
     def without_splits(self) -> "Plan":
         """The plan with its moves, without its splits."""
         return plan_of(without_splits(self.message))
+
+    def to_json(self) -> str:
+        """The plan as JSON text, to keep it for `from_json` or for `minkactl apply`."""
+        return json.dumps(to_document(self.message), indent=2, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> "Plan":
+        """The plan that `to_json` wrote, or `minkactl reassign` with `--out` or `-o json`. Raises INVALID_ARGUMENT if
+        it isn't a plan, and DAMAGED_PLAN if it was edited since it was made.
+        """
+        try:
+            message = from_document(json.loads(text), admin_pb2.Plan())
+        except (ValueError, RecursionError) as error:  # MinkaError(INVALID_ARGUMENT) is a ValueError
+            raise invalid(f"not a plan: {error.message if isinstance(error, MinkaError) else error}") from error
+        if not message.digest or not message.cluster_id:
+            raise invalid("not a plan: it has no digest, or names no cluster")
+        if message.digest != (found := plan_digest(message)):
+            why = f"the plan was edited: it says digest {message.digest[:12]}, its content is that of {found[:12]}"
+            raise MinkaError(Code.DAMAGED_PLAN, why)
+        return plan_of(message)
 
 
 def plan_of(message: admin_pb2.Plan) -> Plan:

@@ -75,10 +75,18 @@ def check_split_point(point: bytes) -> None:
         raise MinkaError(Code.TOO_LARGE, f"a split point has {len(point)} bytes; {MAX_KEY_BYTES} is the limit")
 
 
+def key_text(key: bytes) -> str:
+    """A bound's text in documents; "" if there is no bound. `key_of_text` is the inverse."""
+    return readable(key) if key else ""
+
+
+def key_of_text(text: str) -> bytes:
+    """The key for bob or 0x626f62; bytes of a command line that aren't UTF-8 stay. Raises ValueError for bad hex."""
+    return bytes.fromhex(text[2:]) if text.startswith("0x") else text.encode("utf-8", "surrogateescape")
+
+
 def readable(key: bytes) -> str:
-    """A key for people, in the form that `parse_key` of minkactl reads: its text, or 0x and hex; "" for an
-    empty key.
-    """
+    """A key for people, as `key_of_text` reads it: its text, or 0x and hex if it isn't text; "" for none."""
     if not key:
         return '""'
     try:

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from minka.duties._arguments import check_size, checked_id, checked_pallet, checked_shard
-from minka.duties.changes import DutyChange, PalletChange, duty_messages, pallet_messages
+from minka.duties._arguments import check_size, checked_pallet, checked_shard
+from minka.duties.changes import DutyChange, PalletChange, duty_messages, duty_name, pallet_messages
 from minka.duties.limits import MAX_CHANGES, MAX_REQUEST_BYTES
 from minka.engine.arguments import invalid, items
 from minka.engine.grpc_calls import clipped
@@ -59,15 +59,15 @@ def _level(name: Any) -> Consistency.ValueType:
 
 def duty_names(pairs: Iterable[tuple[str, str]]) -> list[DutyName]:
     """The names of these duties, which are given by pallet and id. Raises TOO_LARGE."""
-    names = [_duty_name(pair) for pair in items(pairs, "pairs of a pallet and the id of a duty")]
+    names = [_name_of(pair) for pair in items(pairs, "pairs of a pallet and the id of a duty")]
     check_size("a request", len(names), MAX_CHANGES, "names")
     return names
 
 
-def _duty_name(pair: Any) -> DutyName:
+def _name_of(pair: Any) -> DutyName:
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise invalid(f"{clipped(repr(pair))} isn't a pair of a pallet and the id of a duty")
-    return DutyName(pallet=checked_pallet(pair[0]), id=checked_id(pair[1]))
+    return duty_name(*pair)
 
 
 def get_duties(names: Sequence[DutyName], with_payloads: bool) -> Call:
@@ -77,15 +77,19 @@ def get_duties(names: Sequence[DutyName], with_payloads: bool) -> Call:
 
 
 def list_duties(
-    pallet: str, shard: str, unplaced: bool, quarantined: bool, with_payloads: bool, after: int, limit: int
+    pallet: str | None,
+    shard: str | None,
+    unplaced: bool,
+    quarantined: bool,
+    with_payloads: bool,
+    after: int,
+    limit: int,
 ) -> Call:
     """The call for a page of at most `limit` duties, beginning after the duty with the number `after`."""
-    pallet = pallet and checked_pallet(pallet)
-    shard = shard and checked_shard(shard)
     request = made(
         api.GetDutiesRequest,
-        pallet=pallet,
-        shard=shard,
+        pallet="" if pallet is None else checked_pallet(pallet),
+        shard="" if shard is None else checked_shard(shard),
         unplaced=unplaced,
         quarantined=quarantined,
         with_payloads=with_payloads,
@@ -97,7 +101,7 @@ def list_duties(
 
 def explain_duty(pallet: str, duty: str) -> Call:
     """The call for the reasons why a duty is where it is."""
-    return Call("ExplainDuty", api.ExplainDutyRequest(name=_duty_name((pallet, duty))))
+    return Call("ExplainDuty", api.ExplainDutyRequest(name=duty_name(pallet, duty)))
 
 
 def get_pallets(ids: Iterable[str]) -> Call:

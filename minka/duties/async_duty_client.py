@@ -29,34 +29,30 @@ from minka.duties.duty_rows import (
     Shards,
 )
 from minka.engine.arguments import checked_timeout
+from minka.engine.attempts import Attempts
 from minka.engine.grpc_calls import (
     aio_channel,
     channel_credentials,
     channel_options,
     checked_endpoints,
     error_from_call,
-    unreachable,
 )
-from minka.engine.last_send import last_send
 from minka.errors import Code, MinkaError
 from minka.tls import Tls
 from minka.v1.duty_api_pb2_grpc import DutiesStub
 
 _PAGE: Final = 1000
-_FIRST_PAUSE_S: Final = 0.05
-_MAX_PAUSE_S: Final = 0.5
 _CONNECT_TIMEOUT_S: Final = 2.0
-_MIN_SHARE_S: Final = 0.02
 
 
 class AsyncClient:
     """A client of one cluster's duties. It connects with its first call, belongs to the event loop of that call, and
     can use any node.
 
-    `endpoints` are addresses host:port of some of the nodes; the one that answered last is asked first. Without
-    `endpoints` the cluster is the one that `minka.connect` would find. `timeout`, in seconds, holds for every call
-    without a `timeout` of its own. `tls` is for a cluster with TLS; its files are read at once, and a mistake in them
-    raises INVALID_CONFIG.
+    `endpoints` are addresses host:port of some of the nodes; the node that answered last, or that a refusal named, is
+    asked first. Without `endpoints` the cluster is that of `context`, or the one that `minka.connect` would find.
+    `timeout`, in seconds, holds for every call that doesn't state its own. `tls` is for a cluster with TLS; its files
+    are read at once, and a mistake in them raises INVALID_CONFIG.
 
     Names of pallets, shards and duties have 1 to 256 printable characters, and a pallet's name has no slash. Every call
     raises `MinkaError`, whose `code` says why:
@@ -77,8 +73,15 @@ class AsyncClient:
     Duties can't be watched: a delegate hears about its own duties; other programs call `list` or `shards` again.
     """
 
-    def __init__(self, endpoints: Sequence[str] | None = None, *, timeout: float = 5.0, tls: Tls | None = None) -> None:
-        endpoints, tls = given_or_resolved(endpoints, tls)
+    def __init__(
+        self,
+        endpoints: Sequence[str] | None = None,
+        *,
+        context: str | None = None,
+        timeout: float = 5.0,
+        tls: Tls | None = None,
+    ) -> None:
+        endpoints, tls = given_or_resolved(endpoints, tls, context)
         self._endpoints: Final = checked_endpoints(endpoints)
         self._timeout: Final = checked_timeout(timeout)
         self._credentials: Final = channel_credentials(tls)
@@ -107,25 +110,17 @@ class AsyncClient:
         """Ask one node after the other, beginning with the one that answered last, until one takes the request."""
         loop = self._own_loop()
         seconds = self._timeout if timeout is None else checked_timeout(timeout)
-        deadline, pause = loop.time() + seconds, _FIRST_PAUSE_S
+        attempts = Attempts(self._endpoints, self._answered, loop.time(), seconds, is_repeatable=call.repeatable)
         while True:
-            tried: dict[str, MinkaError] = {}
-            addresses = list(dict.fromkeys([*filter(None, [self._answered]), *self._endpoints]))
-            for place, address in enumerate(addresses):
-                shares = len(addresses) - place if call.repeatable else 1
-                share = max((deadline - loop.time()) / shares, _MIN_SHARE_S)
+            while (place := attempts.next(loop.time())) is not None:
+                address, seconds = place
                 try:
-                    return await self._ask(address, call, share)
+                    return await self._ask(address, call, seconds)
                 except MinkaError as error:
-                    elsewhere = call.repeatable and error.code is Code.DEADLINE_EXCEEDED
-                    if self._is_closed or not (error.code.info.retriable or elsewhere):
+                    if self._is_closed or not attempts.goes_on(address, error):
                         raise
-                    tried[address] = error
-            somebody_is_there = any(error.code is not Code.UNREACHABLE for error in tried.values())
-            if not somebody_is_there or loop.time() + pause > last_send(deadline, seconds):
-                raise unreachable(tried)
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _MAX_PAUSE_S)
+                    self._answered = attempts.first
+            await asyncio.sleep(attempts.pause(loop.time()))
 
     def _own_loop(self) -> asyncio.AbstractEventLoop:
         """The loop of the client's first call. Raises INVALID_ARGUMENT on another loop, and if the client is closed."""
@@ -235,15 +230,49 @@ class AsyncClient:
         made = changes_.delete(pallet, duty, if_version=if_version)
         return (await self.change([made], consistency=consistency, timeout=timeout))[0]
 
-    async def pin(self, pallet: str, duty: str, shard: str, *, timeout: float | None = None) -> DutyRow:
+    async def pin(
+        self,
+        pallet: str,
+        duty: str,
+        shard: str,
+        *,
+        if_version: int | None = None,
+        consistency: Consistency = "quorum",
+        timeout: float | None = None,
+    ) -> DutyRow:
         """Place a duty on this shard by hand, and return its row. It stays there until `release`. Raises UNKNOWN_DUTY,
-        UNKNOWN_SHARD, and INVALID_DUTY for a synthetic duty.
+        UNKNOWN_SHARD, VERSION_MISMATCH, and INVALID_DUTY for a synthetic duty.
         """
-        return (await self.change([changes_.pin(pallet, duty, shard)], timeout=timeout))[0]
+        made = changes_.pin(pallet, duty, shard, if_version=if_version)
+        return (await self.change([made], consistency=consistency, timeout=timeout))[0]
 
-    async def release(self, pallet: str, duty: str, *, timeout: float | None = None) -> DutyRow:
-        """Let the balancer move a pinned duty again, and return its row. Raises UNKNOWN_DUTY."""
-        return (await self.change([changes_.release(pallet, duty)], timeout=timeout))[0]
+    async def release(
+        self,
+        pallet: str,
+        duty: str,
+        *,
+        if_version: int | None = None,
+        consistency: Consistency = "quorum",
+        timeout: float | None = None,
+    ) -> DutyRow:
+        """Let the balancer move a pinned duty again, and return its row. Raises UNKNOWN_DUTY, VERSION_MISMATCH."""
+        made = changes_.release(pallet, duty, if_version=if_version)
+        return (await self.change([made], consistency=consistency, timeout=timeout))[0]
+
+    async def unquarantine(
+        self,
+        pallet: str,
+        duty: str,
+        *,
+        if_version: int | None = None,
+        consistency: Consistency = "quorum",
+        timeout: float | None = None,
+    ) -> DutyRow:
+        """Let the shards on which a duty could not be attached try again, and return its row. Raises UNKNOWN_DUTY,
+        VERSION_MISMATCH.
+        """
+        made = changes_.unquarantine(pallet, duty, if_version=if_version)
+        return (await self.change([made], consistency=consistency, timeout=timeout))[0]
 
     async def get(self, pallet: str, duty: str, *, timeout: float | None = None) -> DutyStatus:
         """A duty with its payload and its shards. Raises UNKNOWN_DUTY."""
@@ -264,25 +293,31 @@ class AsyncClient:
 
     async def list(
         self,
-        pallet: str = "",
+        pallet: str | None = None,
         *,
-        shard: str = "",
+        shard: str | None = None,
         unplaced: bool = False,
         quarantined: bool = False,
         with_payloads: bool = False,
         timeout: float | None = None,
     ) -> AsyncIterator[DutyStatus]:
-        """The duties of a pallet ("": all pallets) on a shard ("": on any shard or on none), in the order in which they
-        were created; with `unplaced` only duties that no shard has, with `quarantined` only duties that are kept from
-        shards because attaching them failed or ended processes. The client asks page by page, each within `timeout`
-        seconds, so the list as a whole isn't a snapshot. Raises UNKNOWN_PALLET, UNKNOWN_SHARD.
+        """The duties of a pallet (None: all pallets) on a shard (None: any, or none), in the order in which they were
+        created; with `unplaced` only duties that no shard has, with `quarantined` only duties that are kept from shards
+        because attaching them failed or ended processes. The client asks page by page, each within `timeout` seconds,
+        so the list as a whole isn't a snapshot. Raises UNKNOWN_PALLET, UNKNOWN_SHARD.
         """
         async for page in self._pages(pallet, shard, unplaced, quarantined, with_payloads, timeout):
             for status in page:
                 yield status
 
     async def _pages(
-        self, pallet: str, shard: str, unplaced: bool, quarantined: bool, with_payloads: bool, timeout: float | None
+        self,
+        pallet: str | None,
+        shard: str | None,
+        unplaced: bool,
+        quarantined: bool,
+        with_payloads: bool,
+        timeout: float | None,
     ) -> AsyncGenerator[builtins.list[DutyStatus], None]:
         after, more = 0, True
         while more:

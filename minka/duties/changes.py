@@ -93,7 +93,7 @@ def create(
     its pallet. A stationary duty isn't idempotent: once placed, it is never moved to balance the shards. A lazy duty
     ends when the delegate no longer reports it.
     """
-    name = _name(pallet, duty)
+    name = duty_name(pallet, duty)
     spec = made(
         api.DutySpec,
         pallet=name.pallet,
@@ -116,7 +116,7 @@ def update(
     if_version: int | None = None,
 ) -> DutyChange:
     """Give a duty another payload or weight; None leaves it as it is."""
-    name, change = _name(pallet, duty), api.DutyChange(if_version=checked_version(if_version))
+    name, change = duty_name(pallet, duty), api.DutyChange(if_version=checked_version(if_version))
     change.update.pallet, change.update.id = name.pallet, name.id
     if weight is not None:
         change.update.weight = checked_weight(weight)
@@ -126,25 +126,25 @@ def update(
 
 
 def delete(pallet: str, duty: str, *, if_version: int | None = None) -> DutyChange:
-    """Delete a duty. It disappears when all its shards have released it."""
-    return DutyChange(api.DutyChange(delete=_name(pallet, duty), if_version=checked_version(if_version)))
+    """Delete a duty. It is gone once the shards that have it have released it."""
+    return DutyChange(api.DutyChange(delete=duty_name(pallet, duty), if_version=checked_version(if_version)))
 
 
 def pin(pallet: str, duty: str, shard: str, *, if_version: int | None = None) -> DutyChange:
     """Place a duty on this shard by hand; it stays there until `release`."""
-    pin = api.DutyPin(duty=_name(pallet, duty), shard=checked_shard(shard))
+    pin = api.DutyPin(duty=duty_name(pallet, duty), shard=checked_shard(shard))
     return DutyChange(api.DutyChange(pin=pin, if_version=checked_version(if_version)))
 
 
 def release(pallet: str, duty: str, *, if_version: int | None = None) -> DutyChange:
     """Let the balancer move a pinned duty again."""
-    pin = api.DutyPin(duty=_name(pallet, duty))
+    pin = api.DutyPin(duty=duty_name(pallet, duty))
     return DutyChange(api.DutyChange(pin=pin, if_version=checked_version(if_version)))
 
 
-def unquarantine(pallet: str, duty: str) -> DutyChange:
+def unquarantine(pallet: str, duty: str, *, if_version: int | None = None) -> DutyChange:
     """Let the shards on which a duty could not be attached try again."""
-    return DutyChange(api.DutyChange(unquarantine=_name(pallet, duty)))
+    return DutyChange(api.DutyChange(unquarantine=duty_name(pallet, duty), if_version=checked_version(if_version)))
 
 
 def create_pallet(pallet: Pallet | str) -> PalletChange:
@@ -179,5 +179,6 @@ def _checked(change: _Change, kind: type[_Change]) -> _Change:
     return change
 
 
-def _name(pallet: str, duty: str) -> api.DutyName:
+def duty_name(pallet: str, duty: str) -> api.DutyName:
+    """The name that is sent for a duty. Raises MinkaError(INVALID_ARGUMENT)."""
     return api.DutyName(pallet=checked_pallet(pallet), id=checked_id(duty))

@@ -160,9 +160,9 @@ class Assignment(Struct, frozen=True):
 
 
 class Quarantine(Struct, frozen=True):
-    """A shard on which the duty couldn't be attached."""
+    """A shard on which the duty couldn't be attached; null: all shards with this version."""
 
-    shard: str
+    shard: str | None
     shard_version: str
     reason: str
     since_ms: Milliseconds
@@ -196,7 +196,7 @@ class DutyView(Struct, frozen=True, kw_only=True):
     payload_base64: bytes | UnsetType = UNSET
     created_ms: Milliseconds
     changed_ms: Milliseconds
-    pinned_to: str
+    pinned_to: str | None
     deleting: bool
     quarantines: list[Quarantine]
     suspicion: Suspicion | None
@@ -208,7 +208,7 @@ class ShardView(Struct, frozen=True):
     """A process that hosts duties. `score` is 0 to 100; with a low score the shard gets nothing."""
 
     name: str
-    node: str
+    node: str | None
     version: str
     state: str
     state_reason: str

@@ -39,8 +39,15 @@ class Client:
     process with a client, no client can be made or used, since gRPC does not survive a fork.
     """
 
-    def __init__(self, endpoints: Sequence[str] | None = None, *, timeout: float = 5.0, tls: Tls | None = None) -> None:
-        self._client: Final = AsyncClient(endpoints, timeout=timeout, tls=tls)
+    def __init__(
+        self,
+        endpoints: Sequence[str] | None = None,
+        *,
+        context: str | None = None,
+        timeout: float = 5.0,
+        tls: Tls | None = None,
+    ) -> None:
+        self._client: Final = AsyncClient(endpoints, context=context, timeout=timeout, tls=tls)
         self._loop: Final = ClientLoop()
         self._stop: Final = weakref.finalize(self, self._loop.stop, self._client, os.getpid())
 
@@ -119,13 +126,47 @@ class Client:
         deleted = self._client.delete(pallet, duty, if_version=if_version, consistency=consistency, timeout=timeout)
         return self._loop.run(deleted)
 
-    def pin(self, pallet: str, duty: str, shard: str, *, timeout: float | None = None) -> DutyRow:
+    def pin(
+        self,
+        pallet: str,
+        duty: str,
+        shard: str,
+        *,
+        if_version: int | None = None,
+        consistency: Consistency = "quorum",
+        timeout: float | None = None,
+    ) -> DutyRow:
         """As `AsyncClient.pin`."""
-        return self._loop.run(self._client.pin(pallet, duty, shard, timeout=timeout))
+        pinned = self._client.pin(pallet, duty, shard, if_version=if_version, consistency=consistency, timeout=timeout)
+        return self._loop.run(pinned)
 
-    def release(self, pallet: str, duty: str, *, timeout: float | None = None) -> DutyRow:
+    def release(
+        self,
+        pallet: str,
+        duty: str,
+        *,
+        if_version: int | None = None,
+        consistency: Consistency = "quorum",
+        timeout: float | None = None,
+    ) -> DutyRow:
         """As `AsyncClient.release`."""
-        return self._loop.run(self._client.release(pallet, duty, timeout=timeout))
+        released = self._client.release(pallet, duty, if_version=if_version, consistency=consistency, timeout=timeout)
+        return self._loop.run(released)
+
+    def unquarantine(
+        self,
+        pallet: str,
+        duty: str,
+        *,
+        if_version: int | None = None,
+        consistency: Consistency = "quorum",
+        timeout: float | None = None,
+    ) -> DutyRow:
+        """As `AsyncClient.unquarantine`."""
+        allowed = self._client.unquarantine(
+            pallet, duty, if_version=if_version, consistency=consistency, timeout=timeout
+        )
+        return self._loop.run(allowed)
 
     def get(self, pallet: str, duty: str, *, timeout: float | None = None) -> DutyStatus:
         """As `AsyncClient.get`."""
@@ -139,9 +180,9 @@ class Client:
 
     def list(
         self,
-        pallet: str = "",
+        pallet: str | None = None,
         *,
-        shard: str = "",
+        shard: str | None = None,
         unplaced: bool = False,
         quarantined: bool = False,
         with_payloads: bool = False,

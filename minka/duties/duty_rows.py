@@ -159,7 +159,7 @@ class Assignment:
 class Quarantine:
     """A shard that a duty is kept from, since attaching it failed there."""
 
-    shard: str  # "": all shards of this version, since attaching failed on several of them
+    shard: str | None  # None: all: after failures on several shards of this version, no more of them try
     shard_version: str
     reason: str
     since: datetime
@@ -182,7 +182,7 @@ class DutyRow:
     duty: Duty
     reported_weight: int | None  # as the delegate last reported it, except for small changes
     payload_bytes: int
-    pinned_to: str  # the shard to which a person has pinned the duty; "": it isn't pinned
+    pinned_to: str | None  # the shard on which a person has placed it, until it is released
     quarantines: tuple[Quarantine, ...]
     suspicion: Suspicion | None
     deleting: bool  # a client has deleted the duty, which disappears once its shards have released it
@@ -216,7 +216,7 @@ class ShardStatus:
     """
 
     name: str
-    node: str  # the node on whose machine it runs; "": not known
+    node: str | None  # on whose machine it runs; None: not known
     version: str  # of your application
     state: ShardState
     state_reason: str
@@ -239,8 +239,8 @@ class DutyMove:
     time: datetime
     pallet: str
     id: str
-    source: str  # "": no shard had it
-    target: str  # "": no shard has it now
+    source: str | None  # None: it was nowhere
+    target: str | None  # None: it is nowhere
     reason: str
 
 

@@ -9,7 +9,7 @@ import signal
 import socket
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
@@ -36,15 +36,17 @@ _MAX_VERSION_CHARS: Final = 64
 
 class Shard:
     """Hosts duties from `run` (or the beginning of `async with`) on, until `stop` was called and other shards have the
-    duties. `pallets` has the pallets whose duties the shard takes, each with its capacity (None: unknown). `endpoints`
-    are addresses host:port of some of the nodes; without `endpoints` the cluster is the one that `minka.connect` would
-    find. `name` identifies the shard (default: HOST-PID): a process that comes back under the same name within `grace`
-    seconds gets its duties again. `version` is that of your application, and `node` is the Minka node on whose machine
-    the process runs, if any. `call_timeout` is the time limit of a call to the delegate, in seconds. `on_stuck` is for
-    a delegate that hasn't released everything when the clearance ends: "exit" ends the process at once with status 70,
-    since other shards get its duties; "report" only writes to the log. `tls` is for a cluster with TLS.
+    duties. `pallets` has the pallets whose duties the shard takes, each with its capacity, or None if that isn't known.
+    `endpoints` are addresses host:port of some of the nodes; without `endpoints` the cluster is that of `context`, or
+    the one that `minka.connect` would find. `name` identifies the shard (default: HOST-PID): a process that comes back
+    under the same name within `grace` seconds gets its duties again. `version` is that of your application, and `node`
+    is the Minka node on whose machine the process runs, if any. `call_timeout` is the time limit of a call to the
+    delegate, in seconds. `on_stuck` is for a delegate that hasn't released everything when the clearance ends: "exit"
+    ends the process at once with status 70, since other shards get its duties; "report" only writes to the log. `tls`
+    is for a cluster with TLS.
 
-    Raises MinkaError: INVALID_ARGUMENT for arguments that aren't valid, INVALID_CONFIG for a mistake in the TLS files.
+    Raises MinkaError: INVALID_ARGUMENT for arguments that aren't valid, INVALID_CONFIG for a mistake in the files of
+    TLS.
     """
 
     name: Final[str]
@@ -55,9 +57,10 @@ class Shard:
         pallets: Mapping[str, Capacity | None],
         endpoints: Sequence[str] | None = None,
         *,
+        context: str | None = None,
         name: str | None = None,
-        version: str = "",
-        node: str = "",
+        version: str | None = None,
+        node: str | None = None,
         grace: float = 0.0,
         tls: Tls | None = None,
         on_stuck: Literal["exit", "report"] = "exit",
@@ -65,16 +68,16 @@ class Shard:
     ) -> None:
         if on_stuck not in ("exit", "report"):
             raise invalid(f"on_stuck is {on_stuck!r}, not exit or report")
-        endpoints, tls = given_or_resolved(endpoints, tls)
-        channel_credentials(tls)  # raises an error at once if a file is bad
+        endpoints, tls = given_or_resolved(endpoints, tls, context)
+        channel_credentials(tls)  # report a bad file now
         self.name = default_name() if name is None else checked_shard(name)
         self._methods = methods_of(delegate)
         self._endpoints = checked_endpoints(endpoints)
         self._tls = tls
         row = ShardRow(
             name=self.name,
-            version=checked_text(version, "the version", lambda text: name_problem(text, _MAX_VERSION_CHARS)),
-            node=checked_text(node, "the node", name_problem),
+            version=_label(version, "the version", lambda text: name_problem(text, _MAX_VERSION_CHARS)),
+            node=_label(node, "the node", name_problem),
             grace_ms=int(_checked_grace(grace) * 1000),
             pallets=_capacity_rows(pallets),
         )
@@ -201,9 +204,10 @@ def run_shard(
     pallets: Mapping[str, Capacity | None],
     endpoints: Sequence[str] | None = None,
     *,
+    context: str | None = None,
     name: str | None = None,
-    version: str = "",
-    node: str = "",
+    version: str | None = None,
+    node: str | None = None,
     grace: float = 0.0,
     tls: Tls | None = None,
     on_stuck: Literal["exit", "report"] = "exit",
@@ -222,6 +226,7 @@ def run_shard(
         delegate,
         pallets,
         endpoints,
+        context=context,
         name=name,
         version=version,
         node=node,
@@ -260,6 +265,10 @@ def _pass_on(ended: "concurrent.futures.Future[None]", waiting: "asyncio.Future[
 
     with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits
         waiting.get_loop().call_soon_threadsafe(settle)
+
+
+def _label(given: str | None, what: str, problem_of: Callable[[str], str]) -> str:
+    return "" if given is None else checked_text(given, what, problem_of)
 
 
 def _checked_grace(seconds: Any) -> float:

@@ -1,7 +1,8 @@
-"""Reads Protobuf messages into the library's own dataclasses, whose fields have the names of the messages' fields. The
-type of a dataclass's field says how it is read: a `datetime` named `since` from the message's `since_ms`, a `Word` from
-an enum, a tuple from a repeated field, a dataclass from a message within, `… | None` from an optional field. The caller
-gives the fields that the message doesn't have.
+"""The messages of protos as the library's own dataclasses, whose fields have the names of the messages' fields. The
+type of a dataclass's field says how it is read: a `datetime` named `since` is the message's `since_ms`, a `Word` its
+enum, a tuple its repeated field, a dataclass the message in it. `… | None` is a field that may be absent: None stands
+for the zero or empty text of one that isn't `optional` in the protos. The caller gives the fields that the message
+doesn't have.
 """
 
 import dataclasses
@@ -70,8 +71,13 @@ def _reader(name: str, hint: Any, is_optional: bool, field: "dataclasses.Field[A
         return functools.partial(_word, name, hint, field.default)
     read_one = _element(hint)
     if is_optional:
-        return lambda message: read_one(getattr(message, name)) if message.HasField(name) else None
+        return lambda message: read_one(getattr(message, name)) if _has(message, name) else None
     return lambda message: read_one(getattr(message, name))
+
+
+def _has(message: Message, name: str) -> bool:
+    has_presence = message.DESCRIPTOR.fields_by_name[name].has_presence
+    return message.HasField(name) if has_presence else bool(getattr(message, name))
 
 
 def _element(hint: Any) -> _Read:
@@ -89,10 +95,12 @@ def _word(name: str, kind: type[Word], default: Any, message: Message) -> Any:
 
 
 def word(enum: Any, number: int) -> str:
-    """The word for a number of this enum, by its descriptor: "round_robin" for BALANCER_KIND_ROUND_ROBIN."""
+    """The word for a number of this enum, by its descriptor: "round_robin" for BALANCER_KIND_ROUND_ROBIN; "unknown" for
+    a number that this version doesn't know.
+    """
     prefix = enum.values_by_number[0].name.removesuffix("UNSPECIFIED")
     found = enum.values_by_number.get(number)
-    return str(number) if found is None else found.name.removeprefix(prefix).lower()
+    return "unknown" if found is None else found.name.removeprefix(prefix).lower()
 
 
 def number(enum: Any, text: str) -> int:

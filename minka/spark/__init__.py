@@ -15,12 +15,13 @@ The data source needn't be registered, and reads each partition as it is at one 
     rows.write.format("minka").options(**cluster, keyColumns="day,number").mode("append").save()
     changes = spark.readStream.format("minka").options(**cluster).load()  # its query needs a checkpointLocation
 
-Jobs are functions, which return a report and work in parallel on the whole keyspace:
+Jobs are functions, which return a report and work in parallel on the whole keyspace; without `endpoints` in the cluster
+of `context`, or the one that `minka.connect` would find:
 
     options = LoadOptions(columns=PairColumns(("day", "number")))  # the columns of the key
     frame = read_files(spark, "flights.csv", schema="day DATE, number INT, dest STRING, delay DOUBLE")
-    print(load(spark, frame, ["athens:7400"], "flights", options).rows)
-    print(verify(spark, frame, ["athens:7400"], "flights", options.columns).is_same)
+    print(load(spark, frame, "flights", options, endpoints=["athens:7400"]).rows)
+    print(verify(spark, frame, "flights", options.columns, endpoints=["athens:7400"]).is_same)
 
 `.schema("key STRING, value STRING")` reads text, and `.schema("key BINARY")` reads only keys. The only mode of writing
 is "append" (of streams also "update"): it sets the values of the keys that are written, and repeats batches that

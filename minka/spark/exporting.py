@@ -11,6 +11,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from minka.bulk.change_feed import ChangeClient
+from minka.contexts import given_or_resolved
 from minka.engine.arguments import items
 from minka.errors import Code, MinkaError
 from minka.spark.inputs import FileFormat, check_format
@@ -45,10 +46,11 @@ class ExportReport(Report):
 
 def export(
     spark: SparkSession,
-    endpoints: Sequence[str],
     keyspace: str,
     destination: str,
     *,
+    endpoints: Sequence[str] | None = None,
+    context: str | None = None,
     file_format: FileFormat = "parquet",
     schema: str = "",
     key_columns: Sequence[str] = (),
@@ -72,6 +74,7 @@ def export(
     """
     check_format(file_format)
     items(key_columns, "names of columns")
+    endpoints, tls = given_or_resolved(endpoints, tls, context)
     with running("export", spark, ["look", "read and write"], on_progress) as job:
         with job.stage("look"), ChangeClient(endpoints, tls=tls, timeout=timeout) as client:
             # The positions are read before the rows: writes after the positions may be in this export, and are in the

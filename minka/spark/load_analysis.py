@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from minka.admin.control import Control
 from minka.admin.plans import Plan, plan_of
 from minka.bulk.load_history import NodeInterval
+from minka.contexts import given_or_resolved
 from minka.errors import Code, MinkaError
 from minka.load_report import html as page
 from minka.load_report.analysis import Imbalance, LoadAnalysis, analyse, step_of
@@ -81,8 +82,9 @@ class ClusterLoadReport(Report):
 
 def load_report(
     spark: SparkSession,
-    endpoints: Sequence[str],
     *,
+    endpoints: Sequence[str] | None = None,
+    context: str | None = None,
     since: timedelta = DAY,
     until: datetime | None = None,
     html: str | Path = "",
@@ -92,15 +94,16 @@ def load_report(
     timeout: float = 120.0,
     on_progress: OnProgress | None = None,
 ) -> ClusterLoadReport:
-    """Report on the cluster's traffic in the time `since` before `until` (default: now). `html` is a file for the page,
-    and `parquet` a folder, which must not exist yet, for the rows of the history. `plan_file` is the file to which the
-    caller is going to write the plan; the page names this file. Reading six hours of a node's history may take
+    """Report on the load in the time `since` before `until` (default: now). `html` is a file for the page, and
+    `parquet` a folder, which must not exist yet, for the rows of the history. `plan_file` is the file to which the
+    caller is going to write `plan.to_json()`; the page names this file. Reading six hours of a node's history may take
     `timeout` seconds. Nothing in the cluster is changed. A node that doesn't answer is missing in the report; without a
     controller that answers there is no plan.
 
     Raises MinkaError: INVALID_ARGUMENT, UNREACHABLE if no node answers, SPARK_FAILED.
     """
     from_ms, to_ms = _span(since, until)
+    endpoints, tls = given_or_resolved(endpoints, tls, context)
     if html and not Path(html).parent.is_dir():
         raise MinkaError(Code.INVALID_ARGUMENT, f"{html}: there is no folder {Path(html).parent}")
     stages = ["look", "read", *(["write Parquet"] if parquet else []), "sum up", "propose"]

@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 
 import minka
 from minka.bulk.bulk_loads import LoadClient, LoadTarget
+from minka.contexts import given_or_resolved
 from minka.errors import Code, MinkaError
 from minka.spark.failures import spark_failures
 from minka.spark.inputs import FORMATS, FileFormat, absolute, read_files
@@ -119,10 +120,11 @@ class LoadReport(Report):
 def load(
     spark: SparkSession,
     source: DataFrame,
-    endpoints: Sequence[str],
     keyspace: str,
     options: LoadOptions,
     *,
+    endpoints: Sequence[str] | None = None,
+    context: str | None = None,
     load_id: str = "",
     requested_by: str = "",
     job_text: str = "",
@@ -141,6 +143,7 @@ def load(
     BAD_ROWS, LOAD_EXISTS, LOAD_ENDED, SPARK_FAILED. A load that is refused because of its rows is aborted; one that
     broke off waits to be resumed.
     """
+    endpoints, tls = given_or_resolved(endpoints, tls, context)
     return _loaded(
         *(spark, source, endpoints, keyspace, options, {"note": job_text}, ""),
         load_id=load_id,
@@ -153,10 +156,11 @@ def load(
 
 def load_files(
     spark: SparkSession,
-    endpoints: Sequence[str],
     keyspace: str,
-    what: FileLoad,
+    files: FileLoad,
     *,
+    endpoints: Sequence[str] | None = None,
+    context: str | None = None,
     load_id: str = "",
     requested_by: str = "",
     tls: Tls | None = None,
@@ -166,13 +170,14 @@ def load_files(
     """Load files. If the load breaks off, `resume` can continue it. A run of the same id with other options, or with
     files of other names, sizes or times, is refused. Raises the errors of `load` and `read_files`.
     """
-    if what.file_format is not None:
-        chosen("file_format", what.file_format, FORMATS)
-    bad_rows = what.options.bad_rows and absolute(spark, what.options.bad_rows)
-    what = replace(what, source=absolute(spark, what.source), options=replace(what.options, bad_rows=bad_rows))
-    source = read_files(spark, what.source, what.file_format, what.schema)
+    if files.file_format is not None:
+        chosen("file_format", files.file_format, FORMATS)
+    endpoints, tls = given_or_resolved(endpoints, tls, context)
+    bad_rows = files.options.bad_rows and absolute(spark, files.options.bad_rows)
+    files = replace(files, source=absolute(spark, files.source), options=replace(files.options, bad_rows=bad_rows))
+    source = read_files(spark, files.source, files.file_format, files.schema)
     return _loaded(
-        *(spark, source, endpoints, keyspace, what.options, asdict(what), what.source),
+        *(spark, source, endpoints, keyspace, files.options, asdict(files), files.source),
         load_id=load_id,
         requested_by=requested_by,
         tls=tls,
@@ -183,9 +188,10 @@ def load_files(
 
 def resume(
     spark: SparkSession,
-    endpoints: Sequence[str],
     load_id: str,
     *,
+    endpoints: Sequence[str] | None = None,
+    context: str | None = None,
     tls: Tls | None = None,
     timeout: float = 300.0,
     on_progress: OnProgress | None = None,
@@ -193,13 +199,18 @@ def resume(
     """Continue a load of files that broke off. The files must not have changed. Raises UNKNOWN_LOAD, INVALID_ARGUMENT
     if the load wasn't begun by `load_files`, and the errors of `load_files`.
     """
+    endpoints, tls = given_or_resolved(endpoints, tls, context)
     with LoadClient(endpoints, tls=tls, timeout=timeout) as client:
         (known,) = client.describe(load_id).loads
         table = client.control.table()
     keyspace = next((one.name for one in table.keyspaces if one.id == known.keyspace_id), "")
-    what = FileLoad.from_json(known.job)
     return load_files(
-        *(spark, endpoints, keyspace, what), load_id=load_id, tls=tls, timeout=timeout, on_progress=on_progress
+        *(spark, keyspace, FileLoad.from_json(known.job)),
+        endpoints=endpoints,
+        load_id=load_id,
+        tls=tls,
+        timeout=timeout,
+        on_progress=on_progress,
     )
 
 

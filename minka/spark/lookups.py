@@ -30,6 +30,7 @@ def lookup(
     how: How = "left",
     *,
     endpoints: Sequence[str] | None = None,
+    context: str | None = None,
     value: str = "value",
     tls: Tls | None = None,
     timeout: float = 60.0,
@@ -39,15 +40,15 @@ def lookup(
 
     `key` is a column of text or bytes that is the key itself, or several that are encoded as `minka.rows.encode_key`
     does. Rows are first brought together by the partition of their key, so that each task asks one node, in batches,
-    and gets the newest values. Without `endpoints` the cluster is the one that `minka.connect` would find. `timeout`,
-    in seconds, holds for each batch. Raises MinkaError: INVALID_ARGUMENT if a key column doesn't exist, or the column
-    `value` exists already; UNKNOWN_KEYSPACE.
+    and gets the newest values. Without `endpoints` the cluster is that of `context`, or the one that `minka.connect`
+    would find. `timeout`, in seconds, holds for each batch. Raises MinkaError: INVALID_ARGUMENT for key columns that
+    aren't there, or a `value` column that is; UNKNOWN_KEYSPACE.
     """
     if value in frame.columns:
         raise MinkaError(Code.INVALID_ARGUMENT, f"the rows have a column {value!r} already; name another one")
     if how not in ("left", "inner"):
-        raise MinkaError(Code.INVALID_ARGUMENT, f"how is {how!r}, not 'left' or 'inner'")
-    endpoints, tls = given_or_resolved(endpoints, tls)
+        raise MinkaError(Code.INVALID_ARGUMENT, f"a lookup is 'left' or 'inner', not {how!r}")
+    endpoints, tls = given_or_resolved(endpoints, tls, context)
     columns = PairColumns((key,) if isinstance(key, str) else tuple(key))
     with SnapshotClient(endpoints, tls=tls, timeout=timeout) as client:
         found = client.keyspace(keyspace)

@@ -20,6 +20,7 @@ from minka.bulk.row_digest import Digest
 from minka.bulk.snapshot_reads import SnapshotClient
 from minka.client import Client
 from minka.cluster.key_ranges import KeyRange, readable
+from minka.contexts import given_or_resolved
 from minka.errors import MinkaError
 from minka.spark.batches import binary_columns
 from minka.spark.digesting import digest_columns, digest_of_row
@@ -98,10 +99,11 @@ class VerifyReport(Report):
 def verify(
     spark: SparkSession,
     source: DataFrame,
-    endpoints: Sequence[str],
     keyspace: str,
     columns: PairColumns,
     *,
+    endpoints: Sequence[str] | None = None,
+    context: str | None = None,
     last_by: str = "",
     repair: bool = False,
     tls: Tls | None = None,
@@ -116,6 +118,7 @@ def verify(
     Raises MinkaError: INVALID_ARGUMENT, UNKNOWN_KEYSPACE, SPARK_FAILED, and
     UNREACHABLE or PARTITION_OFFLINE if a partition has no leader that answers for too long.
     """
+    endpoints, tls = given_or_resolved(endpoints, tls, context)
     with (
         SnapshotClient(endpoints, tls=tls, timeout=timeout) as client,
         HeldSnapshots(endpoints, tls=tls) as held,

@@ -30,7 +30,6 @@ class _NodeStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_NodeState.V
     NODE_STATE_UNSPECIFIED: _NodeState.ValueType  # 0
     NODE_STATE_JOINING: _NodeState.ValueType  # 1
     NODE_STATE_LIVE: _NodeState.ValueType  # 2
-    NODE_STATE_QUARANTINED: _NodeState.ValueType  # 3
     NODE_STATE_FAILED: _NodeState.ValueType  # 4
     NODE_STATE_DRAINING: _NodeState.ValueType  # 5
     NODE_STATE_LEFT: _NodeState.ValueType  # 6
@@ -40,7 +39,6 @@ class NodeState(_NodeState, metaclass=_NodeStateEnumTypeWrapper): ...
 NODE_STATE_UNSPECIFIED: NodeState.ValueType  # 0
 NODE_STATE_JOINING: NodeState.ValueType  # 1
 NODE_STATE_LIVE: NodeState.ValueType  # 2
-NODE_STATE_QUARANTINED: NodeState.ValueType  # 3
 NODE_STATE_FAILED: NodeState.ValueType  # 4
 NODE_STATE_DRAINING: NodeState.ValueType  # 5
 NODE_STATE_LEFT: NodeState.ValueType  # 6

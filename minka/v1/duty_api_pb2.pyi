@@ -431,7 +431,7 @@ class DutyChange(_message.Message):
     UNQUARANTINE_FIELD_NUMBER: _builtins.int
     IF_VERSION_FIELD_NUMBER: _builtins.int
     if_version: _builtins.int
-    """precondition of update, delete and pin; 0: none"""
+    """precondition of all but create; 0: none"""
     @_builtins.property
     def create(self) -> Global___DutySpec: ...
     @_builtins.property

@@ -18,8 +18,8 @@ LIMIT = 10_000
 
 
 @options.group(invoke_without_command=True)
-@click.option("--pallet", default="", shell_complete=complete_pallet, help="Only those of this pallet.")
-@click.option("--shard", default="", shell_complete=complete_shard, help="Only those that this shard has.")
+@click.option("--pallet", shell_complete=complete_pallet, help="Only those of this pallet.")
+@click.option("--shard", shell_complete=complete_shard, help="Only those that this shard has.")
 @click.option("--nowhere", is_flag=True, help="Only those that no shard has, with the reason.")
 @click.option(
     "--quarantined",
@@ -31,7 +31,9 @@ LIMIT = 10_000
 )
 @options.common()
 @click.pass_context
-def duties(ctx: click.Context, pallet: str, shard: str, nowhere: bool, quarantined: bool, limit: int) -> None:
+def duties(
+    ctx: click.Context, pallet: str | None, shard: str | None, nowhere: bool, quarantined: bool, limit: int
+) -> None:
     """List the duties: the shard that has each, its weight, and a remark.
 
     Examples:

@@ -13,7 +13,7 @@ import click
 
 from minkactl import options, units
 from minkactl.completion import complete_keyspace
-from minkactl.keys import key_text, parse_key, text_or_hex
+from minkactl.keys import parse_key, text_or_hex
 from minkactl.output import TABLES, emit, is_terminal, note
 from minkactl.pages import Column, Kind, Listing, Page
 from minkactl.session import Session
@@ -333,6 +333,8 @@ def scan(
       minkactl kv scan authors a c
       minkactl kv scan authors --reverse --limit 10 --keys-only
     """
+    from minka.cluster.key_ranges import key_text
+
     bounds = parse_key(start), parse_key(end)
 
     async def run(handle: "AsyncKeyspace") -> None:

@@ -111,7 +111,7 @@ def _listing(control: "Control") -> Page:
 
 
 def _page(control: "Control", load_id: str) -> Page:
-    from minkactl.documents import to_document
+    from minka.engine.documents import to_document
 
     found: GetLoadsResponse = control.loads([load_id], with_parts=True)
     (load,) = _documents(control, found.loads)
@@ -127,7 +127,7 @@ def _page(control: "Control", load_id: str) -> Page:
 
 
 def _documents(control: "Control", found: "Iterable[Load]") -> list[dict[str, Any]]:
-    from minkactl.documents import to_document
+    from minka.engine.documents import to_document
 
     keyspaces = {keyspace.id: keyspace.name for keyspace in control.summary().table.keyspaces}
     return [to_document(load) | {"keyspace": keyspaces.get(load.keyspace_id, "")} for load in found]

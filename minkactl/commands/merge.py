@@ -85,9 +85,8 @@ def _end_of(status: "GetStatusResponse", keyspace: str, partition: str) -> bytes
 
 def _merges(status: "GetStatusResponse", keyspace: str, keys: list[bytes]) -> list[dict[str, Any]]:
     """The planned merges: a row for each partition that would go away. Raises NO_BOUND."""
-    from minka.cluster.key_ranges import KeyRange, readable
+    from minka.cluster.key_ranges import KeyRange, key_text, readable
     from minka.errors import Code, MinkaError
-    from minkactl.keys import key_text
     from minkactl.views import replica_stats
 
     rows, stats, found = rows_by_range(status, keyspace), replica_stats(status), []

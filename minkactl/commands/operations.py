@@ -52,8 +52,7 @@ def list_(session: Session) -> Exit:
 
 def _listing(control: "Control") -> Page:
     from minka.admin.operation_rows import operation_of
-    from minkactl.documents import to_document
-    from minkactl.progress import BLOCKER_COLUMNS, OPERATION_COLUMNS, operation_document
+    from minkactl.progress import BLOCKER_COLUMNS, OPERATION_COLUMNS, blocker_document, operation_document
     from minkactl.survey import unconfirmed
 
     remembered = unconfirmed(control.summary())  # this finds the active controller, too, which is asked next
@@ -64,7 +63,7 @@ def _listing(control: "Control") -> Page:
     # The active controller alone knows what they wait for, and with_migrations asks it.
     looked = control.operations(running, with_migrations=True, migrations_limit=1) if running else None
     found = looked.blockers if looked is not None else []
-    blockers = [to_document(one) for one in found]
+    blockers = [blocker_document(one) for one in found]
     rows = []
     for operation in newest.operations:
         own = [one for one in blockers if one["operation_id"] == operation.id]

@@ -77,14 +77,14 @@ def partitions(
     """
     if ctx.invoked_subcommand is not None:
         return Exit.OK
+    from minka.engine.messages import number
     from minka.v1.admin_pb2 import PartitionFilter
     from minka.v1.cluster_pb2 import PartitionState
-    from minkactl.documents import enum_number
 
     wanted = PartitionFilter(
         keyspace=keyspace or "",
         node=node or "",
-        state=PartitionState.ValueType(enum_number(PartitionState.DESCRIPTOR, state or "unspecified")),
+        state=PartitionState.ValueType(number(PartitionState.DESCRIPTOR, state or "unspecified")),
         under_replicated=under_replicated,
         under_min_insync=under_min_insync,
     )
@@ -133,7 +133,7 @@ def _page(control: "Control", wanted: "PartitionFilter", form: str) -> Page:
 
 def _too_many(status: "GetStatusResponse", matching: "Sequence[MatchingCount]") -> Page:
     """The number of partitions in each state, and the options that show them."""
-    from minkactl.documents import enum_name
+    from minka.engine.messages import word
     from minkactl.survey import unconfirmed
     from minkactl.views import PARTITION_STATE
 
@@ -141,7 +141,7 @@ def _too_many(status: "GetStatusResponse", matching: "Sequence[MatchingCount]") 
     rows = [
         {
             "keyspace": names[one.keyspace_id],
-            "state": enum_name(PARTITION_STATE, one.state),
+            "state": word(PARTITION_STATE, one.state),
             "partitions": one.partitions,
         }
         for one in matching
@@ -305,8 +305,8 @@ def located(control: "Control", keyspace: str, key: str) -> Page:
     """The way from the key to its node. Raises UNKNOWN_KEYSPACE."""
     from minka.cluster.hashing import HASH_FUNCTIONS, digest_of
     from minka.cluster.key_ranges import KeyRange, is_by_ranges
+    from minka.engine.messages import word
     from minka.v1.admin_pb2 import PartitionFilter
-    from minkactl.documents import enum_name
     from minkactl.survey import unconfirmed
     from minkactl.views import PARTITION_STATE
 
@@ -330,7 +330,7 @@ def located(control: "Control", keyspace: str, key: str) -> Page:
         "slot": partition.slot if number is not None else None,
         "name": f"{keyspace}/{partition.slot}",
         "id": partition.id,
-        "state": enum_name(PARTITION_STATE, partition.state),
+        "state": word(PARTITION_STATE, partition.state),
         "node": partition.leader or None,
         "address": node.address if node else None,
         "replicas": list(partition.replicas),

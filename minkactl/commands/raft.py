@@ -2,8 +2,6 @@
 
 import sys
 import time
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
     from minka.v1.admin_pb2 import GetStatusResponse
 
 WAIT_S: Final = 30.0  # how long a change may take, unless --timeout says otherwise
-ASK_AGAIN_S: Final = 2.0  # the pause before a lost request is repeated
 POLL_S: Final = 0.05
 
 NodeArgument: Final = click.argument("node", shell_complete=complete_node)
@@ -156,14 +153,8 @@ def remove_node(session: Session, admin: "Admin", node: str, yes: bool, question
     status = controller_status(session, admin.control)
     _known(status, node)
     confirm(question, yes)
-    admin.remove_node(node)
-    _wait(session, admin.control, lambda status: _is_gone(status, node), f"{node} is no longer a member")
-
-
-def _is_gone(status: "GetStatusResponse", node: str) -> bool:
-    # "?" is a member that is still in the Raft group, and no longer in the table.
-    members = [*status.coordinator.voters, *status.coordinator.learners]
-    return not {node, "?"}.intersection(members) and all(row.id != node for row in status.table.nodes)
+    admin.remove_node(node, timeout=_patience(session))
+    note(f"{node} is no longer a member")
 
 
 def _known(status: "GetStatusResponse", node: str) -> None:
@@ -174,6 +165,8 @@ def _known(status: "GetStatusResponse", node: str) -> None:
 
 
 def _change_voters(session: Session, up: list[str], down: list[str], yes: bool) -> None:
+    from minka.admin.membership import have_seats
+
     with session.admin() as admin:
         status = controller_status(session, admin.control)
         for node in up + down:
@@ -184,17 +177,13 @@ def _change_voters(session: Session, up: list[str], down: list[str], yes: bool) 
         steps = [f"promote {node}" for node in up] + [f"demote {node}" for node in down]
         done = [f"{node} is a voter" for node in up] + [f"{node} is a learner" for node in down]
 
-        def is_done(status: "GetStatusResponse") -> bool:
-            voters, learners = status.coordinator.voters, status.coordinator.learners
-            return all(node in voters for node in up) and all(node in learners for node in down)
-
-        if not is_done(status):
+        if not have_seats(status, up, down):
             question = f"{first}{' and '.join(steps)}?"
             confirm(question[0].upper() + question[1:], yes)
         if successor:
             _transfer(session, admin, successor)
-        ask = partial(admin.change_voters, promote=up, demote=down)
-        _ask_until(session, admin.control, ask, is_done, " and ".join(done))
+        admin.change_voters(promote=up, demote=down, timeout=_patience(session))
+        note(" and ".join(done))
         _show(session, admin.control)
 
 
@@ -215,57 +204,14 @@ def _successor(status: "GetStatusResponse") -> str:
 
 
 def _transfer(session: Session, admin: "Admin", node: str) -> None:
-    _ask_until(
-        session,
-        admin.control,
-        lambda: admin.transfer_leadership(node),
-        lambda status: status.coordinator.controller == node,
-        f"{node} is the active controller",
-    )
+    admin.transfer_leadership(node, timeout=_patience(session))
+    note(f"{node} is the active controller")
 
 
-def _ask_until(
-    session: Session,
-    control: "Control",
-    ask: Callable[[], None],
-    is_done: "Callable[[GetStatusResponse], bool]",
-    what: str,
-) -> None:
-    """Ask, again if the request was lost, until the active controller's status shows that it is done."""
-    ask()
-    asked = time.monotonic()
-
-    def done_or_ask_again(status: "GetStatusResponse") -> bool:
-        nonlocal asked
-        if is_done(status):
-            return True
-        if time.monotonic() - asked > ASK_AGAIN_S:
-            ask()
-            asked = time.monotonic()
-        return False
-
-    _wait(session, control, done_or_ask_again, what)
-
-
-def _wait(session: Session, control: "Control", is_settled: "Callable[[GetStatusResponse], bool]", what: str) -> None:
-    """Wait until the active controller's status is settled. Raises MinkaError, and DEADLINE_EXCEEDED in the end."""
-    from minka.errors import Code, MinkaError
-
+def _patience(session: Session) -> float:
+    """The seconds that a change may take to be seen."""
     left = session.seconds_left()
-    end = time.monotonic() + (WAIT_S if left is None else max(left, 0.0))
-    while True:
-        try:
-            status = control.summary()
-            if status.from_controller and is_settled(status):
-                note(what)
-                return
-        except MinkaError as error:
-            if not (error.code.info.retriable or error.code is Code.DEADLINE_EXCEEDED):
-                raise
-        if time.monotonic() > end:
-            remedy = "It may still be done: minkactl raft status shows it."
-            raise MinkaError(Code.DEADLINE_EXCEEDED, f"not seen in time: {what}", remedy=remedy)
-        time.sleep(POLL_S)
+    return WAIT_S if left is None else max(left, POLL_S)
 
 
 def controller_status(session: Session, control: "Control") -> "GetStatusResponse":

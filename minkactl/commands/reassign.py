@@ -1,6 +1,5 @@
 """minkactl reassign, minkactl apply."""
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from minkactl import options
 from minkactl.commands.migrations import note_begun, watch_operation
 from minkactl.completion import complete_keyspace, complete_node
 from minkactl.exits import Exit
-from minkactl.output import TABLES, as_json, emit, is_terminal, note, tsv
+from minkactl.output import TABLES, emit, is_terminal, note, tsv
 from minkactl.pages import Column, Kind, Listing, Page
 from minkactl.session import Session
 
@@ -155,9 +154,7 @@ def reassign(
 
 def write_plan(plan: "Plan", out: Path) -> None:
     """Write the plan to a file, for minkactl apply."""
-    from minkactl.documents import to_document
-
-    out.write_text(as_json(to_document(plan.message)) + "\n", "utf-8")
+    out.write_text(plan.to_json() + "\n", "utf-8")
 
 
 def emit_plan(session: Session, plan: "Plan", pager: bool) -> None:
@@ -178,33 +175,21 @@ def _what_next(plan: "Plan", out: Path | None) -> str:
 
 
 def read_plan(content: bytes, name: str) -> "Plan":
-    """The plan that `reassign --out` or `-o json` wrote.
-
-    Raises MinkaError: INVALID_ARGUMENT if it isn't a plan, DAMAGED_PLAN if it was changed since it was made.
-    """
-    from minka.admin.plans import plan_of
-    from minka.cluster.plan_digest import plan_digest
+    """The plan that `reassign --out` or `-o json` wrote. Raises as `Plan.from_json` does."""
+    from minka.admin import Plan
     from minka.errors import Code, MinkaError
-    from minka.v1.admin_pb2 import Plan
-    from minkactl.documents import from_document
 
     if len(content) > MAX_PLAN_BYTES:
-        raise MinkaError(Code.INVALID_ARGUMENT, f"{name} is not a plan: it has more than {MAX_PLAN_BYTES} bytes")
+        raise MinkaError(Code.INVALID_ARGUMENT, f"{name}: not a plan: it has more than {MAX_PLAN_BYTES} bytes")
     try:
-        plan = plan_of(from_document(json.loads(content), Plan()))
-    except (ValueError, RecursionError) as error:  # MinkaError(INVALID_ARGUMENT) is a ValueError
-        reason = error.message if isinstance(error, MinkaError) else str(error)
-        raise MinkaError(Code.INVALID_ARGUMENT, f"{name} is not a plan: {reason}") from error
-    if not plan.digest or not plan.message.cluster_id:
-        raise MinkaError(Code.INVALID_ARGUMENT, f"{name} is not a plan: it has no digest, or names no cluster")
-    if plan.digest != (found := plan_digest(plan.message)):
-        raise MinkaError(Code.DAMAGED_PLAN, f"{name} says digest {plan.digest[:12]}, its content {found[:12]}")
-    return plan
+        return Plan.from_json(content)
+    except MinkaError as error:
+        raise MinkaError(error.code, f"{name}: {error.message}") from error
 
 
 def plan_page(plan: "Plan") -> Page:
     """The page of a plan, for every format."""
-    from minkactl.documents import to_document
+    from minka.engine.documents import to_document
 
     document = to_document(plan.message)
     moves = Listing(DUTY_MOVE_COLUMNS if plan.pallet else MOVE_COLUMNS, document["moves"], "No moves.")

@@ -103,8 +103,7 @@ def _even_keys(
 
 def _splits(status: "GetStatusResponse", keyspace: str, keys: list[bytes]) -> list[dict[str, Any]]:
     """The planned splits: a row for each new partition."""
-    from minka.cluster.key_ranges import KeyRange, check_split_point
-    from minkactl.keys import key_text
+    from minka.cluster.key_ranges import KeyRange, check_split_point, key_text
     from minkactl.views import replica_stats
 
     stats, found = replica_stats(status), []

@@ -80,7 +80,7 @@ def test_duties(run: Run, tmp_path: Path) -> None:
     assert lines[1].split("\t")[:4] == ["feeds/bbc", "-", "nowhere", "8"]
     assert "feeds/bbc is nowhere" in as_json(run, "duties", "explain", "feeds/bbc")["summary"]
     assert "UNKNOWN_SHARD" in run("duty", "pin", "feeds/bbc", "nobody").stderr
-    assert as_json(run, "duty", "release", "feeds/bbc")["pinned_to"] == ""
+    assert as_json(run, "duty", "release", "feeds/bbc")["pinned_to"] is None
     assert as_json(run, "duty", "retry", "feeds/bbc")["quarantines"] == []
     for wrong in (
         ["get", "feeds"],

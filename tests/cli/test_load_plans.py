@@ -15,6 +15,7 @@ from minka.admin.control import Control
 from minka.admin.plans import plan_of
 from minka.bulk.load_history import HistoryClient
 from minka.cluster.plan_digest import plan_digest
+from minka.engine.documents import from_document, to_document
 from minka.errors import Code, MinkaError
 from minka.load_report import html
 from minka.load_report.analysis import analyse, coarser
@@ -25,7 +26,6 @@ from minka.testing.local_cluster import LocalCluster
 from minka.v1.admin_pb2 import Plan
 from minka.v1.cluster_pb2 import HashFunction, Partition
 from minkactl.commands.reassign import plan_page, write_plan
-from minkactl.documents import from_document, to_document
 from minkactl.exits import Exit
 from tests.cli.conftest import Run
 from tests.cluster.cluster import eventually, wait_settled

@@ -295,6 +295,7 @@ class TestExplain:
     def test_within_the_limits(self) -> None:
         document = self.document()
         assert document["verdict"] == "within_limits"
+        assert document["keyspace"]["partitions"] == 5
         assert [(one["about"], one["sentence"]) for one in document["sentences"]] == [
             ("partition", 'authors/1, whose id is 1, is the range ["", b) of authors.'),
             ("replicas", "athens leads it; its other replicas are on byzantium, cyrene."),

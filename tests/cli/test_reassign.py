@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from minka.cluster.plan_digest import plan_digest
+from minka.engine.documents import from_document, to_document
 from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import (
     ApplyPlanResponse,
@@ -19,7 +20,6 @@ from minka.v1.admin_pb2 import (
 from minka.v1.cluster_pb2 import Migration, MigrationState, NodeState, OperationState
 from minka.v1.coordinator_pb2 import MigrationPhase, MigrationProgress
 from minkactl.commands.reassign import read_plan
-from minkactl.documents import from_document, to_document
 from minkactl.exits import Exit
 from minkactl.pages import Page
 from minkactl.progress import Tracker
@@ -243,7 +243,7 @@ def test_a_file_that_is_no_plan(run: Run, operating: AnsweringNode, tmp_path: Pa
     result = run("apply", path, "--yes", "--endpoints", operating.address)
     assert result.exit_code == Exit.USAGE
     assert "error: INVALID_ARGUMENT: " in result.stderr
-    assert "plan.json is not a plan: " in result.stderr
+    assert "plan.json: not a plan: " in result.stderr
     assert (result.stdout, operating.asked) == ("", [])
 
 

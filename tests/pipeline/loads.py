@@ -39,12 +39,14 @@ def loaded(
 ) -> LoadReport:
     """Load the rows, and return the report."""
     chosen = LoadOptions(columns=PLAIN, **options)
-    return load(source.sparkSession, source, cluster.endpoints, keyspace, chosen, load_id=load_id, timeout=timeout)
+    return load(
+        source.sparkSession, source, keyspace, chosen, endpoints=cluster.endpoints, load_id=load_id, timeout=timeout
+    )
 
 
 def compared(cluster: LocalCluster, source: DataFrame, keyspace: str) -> VerifyReport:
     """Compare every replica with the source."""
-    return verify(source.sparkSession, source, cluster.endpoints, keyspace, PLAIN)
+    return verify(source.sparkSession, source, keyspace, PLAIN, endpoints=cluster.endpoints)
 
 
 def assert_same(cluster: LocalCluster, source: DataFrame, keyspace: str) -> None:

@@ -57,11 +57,11 @@ def test_awkward_text_comes_back_from_an_export(
     made(cluster, one, other)
     with Client(cluster.endpoints, keyspace=one) as client:
         client.put_many(AWKWARD)
-    report = export(spark, cluster.endpoints, one, folder, file_format=file_format)  # type: ignore[arg-type]
+    report = export(spark, one, folder, endpoints=cluster.endpoints, file_format=file_format)  # type: ignore[arg-type]
     assert report.rows == len(AWKWARD)
     rows = read_files(spark, folder, file_format)  # type: ignore[arg-type]
-    assert verify(spark, rows, cluster.endpoints, one, PLAIN).is_same
-    load(spark, rows, cluster.endpoints, other, LoadOptions(columns=PLAIN))
+    assert verify(spark, rows, one, PLAIN, endpoints=cluster.endpoints).is_same
+    load(spark, rows, other, LoadOptions(columns=PLAIN), endpoints=cluster.endpoints)
     with Client(cluster.endpoints, keyspace=other) as client:
         assert client.get_many(list(AWKWARD)) == AWKWARD
 
@@ -70,18 +70,20 @@ def test_null_and_empty_text_are_exported_as_csv(spark: SparkSession, cluster: L
     made(cluster, "nulls")
     schema = "id STRING, note STRING, number INT"
     rows = spark.createDataFrame([("a", None, 1), ("b", "", None), (" ", " ", 3), ("", "d", 4)], schema)
-    load(spark, rows, cluster.endpoints, "nulls", LoadOptions(columns=PairColumns(("id",), key_form="columns")))
+    load(
+        spark, rows, "nulls", LoadOptions(columns=PairColumns(("id",), key_form="columns")), endpoints=cluster.endpoints
+    )
     for name, given in (("typed", schema), ("text", "")):
         folder = str(tmp_path / name)
         options = {"file_format": "csv", "schema": schema, "key_columns": ["id"]}
-        export(spark, cluster.endpoints, "nulls", folder, **options)  # type: ignore[arg-type]
+        export(spark, "nulls", folder, endpoints=cluster.endpoints, **options)  # type: ignore[arg-type]
         found = read_files(spark, folder, "csv", given).drop(UNREADABLE).selectExpr("id", "note", "int(number)")
         assert sorted(found.collect()) == sorted(rows.collect())
 
 
 def test_a_format_that_is_unknown_is_refused(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
-    with pytest.raises(MinkaError, match="the format 'orc' isn't one of parquet, csv, json") as refused:
-        export(spark, cluster.endpoints, "any", str(tmp_path / "orc"), file_format="orc")  # type: ignore[arg-type]
+    with pytest.raises(MinkaError, match="no format 'orc'; there are parquet, csv, json") as refused:
+        export(spark, "any", str(tmp_path / "orc"), endpoints=cluster.endpoints, file_format="orc")  # type: ignore[arg-type]
     assert refused.value.code is Code.INVALID_ARGUMENT
     with pytest.raises(MinkaError, match="the format 'orc' isn't one of"):
         read_files(spark, str(tmp_path), "orc")  # type: ignore[arg-type]
@@ -97,10 +99,15 @@ def test_lines_of_csv_that_cannot_be_read_are_bad_without_a_schema(
     source, bad = tmp_path / "broken.csv", str(tmp_path / "bad")
     source.write_bytes(BROKEN)
     with pytest.raises(MinkaError) as refused:
-        load_files(spark, cluster.endpoints, "broken", FileLoad(source=str(source), options=LoadOptions(columns=BY_ID)))
+        load_files(
+            spark,
+            "broken",
+            FileLoad(source=str(source), options=LoadOptions(columns=BY_ID)),
+            endpoints=cluster.endpoints,
+        )
     assert refused.value.code is Code.BAD_ROWS
     options = LoadOptions(columns=BY_ID, max_bad=5, bad_rows=bad)
-    report = load_files(spark, cluster.endpoints, "broken", FileLoad(source=str(source), options=options))
+    report = load_files(spark, "broken", FileLoad(source=str(source), options=options), endpoints=cluster.endpoints)
     assert (report.rows, report.bad) == (2, 5)
     texts = {row[UNREADABLE] for row in spark.read.json(bad).collect()}
     assert texts == {"b,2,EXTRA", "c", "d,caf\ufffd", "caf\ufffd,5", "caf\ufffd,6"}
@@ -142,8 +149,8 @@ def test_every_job_leaves_out_lines_that_cannot_be_read(
     (tmp_path / "a.csv").write_text("id,n\na,1\nb,notanumber\nc,3\n")
     rows = read_files(spark, str(tmp_path / "a.csv"), schema="id STRING, n INT")
     options = LoadOptions(columns=BY_ID, max_bad=1, bad_rows=str(tmp_path / "bad"))
-    assert load(spark, rows, cluster.endpoints, "partly", options).rows == 2
-    found = verify(spark, rows, cluster.endpoints, "partly", BY_ID, repair=True)
+    assert load(spark, rows, "partly", options, endpoints=cluster.endpoints).rows == 2
+    found = verify(spark, rows, "partly", BY_ID, endpoints=cluster.endpoints, repair=True)
     assert (found.is_same, found.rows, found.repaired) == (True, 2, 0)
     with Client(cluster.endpoints, keyspace="partly") as client:
         assert client.get("b") is None

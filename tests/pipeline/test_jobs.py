@@ -29,7 +29,7 @@ def cluster(spark: SparkSession) -> Iterator[LocalCluster]:
         control.create_keyspace("ranged", 0, HashFunction.HASH_FUNCTION_UNSPECIFIED, replicas=2, split_points=[b"k5"])
         wait_settled(control, live=3)
         for keyspace in ("hashed", "ranged"):
-            load(spark, numbers(spark), cluster.endpoints, keyspace, LoadOptions(columns=PLAIN), timeout=30)
+            load(spark, numbers(spark), keyspace, LoadOptions(columns=PLAIN), endpoints=cluster.endpoints, timeout=30)
         yield cluster
 
 
@@ -40,7 +40,7 @@ def numbers(spark: SparkSession) -> DataFrame:
 @pytest.mark.parametrize("keyspace", ["hashed", "ranged"])
 def test_what_differs_is_named_and_repaired(spark: SparkSession, cluster: LocalCluster, keyspace: str) -> None:
     def run(*, repair: bool = False) -> VerifyReport:
-        return verify(spark, numbers(spark), cluster.endpoints, keyspace, PLAIN, repair=repair)
+        return verify(spark, numbers(spark), keyspace, PLAIN, endpoints=cluster.endpoints, repair=repair)
 
     same = run()
     assert same.is_same
@@ -69,31 +69,31 @@ def test_an_empty_keyspace_lacks_everything(spark: SparkSession, cluster: LocalC
     with Control(cluster.endpoints) as control:
         control.create_keyspace("nothing", 2, HashFunction.HASH_FUNCTION_MURMUR3, replicas=1)
         wait_settled(control, live=3)
-    found = verify(spark, numbers(spark), cluster.endpoints, "nothing", PLAIN, repair=True)
+    found = verify(spark, numbers(spark), "nothing", PLAIN, endpoints=cluster.endpoints, repair=True)
     assert (found.missing, found.repaired, len(found.differences)) == (10_000, 10_000, 1000)
     assert found.is_same
-    assert verify(spark, numbers(spark), cluster.endpoints, "nothing", PLAIN).differences == ()
+    assert verify(spark, numbers(spark), "nothing", PLAIN, endpoints=cluster.endpoints).differences == ()
 
 
 def test_exports_and_what_has_changed_since(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
-    first = export(spark, cluster.endpoints, "ranged", str(tmp_path / "all"))
+    first = export(spark, "ranged", str(tmp_path / "all"), endpoints=cluster.endpoints)
     assert first.rows == 10_000
     frame = spark.read.parquet(str(tmp_path / "all"))
     assert dict(frame.dtypes) == {"key": "binary", "value": "binary"}
-    assert verify(spark, frame, cluster.endpoints, "ranged", PLAIN).is_same
+    assert verify(spark, frame, "ranged", PLAIN, endpoints=cluster.endpoints).is_same
     with Client(cluster.endpoints, keyspace="ranged") as client:
         client.put("k1", b"changed")
         client.put("k9", b"changed")
         client.delete("k9")
         since = ExportReport.from_json(first.to_json()).versions
         options = {"schema": "key string, value string", "since": since}
-        export(spark, cluster.endpoints, "ranged", str(tmp_path / "changes"), file_format="json", **options)  # type: ignore[arg-type]
+        export(spark, "ranged", str(tmp_path / "changes"), endpoints=cluster.endpoints, file_format="json", **options)  # type: ignore[arg-type]
         rows = spark.read.json(str(tmp_path / "changes")).orderBy("_partition", "_offset").collect()
         found = [(row.key, row["value"], row["_change"]) for row in rows]
         assert found == [("k1", "changed", "put"), ("k9", "changed", "put"), ("k9", None, "delete")]
         client.put_many({"k1": b"1", "k9": b"9"})
     with pytest.raises(MinkaError, match="already exists"):
-        export(spark, cluster.endpoints, "ranged", str(tmp_path / "all"))
+        export(spark, "ranged", str(tmp_path / "all"), endpoints=cluster.endpoints)
 
 
 _KINDS = {
@@ -129,7 +129,7 @@ def test_all_kinds_of_columns_are_exported_as_spark_reads_them(
     schema = ", ".join(f"{name} {kind}" for name, (kind, _) in _KINDS.items())
     by_spark, by_tasks = str(tmp_path / "spark"), str(tmp_path / "tasks")
     spark.read.format("minka").schema(schema).options(**options).load().write.parquet(by_spark)
-    report = export(spark, cluster.endpoints, "kinds", by_tasks, schema=schema, key_columns=["id"])
+    report = export(spark, "kinds", by_tasks, endpoints=cluster.endpoints, schema=schema, key_columns=["id"])
     assert report.rows == 50
     expected, found = spark.read.parquet(by_spark), spark.read.parquet(by_tasks)
     assert found.schema == expected.schema
@@ -146,7 +146,7 @@ def test_an_export_is_there_whole_or_not_at_all(spark: SparkSession, cluster: Lo
 
         def run(into: Path = folder) -> ExportReport:
             schema = "key string, value string"
-            return export(spark, cluster.endpoints, "bad", str(into), schema=schema, overwrite=True)
+            return export(spark, "bad", str(into), endpoints=cluster.endpoints, schema=schema, overwrite=True)
 
         assert run().rows == 0
         assert spark.read.parquet(str(folder)).schema.simpleString() == "struct<key:string,value:string>"
@@ -163,7 +163,7 @@ def test_an_export_is_there_whole_or_not_at_all(spark: SparkSession, cluster: Lo
         assert not (tmp_path / "new").exists()
     (tmp_path / "file").touch()
     with pytest.raises(MinkaError, match=r"INVALID_ARGUMENT: .*Not a directory"):
-        export(spark, cluster.endpoints, "bad", str(tmp_path / "file" / "folder"))
+        export(spark, "bad", str(tmp_path / "file" / "folder"), endpoints=cluster.endpoints)
 
 
 @pytest.mark.parametrize("keyspace", ["hashed", "ranged"])

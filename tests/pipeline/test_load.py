@@ -44,7 +44,7 @@ def numbers(spark: SparkSession, count: int) -> DataFrame:
 def loaded(spark: SparkSession, cluster: LocalCluster, keyspace: str, frame: DataFrame, **options: Any) -> LoadReport:
     load_id = options.pop("load_id", "")
     chosen = LoadOptions(**{"columns": PLAIN, **options})
-    return load(spark, frame, cluster.endpoints, keyspace, chosen, load_id=load_id, timeout=30)
+    return load(spark, frame, keyspace, chosen, endpoints=cluster.endpoints, load_id=load_id, timeout=30)
 
 
 def everything(cluster: LocalCluster, keyspace: str, keys: list[str]) -> dict[Any, bytes]:
@@ -193,7 +193,7 @@ def test_files_are_loaded_and_a_load_is_resumed(spark: SparkSession, cluster: Lo
         options = LoadOptions(columns=PairColumns(("carrier", "number")), max_bad=1, bad_rows=str(tmp_path / "bad"))
         what = FileLoad(source=str(source), schema="carrier string, number int, note string", options=options)
         control.begin_load("flights", "files", job=what.to_json())
-        report = resume(spark, cluster.endpoints, "flights", timeout=30)
+        report = resume(spark, "flights", endpoints=cluster.endpoints, timeout=30)
         assert (report.rows, report.bad, report.load_id) == (2, 1, "flights")
         (bad,) = spark.read.json(str(tmp_path / "bad")).collect()
         assert (bad.problem, bad["_unreadable"]) == ("the line can't be read", "AA,oops,bad number")
@@ -201,7 +201,7 @@ def test_files_are_loaded_and_a_load_is_resumed(spark: SparkSession, cluster: Lo
             value = client.get(encode_key(("UA", 1545)))
             assert value is not None
             assert decode_value(value) == {"note": 'two\nlines, and a "quote"'}
-            again = load_files(spark, cluster.endpoints, "files", what, load_id="flights", timeout=30)
+            again = load_files(spark, "files", what, endpoints=cluster.endpoints, load_id="flights", timeout=30)
             assert again.was_done
 
 
@@ -235,7 +235,7 @@ def test_what_can_not_be_asked(
 def test_a_format_that_is_not_known_is_refused(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
     what = FileLoad(source=str(tmp_path), file_format="orc", options=LoadOptions(columns=PLAIN))  # type: ignore[arg-type]
     with pytest.raises(MinkaError, match="INVALID_ARGUMENT: file_format is 'orc'; there are parquet, csv, json"):
-        load_files(spark, cluster.endpoints, "hashed", what)
+        load_files(spark, "hashed", what, endpoints=cluster.endpoints)
 
 
 def test_of_equal_rows_each_attempt_and_verify_take_the_same(spark: SparkSession, cluster: LocalCluster) -> None:
@@ -250,7 +250,7 @@ def test_of_equal_rows_each_attempt_and_verify_take_the_same(spark: SparkSession
         f"t{key}": min(b"value %d" % (999 - n) for n in range(500, 1000) if n % 100 == key) for key in range(100)
     }
     assert everything(cluster, "ties", list(expected)) == expected
-    assert verify(spark, frame, cluster.endpoints, "ties", PLAIN, last_by="at").is_same
+    assert verify(spark, frame, "ties", PLAIN, endpoints=cluster.endpoints, last_by="at").is_same
 
 
 def test_bad_rows_count_where_all_files_were_uploaded_before(

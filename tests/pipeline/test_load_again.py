@@ -53,7 +53,7 @@ def what_of(source: Path, key: str = "id", value: str = "text") -> FileLoad:
 
 
 def run(spark: SparkSession, cluster: LocalCluster, what: FileLoad, load_id: str) -> LoadReport:
-    return load_files(spark, cluster.endpoints, KEYSPACE, what, load_id=load_id, timeout=30)
+    return load_files(spark, KEYSPACE, what, endpoints=cluster.endpoints, load_id=load_id, timeout=30)
 
 
 def test_files_that_have_changed_are_not_taken_for_those_of_a_run_that_broke_off(
@@ -70,7 +70,7 @@ def test_files_that_have_changed_are_not_taken_for_those_of_a_run_that_broke_off
         run(spark, cluster, what_of(source), "nightly")
     assert refused.value.code is Code.LOAD_EXISTS
     with pytest.raises(MinkaError, match="LOAD_EXISTS: load nightly was begun with another source"):
-        resume(spark, cluster.endpoints, "nightly", timeout=30)
+        resume(spark, "nightly", endpoints=cluster.endpoints, timeout=30)
     assert value_of(cluster, "file") is None
     assert run(spark, cluster, what_of(source), "nightly-2").rows == 1
     assert value_of(cluster, "file") == b"newer"
@@ -89,7 +89,7 @@ def test_a_run_with_other_options_is_refused_whether_the_load_is_done_or_not(
             run(spark, cluster, wrong, "options")
     with pytest.raises(MinkaError, match=r"LOAD_EXISTS: load options was begun with other options; these"):
         run(spark, cluster, right, "options")
-    assert resume(spark, cluster.endpoints, "options", timeout=30).rows == 1
+    assert resume(spark, "options", endpoints=cluster.endpoints, timeout=30).rows == 1
     assert value_of(cluster, "words") == b"options"
     with pytest.raises(MinkaError, match=r"LOAD_EXISTS: load options was begun with other options; these"):
         run(spark, cluster, right, "options")
@@ -148,7 +148,15 @@ def test_what_can_be_refused_before_a_load_begins_leaves_none(spark: SparkSessio
         (full, {"columns": PairColumns(("key",))}, "a_type_that_no_value_has is of type"),
     ):
         with pytest.raises(MinkaError, match=problem) as refused:
-            load(spark, rows, cluster.endpoints, KEYSPACE, LoadOptions(**options), load_id="mistake", timeout=30)
+            load(
+                spark,
+                rows,
+                KEYSPACE,
+                LoadOptions(**options),
+                endpoints=cluster.endpoints,
+                load_id="mistake",
+                timeout=30,
+            )
         assert refused.value.code is Code.INVALID_ARGUMENT
         assert state_of(cluster, "mistake") is None
 

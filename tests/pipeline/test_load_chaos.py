@@ -100,7 +100,7 @@ def try_to_lose_rows(
         with child(cluster, *asked, "--on-conflict", "replace", errors=folder / "errors") as process:
             done = killed(rng, cluster, process, name)
         with ThreadPoolExecutor(1) as pool:
-            resumed = pool.submit(resume, spark, cluster.endpoints, name, timeout=60)
+            resumed = pool.submit(resume, spark, name, endpoints=cluster.endpoints, timeout=60)
             done += disturb(rng, cluster, os.getpid(), resumed.done)
             report = resumed.result()
         print(f"{name}: {rows} rows, killed: {', '.join(done)}; was done: {report.was_done}")  # noqa: T201 - with -s

@@ -282,15 +282,15 @@ def test_the_driver_dies(spark: SparkSession, cluster: LocalCluster, control: Co
         what = FileLoad.from_json(found.job)
         staged = {file.name for file in client.staged(found, client.targets("driver")).values()}
     assert what.source == f"file:{path}"
-    report = resume(spark, cluster.endpoints, "driver", timeout=60)
+    report = resume(spark, "driver", endpoints=cluster.endpoints, timeout=60)
     assert (report.rows, report.partitions, report.was_done) == (ROWS, 6, False)
     assert staged
     assert staged <= set.union(*spooled(cluster, "driver").values()), "uploaded files are not made again"
     assert_same(cluster, source, "driver")
-    assert resume(spark, cluster.endpoints, "driver", timeout=60).was_done
+    assert resume(spark, "driver", endpoints=cluster.endpoints, timeout=60).was_done
     assert LoadOptions(columns=PLAIN).columns == what.options.columns
     with pytest.raises(MinkaError, match="UNKNOWN_LOAD"):
-        resume(spark, cluster.endpoints, "unknown", timeout=10)
+        resume(spark, "unknown", endpoints=cluster.endpoints, timeout=10)
 
 
 def test_tasks_die(spark: SparkSession, cluster: LocalCluster, control: Control, beside: ThreadPoolExecutor) -> None:

@@ -200,15 +200,17 @@ def test_a_node_that_is_down_is_named(spark: SparkSession, cluster: LocalCluster
     down = sorted(cluster.nodes)[-1]
     cluster.kill(down)
     page = tmp_path / "load.html"
-    report = load_report(spark, cluster.endpoints, until=datetime.now(UTC), html=page)
+    report = load_report(spark, endpoints=cluster.endpoints, until=datetime.now(UTC), html=page)
     assert len(report.missing) == 1
     assert report.missing[0].startswith(f"{down}: UNREACHABLE: ")
     assert report.nodes == tuple(sorted(set(cluster.nodes) - {down}))
     assert f"<strong>Missing:</strong> {down}: " in page.read_text()
-    nothing = load_report(spark, cluster.endpoints, since=timedelta(hours=1), until=datetime(2020, 1, 1, tzinfo=UTC))
+    nothing = load_report(
+        spark, endpoints=cluster.endpoints, since=timedelta(hours=1), until=datetime(2020, 1, 1, tzinfo=UTC)
+    )
     assert (nothing.rows, nothing.hot, nothing.plan) == (0, (), None)
-    with pytest.raises(MinkaError, match="the least is one minute") as refused:
-        load_report(spark, cluster.endpoints, since=timedelta(seconds=1))
+    with pytest.raises(MinkaError, match="a minute is the least") as refused:
+        load_report(spark, endpoints=cluster.endpoints, since=timedelta(seconds=1))
     assert refused.value.code is Code.INVALID_ARGUMENT
 
 

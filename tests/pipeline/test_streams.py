@@ -160,7 +160,7 @@ def test_rows_of_a_load_are_changes_too(spark: SparkSession, cluster: LocalClust
         client.put("k5", b"before")
         frame = spark.range(1000).selectExpr("concat('k', id) key", "cast(id as string) value")
         options = LoadOptions(columns=PairColumns(("key",), ("value",)), on_conflict="replace")
-        load(spark, frame, cluster.endpoints, "loaded", options)
+        load(spark, frame, "loaded", options, endpoints=cluster.endpoints)
         client.put("k5", b"after")
         caught_up(query, lambda: len(sink.rows) == 1002)
         query.stop()

@@ -32,12 +32,12 @@ def cluster(spark: SparkSession) -> Iterator[LocalCluster]:
         control.create_keyspace("single", 6, MURMUR3, replicas=1)
         wait_settled(control, live=3)
         for keyspace in ("kept", "single"):
-            load(spark, frame(spark), cluster.endpoints, keyspace, LoadOptions(columns=PLAIN), timeout=30)
+            load(spark, frame(spark), keyspace, LoadOptions(columns=PLAIN), endpoints=cluster.endpoints, timeout=30)
         yield cluster
 
 
 def run(cluster: LocalCluster, source: DataFrame, keyspace: str, timeout: float = 30) -> VerifyReport:
-    return verify(source.sparkSession, source, cluster.endpoints, keyspace, PLAIN, timeout=timeout)
+    return verify(source.sparkSession, source, keyspace, PLAIN, endpoints=cluster.endpoints, timeout=timeout)
 
 
 def partitions(cluster: LocalCluster, keyspace: str) -> list[Partition]:

@@ -20,8 +20,8 @@ def test_all_of_it(spark: SparkSession, tmp_path: Path) -> None:
     with LocalCluster(3, config=QUICK | section(tls)) as cluster, Control(cluster.endpoints, tls=tls) as control:
         control.create_keyspace("secret", 2, HashFunction.HASH_FUNCTION_MURMUR3, replicas=3)
         wait_settled(control, live=3)
-        load(spark, frame, cluster.endpoints, "secret", LoadOptions(columns=columns), tls=tls, timeout=30)
-        assert verify(spark, frame, cluster.endpoints, "secret", columns, tls=tls).is_same
+        load(spark, frame, "secret", LoadOptions(columns=columns), endpoints=cluster.endpoints, tls=tls, timeout=30)
+        assert verify(spark, frame, "secret", columns, endpoints=cluster.endpoints, tls=tls).is_same
         options = {"endpoints": ",".join(cluster.endpoints), "keyspace": "secret"}
         paths = {"tlsCa": str(tls.ca), "tlsCert": str(tls.cert), "tlsKey": str(tls.key)}
         rows = spark.read.format("minka").options(**options, **paths).load()

@@ -67,7 +67,8 @@ def export(
 
         endpoints = session.endpoints()
         return export_to(
-            *(context, endpoints.addresses, keyspace, destination),
+            *(context, keyspace, destination),
+            endpoints=endpoints.addresses,
             file_format=file_format,
             schema=schema,
             key_columns=key,

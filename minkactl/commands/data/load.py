@@ -132,7 +132,8 @@ def load(
         if presplit is not None:
             _create(session, context, into, source, files, presplit, on_progress)
         return load_files(
-            *(context, endpoints.addresses, into, what),
+            *(context, into, what),
+            endpoints=endpoints.addresses,
             load_id=load_id,
             requested_by=requester(),
             tls=endpoints.tls,
@@ -169,4 +170,4 @@ def _resume(session: Session, context: "SparkSession", load_id: str, on_progress
     from minka.spark.loading import resume
 
     endpoints = session.endpoints()
-    return resume(context, endpoints.addresses, load_id, tls=endpoints.tls, on_progress=on_progress)
+    return resume(context, load_id, endpoints=endpoints.addresses, tls=endpoints.tls, on_progress=on_progress)

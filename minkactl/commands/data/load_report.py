@@ -82,7 +82,8 @@ def load_report(
 
         endpoints = session.endpoints()
         return report_on(
-            *(context, endpoints.addresses),
+            context,
+            endpoints=endpoints.addresses,
             since=since,
             html=html,
             parquet=parquet,

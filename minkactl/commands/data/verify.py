@@ -81,7 +81,8 @@ def verify(
 
         endpoints = session.endpoints()
         return verify_all(
-            *(context, files.frame(context, source), endpoints.addresses, keyspace, files.columns()),
+            *(context, files.frame(context, source), keyspace, files.columns()),
+            endpoints=endpoints.addresses,
             last_by=last_by,
             repair=repair,
             tls=endpoints.tls,

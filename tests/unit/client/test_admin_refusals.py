@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from minka.admin import Admin, Code, HashFunction, MinkaError, Plan
+from minka.cluster.plan_digest import plan_digest
 from minka.duties import Client
 from minka.v1 import admin_pb2, cluster_pb2
 from minka.v1.cluster_pb2 import Partitioning
@@ -20,6 +21,10 @@ WRONG: list[tuple[str, Ask]] = [
     ("partitions is '8', not int", lambda admin: admin.create_keyspace("f", partitions="8")),
     ("partitions is -1, not from 0 to 4,294,967,295", lambda admin: admin.create_keyspace("f", partitions=-1)),
     ("partitions is True, not int", lambda admin: admin.create_keyspace("f", partitions=True)),
+    ("partitions is 0: at least 1", lambda admin: admin.create_keyspace("f", partitions=0)),
+    ("replicas is 0: at least 1, or None", lambda admin: admin.create_keyspace("f", partitions=8, replicas=0)),
+    ("min_insync is 0: at least 1, or None", lambda admin: admin.create_keyspace("f", partitions=8, min_insync=0)),
+    ("max_bytes is 0: at least 1, or None", lambda admin: admin.create_keyspace("f", split_points=[], max_bytes=0)),
     ("max_bytes and max_ops are for", lambda admin: admin.create_keyspace("f", partitions=4, max_bytes=1 << 30)),
     ("max_bytes and max_ops are for", lambda admin: admin.create_keyspace("f", partitions=4, max_ops=0)),
     ("hash_function is for", lambda a: a.create_keyspace("f", split_points=[], hash_function=HashFunction.CRC16)),
@@ -43,8 +48,9 @@ WRONG: list[tuple[str, Ask]] = [
     ("to is 'cyrene', not a list of str", lambda admin: admin.plan_reassign(to="cyrene")),
     ("keyspaces is 'r2', not a list of str", lambda admin: admin.plan_reassign(keyspaces="r2")),
     ("keyspaces is None, not a list of str", lambda admin: admin.elect_leaders(keyspaces=None)),
-    ("partitions is '28', not a list of int", lambda admin: admin.elect_leaders(partitions="28")),
-    ("a key of partitions is 'r2/28', not int", lambda admin: admin.plan_reassign(partitions={"r2/28": ["athens"]})),
+    ("partitions is '28', not a list of partitions", lambda admin: admin.elect_leaders(partitions="28")),
+    ("'28' isn't a partition's name, such as", lambda admin: admin.plan_reassign(partitions={"28": ["athens"]})),
+    ("a partition is 2.5, not int", lambda admin: admin.plan_reassign(partitions={2.5: ["athens"]})),
     ("a value of partitions is 'athens', not a list", lambda admin: admin.plan_reassign(partitions={28: "athens"})),
     ("partitions is .*, not a mapping", lambda admin: admin.plan_reassign(partitions=[28])),
     ("a value of weights is 'x', not float", lambda admin: admin.plan_reassign(weights={"athens": "x"})),
@@ -54,8 +60,9 @@ WRONG: list[tuple[str, Ask]] = [
     ("node is None, not str", lambda admin: admin.drain(None)),
     ("reason .* isn't UTF-8 text", lambda admin: admin.drain("cyrene", reason="\udcff")),
     ("keyspace is 5, not str", lambda admin: list(admin.partitions(5))),
-    ("partition is '7', not int", lambda admin: admin.split_keys("7", 2)),
-    ("partition is '7', not int", lambda admin: admin.elect_unclean("7", "cyrene", partition_epoch=3)),
+    ("'7' isn't a partition's name, such as flights/7", lambda admin: admin.split_keys("7", 2)),
+    ("'/7' isn't a partition's name", lambda admin: admin.elect_unclean("/7", "cyrene", partition_epoch=3)),
+    ("a partition is None, not int", lambda admin: admin.elect_unclean(None, "cyrene", partition_epoch=3)),
     ("node is 5, not str", lambda admin: admin.remove_node(5)),
 ]
 EDITS: list[dict[str, Any]] = [{"moves": ()}, {"rate_limit": 200_000}, {"reason": "mine"}, {"queued": True}]
@@ -109,6 +116,31 @@ def test_an_edited_plan_is_refused(control_node: Start, of: str, edit: dict[str,
             admin.apply(dataclasses.replace(plan, **edit))
     assert refusal.value.code is Code.DAMAGED_PLAN
     assert node.asked == []
+
+
+def test_a_plan_is_kept_as_json(control_node: Start) -> None:
+    made = admin_pb2.Plan()
+    made.CopyFrom(PLAN)
+    made.cluster_id = "flights"
+    made.splits.add(partition="authors/1", keyspace="authors", keys=[b"\x00\xff", b"a"])
+    made.digest = plan_digest(made)
+    node = control_node()
+    node.answers["PlanReassign"] = made
+    with Admin([node.address]) as admin:
+        plan = admin.plan_reassign()
+    kept = plan.to_json()
+    assert Plan.from_json(kept) == Plan.from_json(kept.encode()) == plan
+    assert Plan.from_json(kept).message == made
+    edited = kept.replace("a new disk", "mine")
+    for text, code, why in (
+        (edited, Code.DAMAGED_PLAN, "the plan was edited: it says digest"),
+        ("{", Code.INVALID_ARGUMENT, "not a plan: "),
+        ('{"moves": 5}', Code.INVALID_ARGUMENT, "not a plan: "),
+        ("{}", Code.INVALID_ARGUMENT, "not a plan: it has no digest, or names no cluster"),
+    ):
+        with pytest.raises(MinkaError, match=why) as refusal:
+            Plan.from_json(text)
+        assert refusal.value.code is code
 
 
 def test_a_plan_is_sent_unchanged_when_it_is_applied(control_node: Start) -> None:

@@ -9,15 +9,18 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import minka
+import minka.duties
 from minka import contexts
+from minka.admin import Admin
 from minka.client import Client
 from minka.engine import loops
 from minka.errors import InvalidArgument, MinkaError
@@ -42,6 +45,36 @@ def test_the_context_of_a_client_can_be_named(cluster: Any, monkeypatch: pytest.
         assert client.get("a") is None
     with pytest.raises(MinkaError, match="UNKNOWN_CONTEXT"):
         minka.connect("flights", context="prod")
+
+
+class Feeds(minka.duties.Delegate):
+    def attach(self, duties: object) -> None: ...
+    def detach(self, duties: object) -> None: ...
+
+
+NAMED: list[Callable[..., Any]] = [
+    minka.Client,
+    minka.AsyncClient,
+    Admin,
+    minka.duties.Client,
+    minka.duties.AsyncClient,
+    partial(minka.duties.Shard, Feeds(), {"feeds": None}),
+]
+
+
+@pytest.mark.parametrize("make", NAMED)
+def test_each_client_takes_the_name_of_a_context(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, make: Callable[..., Any]
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    contexts.save(contexts.Config({"test": contexts.Context(("127.0.0.1:1",))}))
+    made = make(context="test")
+    if hasattr(made, "close") and not asyncio.iscoroutinefunction(made.close):
+        made.close()
+    with pytest.raises(MinkaError, match="UNKNOWN_CONTEXT: no context 'prod'"):
+        make(context="prod")
+    with pytest.raises(MinkaError, match="INVALID_ARGUMENT: endpoints and the context 'test': give one"):
+        make(endpoints=["127.0.0.1:1"], context="test")
 
 
 @pytest.fixture

@@ -105,6 +105,8 @@ BAD: list[tuple[str, Ask]] = [
     ("with_payloads is 'no', not bool", lambda client: client.get_many([("a", "b")], with_payloads="no")),
     ("the name of a pallet is int, not str", lambda client: list(client.list(5))),
     ("the name of a shard is int, not str", lambda client: list(client.list("feeds", shard=5))),
+    ("the name of a pallet must not be empty", lambda client: list(client.list(""))),
+    ("the name of a shard must not be empty", lambda client: list(client.list(shard=""))),
     ("the name of a pallet is int, not str", lambda client: client.explain(5, "bbc")),
     ("the name of a shard must not be empty", lambda client: client.pin("feeds", "bbc", "")),
     ("the pallet is int, not a minka.duties.Pallet", lambda client: client.create_pallet(5)),
@@ -153,6 +155,21 @@ BAD: list[tuple[str, Ask]] = [
 )
 def test_the_repr_of_a_change(change: object, shown: str) -> None:
     assert repr(change) == shown
+
+
+@pytest.mark.parametrize("method", ["update", "delete", "pin", "release", "unquarantine"])
+def test_each_change_of_a_duty_takes_a_version_and_a_consistency(
+    control_node: Start, connect: Any, method: str
+) -> None:
+    node = control_node()
+    node.answers["ChangeDuties"] = ChangeDutiesResponse(duties=[BBC])
+    shard = ["s1"] if method == "pin" else []
+    changed = getattr(connect([node.address]), method)("feeds", "bbc", *shard, if_version=4, consistency="all")
+    assert changed == messages.duty_row(BBC)
+    ((_, asked),) = node.asked
+    (change,) = asked.changes
+    assert (change.WhichOneof("change"), change.if_version) == ("pin" if method == "release" else method, 4)
+    assert asked.consistency == Consistency.CONSISTENCY_ALL
 
 
 MIB = 1 << 20
@@ -220,6 +237,16 @@ def test_the_endpoint_that_answered_is_asked_first(control_node: Start) -> None:
         client.create("feeds", "bbc")
         client.create("feeds", "bbc")
     assert (len(refusing.asked), len(node.asked)) == (1, 2)
+
+
+def test_the_node_that_a_refusal_names_is_asked_first_from_then_on(control_node: Start) -> None:
+    follower, leader = control_node(), control_node()
+    follower.answers["ChangeDuties"] = MinkaError(Code.NOT_CONTROLLER, "it follows", leader_address=leader.address)
+    leader.answers["ChangeDuties"] = ChangeDutiesResponse(duties=[BBC])
+    with Client([follower.address]) as client:
+        client.create("feeds", "bbc")
+        client.create("feeds", "bbc")
+    assert (len(follower.asked), len(leader.asked)) == (1, 2)
 
 
 def test_the_caller_gets_a_nodes_refusal_unchanged(connect: Any, control_node: Start) -> None:

@@ -83,7 +83,7 @@ def test_a_shard_without_endpoints_uses_those_of_the_environment(monkeypatch: py
         ("the name of a shard must have no control characters", {"name": "bad\nname"}),
         ("the version is int, not str", {"version": 2}),
         ("the version must have 64 characters at most, not 65", {"version": "1" * 65}),
-        ("the node is NoneType, not str", {"node": None}),
+        ("the node is int, not str", {"node": 5}),
         ("tls is int, not minka.Tls", {"tls": 5}),
         ("the delegate is NoneType, which has no attach: attach and detach are needed", {"delegate": None}),
         ("the delegate is the class Fetcher: an instance is wanted", {"delegate": Fetcher}),

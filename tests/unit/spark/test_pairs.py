@@ -18,4 +18,4 @@ def test_one_text_is_refused_where_a_list_of_columns_is_expected(names: dict[str
 def test_one_text_is_refused_as_key_columns() -> None:
     nowhere: Any = None
     with pytest.raises(MinkaError, match="names of columns are wanted, not str"):
-        export(nowhere, ["127.0.0.1:1"], "flights", "/nowhere", key_columns="id")
+        export(nowhere, "flights", "/nowhere", endpoints=["127.0.0.1:1"], key_columns="id")

@@ -1,0 +1,58 @@
+"""Waiting until a change of the nodes, or of the coordinator's Raft group, is done."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from minka.admin.control import Control
+from minka.errors import Code, DeadlineExceeded, MinkaError, Unavailable
+from minka.v1.admin_pb2 import GetStatusResponse
+
+_POLL_S: Final = 0.05
+_ASK_AGAIN_S: Final = 2.0  # the pause before a request that may be lost is repeated
+
+
+def wait_until(
+    is_done: Callable[[GetStatusResponse], bool],
+    control: Control,
+    what: str,
+    timeout: float,
+    ask_again: Callable[[], None] | None = None,
+) -> None:
+    """Wait until the active controller's status shows that the change `what` is done; `ask_again` repeats the request,
+    if that is safe. Raises DEADLINE_EXCEEDED after `timeout` seconds, and the refusal of a request.
+    """
+    asked = time.monotonic()
+    deadline = asked + timeout
+    while True:
+        try:
+            status = control.summary()
+            if status.from_controller and is_done(status):
+                return
+            if ask_again is not None and time.monotonic() - asked > _ASK_AGAIN_S:
+                asked = time.monotonic()
+                ask_again()
+        except (Unavailable, DeadlineExceeded):
+            pass  # a new controller is being elected
+        if time.monotonic() > deadline:
+            text = f"not seen within {timeout:g} s: {what}; it may still be done: minkactl raft status shows it"
+            raise MinkaError(Code.DEADLINE_EXCEEDED, text)
+        time.sleep(_POLL_S)
+
+
+def leads(status: GetStatusResponse, node: str) -> bool:
+    """True if the node is the active controller."""
+    return status.coordinator.controller == node
+
+
+def have_seats(status: GetStatusResponse, voters: Sequence[str], learners: Sequence[str]) -> bool:
+    """True if these nodes are voters, and those learners."""
+    raft = status.coordinator
+    return all(node in raft.voters for node in voters) and all(node in raft.learners for node in learners)
+
+
+def is_gone(status: GetStatusResponse, node: str) -> bool:
+    """True if neither the table nor the Raft group has the node."""
+    # "?" is a member that is still in the Raft group, and no longer in the table.
+    members = [*status.coordinator.voters, *status.coordinator.learners]
+    return not {node, "?"}.intersection(members) and all(row.id != node for row in status.table.nodes)

@@ -20,7 +20,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from minka import admin, duties, rows, spark, testing
+    from minka import admin as admin, duties as duties, rows as rows, spark as spark, testing as testing
     from minka.async_client import AsyncClient, AsyncKeyspace, StaleValue
     from minka.client import Client, Keyspace
     from minka.connecting import connect
@@ -30,11 +30,14 @@ if TYPE_CHECKING:
         Code,
         CodeInfo,
         Conflict,
+        ConsistencyNotReached,
         DeadlineExceeded,
         InternalError,
         InvalidArgument,
+        LocalFailure,
         MinkaError,
         NotFound,
+        NotInstalled,
         OutcomeUnknown,
         Unavailable,
     )
@@ -49,13 +52,16 @@ __all__ = [
     "Code",
     "CodeInfo",
     "Conflict",
+    "ConsistencyNotReached",
     "DeadlineExceeded",
     "Failure",
     "InternalError",
     "InvalidArgument",
     "Keyspace",
+    "LocalFailure",
     "MinkaError",
     "NotFound",
+    "NotInstalled",
     "OutcomeUnknown",
     "StaleValue",
     "Tls",
@@ -63,12 +69,7 @@ __all__ = [
     "VersionedValue",
     "Written",
     "__version__",
-    "admin",
     "connect",
-    "duties",
-    "rows",
-    "spark",
-    "testing",
 ]
 
 _PACKAGES = ("admin", "duties", "rows", "spark", "testing")
@@ -86,12 +87,15 @@ if not TYPE_CHECKING:  # a type checker is to see which names there are
 
     def __getattr__(name: str) -> Any:
         # These are loaded when first used: minkad and minkactl import the package for its errors and messages alone.
+        if name in _PACKAGES:
+            try:
+                return importlib.import_module(f"minka.{name}")
+            except ImportError as error:  # so that `hasattr` and `inspect.getmembers` go on
+                raise AttributeError(f"minka.{name}: {error}") from error
         if name not in __all__:
             raise AttributeError(f"module 'minka' has no attribute {name!r}")
-        if name in _PACKAGES:
-            return importlib.import_module(f"minka.{name}")
         return getattr(importlib.import_module(_MODULES.get(name, "minka.errors")), name)
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return sorted([*__all__, *_PACKAGES])

@@ -17,6 +17,7 @@ class CodeInfo:
     retriable: bool = False  # nothing was done, and it is sensible to repeat the same request
     grpc_status: str = "FAILED_PRECONDITION"
     node_remedy: str = ""  # the remedy for a reader of the node's own log, if that differs
+    kind: str = ""  # the errors' class, if it doesn't follow from `retriable` and `grpc_status`
 
 
 @unique
@@ -162,6 +163,7 @@ class Code(Enum):
     CONSISTENCY_NOT_REACHED = CodeInfo(
         "The change is committed by a majority, but not all nodes that the consistency level asks for have it by now.",
         "It is done; minkactl raft status shows which nodes lag. Ask for less if that is enough.",
+        kind="ConsistencyNotReached",
     )
 
     # Keyspaces and partitions
@@ -179,7 +181,12 @@ class Code(Enum):
     )
     UNKNOWN_KEYSPACE = CodeInfo("No keyspace has this name.", "List them with: minkactl keyspaces.", False, "NOT_FOUND")
     UNKNOWN_PARTITION = CodeInfo(
-        "No partition has this id here.", "List them with: minkactl partitions.", True, "NOT_FOUND"
+        "No partition has this id.", "List them with: minkactl partitions.", False, "NOT_FOUND"
+    )
+    PARTITION_NOT_HERE = CodeInfo(
+        "The node has no whole replica of the partition now, or the client no row of it; nothing was done.",
+        "None needed: the client takes the newer rows and tries again.",
+        True,
     )
     STALE_GENERATION = CodeInfo(
         "The request was routed by an older partition table; nothing was done.",
@@ -386,15 +393,18 @@ class Code(Enum):
     ADDRESS_IN_USE = CodeInfo(
         "Another process listens on an address of the node's.",
         "Stop the process that the command in the message names, or give the node another port.",
+        kind="LocalFailure",
     )
     ADDRESS_UNAVAILABLE = CodeInfo(
         "The node can't listen on one of its addresses.",
         "Correct the address that the message names. One that comes with the network is found when the node is started "
         "again.",
+        kind="LocalFailure",
     )
     DATA_DIRECTORY_IN_USE = CodeInfo(
         "Another minkad uses the data directory.",
         "Stop the other process (fuser LOCK, in that directory, names it), or give this node a data_dir of its own.",
+        kind="LocalFailure",
     )
     TOO_LARGE = CodeInfo(
         "A key, value or batch is over its limit.",
@@ -420,8 +430,7 @@ class Code(Enum):
         "The data directory was written by another version of Minka.",
         "Start the version that has written it. Without that version the node has to begin again, as one that does not "
         'start in docs/operations.md, "Damaged data": an empty data_dir alone is refused.',
-        False,
-        "FAILED_PRECONDITION",
+        kind="LocalFailure",
     )
     CORRUPT_DATA = CodeInfo(
         "Data on disk is damaged or gone; it was refused, not served.",
@@ -456,24 +465,31 @@ class Code(Enum):
     PLAYGROUND_FAILED = CodeInfo(
         "The local cluster could not do that.",
         "Do what the message says; look into the log, if it names one. minkactl playground list shows playgrounds.",
+        kind="LocalFailure",
     )
 
     PACKAGE_MISSING = CodeInfo(
-        "A package that this needs isn't installed beside minka-client.", "Install what the message names, with pip."
+        "A package that this needs isn't installed beside minka-client.",
+        "Install what the message names, with pip.",
+        kind="NotInstalled",
     )
 
     # Spark
     SPARK_MISSING = CodeInfo(
         "Spark isn't installed beside Minka, or not all that goes with it.",
-        'Install it: pip install "minka[spark]".',
+        'Install it: pip install "minka-client[spark]".',
+        kind="NotInstalled",
     )
     JAVA_MISSING = CodeInfo(
         "There is no Java that Spark can run on: 17 or newer.",
-        'Install the one that comes as a package: pip install "minka[spark]"; or set JAVA_HOME to one of 17 or newer.',
+        'Install the one that comes as a package: pip install "minka-client[spark]"; or set JAVA_HOME to one of 17 or '
+        "newer.",
+        kind="NotInstalled",
     )
     SPARK_FAILED = CodeInfo(
         "Spark could not be started or reached, or it ended the job.",
         "Read the message, and Spark's log if it names one.",
+        kind="LocalFailure",
     )
 
     @property
@@ -565,6 +581,21 @@ class InternalError(MinkaError):
     """Something is broken on a node: its disk, its data, or Minka itself."""
 
 
+class ConsistencyNotReached(MinkaError):
+    """The change is done, and stays, but not all nodes have it that were asked for. Don't repeat it."""
+
+
+class LocalFailure(MinkaError):
+    """Something on this machine is in the way, or Spark is: the cluster has refused nothing."""
+
+
+class NotInstalled(LocalFailure, ImportError):
+    """A package or a program that this needs isn't installed on this machine."""
+
+
+_NAMED: Final[Mapping[str, type[MinkaError]]] = {
+    kind.__name__: kind for kind in (ConsistencyNotReached, LocalFailure, NotInstalled)
+}
 _KINDS: Final[Mapping[str, type[MinkaError]]] = {
     "INVALID_ARGUMENT": InvalidArgument,
     "NOT_FOUND": NotFound,
@@ -577,5 +608,7 @@ _KINDS: Final[Mapping[str, type[MinkaError]]] = {
 
 def kind_of(code: Code) -> type[MinkaError]:
     """The class that errors of this code have, by the code's entry in the registry."""
-    kind = _KINDS.get(code.info.grpc_status)
-    return kind or (Unavailable if code.info.retriable else Conflict)
+    info = code.info
+    if info.kind:
+        return _NAMED[info.kind]
+    return Unavailable if info.retriable else _KINDS.get(info.grpc_status, Conflict)

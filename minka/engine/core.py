@@ -112,7 +112,7 @@ class Core:
             self._stream(part.address, data_address).add(part)
             return
         if route is None or part.node:
-            why = MinkaError(Code.UNKNOWN_PARTITION, "the table has no row or no address for the partition")
+            why = MinkaError(Code.PARTITION_NOT_HERE, "the table has no row or no address for the partition")
         else:
             why = MinkaError(Code.PARTITION_OFFLINE, f"partition {route.partition_id} has no leader")
         self.loop.call_soon(part.call.refused, part, why)
@@ -123,7 +123,7 @@ class Core:
         if not isinstance(routes, HashRoutes) or not self._wanted.need_slot(routes.name, part.place):
             return False
         part.attempts += 1
-        part.error = MinkaError(Code.UNKNOWN_PARTITION, "the partition's row has not come yet")
+        part.error = MinkaError(Code.PARTITION_NOT_HERE, "the partition's row has not come yet")
         part.waits = True
         self._fetch_soon("")
         self.loop.call_later(delay_s(part.attempts, self.rng), part.call.send_again, part)

@@ -42,7 +42,7 @@ class Changes:
 
     async def read(self, partition_id: int, after: int, until: int) -> AsyncGenerator[ChangeBatch, None]:
         """The changes after the offset `after`, up to and including `until`, in batches; between two batches, the
-        caller gives other tasks a turn. Raises UNKNOWN_PARTITION, CHANGES_GONE, NOT_LEADER if `until` is not applied
+        caller gives other tasks a turn. Raises PARTITION_NOT_HERE, CHANGES_GONE, NOT_LEADER if `until` is not applied
         here, CORRUPT_DATA, STORAGE_FAILED.
         """
         while after < until:
@@ -118,7 +118,7 @@ class Changes:
     def _usable(self, partition_id: int) -> Replica:
         replica = self._replicas.get(partition_id)
         if replica is None or not _is_usable(replica):
-            raise MinkaError(Code.UNKNOWN_PARTITION, f"this node has no whole replica of partition {partition_id}")
+            raise MinkaError(Code.PARTITION_NOT_HERE, f"this node has no whole replica of partition {partition_id}")
         return replica
 
     @staticmethod

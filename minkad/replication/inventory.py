@@ -76,13 +76,13 @@ class Inventory:
 
     async def split_keys(self, partition_id: int, parts: int) -> list[bytes]:
         """Keys that divide a partition that this node leads into `parts` parts of about equal bytes; see
-        `minkad.storage.split_keys`. Raises UNKNOWN_PARTITION, NOT_LEADER, NO_SPLIT_KEY, INVALID_ARGUMENT.
+        `minkad.storage.split_keys`. Raises PARTITION_NOT_HERE, NOT_LEADER, NO_SPLIT_KEY, INVALID_ARGUMENT.
         """
         if not 2 <= parts <= _MAX_PARTS:
             raise MinkaError(Code.INVALID_ARGUMENT, f"{parts} parts: 2 to {_MAX_PARTS} are possible")
         replica = self._replicas.get(partition_id)
         if replica is None:
-            raise MinkaError(Code.UNKNOWN_PARTITION, f"this node has no partition {partition_id}")
+            raise MinkaError(Code.PARTITION_NOT_HERE, f"this node has no partition {partition_id}")
         while replica.trim.has_foreign and replica.role is Role.LEADER:
             await asyncio.wait([self._changed(replica.id)], timeout=_POLL_SECONDS)
         if not replica.is_ready:

@@ -168,7 +168,7 @@ class Routing:
         """The error for a group that this node could not serve in time, with the reason."""
         replica = self._replicas.get(group.partition_id)
         if replica is None:
-            return MinkaError(Code.UNKNOWN_PARTITION, f"this node was not told of partition {group.partition_id}")
+            return MinkaError(Code.PARTITION_NOT_HERE, f"this node was not told of partition {group.partition_id}")
         if replica.damage is not None:
             return replica.damage
         generation = replica.row.generation

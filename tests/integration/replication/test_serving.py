@@ -186,7 +186,7 @@ async def test_a_partition_that_the_node_was_not_told_of_yet(tmp_path: Path) -> 
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         early = asyncio.create_task(athens.put(1, {b"a": b"1"}))
-        assert (await refusal(athens, kv_frames.Op.READ, kv_frames.encode([b"a"]))).code is Code.UNKNOWN_PARTITION
+        assert (await refusal(athens, kv_frames.Op.READ, kv_frames.encode([b"a"]))).code is Code.PARTITION_NOT_HERE
         await c.create("athens", 1)
         await early
 

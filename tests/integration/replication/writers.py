@@ -10,7 +10,7 @@ from tests.integration.replication.harness import Cluster
 from tests.integration.replication.node import Refused, TestNode, until
 
 # Refusals by a node that did nothing: the writer goes elsewhere.
-ELSEWHERE = (Code.STALE_GENERATION, Code.NOT_LEADER, Code.NO_CLEARANCE, Code.PARTITION_OFFLINE, Code.UNKNOWN_PARTITION)
+ELSEWHERE = (Code.STALE_GENERATION, Code.NOT_LEADER, Code.NO_CLEARANCE, Code.PARTITION_OFFLINE, Code.PARTITION_NOT_HERE)
 
 
 class Watch:

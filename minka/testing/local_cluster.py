@@ -210,7 +210,8 @@ class LocalCluster:
 
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send a signal to a running node; after SIGSTOP, wait until all its threads have stopped."""
-        self._running(name).send_signal(number)
+        if not self._running(name).send_signal(number):
+            raise self.node(name).not_running()
 
     def pause(self, name: str) -> None:
         """Let a node stand still (SIGSTOP), like a machine that hangs."""

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from multiprocessing.connection import wait
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,34 @@ def test_variables_that_count_when_minkad_is_imported_make_a_new_process(launche
     with LocalCluster(["athens"], config=QUICK) as cluster:
         cluster.restart("athens", env={"MINKA_FAILPOINTS_FILE": str(tmp_path / "none")})
         assert "\0minkad\0" in command_of(cluster)
+
+
+def test_a_node_that_has_just_ended_is_not_paused(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    with LocalCluster(["athens", "byzantium"], config=QUICK) as cluster:
+        process = cluster.node("athens").process
+        assert process is not None
+        ended = os.pidfd_open(process.pid)
+        kill = os.kill
+
+        def end_before(pid: int, number: int) -> None:
+            kill(pid, signal.SIGKILL)
+            wait([ended])
+            kill(pid, number)
+
+        monkeypatch.setattr(os, "kill", end_before)
+        with pytest.raises(MinkaError, match="athens is not running: it was ended by SIGKILL"):
+            cluster.pause("athens")
+        monkeypatch.setattr(os, "kill", kill)
+        os.close(ended)
+        assert cluster.node("byzantium").running
+        cluster.restart("athens")
+
+
+def test_a_request_that_fails_leaves_the_other_nodes_alone(launcher: Launcher) -> None:
+    with LocalCluster(["athens"], config=QUICK) as cluster:
+        with pytest.raises(MinkaError, match="ChildProcessError"):
+            launcher.ask("status", os.getpid())
+        assert cluster.node("athens").running
 
 
 def test_nodes_end_with_the_launcher(launcher: Launcher) -> None:

@@ -20,7 +20,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from minka import admin as admin, duties as duties, rows as rows, spark as spark, testing as testing
+    from minka import admin as admin
+    from minka import duties as duties
+    from minka import rows as rows
+    from minka import spark as spark
+    from minka import testing as testing
     from minka.async_client import AsyncClient, AsyncKeyspace, StaleValue
     from minka.client import Client, Keyspace
     from minka.connecting import connect

@@ -70,8 +70,9 @@ class ClusterLoadReport(Report):
     proposals: Proposals
     html: str = ""
     parquet: str = ""
-    # The proposals as a plan, as `minkactl apply` takes it; None if there is nothing to do. Not in the JSON.
-    plan: Plan | None = field(default=None, repr=False)
+    plan: Plan | None = field(
+        default=None, repr=False, compare=False
+    )  # of the proposals, not in the JSON; None: no need
 
     def to_document(self) -> dict[str, Any]:
         """The report as a JSON object, without the plan."""

@@ -11,8 +11,8 @@ from pyspark.logger import PySparkLogger
 from minka.errors import Code, MinkaError
 from minka.spark.driver import log_file
 
-# The last line of a traceback, of a task or of a planner's Python, that ended with a MinkaError. Its subclasses may be in
-# any module of Minka.
+# The last line of a traceback, of a task or of a planner's Python, that ended with a MinkaError.
+# Its subclasses are in several modules of Minka.
 _OURS = re.compile(r"^\s*minka(?:\.\w+)+: ([A-Z_]+): (.+)$", re.MULTILINE)
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import itertools
 import typing
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from typing import Any
@@ -66,6 +67,21 @@ def test_what_one_twin_awaits_the_other_waits_for(sync: type, twin: type) -> Non
     waiting = {name for name, method in methods(twin).items() if inspect.iscoroutinefunction(method)}
     assert waiting == methods(twin).keys() - {"__init__", "keyspace", "name"} - iterating
     assert not [name for name, method in methods(sync).items() if inspect.iscoroutinefunction(method)]
+
+
+@pytest.mark.parametrize(("sync", "twin"), PAIRS)
+def test_what_iterates_refuses_an_argument_in_the_call(sync: Any, twin: Any) -> None:
+    names = {"scan", "scan_pages", "list"} & methods(sync).keys()
+    for client, name in itertools.product((made(sync), made(twin)), names):
+        for bad in ({"shard": "\n"} if name == "list" else {"limit": 0}, {"timeout": -1}):
+            with pytest.raises(minka.InvalidArgument):
+                getattr(client, name)(**bad)
+
+
+def made(kind: Any) -> Any:
+    if kind in (minka.Keyspace, minka.AsyncKeyspace):
+        return made(minka.Client if kind is minka.Keyspace else minka.AsyncClient).keyspace("flights")
+    return kind(["127.0.0.1:1"], **({"keyspace": "flights"} if hasattr(kind, "keyspace") else {}))
 
 
 def named(hint: Any) -> Iterator[type]:

@@ -1,4 +1,4 @@
-"""The file by which other minkactl commands find the playground of this user."""
+"""The file by which minkactl and clients find the playground of this user."""
 
 import json
 import os

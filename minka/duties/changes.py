@@ -88,8 +88,8 @@ def create(
     lazy: bool = False,
 ) -> DutyChange:
     """Create a duty. `weight` is in the unit of the shards' capacities. A synthetic duty is on every shard that takes
-    its pallet. A stationary one isn't idempotent: once placed, it is never moved to balance. A lazy one ends when the
-    delegate no longer reports it.
+    its pallet. A stationary one, once placed, is never moved to balance. A lazy one ends when the delegate no longer
+    reports it.
     """
     name = _name(pallet, duty)
     spec = made(

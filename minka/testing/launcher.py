@@ -175,22 +175,26 @@ def serve(descriptor: int) -> None:
             case ("start", node, may_fork):
                 starts += 1
                 in_place = may_fork and starts > 1
-                pid = _or_error(lambda in_place=in_place: _fork(preloaded=in_place))
+                pid = _or_error(_fork, in_place)
                 if pid == 0:
                     connection.close()
                     _become(node, in_place=in_place)
                 connection.send(pid)
             case ("status", pid):
-                connection.send(_or_error(lambda pid=pid: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
+                connection.send(_or_error(_status, pid))
             case ("stopped", pid):
-                connection.send(_or_error(lambda pid=pid: _has_stopped(pid)))
+                connection.send(_or_error(_has_stopped, pid))
 
 
-def _or_error(work: Callable[[], Any]) -> Any:
+def _or_error(work: Callable[[Any], Any], argument: Any) -> Any:
     try:
-        return work()
+        return work(argument)
     except (ImportError, OSError) as error:
         return error
+
+
+def _status(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def _has_stopped(pid: int) -> bool:
@@ -201,7 +205,7 @@ def _has_stopped(pid: int) -> bool:
         return False
 
 
-def _fork(*, preloaded: bool) -> int:
+def _fork(preloaded: bool) -> int:
     if preloaded:
         import_module("minkad.node.daemon")
         gc.collect()

@@ -1,6 +1,7 @@
 """Reports as JSON, and the progress of a job."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,7 @@ def test_a_report_is_read_back() -> None:
     assert DigestReport.from_json(newer) == REPORT
 
 
-COMMON = {
+COMMON: dict[str, Any] = {
     "keyspace": "flights",
     "started": timestamp(1_700_000_000),
     "seconds": 2.0,

@@ -140,7 +140,7 @@ class _Operations:
         """The value of a key with its version and when it expires; None if the key has none."""
         key = _bytes(key)
         found = (await self._one(Op.READ_VERSIONED, key, None, timeout)).found[key]
-        return None if found is None else VersionedValue.of(found)
+        return None if found is None else operate.versioned_value(found)
 
     async def get_stale(self, key: Key, *, timeout: float | None = None) -> StaleValue:
         """The value of a key as any in-sync replica has it, and how old that may be. This works also while the
@@ -246,7 +246,7 @@ class _Operations:
     ) -> dict[AnyKey, VersionedValue]:
         """As `get_many`, with the values' versions and when they expire."""
         found = await self._read_many(Op.READ_VERSIONED, _listed(keys), timeout)
-        return {key: VersionedValue.of(value) for key, value in found.items()}
+        return {key: operate.versioned_value(value) for key, value in found.items()}
 
     def scan(
         self,

@@ -1,6 +1,6 @@
 """The one registry of error codes, used in protos, logs, the CLI and the documentation."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, unique
 from typing import Any, Final, Self
@@ -519,38 +519,49 @@ class MinkaError(Exception):
         # TimeoutError itself.
         return super(MinkaError, kind).__new__(kind)  # type: ignore[no-any-return]  # kinds are subclasses
 
-    def __init__(
-        self, code: Code, message: str, *, partitions: Sequence[cluster_pb2.Partition] = (), **details: str
-    ) -> None:
+    _rows: tuple[cluster_pb2.Partition, ...] = ()
+
+    def __init__(self, code: Code, message: str, **details: str) -> None:
         super().__init__()
         self.args = (f"{code.name}: {message}",)  # OSError, which a TimeoutError is, takes none from __init__
         self.code = code
         self.message = message
         self.details = details
-        self.partitions = tuple(partitions)
         self.add_note(f"remedy: {code.info.remedy}")  # which a traceback shows
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The error is pickled as its Protobuf message, so that it passes between processes."""
-        return _unpickled, (self.to_proto().SerializeToString(),)
+        return _unpickled, (error_to_proto(self).SerializeToString(),)
 
-    def to_proto(self) -> errors_pb2.Error:
-        """The Protobuf message in which the error is sent."""
-        return errors_pb2.Error(
-            code=self.code.name, message=self.message, details=self.details, partitions=self.partitions
-        )
 
-    @classmethod
-    def from_proto(cls, error: errors_pb2.Error) -> "MinkaError":
-        """The error as its sender raised it; a code that this version does not know reads as INTERNAL."""
-        known = error.code in Code.__members__
-        code = Code[error.code] if known else Code.INTERNAL
-        message = error.message if known else f"{error.code}: {error.message}"
-        return MinkaError(code, message, partitions=error.partitions, **error.details)
+def with_rows(error: MinkaError, rows: Iterable[cluster_pb2.Partition]) -> MinkaError:
+    """The error, with rows of partitions from which the caller learns where to ask."""
+    error._rows = tuple(rows)
+    return error
+
+
+def newer_rows(error: MinkaError) -> tuple[cluster_pb2.Partition, ...]:
+    """The rows of partitions that came with the error."""
+    return error._rows
+
+
+def error_to_proto(error: MinkaError) -> errors_pb2.Error:
+    """The Protobuf message in which the error is sent."""
+    return errors_pb2.Error(
+        code=error.code.name, message=error.message, details=error.details, partitions=newer_rows(error)
+    )
+
+
+def error_from_proto(message: errors_pb2.Error) -> MinkaError:
+    """The error as its sender raised it; a code that this version does not know reads as INTERNAL."""
+    known = message.code in Code.__members__
+    code = Code[message.code] if known else Code.INTERNAL
+    text = message.message if known else f"{message.code}: {message.message}"
+    return with_rows(MinkaError(code, text, **message.details), message.partitions)
 
 
 def _unpickled(data: bytes) -> MinkaError:
-    return MinkaError.from_proto(errors_pb2.Error.FromString(data))
+    return error_from_proto(errors_pb2.Error.FromString(data))
 
 
 class InvalidArgument(MinkaError, ValueError):

@@ -48,13 +48,8 @@ _TWINS: Final[dict[type, type]] = {
     minka.Keyspace: minka.AsyncClient,
     minka.duties.Client: minka.duties.AsyncClient,
 }
-# Members that only Minka's own packages need; most take or return what isn't public.
-_INSIDE: Final = (
-    *("MinkaError.to_proto", "MinkaError.from_proto", "VersionedValue.of", "Plan.message"),
-    *("Tls.read", "Tls.content", "Tls.server_context", "Tls.client_context", "FileLoad.to_json", "FileLoad.from_json"),
-    *("LoadOptions.check", "PairColumns.fields_of", "PairColumns.key_of", "PairColumns.value_of"),
-    *("LocalNode.network", "LocalNode.process", "CodeInfo.grpc_status", "CodeInfo.node_remedy"),
-)
+# Members that only Minka's own packages need, and that aren't public.
+_INSIDE: Final = ("Admin.control", "Plan.message", "LocalNode.network", "LocalNode.process")
 _FOR_TYPING: Final = {"Path": Path, "ssl": ssl}  # that modules import for the type checker alone
 
 
@@ -72,7 +67,7 @@ class _Page:
                     entries[public] = value
         every = [pair for entries in self.entries.values() for pair in entries.items()]
         self._aliases = {_plain(repr(value)): name for name, value in every if typing.get_origin(value) is not None}
-        self._untold: dict[str, str] = {}  # types that are named, and where
+        self._untold: dict[str, str] = {}  # what should be told and can't be, and where it is
 
     def text(self) -> str:
         """The whole page, in Markdown. Raises LookupError if a type isn't told."""
@@ -82,8 +77,8 @@ class _Page:
             for name, value in entries.items():
                 parts += [f"### {module}.{name}\n", *self._entry(name, value)]
         if self._untold:
-            lines = [f"{kind}, of {where}" for kind, where in self._untold.items()]
-            raise LookupError("not public, but named: " + "; ".join(lines))
+            lines = [f"{what}, of {where}" for what, where in self._untold.items()]
+            raise LookupError("not public, or not declared: " + "; ".join(lines))
         return "\n".join([*parts, *_codes()]).rstrip() + "\n"
 
     def _entry(self, name: str, value: Any) -> Iterator[str]:
@@ -149,6 +144,10 @@ class _Page:
             if token.type == tokenize.COMMENT
         }
         (tree,) = (node for node in ast.parse(source).body if isinstance(node, ast.ClassDef))
+        declared = inspect.get_annotations(kind)
+        for attribute in _set_when_made(tree):
+            if attribute not in declared and not hasattr(kind, attribute) and f"{name}.{attribute}" not in _INSIDE:
+                self._untold[f"the attribute {attribute}"] = name
         for node in tree.body:
             comment = comments.get(getattr(node, "end_lineno", None) or 0, "")
             if isinstance(node, ast.Assign) and issubclass(kind, Enum):
@@ -222,6 +221,16 @@ def _members(name: str, kind: type[Any]) -> Iterator[tuple[str, Any]]:
                 if is_public and member not in seen and (is_method or isinstance(function, property)):
                     seen.add(member)
                     yield member, function
+
+
+def _set_when_made(tree: ast.ClassDef) -> Iterator[str]:
+    """The public attributes that the constructor sets."""
+    for method in tree.body:
+        for node in ast.walk(method) if isinstance(method, ast.FunctionDef) and method.name == "__init__" else ():
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            for target in targets:
+                if isinstance(target, ast.Attribute) and not target.attr.startswith("_"):
+                    yield target.attr
 
 
 def _minka_types(hint: Any) -> Iterator[type]:

@@ -12,6 +12,7 @@ from typing import Final
 
 import grpc
 
+from minka import tls_files
 from minka.cluster.routing_table import HashRoutes, RoutingTable
 from minka.engine.call import Call, Part
 from minka.engine.grpc_calls import (
@@ -56,7 +57,7 @@ class Core:
         self.calls: Final[set[Call]] = set()
         self._endpoints: Final = checked_endpoints(endpoints)
         self._credentials: Final = channel_credentials(tls)
-        self._tls: Final = tls.client_context(tls.read()) if tls is not None else None
+        self._tls: Final = tls_files.client_context(tls, tls_files.read(tls)) if tls is not None else None
         self._refresh_interval = refresh_interval
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._streams: dict[tuple[str, str], NodeStream] = {}  # by the addresses of a node

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from threading import Event, Thread
-from typing import Any, ClassVar, Final, Literal, Self, get_args
+from typing import Any, ClassVar, Final, Literal, get_args
 
 from pyspark.sql import Column, DataFrame, Observation, Row, SparkSession
 from pyspark.sql import functions as F
@@ -63,17 +63,6 @@ class LoadOptions:
     bad_rows: str = ""  # a folder, for JSON with the reasons
     rate_limit: int = 0  # bytes a second to each node; 0: no limit
 
-    def check(self) -> None:
-        """Raises INVALID_ARGUMENT for options that aren't known, or don't go together."""
-        chosen("mode", self.mode, get_args(Mode))
-        chosen("on_conflict", self.on_conflict, get_args(OnConflict))
-        if self.max_bad < 0 or self.rate_limit < 0:
-            raise MinkaError(Code.INVALID_ARGUMENT, "max_bad and rate_limit are 0 or more")
-        if self.max_bad and not self.bad_rows:
-            raise MinkaError(Code.INVALID_ARGUMENT, "rows can be left out where bad_rows says where to write them")
-        if self.rate_limit and self.mode == "put":
-            raise MinkaError(Code.INVALID_ARGUMENT, "rate_limit is for mode ingest: each put waits to be acknowledged")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileLoad:
@@ -83,22 +72,6 @@ class FileLoad:
     file_format: FileFormat | None = None
     schema: str = ""  # DDL
     options: LoadOptions
-
-    def to_json(self) -> str:
-        """The text that is kept in the load's row."""
-        return json.dumps(asdict(self), separators=(",", ":"))
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """The load that `to_json` wrote. Raises INVALID_ARGUMENT for any other text."""
-        try:
-            document = without_fingerprint(json.loads(text))
-            options = document["options"]
-            given = options["columns"]
-            columns = PairColumns(tuple(given["key"]), tuple(given["value"]), given["key_form"], given["value_form"])
-            return cls(**{**document, "options": LoadOptions(**{**options, "columns": columns})})
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise MinkaError(Code.INVALID_ARGUMENT, f"the load is not one from files: {text[:100]!r}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +170,7 @@ def resume(
         (known,) = client.describe(load_id).loads
         table = client.control.table()
     keyspace = next((one.name for one in table.keyspaces if one.id == known.keyspace_id), "")
-    what = FileLoad.from_json(known.job)
+    what = file_load_of(known.job)
     return load_files(
         *(spark, endpoints, keyspace, what), load_id=load_id, tls=tls, timeout=timeout, on_progress=on_progress
     )
@@ -221,7 +194,7 @@ def _loaded(
     """Load the source, which is read from the files at `path` if `path` isn't "". The document is kept in the load's
     row.
     """
-    options.check()
+    _check(options)
     with LoadClient(endpoints, tls=tls, timeout=timeout) as client:
         run = _Run(spark, client, tuple(endpoints), tls, timeout, options, keyspace)
         stages = ["check", "put"] if options.mode == "put" else ["check", "sort and upload", "commit", "take in"]
@@ -229,6 +202,35 @@ def _loaded(
             if options.mode == "put":
                 return run.put(job, source)
             return run.ingest(job, source, load_id, requested_by, document, path)
+
+
+def _check(options: LoadOptions) -> None:
+    """Raises INVALID_ARGUMENT for options that aren't known, or don't go together."""
+    chosen("mode", options.mode, get_args(Mode))
+    chosen("on_conflict", options.on_conflict, get_args(OnConflict))
+    if options.max_bad < 0 or options.rate_limit < 0:
+        raise MinkaError(Code.INVALID_ARGUMENT, "max_bad and rate_limit are 0 or more")
+    if options.max_bad and not options.bad_rows:
+        raise MinkaError(Code.INVALID_ARGUMENT, "rows can be left out where bad_rows says where to write them")
+    if options.rate_limit and options.mode == "put":
+        raise MinkaError(Code.INVALID_ARGUMENT, "rate_limit is for mode ingest: each put waits to be acknowledged")
+
+
+def job_text_of(what: FileLoad) -> str:
+    """The text that is kept in the load's row."""
+    return json.dumps(asdict(what), separators=(",", ":"))
+
+
+def file_load_of(text: str) -> FileLoad:
+    """The load that `job_text_of` wrote. Raises INVALID_ARGUMENT for any other text."""
+    try:
+        document = without_fingerprint(json.loads(text))
+        options = document["options"]
+        given = options["columns"]
+        columns = PairColumns(tuple(given["key"]), tuple(given["value"]), given["key_form"], given["value_form"])
+        return FileLoad(**{**document, "options": LoadOptions(**{**options, "columns": columns})})
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"the load is not one from files: {text[:100]!r}") from error
 
 
 class _Run:

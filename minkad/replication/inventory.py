@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from minka.cluster.key_ranges import KeyRange
-from minka.errors import Code, MinkaError
+from minka.errors import Code, MinkaError, with_rows
 from minka.v1.admin_pb2 import PartitionCount
 from minkad.core.replication.state import Role
 from minkad.replication.deletions import Deletions
@@ -87,7 +87,7 @@ class Inventory:
             await asyncio.wait([self._changed(replica.id)], timeout=_POLL_SECONDS)
         if not replica.is_ready:
             text = f"partition {partition_id} is led by {replica.row.leader or 'nobody'}"
-            raise MinkaError(Code.NOT_LEADER, text, partitions=[replica.row])
+            raise with_rows(MinkaError(Code.NOT_LEADER, text), [replica.row])
         await replica.log_first()
         keys = await split_keys(replica.data, parts)
         if not keys:

@@ -6,9 +6,9 @@ from dataclasses import replace
 from minka.duties.delegate import Duty
 
 
-def held(duty: Duty, is_held: Callable[[], bool] = lambda: True) -> Duty:
-    """The duty as a shard would give it to your delegate: `duty.is_held()` returns what `is_held` returns.
+def held(duty: Duty, is_held: Callable[[], bool] | None = None) -> Duty:
+    """The duty as a shard would give it to your delegate: its `is_held()` returns what `is_held` returns (None: True).
 
     delegate.attach([held(Duty(number=1, epoch=7, pallet="feeds", id="bbc"))])
     """
-    return replace(duty, _holds=lambda number, epoch: is_held())
+    return replace(duty, _holds=lambda number, epoch: is_held is None or is_held())

@@ -62,6 +62,19 @@ def test_the_twins_have_the_same_methods_with_the_same_signatures(sync: type, tw
 
 
 @pytest.mark.parametrize(("sync", "twin"), PAIRS)
+def test_the_twins_say_the_same_of_their_methods(sync: type, twin: type) -> None:
+    """Those of the synchronous one say so, or say the same in the same words."""
+    for name, method in inspect.getmembers(sync, inspect.isfunction):
+        text = inspect.getdoc(method) or ""
+        if name.startswith("_") or text.startswith(f"As `{twin.__name__}.{name}`"):
+            continue
+        told = " ".join((inspect.getdoc(getattr(twin, name)) or "").split())
+        for ours, theirs in (("contextlib.closing", "contextlib.aclosing"), (" in other threads", "")):
+            text = text.replace(ours, theirs)
+        assert " ".join(text.split()) == told, name
+
+
+@pytest.mark.parametrize(("sync", "twin"), PAIRS)
 def test_what_one_twin_awaits_the_other_waits_for(sync: type, twin: type) -> None:
     iterating = {"list", "scan", "scan_pages"}
     waiting = {name for name, method in methods(twin).items() if inspect.iscoroutinefunction(method)}

@@ -163,11 +163,17 @@ class _Page:
                 yield f"    {field}: {shown}{_default(node.value)}{comment}"
 
     def _call(self, name: str, function: Any, where: str) -> Iterator[str]:
-        """The call, as it is written, without `self`; a line for each argument if it is long."""
+        """The call, as it is written, without `self`; a line for each argument if it is long. Of a function with
+        overloads all of them.
+        """
+        overloads = typing.get_overloads(function) or [function]
+        yield "\n".join("\n".join(self._one_call(name, one, where)) for one in overloads) + "\n"
+
+    def _one_call(self, name: str, function: Any, where: str) -> Iterator[str]:
         self._hints(function, where)
         signature = inspect.signature(function)
         taken = [one for one in signature.parameters.values() if one.name not in ("self", "cls")]
-        arguments = [self._shown(str(one)) for one in taken]
+        arguments = [self._shown(str(one)).replace("= Ellipsis", "= ...") for one in taken]
         kinds = [one.kind for one in taken]
         if inspect.Parameter.KEYWORD_ONLY in kinds and inspect.Parameter.VAR_POSITIONAL not in kinds:
             arguments.insert(kinds.index(inspect.Parameter.KEYWORD_ONLY), "*")
@@ -177,11 +183,11 @@ class _Page:
         prefix = "async " if inspect.iscoroutinefunction(function) else ""
         line = f"    {prefix}{name}({', '.join(arguments)}){end}"
         if len(line) <= _WIDTH:
-            yield line + "\n"
+            yield line
             return
         yield f"    {prefix}{name}("
         yield from (f"        {argument}," for argument in arguments)
-        yield f"    ){end}\n"
+        yield f"    ){end}"
 
     def _hints(self, value: Any, where: str, only: str = "") -> dict[str, Any]:
         """The types that the value names, resolved. Those of Minka that aren't on the page are noted."""

@@ -13,21 +13,10 @@ from random import Random
 from types import TracebackType
 from typing import Any, Final, Literal, Self, overload
 
-from minka.async_client import (
-    AnyKey,
-    AsyncClient,
-    AsyncKeyspace,
-    BatchError,
-    Failure,
-    Key,
-    StaleValue,
-    VersionedValue,
-    Written,
-)
+from minka.async_client import AnyKey, AsyncClient, AsyncKeyspace, Key, StaleValue
 from minka.engine.loops import ClientLoop
+from minka.engine.operate import VersionedValue, Written
 from minka.tls import Tls
-
-__all__ = ["BatchError", "Client", "Failure", "Keyspace", "StaleValue", "VersionedValue", "Written"]
 
 _Write = Callable[..., Coroutine[Any, Any, Written | None]]
 

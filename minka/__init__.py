@@ -16,8 +16,9 @@ Every error is a `MinkaError` with a `Code`; the error's class says if the call 
 `minka.duties`, `minka.admin`, `minka.rows`, `minka.spark` and `minka.testing` are imported when they are first used.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from minka.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from minka import admin as admin
@@ -76,30 +77,22 @@ __all__ = [
     "connect",
 ]
 
-_PACKAGES = ("admin", "duties", "rows", "spark", "testing")
-_MODULES = {
-    **dict.fromkeys(("AsyncClient", "AsyncKeyspace", "StaleValue"), "minka.async_client"),
-    **dict.fromkeys(("Client", "Keyspace"), "minka.client"),
-    **dict.fromkeys(("BatchError", "Failure"), "minka.engine.batch_error"),
-    **dict.fromkeys(("VersionedValue", "Written"), "minka.engine.operate"),
-    "Tls": "minka.tls",
-    "connect": "minka.connecting",
-}
-
-
 if not TYPE_CHECKING:  # a type checker is to see which names there are
-
-    def __getattr__(name: str) -> Any:
-        # These are loaded when first used: minkad and minkactl import the package for its errors and messages alone.
-        if name in _PACKAGES:
-            try:
-                return importlib.import_module(f"minka.{name}")
-            except ImportError as error:  # so that `hasattr` and `inspect.getmembers` go on
-                raise AttributeError(f"minka.{name}: {error}") from error
-        if name not in __all__:
-            raise AttributeError(f"module 'minka' has no attribute {name!r}")
-        return getattr(importlib.import_module(_MODULES.get(name, "minka.errors")), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*__all__, *_PACKAGES])
+    _ERRORS = (
+        *("Code", "CodeInfo", "Conflict", "ConsistencyNotReached", "DeadlineExceeded", "InternalError"),
+        *("InvalidArgument", "LocalFailure", "MinkaError", "NotFound", "NotInstalled", "OutcomeUnknown", "Unavailable"),
+    )
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        __all__,
+        {
+            "minka.async_client": ("AsyncClient", "AsyncKeyspace", "StaleValue"),
+            "minka.client": ("Client", "Keyspace"),
+            "minka.connecting": ("connect",),
+            "minka.engine.batch_error": ("BatchError", "Failure"),
+            "minka.engine.operate": ("VersionedValue", "Written"),
+            "minka.errors": _ERRORS,
+            "minka.tls": ("Tls",),
+        },
+        packages=("admin", "duties", "rows", "spark", "testing"),
+    )

@@ -327,7 +327,8 @@ def test_a_child_of_a_process_with_a_client_is_told(control_node: Start) -> None
     node.answers["GetShards"] = GetShardsResponse()
     script = f"""
 import os
-from minka.duties import Client, MinkaError
+from minka import MinkaError
+from minka.duties import Client
 client = Client([{node.address!r}])
 client.shards()
 if (pid := os.fork()) == 0:

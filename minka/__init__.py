@@ -17,11 +17,16 @@ Every error is a `MinkaError` with a `Code`; the error's class says if the call 
 them.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from minka.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from minka import admin, duties, rows, spark, testing
+    from minka import admin as admin
+    from minka import duties as duties
+    from minka import rows as rows
+    from minka import spark as spark
+    from minka import testing as testing
     from minka.async_client import AsyncClient, AsyncKeyspace, StaleValue
     from minka.client import Client, Keyspace
     from minka.connecting import connect
@@ -31,11 +36,14 @@ if TYPE_CHECKING:
         Code,
         CodeInfo,
         Conflict,
+        ConsistencyNotReached,
         DeadlineExceeded,
         InternalError,
         InvalidArgument,
+        LocalFailure,
         MinkaError,
         NotFound,
+        NotInstalled,
         OutcomeUnknown,
         Unavailable,
     )
@@ -50,13 +58,16 @@ __all__ = [
     "Code",
     "CodeInfo",
     "Conflict",
+    "ConsistencyNotReached",
     "DeadlineExceeded",
     "Failure",
     "InternalError",
     "InvalidArgument",
     "Keyspace",
+    "LocalFailure",
     "MinkaError",
     "NotFound",
+    "NotInstalled",
     "OutcomeUnknown",
     "StaleValue",
     "Tls",
@@ -64,35 +75,25 @@ __all__ = [
     "VersionedValue",
     "Written",
     "__version__",
-    "admin",
     "connect",
-    "duties",
-    "rows",
-    "spark",
-    "testing",
 ]
 
-_PACKAGES = ("admin", "duties", "rows", "spark", "testing")
-_MODULES = {
-    **dict.fromkeys(("AsyncClient", "AsyncKeyspace", "StaleValue"), "minka.async_client"),
-    **dict.fromkeys(("Client", "Keyspace"), "minka.client"),
-    **dict.fromkeys(("BatchError", "Failure"), "minka.engine.batch_error"),
-    **dict.fromkeys(("VersionedValue", "Written"), "minka.engine.operate"),
-    "Tls": "minka.tls",
-    "connect": "minka.connecting",
-}
-
-
-if not TYPE_CHECKING:  # hidden from type checkers, which would accept any name
-
-    def __getattr__(name: str) -> Any:
-        # Names are loaded when first used: minkad and minkactl import the package only for its errors and messages.
-        if name not in __all__:
-            raise AttributeError(f"module 'minka' has no attribute {name!r}")
-        if name in _PACKAGES:
-            return importlib.import_module(f"minka.{name}")
-        return getattr(importlib.import_module(_MODULES.get(name, "minka.errors")), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+if not TYPE_CHECKING:  # a type checker is to see which names there are
+    _ERRORS = (
+        *("Code", "CodeInfo", "Conflict", "ConsistencyNotReached", "DeadlineExceeded", "InternalError"),
+        *("InvalidArgument", "LocalFailure", "MinkaError", "NotFound", "NotInstalled", "OutcomeUnknown", "Unavailable"),
+    )
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        __all__,
+        {
+            "minka.async_client": ("AsyncClient", "AsyncKeyspace", "StaleValue"),
+            "minka.client": ("Client", "Keyspace"),
+            "minka.connecting": ("connect",),
+            "minka.engine.batch_error": ("BatchError", "Failure"),
+            "minka.engine.operate": ("VersionedValue", "Written"),
+            "minka.errors": _ERRORS,
+            "minka.tls": ("Tls",),
+        },
+        packages=("admin", "duties", "rows", "spark", "testing"),
+    )

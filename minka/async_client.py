@@ -17,7 +17,7 @@ from minka.cluster.routing_table import PairBucket
 from minka.contexts import given_or_resolved
 from minka.engine import operate
 from minka.engine.arguments import checked_text, checked_timeout, invalid, items, utf8
-from minka.engine.batch_error import BatchError, Failure, shown_key
+from minka.engine.batch_error import shown_key
 from minka.engine.call import Call
 from minka.engine.core import Core
 from minka.engine.grpc_calls import clipped
@@ -29,17 +29,12 @@ from minka.tls import Tls
 from minka.wire.key_operations import Add, Expire, Lifetime, Outcome, Set
 from minka.wire.kv_frames import MAX_BODY_BYTES, MAX_KEYS, MAX_VALUE_BYTES, Op
 
-__all__ = ["AsyncClient", "AsyncKeyspace", "BatchError", "Failure", "StaleValue", "VersionedValue", "Written"]
-
 Key = bytes | str
 AnyKey = TypeVar("AnyKey", bytes, str, Key)
 
 OneKey = Set | Add | Expire
 
 _OWN: Final = "_"  # the names of the cluster's own keyspaces begin with it
-
-MAX_BATCH_BYTES: Final = MAX_BODY_BYTES
-MAX_BATCH_KEYS: Final = MAX_KEYS
 
 
 class StaleValue(NamedTuple):
@@ -141,7 +136,7 @@ class _Operations:
         """The value of a key with its version and expiry time; None if the key has none."""
         key = _bytes(key)
         found = (await self._one(Op.READ_VERSIONED, key, None, timeout)).found[key]
-        return None if found is None else VersionedValue.of(found)
+        return None if found is None else operate.versioned_value(found)
 
     async def get_stale(self, key: Key, *, timeout: float | None = None) -> StaleValue:
         """The value of a key from any in-sync replica, and the most by which the value may be out of date. This works
@@ -247,7 +242,7 @@ class _Operations:
     ) -> dict[AnyKey, VersionedValue]:
         """As `get_many`, with the values' versions and expiry times."""
         found = await self._read_many(Op.READ_VERSIONED, _listed(keys), timeout)
-        return {key: VersionedValue.of(value) for key, value in found.items()}
+        return {key: operate.versioned_value(value) for key, value in found.items()}
 
     def scan(
         self,
@@ -458,9 +453,9 @@ def _batch(pairs: Mapping[Any, bytes] | Iterable[tuple[Any, bytes]]) -> dict[byt
 
 
 def _checked_size(keys: Collection[bytes], values: Collection[bytes]) -> int:
-    """The bytes of keys and values together. Raises TOO_LARGE or INVALID_ARGUMENT, before anything is sent."""
-    if len(keys) > MAX_BATCH_KEYS:
-        raise MinkaError(Code.TOO_LARGE, f"the batch has {len(keys)} keys; {MAX_BATCH_KEYS} is the limit")
+    """Bytes of keys and values together. Raises TOO_LARGE, before anything is sent."""
+    if len(keys) > MAX_KEYS:
+        raise MinkaError(Code.TOO_LARGE, f"the batch has {len(keys)} keys; {MAX_KEYS} is the limit")
     if b"" in keys:
         raise MinkaError(Code.INVALID_ARGUMENT, "a key is empty")
     if (longest := max(map(len, keys))) > MAX_KEY_BYTES:
@@ -469,10 +464,10 @@ def _checked_size(keys: Collection[bytes], values: Collection[bytes]) -> int:
     if (largest := max(map(len, values), default=0)) > MAX_VALUE_BYTES:
         raise MinkaError(Code.TOO_LARGE, f"a value has {largest} bytes; {MAX_VALUE_BYTES} is the limit")
     total = sum(map(len, keys)) + sum(map(len, values))
-    if total > MAX_BATCH_BYTES:
-        # A key and one value are never that large: there must be an if_value, too.
+    if total > MAX_BODY_BYTES:
+        # One key and one value never have that many bytes.
         what = "the batch has" if len(keys) > 1 else "the key, the value and if_value together have"
-        raise MinkaError(Code.TOO_LARGE, f"{what} {total} bytes; {MAX_BATCH_BYTES} is the limit")
+        raise MinkaError(Code.TOO_LARGE, f"{what} {total} bytes; {MAX_BODY_BYTES} is the limit")
     return total
 
 

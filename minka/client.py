@@ -5,31 +5,18 @@ with minka.Client(["athens:7400", "byzantium:7400"], keyspace="flights") as clie
     value = client.get("UA1545")
 """
 
-import contextlib
 import os
 import weakref
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from datetime import timedelta
 from random import Random
 from types import TracebackType
 from typing import Any, Final, Literal, Self, overload
 
-from minka.async_client import (
-    AnyKey,
-    AsyncClient,
-    AsyncKeyspace,
-    BatchError,
-    Failure,
-    Key,
-    StaleValue,
-    VersionedValue,
-    Written,
-)
+from minka.async_client import AnyKey, AsyncClient, AsyncKeyspace, Key, StaleValue
 from minka.engine.loops import ClientLoop
-from minka.errors import MinkaError
+from minka.engine.operate import VersionedValue, Written
 from minka.tls import Tls
-
-__all__ = ["BatchError", "Client", "Failure", "Keyspace", "StaleValue", "VersionedValue", "Written"]
 
 _Write = Callable[..., Coroutine[Any, Any, Written | None]]
 
@@ -222,9 +209,7 @@ class _Operations:
         moved during the scan. The scan as a whole isn't a snapshot. `timeout`, in seconds, holds for each page. A
         caller that stops early should close the scan (`contextlib.closing`), so that nothing more is read ahead.
         """
-        with contextlib.closing(self.scan_pages(start, end, limit=limit, reverse=reverse, timeout=timeout)) as pages:
-            for page in pages:
-                yield from page
+        return self._loop.rows(self, self._handle.scan_pages(start, end, limit=limit, reverse=reverse, timeout=timeout))
 
     def scan_pages(
         self,
@@ -235,14 +220,10 @@ class _Operations:
         reverse: bool = False,
         timeout: float | None = None,
     ) -> Generator[list[tuple[bytes, bytes]], None, None]:
-        """The pairs of `scan`, in lists, as they arrive from the nodes. No list is empty."""
-        pages = self._handle.scan_pages(start, end, limit=limit, reverse=reverse, timeout=timeout)
-        try:
-            while page := self._loop.run(_next_page(pages)):
-                yield page
-        finally:
-            with contextlib.suppress(MinkaError):  # the client may be closed already
-                self._loop.run(pages.aclose())
+        """The same pairs as from `scan`, in lists as they arrive; no list is empty."""
+        return self._loop.pages(
+            self, self._handle.scan_pages(start, end, limit=limit, reverse=reverse, timeout=timeout)
+        )
 
 
 class Keyspace(_Operations):
@@ -309,7 +290,3 @@ class Client(_Operations):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
-
-
-async def _next_page(pages: AsyncGenerator[list[tuple[bytes, bytes]], None]) -> list[tuple[bytes, bytes]]:
-    return await anext(pages, [])

@@ -9,8 +9,8 @@ The configuration file is `$XDG_CONFIG_HOME/minka/config.yaml` (default `~/.conf
         endpoints: [10.0.0.1:7400, 10.0.0.2:7400]
         tls: {ca: /home/me/prod/ca.pem, cert: /home/me/prod/me.pem, key: /home/me/prod/me.key}
 
-A context with TLS names its TLS files; a playground has no TLS. For other endpoints MINKA_TLS_CA,
-MINKA_TLS_CERT and MINKA_TLS_KEY name the files.
+A context with TLS names its TLS files; a playground has no TLS. For --endpoints, MINKA_ENDPOINTS and the default,
+MINKA_TLS_CA, MINKA_TLS_CERT and MINKA_TLS_KEY name the files.
 """
 
 import os
@@ -58,17 +58,17 @@ def config_path() -> str:
     return os.path.join(base, "minka", "config.yaml")
 
 
-def split_endpoints(text: str, source: str) -> tuple[str, ...]:
+def split_endpoints(text: str, source: str, code: str = "INVALID_ARGUMENT") -> tuple[str, ...]:
     """The addresses host:port in a text, where commas or blanks separate them.
 
-    Raises MinkaError(INVALID_ARGUMENT), which names `source`, if an address isn't host:port, or if there is no address.
+    Raises MinkaError of this code, which names `source`, for an address that isn't host:port, or if there is none.
     """
     addresses = tuple(text.replace(",", " ").split())
     for address in addresses:
         if problem := endpoint_problem(address):
-            raise invalid(f"{source}: {address!r} {problem}")
+            raise invalid(f"{source}: {address!r} {problem}", code)
     if not addresses or len(addresses) > MAX_ENDPOINTS:
-        raise invalid(f"{source}: {len(addresses)} endpoints; 1 to {MAX_ENDPOINTS} are needed")
+        raise invalid(f"{source}: {len(addresses)} endpoints; 1 to {MAX_ENDPOINTS} are needed", code)
     return addresses
 
 
@@ -95,7 +95,7 @@ def _parsed(content: Any, path: str) -> Config:
         listed = entry.get("endpoints") if isinstance(entry, dict) else None
         if not isinstance(listed, list):
             raise invalid(f"{path}: contexts.{name}.endpoints must be a list of host:port", "INVALID_CONFIG")
-        endpoints = split_endpoints(" ".join(map(str, listed)), f"{path}: contexts.{name}")
+        endpoints = split_endpoints(" ".join(map(str, listed)), f"{path}: contexts.{name}", "INVALID_CONFIG")
         config.contexts[str(name)] = Context(endpoints, _parsed_tls(entry.get("tls"), f"{path}: contexts.{name}.tls"))
     return config
 

@@ -1,6 +1,6 @@
 """The registry of error codes, which protos, logs, the CLI and the documentation use."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, unique
 from typing import Any, Final, Self
@@ -16,7 +16,8 @@ class CodeInfo:
     remedy: str
     retriable: bool = False  # nothing was done, and the same request may succeed later
     grpc_status: str = "FAILED_PRECONDITION"
-    node_remedy: str = ""  # the remedy in the node's own log; "": `remedy`
+    node_remedy: str = ""  # the remedy for a reader of the node's own log, if that differs
+    kind: str = ""  # the errors' class, if it doesn't follow from `retriable` and `grpc_status`
 
 
 @unique
@@ -160,8 +161,9 @@ class Code(Enum):
         "None needed: the shard releases what it has, and registers again automatically.",
     )
     CONSISTENCY_NOT_REACHED = CodeInfo(
-        "A majority has committed the change, but some nodes that the consistency level asks for don't have it yet.",
-        "The change is done; minkactl raft status shows which nodes lag. Ask for a lower level if that is enough.",
+        "The change is committed by a majority, but not all nodes that the consistency level asks for have it by now.",
+        "It is done; minkactl raft status shows which nodes lag. Ask for less if that is enough.",
+        kind="ConsistencyNotReached",
     )
 
     # Keyspaces and partitions
@@ -179,7 +181,12 @@ class Code(Enum):
     )
     UNKNOWN_KEYSPACE = CodeInfo("No keyspace has this name.", "List them with: minkactl keyspaces.", False, "NOT_FOUND")
     UNKNOWN_PARTITION = CodeInfo(
-        "No partition has this id here.", "List them with: minkactl partitions.", True, "NOT_FOUND"
+        "No partition has this id.", "List them with: minkactl partitions.", False, "NOT_FOUND"
+    )
+    PARTITION_NOT_HERE = CodeInfo(
+        "The node has no whole replica of the partition now, or the client no row of it; nothing was done.",
+        "None needed: the client takes the newer rows and tries again.",
+        True,
     )
     STALE_GENERATION = CodeInfo(
         "The request was routed by an older partition table; nothing was done.",
@@ -386,14 +393,18 @@ class Code(Enum):
     ADDRESS_IN_USE = CodeInfo(
         "Another process listens on an address of the node's.",
         "Stop the process that the command in the message names, or give the node another port.",
+        kind="LocalFailure",
     )
     ADDRESS_UNAVAILABLE = CodeInfo(
         "The node can't listen on one of its addresses.",
-        "Correct the address that the message names. If the network brings the address later, start the node then.",
+        "Correct the address that the message names. One that comes with the network is found when the node is started "
+        "again.",
+        kind="LocalFailure",
     )
     DATA_DIRECTORY_IN_USE = CodeInfo(
         "Another minkad uses the data directory.",
         "Stop the other process (fuser LOCK, in that directory, names it), or give this node a data_dir of its own.",
+        kind="LocalFailure",
     )
     TOO_LARGE = CodeInfo(
         "A key, value or batch is over its limit.",
@@ -417,10 +428,9 @@ class Code(Enum):
     )
     UNKNOWN_FORMAT = CodeInfo(
         "The data directory was written by another version of Minka.",
-        "Start the version that has written it. Without that version, do what docs/operations.md, "
-        '"Damaged data", says for a node that does not start: an empty data_dir alone is refused.',
-        False,
-        "FAILED_PRECONDITION",
+        "Start the version that has written it. Without that version the node has to begin again, as one that does not "
+        'start in docs/operations.md, "Damaged data": an empty data_dir alone is refused.',
+        kind="LocalFailure",
     )
     CORRUPT_DATA = CodeInfo(
         "Data on disk is damaged or gone; it was refused, not served.",
@@ -455,24 +465,31 @@ class Code(Enum):
     PLAYGROUND_FAILED = CodeInfo(
         "The local cluster could not do that.",
         "Do what the message says; look into the log, if it names one. minkactl playground list shows playgrounds.",
+        kind="LocalFailure",
     )
 
     PACKAGE_MISSING = CodeInfo(
-        "A package that this needs isn't installed beside minka-client.", "Install what the message names, with pip."
+        "A package that this needs isn't installed beside minka-client.",
+        "Install what the message names, with pip.",
+        kind="NotInstalled",
     )
 
     # Spark
     SPARK_MISSING = CodeInfo(
-        "Spark, or a package that it needs, isn't installed beside Minka.",
-        'Install it: pip install "minka[spark]".',
+        "Spark isn't installed beside Minka, or not all that goes with it.",
+        'Install it: pip install "minka-client[spark]".',
+        kind="NotInstalled",
     )
     JAVA_MISSING = CodeInfo(
         "There is no Java that Spark can run on: 17 or newer.",
-        'Install the one that comes as a package: pip install "minka[spark]"; or set JAVA_HOME to one of 17 or newer.',
+        'Install the one that comes as a package: pip install "minka-client[spark]"; or set JAVA_HOME to one of 17 or '
+        "newer.",
+        kind="NotInstalled",
     )
     SPARK_FAILED = CodeInfo(
         "Spark could not be started or reached, or it ended the job.",
         "Read the message, and Spark's log if it names one.",
+        kind="LocalFailure",
     )
 
     @property
@@ -502,38 +519,49 @@ class MinkaError(Exception):
         # TimeoutError itself.
         return super(MinkaError, kind).__new__(kind)  # type: ignore[no-any-return]  # kinds are subclasses
 
-    def __init__(
-        self, code: Code, message: str, *, partitions: Sequence[cluster_pb2.Partition] = (), **details: str
-    ) -> None:
+    _rows: tuple[cluster_pb2.Partition, ...] = ()
+
+    def __init__(self, code: Code, message: str, **details: str) -> None:
         super().__init__()
         self.args = (f"{code.name}: {message}",)  # a TimeoutError is an OSError, whose __init__ sets no args
         self.code = code
         self.message = message
         self.details = details
-        self.partitions = tuple(partitions)
-        self.add_note(f"remedy: {code.info.remedy}")  # a traceback shows it
+        self.add_note(f"remedy: {code.info.remedy}")  # which a traceback shows
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The error is pickled as its Protobuf message, so that it passes between processes."""
-        return _unpickled, (self.to_proto().SerializeToString(),)
+        return _unpickled, (error_to_proto(self).SerializeToString(),)
 
-    def to_proto(self) -> errors_pb2.Error:
-        """The Protobuf message in which the error is sent."""
-        return errors_pb2.Error(
-            code=self.code.name, message=self.message, details=self.details, partitions=self.partitions
-        )
 
-    @classmethod
-    def from_proto(cls, error: errors_pb2.Error) -> "MinkaError":
-        """The error as its sender raised it; a code that this version does not know reads as INTERNAL."""
-        known = error.code in Code.__members__
-        code = Code[error.code] if known else Code.INTERNAL
-        message = error.message if known else f"{error.code}: {error.message}"
-        return MinkaError(code, message, partitions=error.partitions, **error.details)
+def with_rows(error: MinkaError, rows: Iterable[cluster_pb2.Partition]) -> MinkaError:
+    """The error, with rows of partitions from which the caller learns where to ask."""
+    error._rows = tuple(rows)
+    return error
+
+
+def newer_rows(error: MinkaError) -> tuple[cluster_pb2.Partition, ...]:
+    """The rows of partitions that came with the error."""
+    return error._rows
+
+
+def error_to_proto(error: MinkaError) -> errors_pb2.Error:
+    """The Protobuf message in which the error is sent."""
+    return errors_pb2.Error(
+        code=error.code.name, message=error.message, details=error.details, partitions=newer_rows(error)
+    )
+
+
+def error_from_proto(message: errors_pb2.Error) -> MinkaError:
+    """The error as its sender raised it; a code that this version does not know reads as INTERNAL."""
+    known = message.code in Code.__members__
+    code = Code[message.code] if known else Code.INTERNAL
+    text = message.message if known else f"{message.code}: {message.message}"
+    return with_rows(MinkaError(code, text, **message.details), message.partitions)
 
 
 def _unpickled(data: bytes) -> MinkaError:
-    return MinkaError.from_proto(errors_pb2.Error.FromString(data))
+    return error_from_proto(errors_pb2.Error.FromString(data))
 
 
 class InvalidArgument(MinkaError, ValueError):
@@ -564,6 +592,21 @@ class InternalError(MinkaError):
     """Something is broken on a node: its disk, its data, or Minka itself."""
 
 
+class ConsistencyNotReached(MinkaError):
+    """The change is done, and stays, but not all nodes have it that were asked for. Don't repeat it."""
+
+
+class LocalFailure(MinkaError):
+    """Something on this machine is in the way, or Spark is: the cluster has refused nothing."""
+
+
+class NotInstalled(LocalFailure, ImportError):
+    """A package or a program that this needs isn't installed on this machine."""
+
+
+_NAMED: Final[Mapping[str, type[MinkaError]]] = {
+    kind.__name__: kind for kind in (ConsistencyNotReached, LocalFailure, NotInstalled)
+}
 _KINDS: Final[Mapping[str, type[MinkaError]]] = {
     "INVALID_ARGUMENT": InvalidArgument,
     "NOT_FOUND": NotFound,
@@ -575,6 +618,8 @@ _KINDS: Final[Mapping[str, type[MinkaError]]] = {
 
 
 def kind_of(code: Code) -> type[MinkaError]:
-    """The class of errors with this code."""
-    kind = _KINDS.get(code.info.grpc_status)
-    return kind or (Unavailable if code.info.retriable else Conflict)
+    """The class that errors of this code have, by the code's entry in the registry."""
+    info = code.info
+    if info.kind:
+        return _NAMED[info.kind]
+    return Unavailable if info.retriable else _KINDS.get(info.grpc_status, Conflict)

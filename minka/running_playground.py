@@ -1,4 +1,4 @@
-"""The file by which other commands of minkactl find this user's running playground."""
+"""The file by which minkactl and clients find the playground of this user."""
 
 import json
 import os

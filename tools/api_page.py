@@ -47,14 +47,9 @@ _TWINS: Final[dict[type, type]] = {
     minka.Keyspace: minka.AsyncClient,
     minka.duties.Client: minka.duties.AsyncClient,
 }
-# Members that only Minka's own packages need; most take or return a type that isn't public.
-_INSIDE: Final = (
-    *("MinkaError.to_proto", "MinkaError.from_proto", "VersionedValue.of", "Plan.message"),
-    *("Tls.read", "Tls.content", "Tls.server_context", "Tls.client_context", "FileLoad.to_json", "FileLoad.from_json"),
-    *("LoadOptions.check", "PairColumns.fields_of", "PairColumns.key_of", "PairColumns.value_of"),
-    *("LocalNode.network", "LocalNode.process", "CodeInfo.grpc_status", "CodeInfo.node_remedy"),
-)
-_FOR_TYPING: Final = {"Path": Path, "ssl": ssl}  # types that modules import only for the type checker
+# Members that only Minka's own packages need, and that aren't public.
+_INSIDE: Final = ("Admin.control", "Plan.message", "LocalNode.network", "LocalNode.process")
+_FOR_TYPING: Final = {"Path": Path, "ssl": ssl}  # that modules import for the type checker alone
 
 
 class _Page:
@@ -71,7 +66,7 @@ class _Page:
                     entries[public] = value
         every = [pair for entries in self.entries.values() for pair in entries.items()]
         self._aliases = {_plain(repr(value)): name for name, value in every if typing.get_origin(value) is not None}
-        self._unlisted: dict[str, str] = {}  # types that aren't on the page, with the name that uses them
+        self._untold: dict[str, str] = {}  # what should be told and can't be, and where it is
 
     def text(self) -> str:
         """The whole page, in Markdown. Raises LookupError if a type that it names isn't on it."""
@@ -80,9 +75,9 @@ class _Page:
             parts += [f"## {module}\n", inspect.getdoc(sys.modules[module]) or "", ""]
             for name, value in entries.items():
                 parts += [f"### {module}.{name}\n", *self._entry(name, value)]
-        if self._unlisted:
-            lines = [f"{kind}, of {where}" for kind, where in self._unlisted.items()]
-            raise LookupError("types of public names that aren't public: " + "; ".join(lines))
+        if self._untold:
+            lines = [f"{what}, of {where}" for what, where in self._untold.items()]
+            raise LookupError("not public, or not declared: " + "; ".join(lines))
         return "\n".join([*parts, *_codes()]).rstrip() + "\n"
 
     def _entry(self, name: str, value: Any) -> Iterator[str]:
@@ -148,6 +143,10 @@ class _Page:
             if token.type == tokenize.COMMENT
         }
         (tree,) = (node for node in ast.parse(source).body if isinstance(node, ast.ClassDef))
+        declared = inspect.get_annotations(kind)
+        for attribute in _set_when_made(tree):
+            if attribute not in declared and not hasattr(kind, attribute) and f"{name}.{attribute}" not in _INSIDE:
+                self._untold[f"the attribute {attribute}"] = name
         for node in tree.body:
             comment = comments.get(getattr(node, "end_lineno", None) or 0, "")
             if isinstance(node, ast.Assign) and issubclass(kind, Enum):
@@ -163,11 +162,17 @@ class _Page:
                 yield f"    {field}: {shown}{_default(node.value)}{comment}"
 
     def _call(self, name: str, function: Any, where: str) -> Iterator[str]:
-        """The call as a user writes it, without `self`; if it is long, each argument has its own line."""
+        """The call, as it is written, without `self`; a line for each argument if it is long. Of a function with
+        overloads all of them.
+        """
+        overloads = typing.get_overloads(function) or [function]
+        yield "\n".join("\n".join(self._one_call(name, one, where)) for one in overloads) + "\n"
+
+    def _one_call(self, name: str, function: Any, where: str) -> Iterator[str]:
         self._hints(function, where)
         signature = inspect.signature(function)
         taken = [one for one in signature.parameters.values() if one.name not in ("self", "cls")]
-        arguments = [self._shown(str(one)) for one in taken]
+        arguments = [self._shown(str(one)).replace("= Ellipsis", "= ...") for one in taken]
         kinds = [one.kind for one in taken]
         if inspect.Parameter.KEYWORD_ONLY in kinds and inspect.Parameter.VAR_POSITIONAL not in kinds:
             arguments.insert(kinds.index(inspect.Parameter.KEYWORD_ONLY), "*")
@@ -177,11 +182,11 @@ class _Page:
         prefix = "async " if inspect.iscoroutinefunction(function) else ""
         line = f"    {prefix}{name}({', '.join(arguments)}){end}"
         if len(line) <= _WIDTH:
-            yield line + "\n"
+            yield line
             return
         yield f"    {prefix}{name}("
         yield from (f"        {argument}," for argument in arguments)
-        yield f"    ){end}\n"
+        yield f"    ){end}"
 
     def _hints(self, value: Any, where: str, only: str = "") -> dict[str, Any]:
         """The types in the value's annotations, resolved. Types of Minka that aren't on the page go to `_unlisted`."""
@@ -221,6 +226,16 @@ def _members(name: str, kind: type[Any]) -> Iterator[tuple[str, Any]]:
                 if is_public and member not in seen and (is_method or isinstance(function, property)):
                     seen.add(member)
                     yield member, function
+
+
+def _set_when_made(tree: ast.ClassDef) -> Iterator[str]:
+    """The public attributes that the constructor sets."""
+    for method in tree.body:
+        for node in ast.walk(method) if isinstance(method, ast.FunctionDef) and method.name == "__init__" else ():
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            for target in targets:
+                if isinstance(target, ast.Attribute) and not target.attr.startswith("_"):
+                    yield target.attr
 
 
 def _minka_types(hint: Any) -> Iterator[type]:

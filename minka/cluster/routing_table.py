@@ -357,10 +357,6 @@ class RoutingTable:
         """True if this table has a keyspace of this name."""
         return name in self._keyspaces
 
-    def address(self, node_id: str) -> str:
-        """The gRPC address of a node, "" when it isn't known."""
-        return self.addresses_of(node_id)[0]
-
     def addresses_of(self, node_id: str) -> tuple[str, str]:
         """The addresses of a node's gRPC server and of its data port, "" when they aren't known."""
         return self._addresses.get(node_id, _NOWHERE)

@@ -5,8 +5,9 @@ A process that hosts duties has a `Delegate`, and runs it with `run_shard` or, i
 together. The other names are the types that these functions and classes take, return and raise.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from minka.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from minka.duties import changes
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
         UnplacedDuty,
     )
     from minka.duties.shard import Shard, run_shard
-    from minka.errors import Code, MinkaError
 
 __all__ = [
     "Assignment",
@@ -54,7 +54,6 @@ __all__ = [
     "Canary",
     "Capacity",
     "Client",
-    "Code",
     "Consistency",
     "Delegate",
     "Duty",
@@ -65,7 +64,6 @@ __all__ = [
     "DutyStatus",
     "FillBy",
     "HandOverTimes",
-    "MinkaError",
     "OnFailure",
     "Pallet",
     "PalletChange",
@@ -84,26 +82,43 @@ __all__ = [
     "run_shard",
 ]
 
-# Names are loaded when first used: minkad and minkactl import only parts of this package.
-_MODULES = {
-    "AsyncClient": "minka.duties.async_duty_client",
-    "Client": "minka.duties.duty_client",
-    **dict.fromkeys(("Capacity", "Delegate", "Duty"), "minka.duties.delegate"),
-    **dict.fromkeys(("Code", "MinkaError"), "minka.errors"),
-    **dict.fromkeys(("DutyChange", "PalletChange"), "minka.duties.changes"),
-    **dict.fromkeys(("Shard", "run_shard"), "minka.duties.shard"),
-}
-
-
-if not TYPE_CHECKING:  # hidden from type checkers, which would accept any name
-
-    def __getattr__(name: str) -> Any:
-        if name not in __all__:
-            raise AttributeError(f"module 'minka.duties' has no attribute {name!r}")
-        if name == "changes":
-            return importlib.import_module("minka.duties.changes")
-        return getattr(importlib.import_module(_MODULES.get(name, "minka.duties.duty_rows")), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+if not TYPE_CHECKING:  # a type checker is to see which names there are
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        __all__,
+        {
+            "minka.duties.async_duty_client": ("AsyncClient",),
+            "minka.duties.changes": ("DutyChange", "PalletChange"),
+            "minka.duties.delegate": ("Capacity", "Delegate", "Duty"),
+            "minka.duties.duty_client": ("Client",),
+            "minka.duties.duty_rows": (
+                "Assignment",
+                "AssignmentState",
+                "Balancer",
+                "BalancerComparison",
+                "BalancerKind",
+                "Canary",
+                "Consistency",
+                "DutyExplanation",
+                "DutyMove",
+                "DutyRow",
+                "DutyStatus",
+                "FillBy",
+                "HandOverTimes",
+                "OnFailure",
+                "Pallet",
+                "PalletSummary",
+                "PreSort",
+                "Quarantine",
+                "ShardLoad",
+                "Shards",
+                "ShardState",
+                "ShardStatus",
+                "ShardVerdict",
+                "Suspicion",
+                "UnplacedDuty",
+            ),
+            "minka.duties.shard": ("Shard", "run_shard"),
+        },
+        packages=("changes",),
+    )

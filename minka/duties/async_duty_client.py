@@ -7,7 +7,8 @@ async with minka.duties.AsyncClient(["athens:7400", "byzantium:7400"]) as duties
 
 import asyncio
 import builtins
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -37,6 +38,7 @@ from minka.engine.grpc_calls import (
     checked_endpoints,
     error_from_call,
 )
+from minka.engine.scan_pages import rows_of
 from minka.errors import Code, MinkaError
 from minka.tls import Tls
 from minka.v1.duty_api_pb2_grpc import DutiesStub
@@ -291,7 +293,7 @@ class AsyncClient:
             found.extend(map(messages.duty_status, (await self._do(call, timeout)).duties))
         return found
 
-    async def list(
+    def list(
         self,
         pallet: str | None = None,
         *,
@@ -306,11 +308,9 @@ class AsyncClient:
         because attaching them failed or ended processes. The client asks page by page, each within `timeout` seconds,
         so the list as a whole isn't a snapshot. Raises UNKNOWN_PALLET, UNKNOWN_SHARD.
         """
-        async for page in self._pages(pallet, shard, unplaced, quarantined, with_payloads, timeout):
-            for status in page:
-                yield status
+        return rows_of(self._pages(pallet, shard, unplaced, quarantined, with_payloads, timeout))
 
-    async def _pages(
+    def _pages(
         self,
         pallet: str | None,
         shard: str | None,
@@ -319,13 +319,19 @@ class AsyncClient:
         with_payloads: bool,
         timeout: float | None,
     ) -> AsyncGenerator[builtins.list[DutyStatus], None]:
-        after, more = 0, True
+        seconds = self._timeout if timeout is None else checked_timeout(timeout)
+        page_after = partial(_calls.list_duties, pallet, shard, unplaced, quarantined, with_payloads, limit=_PAGE)
+        return self._read_pages(page_after(0), page_after, seconds)  # an argument that isn't valid is refused now
+
+    async def _read_pages(
+        self, call: _calls.Call, page_after: Callable[[int], _calls.Call], seconds: float
+    ) -> AsyncGenerator[builtins.list[DutyStatus], None]:
+        more = True
         while more:
-            call = _calls.list_duties(pallet, shard, unplaced, quarantined, with_payloads, after, _PAGE)
-            page = await self._do(call, timeout)
+            page = await self._do(call, seconds)
             if not page.duties:
                 return
-            more, after = page.more, page.duties[-1].duty.number
+            more, call = page.more, page_after(page.duties[-1].duty.number)
             yield [messages.duty_status(status) for status in page.duties]
 
     async def explain(self, pallet: str, duty: str, *, timeout: float | None = None) -> DutyExplanation:

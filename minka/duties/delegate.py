@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,27 +20,26 @@ def _never(number: int, epoch: int) -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Duty:
     """A named piece of your own work, as delegates get it and clients return it.
 
-    Duties are equal if they have the same number and epoch: after an update the delegate gets a new object, which is
-    equal to the old one. A client returns a duty with the epoch 0, and `is_held()` is False for it.
-
-    To test a delegate, make one: `Duty(number=1, epoch=7, pallet="feeds", id="bbc", holds=lambda number, epoch: True)`.
+    A delegate's duties are equal if they have the same number and epoch: after an update the delegate gets a new
+    object, which is equal to the old one. A client returns a duty with the epoch 0: `is_held()` is False for it, and it
+    is equal to another one only if all fields are. To test a delegate, see `minka.testing.held`.
     """
 
     number: int  # unique in the cluster, never reused
-    pallet: str = field(compare=False)
-    id: str = field(compare=False)  # unique in its pallet
-    payload: bytes = field(default=b"", compare=False, repr=False)  # up to 1 MiB; clients fetch it only on request
-    weight: int = field(default=1, compare=False)  # 0 to 1,000,000,000,000, in the unit of the shards' capacities
-    version: int = field(default=1, compare=False)  # it begins at 1; only `update` adds 1
-    epoch: int = 0  # the fencing token: it grows with each assignment of the duty to any shard
-    synthetic: bool = field(default=False, compare=False)  # it is on every shard that takes its pallet
-    stationary: bool = field(default=False, compare=False)  # once placed, it is never moved to balance the shards
-    lazy: bool = field(default=False, compare=False)  # it ends when the delegate no longer reports it
-    holds: Callable[[int, int], bool] = field(default=_never, compare=False, repr=False)  # `is_held` asks it
+    pallet: str
+    id: str  # unique in its pallet
+    payload: bytes = field(default=b"", repr=False)  # up to 1 MiB; from a client only if asked for
+    weight: int = 1  # 0 to 1,000,000,000,000, in the unit of the shards' capacities
+    version: int = 1  # 1 when it is created; each `update` adds 1, `pin` and others don't
+    epoch: int = 0  # the fencing token: greater with each assignment of the duty, to whichever shard
+    synthetic: bool = False  # it is on every shard that takes its pallet
+    stationary: bool = False  # once placed, it is never moved to balance the shards
+    lazy: bool = False  # it ends when the delegate no longer reports it
+    _holds: Callable[[int, int], bool] = field(default=_never, repr=False)  # for a number and an epoch
 
     def is_held(self) -> bool:
         """True if this process may act for the duty now: the process has the duty, and by its own clock it has
@@ -47,7 +47,20 @@ class Duty:
         process that was paused for too long sees False as soon as it goes on. A step that it began before the pause may
         still go on; give `epoch` to stores that can refuse such a step.
         """
-        return self.holds(self.number, self.epoch)
+        return self._holds(self.number, self.epoch)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Duty):
+            return NotImplemented
+        if (self.number, self.epoch) != (other.number, other.epoch):
+            return False
+        return bool(self.epoch) or _from_client(self) == _from_client(other)
+
+    def __hash__(self) -> int:
+        return hash((self.number, self.epoch))
+
+
+_from_client = attrgetter("pallet", "id", "payload", "weight", "version", "synthetic", "stationary", "lazy")
 
 
 Duties = Sequence[Duty]

@@ -6,10 +6,9 @@ with minka.duties.Client(["athens:7400", "byzantium:7400"]) as duties:
 """
 
 import builtins
-import contextlib
 import os
 import weakref
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Final, Self
 
@@ -27,7 +26,6 @@ from minka.duties.duty_rows import (
     Shards,
 )
 from minka.engine.loops import ClientLoop
-from minka.errors import MinkaError
 from minka.tls import Tls
 
 
@@ -189,13 +187,7 @@ class Client:
         timeout: float | None = None,
     ) -> Iterator[DutyStatus]:
         """As `AsyncClient.list`."""
-        pages = self._client._pages(pallet, shard, unplaced, quarantined, with_payloads, timeout)
-        try:
-            while page := self._loop.run(_next_page(pages)):
-                yield from page
-        finally:
-            with contextlib.suppress(MinkaError):  # the client may be closed already
-                self._loop.run(pages.aclose())
+        return self._loop.rows(self, self._client._pages(pallet, shard, unplaced, quarantined, with_payloads, timeout))
 
     def explain(self, pallet: str, duty: str, *, timeout: float | None = None) -> DutyExplanation:
         """As `AsyncClient.explain`."""
@@ -254,7 +246,3 @@ class Client:
     def plan_rebalance(self, pallet: str, reason: str = "", *, timeout: float | None = None) -> Plan:
         """As `AsyncClient.plan_rebalance`."""
         return self._loop.run(self._client.plan_rebalance(pallet, reason, timeout=timeout))
-
-
-async def _next_page(pages: AsyncGenerator[list[DutyStatus], None]) -> list[DutyStatus]:
-    return await anext(pages, [])

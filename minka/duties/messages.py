@@ -45,7 +45,7 @@ def held_duty(held: HeldDuty, holds: Callable[[int, int], bool]) -> Duty:
         synthetic=held.synthetic,
         stationary=held.stationary,
         lazy=held.lazy,
-        holds=holds,
+        _holds=holds,
     )
 
 

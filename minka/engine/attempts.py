@@ -11,8 +11,8 @@ from minka.errors import Code, MinkaError
 _FIRST_PAUSE_S: Final = 0.05
 _MAX_PAUSE_S: Final = 0.5
 _MIN_SHARE_S: Final = 0.02
-# The active controller's decisions about what the request names: it would decide the same in a moment.
-_DECIDED: Final = (Code.UNKNOWN_PARTITION, Code.DISK_LOW)
+# A retriable code that in the active controller's answer is a decision: it would decide the same in a moment.
+_DECIDED: Final = (Code.DISK_LOW,)
 
 
 class Attempts:

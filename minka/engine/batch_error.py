@@ -6,7 +6,7 @@ from typing import Any, Final, Self
 
 from minka.cluster.key_ranges import readable
 from minka.engine.grpc_calls import clipped
-from minka.errors import Code, MinkaError, kind_of
+from minka.errors import Code, MinkaError, kind_of, newer_rows, with_rows
 
 _MAX_SHOWN: Final = 4
 _MAX_KEY_CHARS: Final = 40
@@ -94,7 +94,7 @@ def error_of_one(failure: Failure) -> MinkaError:
     details = {**failure.error.details, "node": failure.node, "address": failure.address}
     what = f"key {shown_key(failure.keys[0])}" if failure.keys else "scan"
     message = f"{what} at {failure.where()}: {failure.error.message}"
-    return MinkaError(failure.error.code, message, partitions=failure.error.partitions, **details)
+    return with_rows(MinkaError(failure.error.code, message, **details), newer_rows(failure.error))
 
 
 def shown_key(key: bytes) -> str:

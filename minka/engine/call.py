@@ -13,7 +13,7 @@ from minka.engine.batch_error import BatchError, Failure, error_of_one
 from minka.engine.grpc_calls import clipped
 from minka.engine.last_send import last_send
 from minka.engine.retry import asks_for_table, delay_s, is_repeatable
-from minka.errors import Code, MinkaError
+from minka.errors import Code, MinkaError, newer_rows, with_rows
 from minka.wire.kv_frames import WRITING, Op, ScanBody, ScanPage
 
 
@@ -184,7 +184,7 @@ class Call:
             self._give_up(part, MinkaError(Code.OUTCOME_UNKNOWN if unknown else Code.UNREACHABLE, reason))
 
     def _repeat(self, part: Part, error: MinkaError) -> None:
-        self._client.table.update(error.partitions)
+        self._client.table.update(newer_rows(error))
         part.waits = True
         if self._client.has_newer_route(part):
             self._client.loop.call_soon(self.send_again, part)
@@ -219,8 +219,8 @@ class Call:
         if part.error is None:
             return MinkaError(Code.DEADLINE_EXCEEDED, f"not sent {within}: too much is under way to this node already")
         tries = f"given up after {part.attempts} {'tries' if part.attempts > 1 else 'try'} {within}"
-        message, partitions = f"{clipped(part.error.message)}; {tries}", part.error.partitions
-        return MinkaError(part.error.code, message, partitions=partitions, **part.error.details)
+        message, partitions = f"{clipped(part.error.message)}; {tries}", newer_rows(part.error)
+        return with_rows(MinkaError(part.error.code, message, **part.error.details), partitions)
 
     def _give_up(self, part: Part, error: MinkaError) -> None:
         self._failures.append(Failure(tuple(part.keys), part.node, part.address, error))

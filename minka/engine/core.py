@@ -12,6 +12,7 @@ from typing import Final
 
 import grpc
 
+from minka import tls_files
 from minka.cluster.routing_table import HashRoutes, RoutingTable
 from minka.engine.call import Call, Part
 from minka.engine.grpc_calls import (
@@ -56,7 +57,7 @@ class Core:
         self.calls: Final[set[Call]] = set()
         self._endpoints: Final = checked_endpoints(endpoints)
         self._credentials: Final = channel_credentials(tls)
-        self._tls: Final = tls.client_context(tls.read()) if tls is not None else None
+        self._tls: Final = tls_files.client_context(tls, tls_files.read(tls)) if tls is not None else None
         self._refresh_interval = refresh_interval
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._streams: dict[tuple[str, str], NodeStream] = {}  # by a node's two addresses
@@ -113,7 +114,7 @@ class Core:
             self._stream(part.address, data_address).add(part)
             return
         if route is None or part.node:
-            why = MinkaError(Code.UNKNOWN_PARTITION, "the table has no row or no address for the partition")
+            why = MinkaError(Code.PARTITION_NOT_HERE, "the table has no row or no address for the partition")
         else:
             why = MinkaError(Code.PARTITION_OFFLINE, f"partition {route.partition_id} has no leader")
         self.loop.call_soon(part.call.refused, part, why)
@@ -124,7 +125,7 @@ class Core:
         if not isinstance(routes, HashRoutes) or not self._wanted.need_slot(routes.name, part.place):
             return False
         part.attempts += 1
-        part.error = MinkaError(Code.UNKNOWN_PARTITION, "the partition's row has not come yet")
+        part.error = MinkaError(Code.PARTITION_NOT_HERE, "the partition's row has not come yet")
         part.waits = True
         self._fetch_soon("")
         self.loop.call_later(delay_s(part.attempts, self.rng), part.call.send_again, part)

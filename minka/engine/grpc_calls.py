@@ -6,8 +6,9 @@ from typing import Any, Final
 
 import grpc
 
+from minka import tls_files
 from minka.cluster.endpoints import DEFAULT_ENDPOINT, endpoint_problem
-from minka.errors import Code, MinkaError
+from minka.errors import Code, MinkaError, error_from_proto
 from minka.tls import Tls
 from minka.v1 import errors_pb2
 
@@ -65,7 +66,7 @@ def channel_credentials(tls: Tls | None) -> grpc.ChannelCredentials | None:
         return None
     if not isinstance(tls, Tls):
         raise MinkaError(Code.INVALID_ARGUMENT, f"tls is {type(tls).__name__}, not minka.Tls")
-    pem = tls.read()
+    pem = tls_files.read(tls)
     return grpc.ssl_channel_credentials(pem.ca, pem.key, pem.cert)
 
 
@@ -124,7 +125,7 @@ def error_from_call(error: grpc.RpcError, address: str, *, repeatable: bool) -> 
     for key, value in error.trailing_metadata() or ():
         if key == ERROR_METADATA:
             assert isinstance(value, bytes), "gRPC gives the values of -bin keys as bytes"
-            return MinkaError.from_proto(errors_pb2.Error.FromString(value))
+            return error_from_proto(errors_pb2.Error.FromString(value))
     status, text = error.code(), error.details() or ""
     if status is grpc.StatusCode.UNAVAILABLE and text.startswith(_NEVER_SENT):
         return MinkaError(Code.UNREACHABLE, f"{address}: {_cause(text)}", address=address)

@@ -9,7 +9,7 @@ import msgspec
 from google.protobuf.message import DecodeError
 
 from minka.engine.call import Part
-from minka.errors import MinkaError
+from minka.errors import MinkaError, error_from_proto
 from minka.v1 import errors_pb2
 from minka.wire.key_operations import decode_outcomes, decode_versioned
 from minka.wire.kv_frames import (
@@ -199,6 +199,6 @@ def _found(op: Op, body: bytes) -> tuple[Sequence[object], int]:
 
 def _refusal(data: bytes) -> MinkaError:
     try:
-        return MinkaError.from_proto(errors_pb2.Error.FromString(data))
+        return error_from_proto(errors_pb2.Error.FromString(data))
     except DecodeError as error:
         raise msgspec.DecodeError(f"a refusal is not understood: {error}") from error

@@ -8,10 +8,11 @@ lost, so that other clients stall. Therefore each loop here is made at its first
 
 import asyncio
 import concurrent.futures
+import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Generator
 from typing import Any, Final, Protocol, TypeVar
 
 import grpc
@@ -77,6 +78,23 @@ class ClientLoop:
         finally:
             self._calls.discard(future)
 
+    def pages(self, owner: object, pages: AsyncGenerator[list[_Result], None]) -> Generator[list[_Result], None, None]:
+        """The lists of the asynchronous generator, none of which is empty. The generator keeps `owner`: a client that
+        nobody has any more is closed.
+        """
+        try:
+            while page := self.run(_next_page(pages)):
+                yield page
+        finally:
+            with contextlib.suppress(MinkaError):  # the client is closed, or the garbage collection ends this
+                self.run(pages.aclose())
+
+    def rows(self, owner: object, pages: AsyncGenerator[list[_Result], None]) -> Generator[_Result, None, None]:
+        """What is in these lists, one by one."""
+        with contextlib.closing(self.pages(owner, pages)) as lists:
+            for page in lists:
+                yield from page
+
     def _begin(self, coroutine: Coroutine[Any, Any, _Result]) -> "concurrent.futures.Future[_Result]":
         claim_aio()
         if threading.current_thread() is self._shared.thread:
@@ -112,6 +130,10 @@ def _shared_loop() -> SharedLoop:
         if _shared is None:
             _shared = SharedLoop("minka client")
         return _shared
+
+
+async def _next_page(pages: AsyncGenerator[list[_Result], None]) -> list[_Result]:
+    return await anext(pages, [])
 
 
 async def _hold_grpc() -> None:

@@ -39,14 +39,14 @@ class VersionedValue(NamedTuple):
     version: int  # for `put(…, if_version=…)`
     expires_at: float | None  # Unix time in seconds; None: never
 
-    @classmethod
-    def of(cls, found: Versioned) -> "VersionedValue":
-        """The value in a node's answer."""
-        return cls(found.value, found.version, found.expires_ms / 1000 if found.expires_ms else None)
-
     def seconds_left(self) -> float:
         """The seconds that the value still lives, by this machine's clock; infinite if it never expires."""
         return math.inf if self.expires_at is None else max(0.0, self.expires_at - time.time())
+
+
+def versioned_value(found: Versioned) -> VersionedValue:
+    """The value as a node has answered it."""
+    return VersionedValue(found.value, found.version, found.expires_ms / 1000 if found.expires_ms else None)
 
 
 def conditional_set(

@@ -8,7 +8,7 @@ split and moved.
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from minka.cluster.key_ranges import KeyRange
 from minka.cluster.routing_table import RangeRoutes
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from minka.engine.core import Core
 
 Pairs = list[tuple[bytes, bytes]]
+_Row = TypeVar("_Row")
 
 PAGE_ROWS: Final = 2000
 PAGE_BYTES: Final = 512 * 1024
@@ -64,12 +65,12 @@ async def scan_pages(
             await stretch.close()
 
 
-async def rows_of(pages: AsyncGenerator[Pairs, None]) -> AsyncGenerator[tuple[bytes, bytes], None]:
-    """The pairs one by one."""
+async def rows_of(pages: AsyncGenerator[list[_Row], None]) -> AsyncGenerator[_Row, None]:
+    """The rows of the pages, one by one."""
     try:
         async for page in pages:
-            for pair in page:
-                yield pair
+            for row in page:
+                yield row
     finally:
         await pages.aclose()
 

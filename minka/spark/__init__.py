@@ -1,4 +1,4 @@
-"""Minka on Spark: the data source "minka", and jobs over whole keyspaces. Needs `pip install "minka[spark]"`.
+"""Minka on Spark: the data source "minka", and jobs over whole keyspaces. Needs `pip install "minka-client[spark]"`.
 
 The data source needn't be registered, and reads each partition as it is at one moment:
 

@@ -11,8 +11,9 @@ from pyspark.logger import PySparkLogger
 from minka.errors import Code, MinkaError
 from minka.spark.driver import log_file
 
-# The last line of the traceback of a MinkaError, in a task or in the Python process of the planner.
-_OURS = re.compile(r"^\s*minka\.errors\.\w+: ([A-Z_]+): (.+)$", re.MULTILINE)
+# The last line of a traceback, of a task or of a planner's Python, that ended with a MinkaError.
+# Its subclasses are in several modules of Minka.
+_OURS = re.compile(r"^\s*minka(?:\.\w+)+: ([A-Z_]+): (.+)$", re.MULTILINE)
 
 
 @contextmanager

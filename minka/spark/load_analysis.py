@@ -54,7 +54,7 @@ class HotPartition:
 class ClusterLoadReport(Report):
     """The result of `load_report`. `rows` is the number of rows of the history, one for each partition, node and
     interval; `bytes` are the bytes of clients' requests and answers in the time of the report. Times are Unix
-    milliseconds; `to_ms` is 0 if nothing was found.
+    milliseconds; `to_ms` is 0 if nothing was found. The JSON has no `plan`.
     """
 
     job: ClassVar[str] = "load-report"
@@ -70,8 +70,7 @@ class ClusterLoadReport(Report):
     proposals: Proposals
     html: str = ""
     parquet: str = ""
-    # The plan of the proposals, for `minkactl apply`; None if nothing is proposed. The JSON doesn't have it.
-    plan: Plan | None = field(default=None, repr=False)
+    plan: Plan | None = field(default=None, repr=False, compare=False)  # the proposals; None: nothing to do
 
     def to_document(self) -> dict[str, Any]:
         """The report as a JSON object, without the plan."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from threading import Event, Thread
-from typing import Any, ClassVar, Final, Literal, Self, get_args
+from typing import Any, ClassVar, Final, Literal, get_args
 
 from pyspark.sql import Column, DataFrame, Observation, Row, SparkSession
 from pyspark.sql import functions as F
@@ -64,17 +64,6 @@ class LoadOptions:
     bad_rows: str = ""  # the folder for those rows, as JSON with the reasons
     rate_limit: int = 0  # bytes a second to each node; 0: no limit
 
-    def check(self) -> None:
-        """Raise INVALID_ARGUMENT for options that aren't known, or can't be combined."""
-        chosen("mode", self.mode, get_args(Mode))
-        chosen("on_conflict", self.on_conflict, get_args(OnConflict))
-        if self.max_bad < 0 or self.rate_limit < 0:
-            raise MinkaError(Code.INVALID_ARGUMENT, "max_bad and rate_limit are 0 or more")
-        if self.max_bad and not self.bad_rows:
-            raise MinkaError(Code.INVALID_ARGUMENT, "max_bad needs bad_rows, the folder for rows that are left out")
-        if self.rate_limit and self.mode == "put":
-            raise MinkaError(Code.INVALID_ARGUMENT, "rate_limit is for mode ingest: each put waits to be acknowledged")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileLoad:
@@ -84,22 +73,6 @@ class FileLoad:
     file_format: FileFormat | None = None
     schema: str = ""  # DDL
     options: LoadOptions
-
-    def to_json(self) -> str:
-        """The text that is kept in the load's row."""
-        return json.dumps(asdict(self), separators=(",", ":"))
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """The load that `to_json` wrote. Raises INVALID_ARGUMENT for any other text."""
-        try:
-            document = without_fingerprint(json.loads(text))
-            options = document["options"]
-            given = options["columns"]
-            columns = PairColumns(tuple(given["key"]), tuple(given["value"]), given["key_form"], given["value_form"])
-            return cls(**{**document, "options": LoadOptions(**{**options, "columns": columns})})
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise MinkaError(Code.INVALID_ARGUMENT, f"the load was not begun by load_files: {text[:100]!r}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +178,7 @@ def resume(
         table = client.control.table()
     keyspace = next((one.name for one in table.keyspaces if one.id == known.keyspace_id), "")
     return load_files(
-        *(spark, keyspace, FileLoad.from_json(known.job)),
+        *(spark, keyspace, file_load_of(known.job)),
         endpoints=endpoints,
         load_id=load_id,
         tls=tls,
@@ -232,7 +205,7 @@ def _loaded(
     """Load the source, which is read from the files at `path` if `path` isn't "". The document is kept in the load's
     row.
     """
-    options.check()
+    _check(options)
     with LoadClient(endpoints, tls=tls, timeout=timeout) as client:
         run = _Run(spark, client, tuple(endpoints), tls, timeout, options, keyspace)
         stages = ["check", "put"] if options.mode == "put" else ["check", "sort and upload", "commit", "take in"]
@@ -240,6 +213,35 @@ def _loaded(
             if options.mode == "put":
                 return run.put(job, source)
             return run.ingest(job, source, load_id, requested_by, document, path)
+
+
+def _check(options: LoadOptions) -> None:
+    """Raises INVALID_ARGUMENT for options that aren't known, or don't go together."""
+    chosen("mode", options.mode, get_args(Mode))
+    chosen("on_conflict", options.on_conflict, get_args(OnConflict))
+    if options.max_bad < 0 or options.rate_limit < 0:
+        raise MinkaError(Code.INVALID_ARGUMENT, "max_bad and rate_limit are 0 or more")
+    if options.max_bad and not options.bad_rows:
+        raise MinkaError(Code.INVALID_ARGUMENT, "rows can be left out where bad_rows says where to write them")
+    if options.rate_limit and options.mode == "put":
+        raise MinkaError(Code.INVALID_ARGUMENT, "rate_limit is for mode ingest: each put waits to be acknowledged")
+
+
+def job_text_of(what: FileLoad) -> str:
+    """The text that is kept in the load's row."""
+    return json.dumps(asdict(what), separators=(",", ":"))
+
+
+def file_load_of(text: str) -> FileLoad:
+    """The load that `job_text_of` wrote. Raises INVALID_ARGUMENT for any other text."""
+    try:
+        document = without_fingerprint(json.loads(text))
+        options = document["options"]
+        given = options["columns"]
+        columns = PairColumns(tuple(given["key"]), tuple(given["value"]), given["key_form"], given["value_form"])
+        return FileLoad(**{**document, "options": LoadOptions(**{**options, "columns": columns})})
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"the load is not one from files: {text[:100]!r}") from error
 
 
 class _Run:

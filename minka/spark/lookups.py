@@ -12,7 +12,7 @@ from minka.bulk.snapshot_reads import SnapshotClient
 from minka.client import Client
 from minka.contexts import given_or_resolved
 from minka.errors import Code, MinkaError
-from minka.spark.pairs import PairColumns
+from minka.spark.pairs import PairColumns, key_of
 from minka.spark.partitioning import place_column
 from minka.spark.task_process import spare_the_collector
 from minka.tls import Tls
@@ -53,7 +53,7 @@ def lookup(
     with SnapshotClient(endpoints, tls=tls, timeout=timeout) as client:
         found = client.keyspace(keyspace)
         partitions = client.partitions(found)
-    keyed = frame.withColumn(_KEY, columns.key_of(frame))
+    keyed = frame.withColumn(_KEY, key_of(columns, frame))
     placed = keyed.withColumn(_PLACE, place_column(keyed[_KEY], found, partitions))
     schema = StructType([*frame.schema.fields]).add(value, BinaryType())
     task = _Lookup(tuple(endpoints), keyspace, how, value, tls, timeout)

@@ -38,35 +38,38 @@ class PairColumns:
         for names in (self.key, self.value):
             items(names, "names of columns")
 
-    def fields_of(self, frame: DataFrame) -> tuple[list[StructField], list[StructField]]:
-        """The fields of the key and of the value. Raises INVALID_ARGUMENT if the data frame doesn't have them, and for
-        a form that isn't known.
-        """
-        chosen("key_form", self.key_form, get_args(Form))
-        chosen("value_form", self.value_form, get_args(Form))
-        fields = {field.name: field for field in frame.schema.fields}
-        for name in (*self.key, *self.value):
-            if name not in fields:
-                text = f"the source has no column {name!r}; it has {', '.join(fields) or 'none'}"
-                raise MinkaError(Code.INVALID_ARGUMENT, text)
-        if not self.key:
-            raise MinkaError(Code.INVALID_ARGUMENT, "no column is named for the key")
-        value = self.value or tuple(name for name in fields if name not in {*self.key, UNREADABLE})
-        return [fields[name] for name in self.key], [fields[name] for name in value]
 
-    def key_of(self, frame: DataFrame) -> Column:
-        """The key as binary; null if a column that is the key itself is null."""
-        fields, _ = self.fields_of(frame)
-        return _itself(fields[0]) if _is_itself(fields, self.key_form) else key_column(fields)
+def _fields_of(columns: PairColumns, frame: DataFrame) -> tuple[list[StructField], list[StructField]]:
+    """The fields of the key and of the value. Raises INVALID_ARGUMENT if the data frame doesn't have them, and for
+    a form that isn't known.
+    """
+    chosen("key_form", columns.key_form, get_args(Form))
+    chosen("value_form", columns.value_form, get_args(Form))
+    fields = {field.name: field for field in frame.schema.fields}
+    for name in (*columns.key, *columns.value):
+        if name not in fields:
+            text = f"the source has no column {name!r}; it has {', '.join(fields) or 'none'}"
+            raise MinkaError(Code.INVALID_ARGUMENT, text)
+    if not columns.key:
+        raise MinkaError(Code.INVALID_ARGUMENT, "no column is named for the key")
+    value = columns.value or tuple(name for name in fields if name not in {*columns.key, UNREADABLE})
+    return [fields[name] for name in columns.key], [fields[name] for name in value]
 
-    def value_of(self, frame: DataFrame) -> Column:
-        """The value as binary; null if a column that is the value itself is null."""
-        _, fields = self.fields_of(frame)
-        if not fields:
-            return F.lit(b"")
-        # All other columns become a JSON object, even a single column, so that its name is kept.
-        is_itself = bool(self.value) and _is_itself(fields, self.value_form)
-        return _itself(fields[0]) if is_itself else value_column(fields)
+
+def key_of(columns: PairColumns, frame: DataFrame) -> Column:
+    """The key as binary; null if a column that is the key itself is null."""
+    fields, _ = _fields_of(columns, frame)
+    return _itself(fields[0]) if _is_itself(fields, columns.key_form) else key_column(fields)
+
+
+def _value_of(columns: PairColumns, frame: DataFrame) -> Column:
+    """The value as binary; null if a column that is the value itself is null."""
+    _, fields = _fields_of(columns, frame)
+    if not fields:
+        return F.lit(b"")
+    # All other columns become a JSON object, even a single column, so that its name is kept.
+    is_itself = bool(columns.value) and _is_itself(fields, columns.value_form)
+    return _itself(fields[0]) if is_itself else value_column(fields)
 
 
 def chosen(name: str, value: str, choices: Sequence[str]) -> None:
@@ -85,7 +88,7 @@ def pairs_of(frame: DataFrame, columns: PairColumns, *others: Column) -> DataFra
     it. Raises INVALID_ARGUMENT for columns that can't be a key or a value.
     """
     kept = [*others, *([F.col(UNREADABLE)] if UNREADABLE in frame.columns else [])]
-    return frame.select(columns.key_of(frame).alias("key"), columns.value_of(frame).alias("value"), *kept)
+    return frame.select(key_of(columns, frame).alias("key"), _value_of(columns, frame).alias("value"), *kept)
 
 
 def problem_of(frame: DataFrame) -> Column:

@@ -5,6 +5,8 @@ from dataclasses import MISSING, asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Self
 
+import msgspec
+
 import minka
 from minka.errors import Code, MinkaError
 
@@ -51,14 +53,12 @@ class Report:
             document = json.loads(text)
             if document["job"] != cls.job:
                 raise MinkaError(Code.INVALID_ARGUMENT, f"a report of the job {document['job']!r}, not of {cls.job!r}")
-            given = {one.name: document[one.name] for one in fields(cls) if one.name in document}
-            given["stages"] = tuple(StageReport(**stage) for stage in given.get("stages", ()))
-            missing = [one.name for one in fields(cls) if one.default is MISSING and one.name not in given]
-        except (ValueError, TypeError, KeyError) as error:
-            raise MinkaError(Code.INVALID_ARGUMENT, f"this isn't a job's report: {error}") from error
-        if missing:
-            raise MinkaError(Code.INVALID_ARGUMENT, f"the report lacks {', '.join(missing)}")
-        return cls(**given)
+            missing = [one.name for one in fields(cls) if one.default is MISSING and one.name not in document]
+            if missing:
+                raise MinkaError(Code.INVALID_ARGUMENT, f"a report without {', '.join(missing)}")
+            return msgspec.convert(document, cls)
+        except (ValueError, TypeError, KeyError, msgspec.ValidationError) as error:
+            raise MinkaError(Code.INVALID_ARGUMENT, f"no report of a job: {error}") from error
 
 
 def timestamp(at: float) -> str:

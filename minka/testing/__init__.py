@@ -4,6 +4,7 @@ The cluster's nodes are processes of `minkad` on loopback addresses, so the whol
 installed, not only `minka-client`.
 """
 
+from minka.testing.held_duties import held
 from minka.testing.local_cluster import LocalCluster, LocalNode
 
-__all__ = ["LocalCluster", "LocalNode"]
+__all__ = ["LocalCluster", "LocalNode", "held"]

@@ -23,10 +23,10 @@ Then a test names the fixtures that it wants:
     def test_a_service_for_asyncio(minka_cluster: LocalCluster, minka_keyspace: minka.Keyspace) -> None:
         assert asyncio.run(order(minka_cluster.endpoints, minka_keyspace.name)) == b"two apples"
 
-With a `minka_nodes` of your own the fixtures use another cluster, for example on a slow machine:
+Your own `minka_session_cluster` gives them another cluster, say on a slow machine:
 
     @pytest.fixture(scope="session")
-    def minka_nodes() -> Iterator[LocalCluster]:
+    def minka_session_cluster() -> Iterator[LocalCluster]:
         with LocalCluster(3, ready_timeout_s=60) as cluster:
             yield cluster
 """
@@ -39,7 +39,7 @@ import pytest
 
 from minka.admin import Admin
 from minka.client import Client, Keyspace
-from minka.testing.local_cluster import LocalCluster
+from minka.testing.local_cluster import LocalCluster, put_back
 
 _NODES: Final = 3
 _PARTITIONS: Final = 4
@@ -47,23 +47,26 @@ _numbers: Final = count(1)
 
 
 @pytest.fixture(scope="session")
-def minka_nodes() -> Iterator[LocalCluster]:
-    """The session's cluster of three nodes, as earlier tests have left it: some nodes may be down. Most tests need
-    `minka_cluster` instead.
+def minka_session_cluster() -> Iterator[LocalCluster]:
+    """The cluster of the session, of three nodes, in the state in which earlier tests have left it. Most tests want
+    `minka_cluster`.
     """
     with LocalCluster(_NODES) as cluster:
         yield cluster
 
 
 @pytest.fixture
-def minka_cluster(minka_nodes: LocalCluster) -> LocalCluster:
-    """The cluster of the session (athens, byzantium, cyrene). A test may kill, pause and restart nodes; before the next
-    test, all nodes run again and are ready.
+def minka_cluster(minka_session_cluster: LocalCluster) -> Iterator[LocalCluster]:
+    """The cluster of the session (athens, byzantium, cyrene). A test may kill, pause and restart its nodes, also with
+    other settings, and add nodes: these are the faults that there are. Before the next test, the same nodes run with
+    their own settings and are ready. After a test that added a node, the cluster begins again without any keyspace.
     """
-    for node in minka_nodes.nodes.values():
+    for node in minka_session_cluster.nodes.values():
         if node.running:
-            minka_nodes.resume(node.name)
-    return minka_nodes.start()
+            minka_session_cluster.resume(node.name)
+    minka_session_cluster.start()
+    with put_back(minka_session_cluster):
+        yield minka_session_cluster
 
 
 @pytest.fixture

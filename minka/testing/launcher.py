@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing.connection import Connection, wait
@@ -66,13 +67,15 @@ class NodeProcess:
             raise subprocess.TimeoutExpired(f"minkad with pid {self.pid}", timeout or 0)
         return status
 
-    def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal if the process runs; after SIGSTOP, wait until all its threads have stopped."""
+    def send_signal(self, number: signal.Signals) -> bool:
+        """Send a signal if the process runs; after SIGSTOP, wait until all its threads have stopped. Returns False if
+        the process had ended before.
+        """
         with self._lock:
-            if self.returncode is None:
-                os.kill(self.pid, number)
-                if number == signal.SIGSTOP:
-                    self._launcher.ask("stopped", self.pid)
+            if self.returncode is not None:
+                return False
+            os.kill(self.pid, number)
+            return number != signal.SIGSTOP or bool(self._launcher.ask("stopped", self.pid))
 
     def _status(self, timeout: float | None) -> int | None:
         if self.returncode is None and wait([self._ended], timeout):
@@ -121,7 +124,7 @@ class Launcher:
         with self._lock:
             try:
                 self._connection.send(request)
-                return self._connection.recv()
+                answer = self._connection.recv()
             except (EOFError, OSError) as error:
                 self._connection.close()
                 raise MinkaError(Code.PLAYGROUND_FAILED, "the process that starts the nodes has ended") from error
@@ -129,6 +132,9 @@ class Launcher:
                 # Without this the next request would take the answer to this one for its own.
                 self._connection.close()
                 raise
+        if isinstance(answer, Exception):
+            raise MinkaError(Code.PLAYGROUND_FAILED, f"the process that starts the nodes: {answer!r}") from answer
+        return answer
 
 
 def _end(connection: Connection, process: "subprocess.Popen[bytes]") -> None:
@@ -167,7 +173,9 @@ def _early(env: dict[str, str]) -> dict[str, str]:
 
 
 def serve(descriptor: int) -> None:
-    """Answer requests until their sender is gone. A forked node leaves this with SystemExit when it ends."""
+    """Answer requests until their sender is gone. A forked node leaves this with SystemExit when it ends. If a request
+    fails, its error is the answer, since all nodes end with this process.
+    """
     connection, starts = Connection(descriptor), 0
     while True:
         try:
@@ -178,19 +186,37 @@ def serve(descriptor: int) -> None:
             case ("start", node, may_fork):
                 starts += 1
                 in_place = may_fork and starts > 1
-                pid = _fork(preloaded=in_place)
+                pid = _or_error(_fork, in_place)
                 if pid == 0:
                     connection.close()
                     _become(node, in_place=in_place)
                 connection.send(pid)
             case ("status", pid):
-                connection.send(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+                connection.send(_or_error(_status, pid))
             case ("stopped", pid):
-                os.waitid(os.P_PID, pid, os.WSTOPPED)
-                connection.send(None)
+                connection.send(_or_error(_has_stopped, pid))
 
 
-def _fork(*, preloaded: bool) -> int:
+def _or_error(work: Callable[[Any], Any], argument: Any) -> Any:
+    try:
+        return work(argument)
+    except (ImportError, OSError) as error:
+        return error
+
+
+def _status(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _has_stopped(pid: int) -> bool:
+    """Wait until the process stands still; False if it has ended instead."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WSTOPPED) is not None
+    except ChildProcessError:
+        return False
+
+
+def _fork(preloaded: bool) -> int:
     if preloaded:
         import_module("minkad.node.daemon")
         gc.collect()

@@ -1,20 +1,24 @@
 """A real cluster of minkad processes on this machine, for the playground, the demo, the tests and the benchmarks."""
 
+import contextlib
+import copy
 import json
 import random
+import shutil
 import signal
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from minka.engine.arguments import checked_timeout, items
+from minka.engine.arguments import checked_timeout, invalid, items
 from minka.errors import Code, MinkaError
 from minka.testing.launcher import NodeProcess, Start, inherited, launcher
 from minka.testing.leftovers import Leftovers
@@ -70,13 +74,8 @@ class LocalNode:
     def pid(self) -> int:
         """The node's process id. Raises MinkaError(PLAYGROUND_FAILED) if the node doesn't run."""
         if self.process is None or not self.running:
-            raise self.not_running()
+            raise _not_running(self)
         return self.process.pid
-
-    def not_running(self) -> MinkaError:
-        """The error for a call that needs a running node."""
-        text = f"{self.name} is not running: it {self.ended()}; its log is {self.log}"
-        return MinkaError(Code.PLAYGROUND_FAILED, text, node=self.name)
 
     def ended(self) -> str:
         """The state of the node's last process, as text for people."""
@@ -94,7 +93,7 @@ class LocalCluster:
         with LocalCluster(3) as cluster:      # athens, byzantium, cyrene; made, started and ready
             cluster.add("ephesus")
             cluster.kill("athens")
-            cluster.restart("athens", env={"SETTING": "value"})
+            cluster.restart("athens", env={"SETTING": "value"}, config={"storage": {"max_sync_s": 2}})
 
     Without `directory` everything is in a temporary directory, which is removed at the end, also when this process is
     killed. The nodes never outlive this process. With `directory`, a cluster that an earlier run left there goes on.
@@ -119,17 +118,21 @@ class LocalCluster:
         ready_timeout_s: float = READY_TIMEOUT_S,
     ) -> None:
         names = NAMES[:nodes] if isinstance(nodes, int) else tuple(items(nodes, "a number of nodes, or their names,"))
-        if not 1 <= len(names) <= MAX_NODES or (isinstance(nodes, int) and nodes != len(names)):
-            raise MinkaError(Code.INVALID_ARGUMENT, f"a local cluster has 1 to {len(NAMES)} nodes, not {nodes}")
-        self.ready_timeout_s: Final = checked_timeout(ready_timeout_s, "ready_timeout_s")
+        if isinstance(nodes, int) and nodes != len(names):
+            raise invalid(f"{nodes} nodes: by number 1 to {len(NAMES)}; name the nodes for up to {MAX_NODES}")
+        if not 1 <= len(names) <= MAX_NODES:
+            raise invalid(f"a local cluster has 1 to {MAX_NODES} nodes, not {len(names)}")
+        if twice := [name for name, count in Counter(names).items() if count > 1]:
+            raise invalid(f"two nodes have the same name: {', '.join(twice)}")
+        self._ready_timeout_s: Final = checked_timeout(ready_timeout_s, "ready_timeout_s")
         self._is_stopped = False
         self._leftovers: Leftovers | None = None
         if directory is None:
             directory = Path(tempfile.mkdtemp(prefix="minka-"))
             self._leftovers = Leftovers([directory])
         self.directory = directory
-        self.config = dict(config or {})
-        self.env = dict(env or {})
+        self._config = dict(config or {})
+        self._env = dict(env or {})
         self._shares_session = shares_session
         self.nodes = {}
         if not self._load():
@@ -210,7 +213,8 @@ class LocalCluster:
 
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send a signal to a running node; after SIGSTOP, wait until all its threads have stopped."""
-        self._running(name).send_signal(number)
+        if not self._running(name).send_signal(number):
+            raise _not_running(self.node(name))
 
     def pause(self, name: str) -> None:
         """Let a node stand still (SIGSTOP), like a machine that hangs."""
@@ -220,11 +224,22 @@ class LocalCluster:
         """Let a node that was paused go on."""
         self.signal(name, signal.SIGCONT)
 
-    def restart(self, name: str, *, env: Mapping[str, str] | None = None, ready: bool = True) -> None:
-        """Start a node again, with its data; a node that runs is terminated first. `env` replaces the node's own."""
+    def restart(
+        self,
+        name: str,
+        *,
+        config: Mapping[str, Any] | None = None,
+        env: Mapping[str, str] | None = None,
+        ready: bool = True,
+    ) -> None:
+        """Start a node again, with its data; a node that runs is terminated first. `config` and `env`, if they are
+        given, replace the node's own.
+        """
         node = self.node(name)
         if node.running:
             self.terminate(name)
+        if config is not None:
+            node.config = dict(config)
         if env is not None:
             node.env = dict(env)
         self._launch(node)
@@ -235,7 +250,7 @@ class LocalCluster:
         """Wait until these nodes (default: all) answer /readyz with 200, at most `timeout_s` seconds (None: the
         cluster's `ready_timeout_s`).
         """
-        timeout_s = self.ready_timeout_s if timeout_s is None else timeout_s
+        timeout_s = self._ready_timeout_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + timeout_s
         for node in [self.node(name) for name in names] if names is not None else list(self.nodes.values()):
             while not is_ready(node.http_address):
@@ -248,26 +263,31 @@ class LocalCluster:
     def stop(self, graceful: bool = False) -> None:
         """End every node, with SIGTERM if `graceful`, else with SIGKILL, and remove the temporary files."""
         self._is_stopped = True
-        running = [node.process for node in self.nodes.values() if node.process is not None and node.running]
-        for process in running:
-            process.send_signal(signal.SIGTERM if graceful else signal.SIGKILL)
-        deadline = time.monotonic() + STOP_TIMEOUT_S
-        for process in running:
-            try:
-                process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGKILL)
-                process.wait()
+        _end(self.nodes.values(), signal.SIGTERM if graceful else signal.SIGKILL)
         if self._leftovers is not None:
             self._leftovers.remove()
+
+    def _begin_again(self, names: Collection[str]) -> None:
+        """End every node, and forget all data and all nodes but these; `start` then makes a new cluster of them."""
+        _end(self.nodes.values(), signal.SIGKILL)
+        self.nodes = {name: node for name, node in self.nodes.items() if name in names}
+        for folder in self.directory.iterdir():
+            if folder.is_dir():
+                shutil.rmtree(folder)
+        for node in self.nodes.values():
+            node.directory.mkdir()
+        self._save()
 
     def _make(self, name: str, *, bootstrap: bool) -> LocalNode:
         grpc, http, data = free_addresses(3)
         node = self.nodes[name] = LocalNode(name, self.directory / name, grpc, http, data, bootstrap)
         node.directory.mkdir(parents=True, exist_ok=True)
+        self._save()
+        return node
+
+    def _save(self) -> None:
         parts = {n.name: [n.address, n.http_address, n.data_address, n.bootstrap] for n in self.nodes.values()}
         (self.directory / PARTS_FILE).write_text(json.dumps(parts, indent=2), "utf-8")
-        return node
 
     def _load(self) -> bool:
         """Take over the nodes of an earlier run in this directory; return True if there was such a run."""
@@ -278,7 +298,7 @@ class LocalCluster:
             self.nodes[name] = LocalNode(name, self.directory / name, grpc, http, data, bootstrap)
         return True
 
-    def configuration(self, node: LocalNode) -> dict[str, Any]:
+    def _configuration(self, node: LocalNode) -> dict[str, Any]:
         """The content of the node's configuration file."""
         voters = [other for other in self.nodes.values() if other.bootstrap]
         cluster: dict[str, Any] = {"name": "playground", "min_nodes": len(voters)}
@@ -292,7 +312,7 @@ class LocalCluster:
             "data_dir": str(node.data_dir.absolute()),
             "listen": {"grpc": node.address, "http": node.http_address, "data": node.data_address},
         }
-        return merged(merged(own, self.config), node.config)
+        return merged(merged(own, self._config), node.config)
 
     def _check_going(self, name: str) -> None:
         if self._is_stopped:
@@ -301,22 +321,20 @@ class LocalCluster:
 
     def _launch(self, node: LocalNode) -> None:
         self._check_going(node.name)
-        try:
-            import yaml
-        except ModuleNotFoundError as error:
-            raise _no_minkad() from error
         if find_spec("minkad") is None:
-            raise _no_minkad()
+            raise MinkaError(Code.PACKAGE_MISSING, "a local cluster needs the daemon: pip install minka")
+        import yaml
+
         assert not node.running, f"{node.name} runs already"
-        node.config_path.write_text(yaml.safe_dump(self.configuration(node), sort_keys=False), "utf-8")
-        env = inherited() | self.env | node.env
+        node.config_path.write_text(yaml.safe_dump(self._configuration(node), sort_keys=False), "utf-8")
+        env = inherited() | self._env | node.env
         start = Start(node.config_path.absolute(), node.log.absolute(), env, not self._shares_session, node.network)
         node.process = launcher(list(self.nodes).index(node.name), env).start(start)
 
     def _running(self, name: str) -> NodeProcess:
         node = self.node(name)
         if node.process is None or not node.running:
-            raise node.not_running()
+            raise _not_running(node)
         return node.process
 
     def _failure(self, node: LocalNode, problem: str) -> MinkaError:
@@ -325,8 +343,44 @@ class LocalCluster:
         return MinkaError(Code.PLAYGROUND_FAILED, f"{node.name} {problem}; {node.log} ends with:{said}", node=node.name)
 
 
-def _no_minkad() -> MinkaError:
-    return MinkaError(Code.PACKAGE_MISSING, "a local cluster needs the daemon: pip install minka")
+def _end(nodes: Iterable[LocalNode], number: signal.Signals) -> None:
+    running = [node.process for node in nodes if node.process is not None and node.running]
+    for process in running:
+        process.send_signal(number)
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    for process in running:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+
+
+def _not_running(node: LocalNode) -> MinkaError:
+    text = f"{node.name} is not running: it {node.ended()}; its log is {node.log}"
+    return MinkaError(Code.PLAYGROUND_FAILED, text, node=node.name)
+
+
+@contextlib.contextmanager
+def put_back(cluster: LocalCluster) -> Iterator[None]:
+    """Afterwards put back the nodes and their settings, whatever was done inside; `start` starts what doesn't run. If a
+    node was added, the cluster begins again without any data, since the new node may have some of it.
+    """
+    before = {node.name: copy.deepcopy((node.config, node.env)) for node in cluster.nodes.values()}
+    yield
+    for name, settings in before.items():
+        node = cluster.node(name)
+        if (node.config, node.env) != settings:
+            node.config, node.env = settings
+            if node.running:
+                cluster.kill(name)
+    if cluster.nodes.keys() != before.keys():
+        cluster._begin_again(before)
+
+
+def configuration_of(cluster: LocalCluster, node: LocalNode) -> dict[str, Any]:
+    """The content of the node's configuration file."""
+    return cluster._configuration(node)
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

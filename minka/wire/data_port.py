@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 import msgspec
 from google.protobuf.message import DecodeError
 
-from minka.errors import Code, MinkaError
+from minka.errors import Code, MinkaError, error_from_proto, error_to_proto
 from minka.v1 import errors_pb2
 
 PREFACE: Final = b"\x00minka\x01"
@@ -241,7 +241,7 @@ class Connection(asyncio.Protocol):
 
     def fail(self, error: MinkaError) -> None:
         """End the connection, and tell the other side why."""
-        self.send(error.to_proto().SerializeToString(), Kind.ERROR)
+        self.send(error_to_proto(error).SerializeToString(), Kind.ERROR)
         self._error = error
         self.close()
 
@@ -297,7 +297,7 @@ class Connection(asyncio.Protocol):
 def _sent_error(content: bytes) -> MinkaError:
     """The error in a frame. Raises INVALID_ARGUMENT if the frame has none."""
     try:
-        return MinkaError.from_proto(errors_pb2.Error.FromString(content))
+        return error_from_proto(errors_pb2.Error.FromString(content))
     except DecodeError as error:
         raise MinkaError(Code.INVALID_ARGUMENT, f"the content of a frame isn't an error: {error}") from error
 

@@ -159,20 +159,3 @@ def pieces(frame: bytes) -> Iterator[bytes]:
 def weight(size: int) -> int:
     """The memory that a frame of `size` bytes takes until it is sent; each piece of it is copied twice."""
     return size + 2 * min(size, PIECE_BYTES)
-
-
-class Assembly:
-    """Puts frames together from the messages of one stream."""
-
-    def __init__(self) -> None:
-        self._parts: list[memoryview] = []
-
-    def add(self, message: bytes) -> bytes | None:
-        """The frame that this message completes; None if pieces are still missing."""
-        if message[:1] != bytes((_PIECE,)):
-            return message
-        self._parts.append(memoryview(message)[2:])
-        if message[1:2] == b"\x01":
-            return None
-        parts, self._parts = self._parts, []
-        return b"".join(parts)

@@ -69,6 +69,7 @@ def set_(
       minkactl context set prod 10.0.0.1:7400,10.0.0.2:7400,10.0.0.3:7400
       minkactl context set prod 10.0.0.1:7400 --tls-ca ca.pem --tls-cert me.pem --tls-key me.key
     """
+    from minka import tls_files
     from minka.contexts import Context, config_path, load, save, split_endpoints
 
     config = load()
@@ -79,7 +80,7 @@ def set_(
     tls = before.tls if before is not None and not no_tls else None
     if files:
         tls = Tls(*(path.absolute() for path in files))
-        tls.read()  # so that a mistake in them is reported now
+        tls_files.read(tls)  # so that a mistake in them is reported now
     config.contexts[name] = Context(split_endpoints(endpoints, f"context {name}"), tls)
     config.current = config.current or name
     save(config)

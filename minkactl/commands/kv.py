@@ -21,7 +21,8 @@ from minkactl.watch import show
 
 if TYPE_CHECKING:
     from minka.admin.control import Control
-    from minka.async_client import AsyncKeyspace, Written
+    from minka.async_client import AsyncKeyspace
+    from minka.engine.operate import Written
     from minkactl.load import Loaded
 
 T = TypeVar("T")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from minka.tls_files import mistakes
 from minkad.config.addresses import MAX_PORT, is_wildcard, split_address
 from minkad.config.schema import Config, Membership, Shards
 from minkad.core.clearance import CLOCK_RATIO
@@ -96,7 +97,7 @@ def _all_of_tls(name: str) -> Rule:
 
 def _tls_file(name: str) -> Rule:
     def rule(config: Config) -> str | None:
-        return config.certificates.mistakes().get(name) if config.certificates is not None else None
+        return mistakes(config.certificates).get(name) if config.certificates is not None else None
 
     return rule
 

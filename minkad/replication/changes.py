@@ -7,7 +7,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Final
 
-from minka.errors import Code, MinkaError
+from minka.errors import Code, MinkaError, with_rows
 from minka.v1.changes_pb2 import ChangeBatch, ChangePosition
 from minka.v1.snapshots_pb2 import RowBatch
 from minka.wire.kv_frames import StoredWrite, WriteBody
@@ -42,14 +42,14 @@ class Changes:
 
     async def read(self, partition_id: int, after: int, until: int) -> AsyncGenerator[ChangeBatch, None]:
         """The changes after the offset `after`, up to and including `until`, in batches; between two batches, the
-        caller gives other tasks a turn. Raises UNKNOWN_PARTITION, CHANGES_GONE, NOT_LEADER if `until` is not applied
+        caller gives other tasks a turn. Raises PARTITION_NOT_HERE, CHANGES_GONE, NOT_LEADER if `until` is not applied
         here, CORRUPT_DATA, STORAGE_FAILED.
         """
         while after < until:
             replica = self._usable(partition_id)
             if until > replica.applied:
                 text = f"partition {partition_id} is at offset {replica.applied} here, not at {until}"
-                raise MinkaError(Code.NOT_LEADER, text, partitions=[replica.row])
+                raise with_rows(MinkaError(Code.NOT_LEADER, text), [replica.row])
             first = self._first(replica, after)
             batch = _Batch()
             after, mark = batch.add(replica, first, until)
@@ -72,7 +72,7 @@ class Changes:
         path = self._file_of(mark.load_number, mark.name)
         if path is None:
             text = f"partition {replica.id}: the file of the load at offset {offset} is no longer here"
-            raise MinkaError(Code.CHANGES_GONE, text, partitions=[replica.row])
+            raise with_rows(MinkaError(Code.CHANGES_GONE, text), [replica.row])
         request = ScanRequest(str(path), b"", b"", "rows", batch_bytes=_READ_BYTES)
         yield ChangeBatch()
         async with aclosing(self._scanner.scan(request)) as answers:
@@ -118,14 +118,14 @@ class Changes:
     def _usable(self, partition_id: int) -> Replica:
         replica = self._replicas.get(partition_id)
         if replica is None or not _is_usable(replica):
-            raise MinkaError(Code.UNKNOWN_PARTITION, f"this node has no whole replica of partition {partition_id}")
+            raise MinkaError(Code.PARTITION_NOT_HERE, f"this node has no whole replica of partition {partition_id}")
         return replica
 
     @staticmethod
     def _first(replica: Replica, after: int) -> int:
         if after < replica.log.base:
             text = f"partition {replica.id}: changes after offset {replica.log.base} are kept, not after {after}"
-            raise MinkaError(Code.CHANGES_GONE, text, partitions=[replica.row])
+            raise with_rows(MinkaError(Code.CHANGES_GONE, text), [replica.row])
         return after + 1
 
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 from minka.cluster.key_ranges import KeyRange
-from minka.errors import MinkaError
+from minka.errors import MinkaError, newer_rows
 from minka.v1.cluster_pb2 import Partition
 from minka.v1.coordinator_pb2 import FinishMergeRequest, FinishSplitRequest, HandOverRequest
 from minkad.core.replication import instructions as i
@@ -166,7 +166,7 @@ class Executor:
         try:
             learn(await call(request))
         except MinkaError as error:
-            learn(error.partitions)
+            learn(newer_rows(error))
             return error
         return None
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from minka.cluster.key_ranges import KeyRange
-from minka.errors import Code, MinkaError
+from minka.errors import Code, MinkaError, with_rows
 from minka.v1.admin_pb2 import PartitionCount
 from minkad.core.replication.state import Role
 from minkad.replication.deletions import Deletions
@@ -76,18 +76,18 @@ class Inventory:
 
     async def split_keys(self, partition_id: int, parts: int) -> list[bytes]:
         """Keys that divide a partition that this node leads into `parts` parts of about equal bytes; see
-        `minkad.storage.split_keys`. Raises UNKNOWN_PARTITION, NOT_LEADER, NO_SPLIT_KEY, INVALID_ARGUMENT.
+        `minkad.storage.split_keys`. Raises PARTITION_NOT_HERE, NOT_LEADER, NO_SPLIT_KEY, INVALID_ARGUMENT.
         """
         if not 2 <= parts <= _MAX_PARTS:
             raise MinkaError(Code.INVALID_ARGUMENT, f"{parts} parts: 2 to {_MAX_PARTS} are possible")
         replica = self._replicas.get(partition_id)
         if replica is None:
-            raise MinkaError(Code.UNKNOWN_PARTITION, f"this node has no partition {partition_id}")
+            raise MinkaError(Code.PARTITION_NOT_HERE, f"this node has no partition {partition_id}")
         while replica.trim.has_foreign and replica.role is Role.LEADER:
             await asyncio.wait([self._changed(replica.id)], timeout=_POLL_SECONDS)
         if not replica.is_ready:
             text = f"partition {partition_id} is led by {replica.row.leader or 'nobody'}"
-            raise MinkaError(Code.NOT_LEADER, text, partitions=[replica.row])
+            raise with_rows(MinkaError(Code.NOT_LEADER, text), [replica.row])
         await replica.log_first()
         keys = await split_keys(replica.data, parts)
         if not keys:

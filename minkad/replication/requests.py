@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from minka.cluster.key_ranges import KeyRange
-from minka.errors import Code, MinkaError
+from minka.errors import Code, MinkaError, with_rows
 from minka.wire import kv_frames
 from minka.wire.kv_frames import WRITING, Group, Op, Request, Response
 from minka.wire.stored_values import has_expired, value_of, values_of, versioned
@@ -323,7 +323,7 @@ class Requests:
         asked, mine = KeyRange(body.start, body.end), KeyRange(replica.row.start_key, replica.row.end_key)
         if not asked.overlaps(mine):
             text = f"partition {replica.id} has the keys {mine}, and those of {asked} are asked for"
-            raise MinkaError(Code.KEY_OUT_OF_RANGE, text, partitions=self._routing.with_neighbour(replica.row))
+            raise with_rows(MinkaError(Code.KEY_OUT_OF_RANGE, text), self._routing.with_neighbour(replica.row))
         wanted = asked.clip(mine)
         replica.take_over_data()
         try:
@@ -425,7 +425,7 @@ class Requests:
         age = self._routing.age(replica)
         if age == math.inf:
             text = f"partition {replica.id}: this replica has not heard its leader yet"
-            raise MinkaError(Code.AGE_UNKNOWN, text, partitions=[replica.row])
+            raise with_rows(MinkaError(Code.AGE_UNKNOWN, text), [replica.row])
         return math.ceil(age * 1000)
 
     async def _read_many_stale(

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 
 from minka.cluster.key_ranges import KeyRange
-from minka.errors import Code, MinkaError
+from minka.errors import Code, MinkaError, with_rows
 from minka.v1.cluster_pb2 import Partition
 from minka.wire.kv_frames import WRITING, Group, Op
 from minkad.core.replication.gate import Gate
@@ -86,7 +86,7 @@ class Routing:
         in_sync = len(replica.row.isr)
         if in_sync < replica.min_insync:
             text = f"partition {replica.id} has {in_sync} of {replica.min_insync} replicas in sync"
-            raise MinkaError(Code.NOT_ENOUGH_REPLICAS, text, partitions=[replica.row])
+            raise with_rows(MinkaError(Code.NOT_ENOUGH_REPLICAS, text), [replica.row])
         return replica.min_insync != UNKNOWN_MIN_INSYNC
 
     @staticmethod
@@ -106,10 +106,10 @@ class Routing:
             if len(replica.row.replicas) == 1:
                 raise replica.damage.with_traceback(None)
             text = f"partition {replica.id}: this replica is damaged: {replica.damage}"
-            raise MinkaError(Code.AGE_UNKNOWN, text, partitions=[replica.row])
+            raise with_rows(MinkaError(Code.AGE_UNKNOWN, text), [replica.row])
         if not self._knows_its_age(replica):
             text = f"partition {replica.id}: this replica has not heard its leader yet"
-            raise MinkaError(Code.AGE_UNKNOWN, text, partitions=[replica.row])
+            raise with_rows(MinkaError(Code.AGE_UNKNOWN, text), [replica.row])
         return replica
 
     def answers_stale(self, replica: Replica) -> bool:
@@ -136,12 +136,12 @@ class Routing:
             return
         if group.generation < row.generation:
             text = f"partition {row.id} is at generation {row.generation}, the request is for {group.generation}"
-            raise MinkaError(Code.STALE_GENERATION, text, partitions=self.with_neighbour(row))
+            raise with_rows(MinkaError(Code.STALE_GENERATION, text), self.with_neighbour(row))
         if not row.leader:
-            raise MinkaError(Code.PARTITION_OFFLINE, f"partition {row.id} has no leader", partitions=[row])
+            raise with_rows(MinkaError(Code.PARTITION_OFFLINE, f"partition {row.id} has no leader"), [row])
         if row.leader != self._node_id:
             text = f"partition {row.id} is led by {row.leader}"
-            raise MinkaError(Code.NOT_LEADER, text, partitions=[row], leader=row.leader)
+            raise with_rows(MinkaError(Code.NOT_LEADER, text, leader=row.leader), [row])
 
     def with_neighbour(self, row: Partition) -> list[Partition]:
         """The row, and the row of the partition that was last split off from it. For a merged partition, the row of the
@@ -162,13 +162,13 @@ class Routing:
         bounded = keys and (row.start_key or row.end_key)
         if bounded and (min(keys) < row.start_key or (row.end_key and max(keys) >= row.end_key)):
             text = f"partition {row.id} has the keys {KeyRange(row.start_key, row.end_key)}, and others are asked for"
-            raise MinkaError(Code.KEY_OUT_OF_RANGE, text, partitions=self.with_neighbour(row))
+            raise with_rows(MinkaError(Code.KEY_OUT_OF_RANGE, text), self.with_neighbour(row))
 
     def timed_out(self, group: Group) -> MinkaError:
         """The error for a group that this node could not serve in time, with the reason."""
         replica = self._replicas.get(group.partition_id)
         if replica is None:
-            return MinkaError(Code.UNKNOWN_PARTITION, f"this node was not told of partition {group.partition_id}")
+            return MinkaError(Code.PARTITION_NOT_HERE, f"this node was not told of partition {group.partition_id}")
         if replica.damage is not None:
             return replica.damage
         generation = replica.row.generation

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from minka.cluster.key_ranges import KeyRange
-from minka.errors import Code, MinkaError
+from minka.errors import Code, MinkaError, with_rows
 from minka.v1.snapshots_pb2 import PartitionSnapshot, RowBatch
 from minkad.core.replication.entries import SnapshotMark, encode_mark
 from minkad.core.replication.state import Role
@@ -140,7 +140,7 @@ class Snapshots:
             await asyncio.wait([is_kept, changed], timeout=left, return_when=asyncio.FIRST_COMPLETED)
             if replica.role is not Role.LEADER or replica.row.leader_epoch != epoch:
                 text = f"partition {replica.id} has another leader since the snapshot was asked for"
-                raise MinkaError(Code.NOT_LEADER, text, partitions=[replica.row])
+                raise with_rows(MinkaError(Code.NOT_LEADER, text), [replica.row])
         is_kept.result()
 
     def _check_room(self) -> None:

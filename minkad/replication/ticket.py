@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from minka.errors import Code, MinkaError
+from minka.errors import Code, MinkaError, error_to_proto
 from minka.wire import kv_frames
 from minka.wire.kv_frames import GroupResult
 from minkad.process.memory import Share
@@ -80,7 +80,7 @@ class Ticket:
 
     def fail(self, index: int, error: MinkaError) -> None:
         """The group was refused or failed."""
-        self.fill(index, GroupResult(error.to_proto().SerializeToString(), None))
+        self.fill(index, GroupResult(error_to_proto(error).SerializeToString(), None))
 
 
 def too_large() -> MinkaError:

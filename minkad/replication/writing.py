@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from minka.errors import Code, MinkaError
+from minka.errors import Code, MinkaError, with_rows
 from minka.wire import kv_frames
 from minka.wire.key_operations import Operation
 from minka.wire.kv_frames import GroupResult, StoredWrite, WriteBody
@@ -135,4 +135,4 @@ class Writing:
         low = [node for node in replica.row.isr if node in low_disks]
         if low:
             text = f"partition {replica.id}: the disk of {', '.join(low)} is low; nothing was done"
-            raise MinkaError(Code.DISK_LOW, text, partitions=[replica.row])
+            raise with_rows(MinkaError(Code.DISK_LOW, text), [replica.row])

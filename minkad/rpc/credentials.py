@@ -5,9 +5,11 @@ from collections.abc import Collection
 
 import grpc
 
-from minka.engine.certificates import first_expiry
+from minka import tls_files
+from minka.certificates import first_expiry
 from minka.errors import Code, MinkaError
-from minka.tls import Pem, Tls
+from minka.tls import Tls
+from minka.tls_files import Pem
 from minkad.rpc.handshake import refusal, remedy
 
 
@@ -37,7 +39,7 @@ class Credentials:
 
         Raises MinkaError, as the class does; the old credentials then stay in force.
         """
-        if self._tls.content() == self._pem:
+        if tls_files.content(self._tls) == self._pem:
             return False
         pem, contexts = self._read()
         self._pem, self.channel = pem, _of_channel(pem)
@@ -46,8 +48,8 @@ class Credentials:
 
     def _read(self) -> tuple[Pem, tuple[ssl.SSLContext, ssl.SSLContext]]:
         """The files' content, and the contexts of server and client, which have shaken hands."""
-        pem = self._tls.read()
-        server, client = self._tls.server_context(pem), self._tls.client_context(pem)
+        pem = tls_files.read(self._tls)
+        server, client = tls_files.server_context(self._tls, pem), tls_files.client_context(self._tls, pem)
         for host in self._hosts:
             if (found := refusal(server, client, host)) is None:
                 continue

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError, Message
 
 from minka.bulk.bulk_loads import FETCH_METHOD
 from minka.engine.grpc_calls import ERROR_METADATA
-from minka.errors import Code, MinkaError
+from minka.errors import Code, MinkaError, error_to_proto
 from minkad.core.state.names import node_id_problem
 from minkad.process.logs import Seldom
 from minkad.process.memory import Memory, Share
@@ -277,7 +277,7 @@ class _Call:
 
 async def abort(context: "_Context", error: MinkaError) -> None:
     """Raise the refusal in the call, which ends it."""
-    trailing = ((ERROR_METADATA, error.to_proto().SerializeToString()),)
+    trailing = ((ERROR_METADATA, error_to_proto(error).SerializeToString()),)
     try:
         await context.abort(grpc.StatusCode[error.code.info.grpc_status], str(error), trailing)
     except grpc.aio.AbortError:

@@ -21,7 +21,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from minka.cluster.plan_digest import plan_digest
-from minka.errors import MinkaError
+from minka.errors import MinkaError, error_to_proto
 from minka.v1 import admin_pb2, admin_pb2_grpc, duty_api_pb2, duty_api_pb2_grpc
 from minka.v1.admin_pb2 import (
     DescribeNodeRequest,
@@ -76,7 +76,7 @@ class AnsweringNode:
             result = self.answers["GetStatus" if method == "ListPartitions" else method]
             result = result(request) if callable(result) else result
             if isinstance(result, MinkaError):
-                context.set_trailing_metadata((("minka-error-bin", result.to_proto().SerializeToString()),))
+                context.set_trailing_metadata((("minka-error-bin", error_to_proto(result).SerializeToString()),))
                 context.abort(grpc.StatusCode[result.code.info.grpc_status], result.message)
             if isinstance(result, GetStatusResponse):
                 if method == "ListPartitions":

@@ -421,6 +421,7 @@ class TestEndpoints:
         result = run("status")
         assert result.exit_code == Exit.USAGE
         assert str(path) in result.stderr
+        assert result.stderr.startswith("error: INVALID_CONFIG: ")
 
 
 class TestCompletion:

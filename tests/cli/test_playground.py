@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from minka.errors import Code, MinkaError
-from minka.testing.local_cluster import PORTS, LocalCluster, free_addresses, merged
+from minka.testing.local_cluster import PORTS, LocalCluster, configuration_of, free_addresses, merged
 from minkactl.exits import Exit
 from tests.cli.conftest import Run, until
 
@@ -144,7 +144,7 @@ def test_what_a_local_cluster_is_made_of() -> None:
         ports = [int(address.rpartition(":")[2]) for address in cluster.endpoints]
         assert len(set(ports)) == 5
         assert all(port in PORTS for port in ports)
-        founder, late = (cluster.configuration(cluster.node(name)) for name in ("athens", "ephesus"))
+        founder, late = (configuration_of(cluster, cluster.node(name)) for name in ("athens", "ephesus"))
         assert [voter["id"] for voter in founder["cluster"]["bootstrap"]] == ["athens", "byzantium", "cyrene"]
         assert "join" not in founder["cluster"]
         assert late["cluster"]["join"] == list(cluster.endpoints[:3])

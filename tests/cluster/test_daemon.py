@@ -18,7 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from minka.admin.control import Control
-from minka.testing.local_cluster import LocalCluster, LocalNode, free_addresses
+from minka.testing.local_cluster import LocalCluster, LocalNode, configuration_of, free_addresses
 from minka.v1.cluster_pb2 import HashFunction
 from minkad.storage import identity
 from minkad.storage.identity import Identity
@@ -110,7 +110,7 @@ def test_a_node_with_another_nodes_directory_is_not_started_again(tmp_path: Path
 
 def test_a_second_daemon_on_the_same_directory_is_refused(cluster: LocalCluster) -> None:
     node = cluster.node("athens")
-    config = cluster.configuration(node)
+    config = configuration_of(cluster, node)
     path = cluster.directory / "second.yaml"
     path.write_text(yaml.safe_dump(config))
     result = run("--config", str(path))

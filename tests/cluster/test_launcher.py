@@ -2,7 +2,7 @@
 
 import os
 import signal
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 import pytest
@@ -46,6 +46,35 @@ def test_variables_that_count_when_minkad_is_imported_make_a_new_process() -> No
     with LocalCluster(["athens"], config=QUICK) as cluster:
         cluster.restart("athens", env={"MALLOC_ARENA_MAX": "2"})
         assert "\0minkad\0" in command_of(cluster)
+
+
+def test_a_node_that_has_just_ended_is_not_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with LocalCluster(["athens", "byzantium"], config=QUICK) as cluster:
+        process = cluster.node("athens").process
+        assert process is not None
+        ended = os.pidfd_open(process.pid)
+        kill = os.kill
+
+        def end_before(pid: int, number: int) -> None:
+            kill(pid, signal.SIGKILL)
+            wait([ended])
+            kill(pid, number)
+
+        monkeypatch.setattr(os, "kill", end_before)
+        with pytest.raises(MinkaError, match="athens is not running: it was ended by SIGKILL"):
+            cluster.pause("athens")
+        monkeypatch.setattr(os, "kill", kill)
+        os.close(ended)
+        assert cluster.node("byzantium").running
+        cluster.restart("athens")
+
+
+def test_a_request_that_fails_leaves_the_other_nodes_alone() -> None:
+    with LocalCluster(["athens"], config=QUICK) as cluster:
+        (used,) = launcher._launchers.values()
+        with pytest.raises(MinkaError, match="ChildProcessError"):
+            used.ask("status", os.getpid())
+        assert cluster.node("athens").running
 
 
 def test_nodes_with_failpoints_are_forked_as_well(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import yaml
 from minka import Client
 from minka.admin.control import Control
 from minka.errors import Code, MinkaError
-from minka.testing.local_cluster import LocalCluster
+from minka.testing.local_cluster import LocalCluster, configuration_of
 from minka.v1.cluster_pb2 import HashFunction, NodeState, PartitionState, PartitionTable
 from tests.cluster.cluster import QUICK, create_keyspace, eventually, state_of, wait_settled
 
@@ -92,7 +92,7 @@ def test_a_second_process_with_a_live_nodes_id_is_refused() -> None:
         other = LocalCluster(["ephesus"], cluster.directory / "impostor")
         node = other.node("ephesus")
         node.bootstrap = False
-        config = cluster.configuration(cluster.node("ephesus"))
+        config = configuration_of(cluster, cluster.node("ephesus"))
         config["data_dir"] = str(node.data_dir)
         config["listen"] = {"grpc": node.address, "http": node.http_address}
         node.config_path.write_text(yaml.safe_dump(config))

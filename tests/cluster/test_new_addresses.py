@@ -7,7 +7,7 @@ import pytest
 from minka import Client
 from minka.admin.control import Control
 from minka.errors import MinkaError
-from minka.testing.local_cluster import LocalCluster, free_addresses
+from minka.testing.local_cluster import LocalCluster, configuration_of, free_addresses
 from minka.v1.cluster_pb2 import HashFunction
 from tests.cluster.cluster import QUICK, eventually, own_status, wait_settled
 
@@ -25,7 +25,7 @@ def move(cluster: LocalCluster, name: str, port: str) -> None:
     name the founders' former addresses.
     """
     node = cluster.node(name)
-    known = cluster.configuration(node)["cluster"]
+    known = configuration_of(cluster, node)["cluster"]
     cluster.terminate(name)
     setattr(node, port, free_addresses(1)[0])
     node.config = {"cluster": known, "advertise": {"grpc": node.address}}
@@ -84,7 +84,7 @@ def test_all_voters_that_moved_at_once_find_each_other_by_their_configurations(n
             control.create_keyspace("flights", 4, HashFunction.HASH_FUNCTION_MURMUR3)
             wait_settled(control, live=3)
             client.put(b"a", b"1")
-        known = cluster.configuration(next(iter(cluster.nodes.values())))["cluster"]
+        known = configuration_of(cluster, next(iter(cluster.nodes.values())))["cluster"]
         for node in cluster.nodes.values():
             cluster.kill(node.name)
             node.address, node.data_address, node.http_address = free_addresses(3)

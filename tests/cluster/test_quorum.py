@@ -21,7 +21,7 @@ from minka import Client
 from minka.admin.control import Control
 from minka.cluster.hashing import murmur3
 from minka.errors import Code
-from minka.testing.local_cluster import LocalCluster, free_addresses
+from minka.testing.local_cluster import LocalCluster, configuration_of, free_addresses
 from minka.v1.cluster_pb2 import NodeState, PartitionTable
 from minka.v1.errors_pb2 import Error
 from minka.wire import kv_frames
@@ -203,7 +203,7 @@ def test_nodes_that_move_to_other_addresses_find_each_other(cluster: LocalCluste
         node = cluster.node(name)
         grpc_address, http_address = free_addresses(2)
         listen = {"grpc": grpc_address, "http": http_address}
-        node.config = {"listen": listen, "advertise": listen, "cluster": cluster.configuration(node)["cluster"]}
+        node.config = {"listen": listen, "advertise": listen, "cluster": configuration_of(cluster, node)["cluster"]}
     for name in ("athens", "byzantium"):
         node = cluster.node(name)
         node.address, node.http_address = node.config["listen"].values()

@@ -16,11 +16,13 @@ CONFTEST = 'pytest_plugins = ["minka.testing.fixtures"]\n'
 IMPORTS = """
 import asyncio
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 import pytest
 import minka
 from minka import Keyspace
 from minka.admin import Admin
 from minka.testing import LocalCluster
+kept = []
 """
 TESTS = """
 def test_a_value_is_kept(minka_keyspace: Keyspace) -> None:
@@ -39,6 +41,26 @@ def test_a_value_survives_a_node(minka_cluster: LocalCluster, minka_keyspace: Ke
 def test_the_next_test_has_all_nodes_again(minka_cluster: LocalCluster, minka_keyspace: Keyspace) -> None:
     assert minka_cluster.node("athens").running
     minka_keyspace.put("order-1", b"three pears", timeout=20)
+
+def test_a_node_may_be_added_and_changed(minka_cluster: LocalCluster, minka_keyspace: Keyspace) -> None:
+    minka_cluster.add("delphi")
+    minka_cluster.restart("athens", env={"MINKAD_LOG_LEVEL": "debug"}, config={"storage": {"max_sync_s": 2}})
+    assert minka_keyspace.get("order-1", timeout=20) is None
+
+def test_the_next_test_has_the_nodes_as_they_were(minka_cluster: LocalCluster, minka_keyspace: Keyspace) -> None:
+    assert list(minka_cluster.nodes) == ["athens", "byzantium", "cyrene"]
+    assert (minka_cluster.node("athens").env, minka_cluster.node("athens").config) == ({}, {})
+    minka_keyspace.put("order-1", b"three pears", timeout=20)
+
+def test_one_that_only_changes_a_node(minka_cluster: LocalCluster, minka_keyspace: Keyspace) -> None:
+    minka_cluster.restart("athens", env={"MINKAD_LOG_LEVEL": "debug"})
+    kept.append(minka_keyspace)
+    minka_keyspace.put("order-1", b"four plums", timeout=20)
+
+def test_the_data_stays_after_that(minka_cluster: LocalCluster, minka_client: minka.Client) -> None:
+    assert minka_cluster.node("athens").env == {}
+    assert b"debug" not in Path(f"/proc/{minka_cluster.node('athens').pid}/environ").read_bytes()
+    assert minka_client.keyspace(kept[0].name).get("order-1", timeout=20) == b"four plums"
 """
 
 
@@ -50,4 +72,4 @@ def test_the_fixtures_serve_the_tests_of_a_service(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(tmp_path)]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout
-    assert "7 passed" in ended.stdout
+    assert "11 passed" in ended.stdout

@@ -20,8 +20,8 @@ import pytest
 
 from minka import Client, Tls
 from minka.admin.control import Control
+from minka.certificates import first_expiry
 from minka.duties import Client as Duties
-from minka.engine.certificates import first_expiry
 from minka.errors import Code, MinkaError
 from minka.testing.local_cluster import LOOPBACK, LocalCluster, free_addresses
 from minka.v1.admin_pb2 import GetTableRequest

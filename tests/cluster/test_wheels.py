@@ -97,6 +97,12 @@ def test_a_program_needs_only_the_client(wheels: dict[str, Path], tmp_path: Path
         assert run(USE, paths, ",".join(cluster.endpoints)) == "b'1'\n[]\n"
 
 
+@pytest.mark.parametrize("name", ["minka", "minka-client"])
+def test_a_wheel_has_the_license(wheels: dict[str, Path], name: str) -> None:
+    (license_text,) = wheels[name].glob("*.dist-info/licenses/LICENSE")
+    assert license_text.read_bytes() == (ROOT / "LICENSE").read_bytes()
+
+
 def test_the_client_says_what_to_install_for_more(wheels: dict[str, Path], tmp_path: Path) -> None:
     said = run(MORE, [wheels["minka-client"], packages_of("minka-client", tmp_path / "packages")]).splitlines()
     assert [line.partition(":")[0] for line in said] == ["SPARK_MISSING", "PACKAGE_MISSING", "PACKAGE_MISSING"]

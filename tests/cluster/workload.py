@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from minka import Client
-from minka.async_client import BatchError
+from minka.engine.batch_error import BatchError
 from minka.errors import Code
 
 # After these codes a write may have been done, or may still be; after any other code it was not and won't be.

@@ -15,7 +15,7 @@ from minka.errors import Code, MinkaError
 from minka.rows import decode_value, encode_key
 from minka.spark import loading
 from minka.spark.inputs import absolute
-from minka.spark.loading import FileLoad, LoadOptions, LoadReport, load, load_files, resume
+from minka.spark.loading import FileLoad, LoadOptions, LoadReport, job_text_of, load, load_files, resume
 from minka.spark.pairs import PairColumns
 from minka.spark.verifying import verify
 from minka.testing.local_cluster import LocalCluster
@@ -192,7 +192,7 @@ def test_files_are_loaded_and_a_load_is_resumed(spark: SparkSession, cluster: Lo
         wait_settled(control, live=3)
         options = LoadOptions(columns=PairColumns(("carrier", "number")), max_bad=1, bad_rows=str(tmp_path / "bad"))
         what = FileLoad(source=str(source), schema="carrier string, number int, note string", options=options)
-        control.begin_load("flights", "files", job=what.to_json())
+        control.begin_load("flights", "files", job=job_text_of(what))
         report = resume(spark, "flights", endpoints=cluster.endpoints, timeout=30)
         assert (report.rows, report.bad, report.load_id) == (2, 1, "flights")
         (bad,) = spark.read.json(str(tmp_path / "bad")).collect()

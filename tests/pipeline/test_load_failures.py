@@ -17,7 +17,7 @@ from minka import Client
 from minka.admin.control import Control
 from minka.bulk.bulk_loads import LoadClient
 from minka.errors import Code, MinkaError
-from minka.spark.loading import FileLoad, LoadOptions, LoadReport, resume, tagging
+from minka.spark.loading import LoadOptions, LoadReport, file_load_of, resume, tagging
 from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction
 from minka.v1.loads_pb2 import LoadState
@@ -279,7 +279,7 @@ def test_the_driver_dies(spark: SparkSession, cluster: LocalCluster, control: Co
     assert state_of(cluster, "driver") == LoadState.LOAD_STATE_STAGING
     with LoadClient(cluster.endpoints) as client:
         (found,) = client.describe("driver").loads
-        what = FileLoad.from_json(found.job)
+        what = file_load_of(found.job)
         staged = {file.name for file in client.staged(found, client.targets("driver")).values()}
     assert what.source == f"file:{path}"
     report = resume(spark, "driver", endpoints=cluster.endpoints, timeout=60)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Final
 
-from minka.errors import Code, MinkaError
+from minka.errors import Code, MinkaError, error_from_proto, newer_rows
 from minka.v1.cluster_pb2 import Partition
 from minka.v1.errors_pb2 import Error
 from minka.wire import kv_frames
@@ -134,8 +134,8 @@ class Clients:
 
     @staticmethod
     def _follow(row: Partition, error: MinkaError) -> Partition | None:
-        """Return the newer row that the refusal contains, or None."""
-        newer = [one for one in error.partitions if one.id == row.id and one.partition_epoch > row.partition_epoch]
+        """The newer row that came with the refusal."""
+        newer = [one for one in newer_rows(error) if one.id == row.id and one.partition_epoch > row.partition_epoch]
         return newer[0] if newer else None
 
     @staticmethod
@@ -149,5 +149,5 @@ class Clients:
             share.close()
         (result,) = answer.results
         if result.error is not None:
-            raise MinkaError.from_proto(Error.FromString(result.error))
+            raise error_from_proto(Error.FromString(result.error))
         return result.body or b""

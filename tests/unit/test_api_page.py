@@ -3,6 +3,7 @@
 import ast
 import builtins
 import re
+import runpy
 import subprocess
 import sys
 import textwrap
@@ -32,9 +33,22 @@ def test_a_type_that_is_named_but_not_public_is_refused() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert (
-        ended.stderr == "types of public names that aren't public: minka.cluster.key_ranges.KeyRange, of prefix_range\n"
-    )
+    assert ended.stderr == "not public, or not declared: minka.cluster.key_ranges.KeyRange, of prefix_range\n"
+
+
+class Undeclared:
+    told: int
+
+    def __init__(self) -> None:
+        self.told = 1
+        self.untold = 2
+        self._hidden = 3
+
+
+def test_a_public_attribute_that_is_not_declared_is_refused() -> None:
+    page = runpy.run_path(str(ROOT / "tools" / "api_page.py"))["_Page"]()
+    assert list(page._own_fields("Undeclared", Undeclared)) == ["    told: int"]
+    assert page._untold == {"the attribute untold": "Undeclared"}
 
 
 def test_each_public_name_is_explained() -> None:

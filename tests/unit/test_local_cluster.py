@@ -18,7 +18,23 @@ def test_one_text_is_refused_where_names_of_nodes_are_expected(tmp_path: Path, n
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_error_about_a_node_that_does_not_run_names_its_log(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("nodes", "why"),
+    [
+        (0, "a local cluster has 1 to 100 nodes, not 0"),
+        (21, "21 nodes: by number 1 to 20; name the nodes for up to 100"),
+        ([f"n{number}" for number in range(101)], "a local cluster has 1 to 100 nodes, not 101"),
+        (["athens", "cyrene", "athens"], "two nodes have the same name: athens"),
+    ],
+)
+def test_how_many_nodes_there_can_be(tmp_path: Path, nodes: Any, why: str) -> None:
+    with pytest.raises(MinkaError) as refusal:
+        LocalCluster(nodes, tmp_path)
+    assert (refusal.value.code, refusal.value.message) == (Code.INVALID_ARGUMENT, why)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_node_that_does_not_run_names_its_log(tmp_path: Path) -> None:
     cluster = LocalCluster(1, tmp_path)
     with pytest.raises(MinkaError, match="athens is not running: it was not started; its log is") as refusal:
         cluster.kill("athens")

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from minka import InvalidArgument, Tls
-from minka.engine.certificates import first_expiry
+from minka import InvalidArgument, Tls, tls_files
+from minka.certificates import first_expiry
 from minka.errors import Code
 from minkad.config import load
 from minkad.rpc.credentials import Credentials
@@ -90,14 +90,14 @@ def test_a_key_that_others_may_read_is_refused(tls: Tls, tmp_path: Path, mode: i
     key.chmod(mode)
     used = Tls(tls.ca, tls.cert, key)
     if not readers:
-        assert used.read().key
+        assert tls_files.read(used).key
         return
     with pytest.raises(InvalidArgument) as caught:
-        used.read()
+        tls_files.read(used)
     assert caught.value.code is Code.INVALID_CONFIG
     assert caught.value.message == f"tls.key: {key}: {readers} may read it (mode {mode:04o}): chmod 600 {key}"
-    subprocess.run(["chmod", "600", str(key)], check=True)  # the command in the message
-    assert used.read().key
+    subprocess.run(["chmod", "600", str(key)], check=True)  # as the message says
+    assert tls_files.read(used).key
 
 
 def test_a_reload_refuses_a_key_that_all_users_may_read(tls: Tls, tmp_path: Path) -> None:
@@ -229,11 +229,11 @@ def test_a_client_only_refuses_a_certificate_for_its_dates(tmp_path: Path, kind:
     wrong, why = useless(make(tmp_path), kind)
     if kind in ("expired", "not yet valid"):
         with pytest.raises(InvalidArgument) as caught:
-            wrong.read()
+            tls_files.read(wrong)
         assert caught.value.code is Code.CERTIFICATE_EXPIRED
         assert caught.value.message.startswith(f"tls.cert: {wrong.cert}: {why}")
     else:
-        assert wrong.read().cert
+        assert tls_files.read(wrong).cert
 
 
 def test_later_certificates_in_a_file_may_have_expired(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_later_certificates_in_a_file_may_have_expired(tmp_path: Path) -> None:
     made, over = issued(make(tmp_path), "own"), issued(make(tmp_path, "other"), "over", OVER)
     with Path(made.cert).open("ab") as file:
         file.write(Path(over.cert).read_bytes())
-    assert made.read().cert == Path(made.cert).read_bytes()
+    assert tls_files.read(made).cert == Path(made.cert).read_bytes()
 
 
 def test_a_reload_accepts_unchanged_files_although_they_have_expired(

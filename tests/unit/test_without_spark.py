@@ -19,10 +19,23 @@ for package in (minka, minkactl, minkad):
             print(module.name)
 """
 IMPORT_SPARK = """
-from minka.errors import MinkaError
+from minka.errors import MinkaError, NotInstalled
+for use in ("import minka.spark", "from minka import spark"):
+    for kind in (ImportError, MinkaError, NotInstalled):
+        try:
+            exec(use)
+        except kind as error:
+            print(error)
+"""
+LOOK_AROUND = """
+import inspect
+import minka
+from minka import *
+print(hasattr(minka, "spark"), "spark" in dir(minka), "spark" in dict(inspect.getmembers(minka)))
+assert Client is minka.Client
 try:
-    import minka.spark
-except MinkaError as error:
+    minka.spark
+except AttributeError as error:
     print(error)
 """
 
@@ -41,8 +54,15 @@ def test_only_minka_spark_needs_the_extra_spark() -> None:
     assert {"minka.async_client", "minkactl.commands.kv", "minkad.node.daemon"} <= set(output_of(IMPORT_ALL).split())
 
 
-def test_importing_minka_spark_says_what_is_missing() -> None:
-    assert output_of(IMPORT_SPARK) == "SPARK_MISSING: pyspark isn't installed\n"
+def test_minka_spark_says_what_is_missing() -> None:
+    assert set(output_of(IMPORT_SPARK).splitlines()) == {"SPARK_MISSING: pyspark isn't installed"}
+
+
+def test_the_rest_of_minka_can_be_looked_at() -> None:
+    assert output_of(LOOK_AROUND).splitlines() == [
+        "False True False",
+        "minka.spark: SPARK_MISSING: pyspark isn't installed",
+    ]
 
 
 def test_minkactl_data_says_what_to_install() -> None:
@@ -53,5 +73,5 @@ def test_minkactl_data_says_what_to_install() -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.splitlines() == [
         "error: SPARK_MISSING: pyspark isn't installed",
-        '  remedy: Install it: pip install "minka[spark]".',
+        '  remedy: Install it: pip install "minka-client[spark]".',
     ]

@@ -1,6 +1,6 @@
 """The end of a graceful change of leader: the old leader takes no more writes, and the new one has all writes."""
 
-from minka.errors import Code, MinkaError
+from minka.errors import Code, MinkaError, with_rows
 from minka.v1.records_pb2 import Record
 from minkad.core.controller.commands import HandOver
 from minkad.core.controller.partition_change import PartitionChange
@@ -22,11 +22,10 @@ def hand_over(state: State, command: HandOver) -> list[Record]:
         or not is_up(state.nodes.get(command.target))
     ):
         name = partition_name(state.keyspaces, partition)
-        raise MinkaError(
-            Code.STALE_EPOCH,
+        text = (
             f"{name}: {command.node_id} can't hand over to {command.target} at epoch {command.partition_epoch}; the "
             f"epoch is {partition.partition_epoch}, the leader {partition.leader or 'none'} and its successor "
-            f"{partition.successor or 'none'}",
-            partitions=[partition],
+            f"{partition.successor or 'none'}"
         )
+        raise with_rows(MinkaError(Code.STALE_EPOCH, text), [partition])
     return partitions_changed([PartitionChange(partition).hand_over_to(command.target).row()])

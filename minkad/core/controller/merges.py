@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from minka.cluster.key_ranges import readable
-from minka.errors import Code, MinkaError
+from minka.errors import Code, MinkaError, with_rows
 from minka.v1.admin_pb2 import Blocker
 from minka.v1.cluster_pb2 import (
     Keyspace,
@@ -258,12 +258,12 @@ def finish(state: State, command: FinishMerge, now_ms: int) -> list[Record]:
     rows = [left, right]
     if left.leader != command.node_id or right.leader != command.node_id:
         text = f"partitions {left.id} and {right.id} are led by {left.leader or '-'} and {right.leader or '-'}"
-        raise MinkaError(Code.NOT_LEADER, text, partitions=rows)
+        raise with_rows(MinkaError(Code.NOT_LEADER, text), rows)
     epochs = (left.partition_epoch, right.partition_epoch)
     is_known = epochs == (command.partition_epoch, command.merged_epoch)
     if not is_known or (left.merge_from, right.merge_into) != (right.id, left.id):
         text = f"partitions {left.id} and {right.id} are at epochs {epochs[0]} and {epochs[1]}"
-        raise MinkaError(Code.STALE_EPOCH, text, partitions=rows)
+        raise with_rows(MinkaError(Code.STALE_EPOCH, text), rows)
     return [_merged(left, right), *_progress(state, right), *_no_moves(state, right, left.id, now_ms)]
 
 

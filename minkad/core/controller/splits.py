@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from minka.cluster.in_sync import has_everything
 from minka.cluster.key_ranges import check_split_point, is_by_ranges, readable
-from minka.errors import Code, MinkaError
+from minka.errors import Code, MinkaError, with_rows
 from minka.v1.admin_pb2 import Blocker
 from minka.v1.cluster_pb2 import Keyspace, Operation, Partition, PartitionState, SplitOperation
 from minka.v1.records_pb2 import PartitionSplit, Record
@@ -152,12 +152,12 @@ def propose(state: State, command: ProposeSplit) -> list[Record]:
         raise MinkaError(Code.UNKNOWN_PARTITION, f"partition {command.partition_id} does not exist")
     name = partition_name(state.keyspaces, row)
     if row.leader != command.node_id:
-        raise MinkaError(Code.NOT_LEADER, f"{name} is led by {row.leader or 'nobody'}", partitions=[row])
+        raise with_rows(MinkaError(Code.NOT_LEADER, f"{name} is led by {row.leader or 'nobody'}"), [row])
     if row.end_key == command.key and row.generation == command.generation + 1:
         return []
     if row.generation != command.generation:
         text = f"{name} is at generation {row.generation}, the proposal is for {command.generation}"
-        raise MinkaError(Code.STALE_GENERATION, text, partitions=[row])
+        raise with_rows(MinkaError(Code.STALE_GENERATION, text), [row])
     by_ranges = is_by_ranges(state.keyspaces[row.keyspace_id])
     if not by_ranges or command.key == row.start_key or not range_of(row).contains(command.key):
         raise MinkaError(Code.INVALID_ARGUMENT, f"{name} can't be split at {readable(command.key)}")
@@ -254,10 +254,10 @@ def finish(state: State, command: FinishSplit) -> list[Record]:
     if (child.leader, child.leader_epoch) != (command.node_id, command.leader_epoch):
         name = partition_name(state.keyspaces, child)
         text = f"{name} is led by {child.leader or 'nobody'} at leader_epoch {child.leader_epoch}"
-        raise MinkaError(Code.STALE_EPOCH, text, partitions=[child])
+        raise with_rows(MinkaError(Code.STALE_EPOCH, text), [child])
     if child.partition_epoch != command.partition_epoch:  # its leader may not know the present in-sync set yet
         text = f"partition {child.id} is at epoch {child.partition_epoch}, its leader knows {command.partition_epoch}"
-        raise MinkaError(Code.STALE_EPOCH, text, partitions=[child])
+        raise with_rows(MinkaError(Code.STALE_EPOCH, text), [child])
     halves = (state.partitions[other_half(child)], child)
     return partitions_changed(PartitionChange(row).end_split().row() for row in halves)
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from minka.errors import Code, MinkaError
+from minka.errors import Code, MinkaError, with_rows
 from minka.v1.cluster_pb2 import Partition, PartitionState
 from minka.v1.records_pb2 import Record
 from minkad.core.controller.commands import ElectUnclean
@@ -30,7 +30,7 @@ def elect_unclean(state: State, command: ElectUnclean) -> list[Record]:
         raise MinkaError(Code.LEADER_EXISTS, f"{name} needs no unclean election: {who}")
     if partition.partition_epoch != command.partition_epoch:
         text = f"{name} is at epoch {partition.partition_epoch}, the request is for {command.partition_epoch}"
-        raise MinkaError(Code.STALE_EPOCH, text, partitions=[partition])
+        raise with_rows(MinkaError(Code.STALE_EPOCH, text), [partition])
     if (reason := _why_not(state, partition, command)) is not None:
         first = "Start that node, or name one" if reason == _NOT_LIVE else "Name a node"
         remedy = f"{first} with a whole copy that is LIVE."

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from minka.errors import Code, MinkaError
+from minka.errors import Code, MinkaError, error_to_proto
 from minka.v1 import errors_pb2
 from minka.wire import kv_frames
 from minka.wire.data_port import Connection, Hello, Purpose, connect
@@ -246,4 +246,4 @@ def _is_too_large(error: bytes) -> bool:
 
 
 def _refused(code: Code, text: str) -> GroupResult:
-    return GroupResult(MinkaError(code, text).to_proto().SerializeToString(), None)
+    return GroupResult(error_to_proto(MinkaError(code, text)).SerializeToString(), None)

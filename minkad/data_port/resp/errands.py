@@ -10,7 +10,7 @@ from minka.cluster.key_ranges import ALL_KEYS
 from minka.cluster.routing_table import Route
 from minka.engine.last_send import last_send
 from minka.engine.retry import delay_s, is_repeatable
-from minka.errors import Code, MinkaError
+from minka.errors import Code, MinkaError, error_from_proto, newer_rows
 from minka.v1 import errors_pb2
 from minka.wire.kv_frames import MAX_VALUE_BYTES, Group, GroupResult, Op
 from minkad.data_port.resp.keyspaces import Keyspaces, View
@@ -198,7 +198,7 @@ class Errand:
                 self._means.refusals.served(self._route.partition_id)
             self.succeeded(result.body)
             return
-        self._retry_or_fail(MinkaError.from_proto(errors_pb2.Error.FromString(result.error)))
+        self._retry_or_fail(error_from_proto(errors_pb2.Error.FromString(result.error)))
 
     def _retry_or_fail(self, error: MinkaError) -> None:
         loop, refusals = asyncio.get_running_loop(), self._means.refusals
@@ -225,5 +225,5 @@ class Errand:
     def _again(self) -> None:
         refused = self._refused
         if refused is not None and refused.code in _MOVES_KEYS:
-            self.view.learn(refused.partitions)
+            self.view.learn(newer_rows(refused))
         self._send()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from google.protobuf import text_format
 
-from minka.errors import Code, MinkaError
+from minka.errors import Code, MinkaError, with_rows
 from minka.v1.cluster_pb2 import Durability, Keyspace, Operation, Partition, PartitionState
 from minka.v1.coordinator_pb2 import (
     AlterIsrRequest,
@@ -291,7 +291,7 @@ class Cluster:
         self.proposed.append(request)
         row = self.rows[request.partition_id]
         if row.splitting or row.generation != request.generation:
-            raise MinkaError(Code.SPLIT_REFUSED, "not now", partitions=[row])
+            raise with_rows(MinkaError(Code.SPLIT_REFUSED, "not now"), [row])
         halves = self.split(row.id, request.key)
         for half in halves:
             for node in half.replicas:
@@ -305,9 +305,9 @@ class Cluster:
         child = self.rows[request.partition_id]
         if child.splitting:
             if (child.leader, child.leader_epoch) != (request.node_id, request.leader_epoch):
-                raise MinkaError(Code.STALE_EPOCH, "another leads", partitions=[child])
+                raise with_rows(MinkaError(Code.STALE_EPOCH, "another leads"), [child])
             if child.partition_epoch != request.partition_epoch:
-                raise MinkaError(Code.STALE_EPOCH, "the row is another", partitions=[child])
+                raise with_rows(MinkaError(Code.STALE_EPOCH, "the row is another"), [child])
             for id_ in (child.split_from, child.id):
                 row = self.change(id_, lambda row: row.ClearField("splitting"))
                 for node in row.replicas:
@@ -328,7 +328,7 @@ class Cluster:
             right = self.rows[request.merged_id]
             epochs = (left.partition_epoch, right.partition_epoch)
             if epochs != (request.partition_epoch, request.merged_epoch) or not left.merge_from:
-                raise MinkaError(Code.STALE_EPOCH, "a row has changed", partitions=[left, right])
+                raise with_rows(MinkaError(Code.STALE_EPOCH, "a row has changed"), [left, right])
             state = State(next_partition_id=max(self.rows) + 1)
             state.partitions.update(self.rows)
             command = FinishMerge(request.node_id, left.id, epochs[0], right.id, epochs[1])
@@ -352,7 +352,7 @@ class Cluster:
         row = self.rows[request.partition_id]
         if row.leader != request.target:
             if row.partition_epoch != request.partition_epoch:
-                raise MinkaError(Code.STALE_EPOCH, "the row has changed", partitions=[row])
+                raise with_rows(MinkaError(Code.STALE_EPOCH, "the row has changed"), [row])
             row = self.change(request.partition_id, lambda row: _hand_over(row, request))
         if self.after_hand_over:
             raise self.after_hand_over.pop(0)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from minka.errors import Code, MinkaError
+from minka.errors import Code, MinkaError, error_from_proto
 from minka.testing.local_cluster import free_addresses
 from minka.v1.cluster_pb2 import Keyspace, Operation, Partition
 from minka.v1.coordinator_pb2 import UpdateReplicasRequest, UpdateReplicasResponse
@@ -246,7 +246,7 @@ class TestNode:
             raise Refused(MinkaError(Code.OUTCOME_UNKNOWN, f"{self.id} is gone"))
         (result,) = response.results
         if result.error is not None:
-            raise Refused(MinkaError.from_proto(Error.FromString(result.error)))
+            raise Refused(error_from_proto(Error.FromString(result.error)))
         return result.body or b""
 
     async def put(

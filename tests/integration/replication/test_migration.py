@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from minka.errors import Code, MinkaError
+from minka.errors import Code, MinkaError, newer_rows
 from minka.v1.coordinator_pb2 import MigrationPhase
 from minkad.replication.manager import StorageSettings
 from tests.integration.replication.harness import Cluster, cluster
@@ -32,7 +32,7 @@ async def test_a_partition_moves(tmp_path: Path, rows: dict[bytes, bytes | None]
         with pytest.raises(Refused) as caught:
             await athens.get(1, b"a")
         assert caught.value.error.code is Code.STALE_GENERATION
-        assert caught.value.error.partitions == (c.rows[1],)
+        assert newer_rows(caught.value.error) == (c.rows[1],)
         await ephesus.put(1, {b"new": b"x"}, generation=2)
         assert len(athens.write_pauses) == 1
 
@@ -97,7 +97,7 @@ class MovingWriters:
             except Refused as refused:
                 if refused.error.code not in (Code.STALE_GENERATION, Code.NOT_LEADER):
                     raise
-                (row,) = refused.error.partitions
+                (row,) = newer_rows(refused.error)
 
 
 async def test_nothing_is_lost_under_load(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ async def test_reads_during_a_move_see_every_acknowledged_write(tmp_path: Path) 
                 try:
                     return await op(c.nodes[row.leader], row.generation)  # type: ignore[misc]
                 except Refused as refused:
-                    if not refused.error.partitions:
+                    if not newer_rows(refused.error):
                         raise
 
         async def put(pairs: dict[bytes, bytes | None], node: TestNode, generation: int) -> None:

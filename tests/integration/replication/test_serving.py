@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from minka.cluster.key_ranges import MAX_KEY_BYTES
-from minka.errors import Code, MinkaError
+from minka.errors import Code, MinkaError, error_from_proto, newer_rows
 from minka.v1.errors_pb2 import Error
 from minka.wire import kv_frames
 from minka.wire.data_port import Hello, Purpose
@@ -82,7 +82,7 @@ async def test_a_frame_does_not_wait_for_its_own_answers(tmp_path: Path, others:
         groups = [kv_frames.Group(kv_frames.Op.READ, id_, 1, kv_frames.encode([b"k"])) for id_ in (1, 2, 3)]
         async with asyncio.timeout(5):
             results = (await athens.manager.handle(kv_frames.Request(9, 60_000, groups), memory.share())).results
-        errors = [MinkaError.from_proto(Error.FromString(result.error)) for result in results if result.error]
+        errors = [error_from_proto(Error.FromString(result.error)) for result in results if result.error]
         assert [error.code for error in errors] == [Code.OVERLOADED] * refused
         assert results[0].error is None
 
@@ -169,7 +169,7 @@ async def test_an_older_generation_is_refused_with_the_row(tmp_path: Path) -> No
         athens = await started(c, 1)
         error = await refusal(athens, kv_frames.Op.READ, kv_frames.encode([b"a"]), generation=0)
         assert error.code is Code.STALE_GENERATION
-        assert error.partitions == (c.rows[1],)
+        assert newer_rows(error) == (c.rows[1],)
 
 
 async def test_a_newer_generation_waits_until_the_node_knows_it(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ async def test_a_request_for_an_unknown_partition_waits(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         early = asyncio.create_task(athens.put(1, {b"a": b"1"}))
-        assert (await refusal(athens, kv_frames.Op.READ, kv_frames.encode([b"a"]))).code is Code.UNKNOWN_PARTITION
+        assert (await refusal(athens, kv_frames.Op.READ, kv_frames.encode([b"a"]))).code is Code.PARTITION_NOT_HERE
         await c.create("athens", 1)
         await early
 
@@ -205,7 +205,7 @@ async def test_a_node_that_does_not_lead_names_the_leader(tmp_path: Path) -> Non
         assert (error.code, error.details["leader"]) == (Code.NOT_LEADER, "athens")
         await ephesus.tell(c.cancel(1, "ephesus"))
         error = await refusal(ephesus, kv_frames.Op.READ, kv_frames.encode([b"a"]))
-        assert (error.code, error.partitions) == (Code.NOT_LEADER, (c.rows[1],))
+        assert (error.code, newer_rows(error)) == (Code.NOT_LEADER, (c.rows[1],))
         offline = c.change(1, lambda row: setattr(row, "leader", ""))
         await athens.tell(offline)
         assert (await refusal(athens, kv_frames.Op.READ, kv_frames.encode([b"a"]))).code is Code.PARTITION_OFFLINE

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from minka.errors import Code, MinkaError
+from minka.errors import Code, MinkaError, newer_rows
 from minka.wire import kv_frames
 from minkad.core.replication.settings import ReplicationSettings
 from minkad.core.replication.state import Applying, Role
@@ -41,7 +41,7 @@ async def test_each_half_serves_only_its_own_keys(tmp_path: Path) -> None:
         with pytest.raises(Refused) as refusal:
             await athens.get(1, b"0700", generation=1)
         assert refusal.value.error.code is Code.STALE_GENERATION
-        assert [row.id for row in refusal.value.error.partitions] == [parent.id, child.id]
+        assert [row.id for row in newer_rows(refusal.value.error)] == [parent.id, child.id]
         body = kv_frames.encode(kv_frames.ScanBody(b"0700", b"0800", False, 10, 1000))
         for op, id_, content in [
             (kv_frames.Op.READ, 1, kv_frames.encode([b"0599", KEY])),
@@ -123,7 +123,7 @@ async def test_writes_continue_during_a_split(tmp_path: Path) -> None:
                 except Refused as refusal:
                     if refusal.error.code is not Code.STALE_GENERATION:
                         raise
-                    for row in refusal.error.partitions:
+                    for row in newer_rows(refusal.error):
                         partition[row.start_key == KEY], generation[row.start_key == KEY] = row.id, row.generation
 
         writers = [asyncio.create_task(write(number)) for number in range(8)]

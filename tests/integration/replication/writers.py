@@ -9,8 +9,8 @@ from minkad.replication.replica import Replica
 from tests.integration.replication.harness import Cluster
 from tests.integration.replication.node import Refused, TestNode, until
 
-# Codes of refusals that mean that nothing was done: the writer tries again at the present leader.
-ELSEWHERE = (Code.STALE_GENERATION, Code.NOT_LEADER, Code.NO_CLEARANCE, Code.PARTITION_OFFLINE, Code.UNKNOWN_PARTITION)
+# Refusals by a node that did nothing: the writer goes elsewhere.
+ELSEWHERE = (Code.STALE_GENERATION, Code.NOT_LEADER, Code.NO_CLEARANCE, Code.PARTITION_OFFLINE, Code.PARTITION_NOT_HERE)
 
 
 class Watch:

@@ -17,7 +17,7 @@ import pytest
 
 from minka.cluster.hashing import murmur3
 from minka.cluster.key_ranges import KeyRange, ranges_at
-from minka.errors import Code, MinkaError
+from minka.errors import Code, MinkaError, error_to_proto, with_rows
 from minka.testing.local_cluster import free_addresses
 from minka.v1 import admin_pb2, admin_pb2_grpc, cluster_pb2, duty_api_pb2_grpc
 from minka.v1.cluster_pb2 import HashFunction, Keyspace, Partition, Partitioning, PartitionTable
@@ -66,7 +66,7 @@ class ControlNode:
         if callable(answer):
             answer = answer(request)
         if isinstance(answer, MinkaError):
-            context.set_trailing_metadata((("minka-error-bin", answer.to_proto().SerializeToString()),))
+            context.set_trailing_metadata((("minka-error-bin", error_to_proto(answer).SerializeToString()),))
             context.abort(grpc.StatusCode[answer.code.info.grpc_status], answer.message)
         return answer
 
@@ -156,7 +156,7 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
         await self.go_on.wait()
         if refused := self.refused_keyspaces & {one.keyspace for one in request.keyspaces}:
             error = MinkaError(Code.INVALID_ARGUMENT, f"no keyspace has such a name: {sorted(refused)}")
-            details = (("minka-error-bin", error.to_proto().SerializeToString()),)
+            details = (("minka-error-bin", error_to_proto(error).SerializeToString()),)
             await context.abort(grpc.StatusCode[error.code.info.grpc_status], error.message, details)
         self.tables_given += 1
         if request.known_version == self.table.version:
@@ -204,7 +204,7 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
     def _do(self, group: kv_frames.Group) -> kv_frames.GroupResult:
         error = self.refuse(group) or self._routed_wrong(group)
         if error is not None:
-            return kv_frames.GroupResult(error.to_proto().SerializeToString(), None)
+            return kv_frames.GroupResult(error_to_proto(error).SerializeToString(), None)
         if group.op == kv_frames.Op.WRITE:
             body = kv_frames.decode_write(group.body)
             self.writes.update(body.keys)
@@ -228,7 +228,9 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
         if group.op == kv_frames.Op.READ_STALE:
             return kv_frames.GroupResult(None, kv_frames.encode(kv_frames.StaleResult(self.age_ms, values)))
         if sum(len(value or b"") for value in values) > self.largest_read:
-            return kv_frames.GroupResult(MinkaError(Code.TOO_LARGE, "too much").to_proto().SerializeToString(), None)
+            return kv_frames.GroupResult(
+                error_to_proto(MinkaError(Code.TOO_LARGE, "too much")).SerializeToString(), None
+            )
         return kv_frames.GroupResult(None, kv_frames.encode(values))
 
     def _versioned(self, key: bytes) -> Versioned | None:
@@ -296,10 +298,10 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
     def _routed_wrong(self, group: kv_frames.Group) -> MinkaError | None:
         row = next(row for row in self.table.partitions if row.id == group.partition_id)
         if row.leader != self.name and group.op != kv_frames.Op.READ_STALE:
-            return MinkaError(Code.NOT_LEADER, f"{row.leader} leads it", partitions=[row])
+            return with_rows(MinkaError(Code.NOT_LEADER, f"{row.leader} leads it"), [row])
         if group.generation < row.generation:
             other = [one for one in self.table.partitions if one.id == row.split_to]
-            return MinkaError(Code.STALE_GENERATION, "it has moved", partitions=[row, *other])
+            return with_rows(MinkaError(Code.STALE_GENERATION, "it has moved"), [row, *other])
         if group.op != kv_frames.Op.SCAN:
             keys = _keys_of(group)
             assert all(KeyRange(row.start_key, row.end_key).contains(key) for key in keys)

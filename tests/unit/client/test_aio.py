@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from minka.async_client import AsyncClient, BatchError
+from minka.async_client import AsyncClient
 from minka.cluster.key_ranges import MAX_KEY_BYTES
 from minka.engine import lane, stream
+from minka.engine.batch_error import BatchError
 from minka.errors import Code, InvalidArgument, MinkaError
 from minka.v1.cluster_pb2 import NodeState
 from minka.wire import kv_frames

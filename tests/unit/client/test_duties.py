@@ -357,7 +357,8 @@ def test_a_client_refuses_calls_in_a_forked_child(control_node: Start) -> None:
     node.answers["GetShards"] = GetShardsResponse()
     script = f"""
 import os
-from minka.duties import Client, MinkaError
+from minka import MinkaError
+from minka.duties import Client
 client = Client([{node.address!r}])
 client.shards()
 if (pid := os.fork()) == 0:

@@ -17,10 +17,13 @@ from minkactl import cli
 
 KINDS = (
     minka.Conflict,
+    minka.ConsistencyNotReached,
     minka.DeadlineExceeded,
     minka.InternalError,
     minka.InvalidArgument,
+    minka.LocalFailure,
     minka.NotFound,
+    minka.NotInstalled,
     minka.OutcomeUnknown,
     minka.Unavailable,
 )
@@ -35,8 +38,9 @@ def test_every_code_has_a_class_that_tells_whether_to_repeat(code: minka.Code) -
     error = minka.MinkaError(code, "because it is so")
     assert type(error) in KINDS
     assert str(error) == f"{code.name}: because it is so"
-    # A caller that repeats on Unavailable never repeats a call that was done, may have been done, or can't work.
-    assert not isinstance(error, minka.Unavailable) or code.info.retriable
+    # A caller that repeats on Unavailable never repeats a call that was done, may have been done, or can't work, and
+    # misses none that can.
+    assert isinstance(error, minka.Unavailable) == code.info.retriable
     assert isinstance(error, minka.OutcomeUnknown) == (code.name in ("OUTCOME_UNKNOWN", "DEADLINE_EXCEEDED"))
 
 
@@ -49,6 +53,13 @@ def test_every_code_has_a_class_that_tells_whether_to_repeat(code: minka.Code) -
         ("STALE_PLAN", minka.Conflict, minka.MinkaError),
         ("UNREACHABLE", minka.Unavailable, minka.MinkaError),
         ("PARTITION_OFFLINE", minka.Unavailable, minka.MinkaError),
+        ("PARTITION_NOT_HERE", minka.Unavailable, minka.MinkaError),
+        ("UNKNOWN_PARTITION", minka.NotFound, LookupError),
+        ("CONSISTENCY_NOT_REACHED", minka.ConsistencyNotReached, minka.MinkaError),
+        ("ADDRESS_IN_USE", minka.LocalFailure, minka.MinkaError),
+        ("PLAYGROUND_FAILED", minka.LocalFailure, minka.MinkaError),
+        ("SPARK_MISSING", minka.NotInstalled, ImportError),
+        ("PACKAGE_MISSING", minka.NotInstalled, ImportError),
         ("OVERLOADED", minka.Unavailable, minka.MinkaError),
         ("DEADLINE_EXCEEDED", minka.DeadlineExceeded, TimeoutError),
         ("OUTCOME_UNKNOWN", minka.OutcomeUnknown, minka.MinkaError),

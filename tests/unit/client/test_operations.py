@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from minka.async_client import BatchError, VersionedValue, Written
 from minka.engine import operate, stream
+from minka.engine.batch_error import BatchError
+from minka.engine.operate import VersionedValue, Written
 from minka.errors import Code, Conflict, InvalidArgument, MinkaError, OutcomeUnknown
 from minka.wire import kv_frames
 from minka.wire.key_operations import (

@@ -9,7 +9,7 @@ from minka.engine.batch_error import BatchError, Failure, error_of_one
 from minka.engine.grpc_calls import error_from_call, unreachable
 from minka.engine.last_send import last_send
 from minka.engine.retry import asks_for_table, delay_s, is_repeatable
-from minka.errors import Code, MinkaError
+from minka.errors import Code, MinkaError, error_to_proto
 from minka.wire.kv_frames import Op
 
 NOTHING_WAS_DONE = {
@@ -22,7 +22,7 @@ NOTHING_WAS_DONE = {
     Code.LOG_UNCHECKED,
     Code.NO_CLEARANCE,
     Code.NOT_SERVING,
-    Code.UNKNOWN_PARTITION,
+    Code.PARTITION_NOT_HERE,
     Code.STALE_GENERATION,
     Code.KEY_OUT_OF_RANGE,
     Code.NOT_LEADER,
@@ -108,11 +108,11 @@ def test_a_failed_call_without_a_refusal(status: str, text: str, read: str, writ
     assert error_from_call(error, "athens:7000", repeatable=False).message.startswith("athens:7000")
 
 
-def test_the_error_of_a_failed_call_with_a_refusal_is_the_refusal() -> None:
-    sent = MinkaError(Code.KEYSPACE_EXISTS, "flights exists", keyspace="flights").to_proto()
+def test_a_failed_call_with_a_refusal_is_the_refusal() -> None:
+    sent = error_to_proto(MinkaError(Code.KEYSPACE_EXISTS, "flights exists", keyspace="flights"))
     trailing = grpc.aio.Metadata(("minka-error-bin", sent.SerializeToString()))
     error = grpc.aio.AioRpcError(grpc.StatusCode.ALREADY_EXISTS, grpc.aio.Metadata(), trailing, "x")
-    assert error_from_call(error, "athens:7000", repeatable=False).to_proto() == sent
+    assert error_to_proto(error_from_call(error, "athens:7000", repeatable=False)) == sent
 
 
 def _failure(code: Code, *keys: bytes) -> Failure:

@@ -69,7 +69,7 @@ def test_a_key_is_routed_by_its_slot() -> None:
     for name in (b"Alice", b"Bob", b"Mary", b"Philip"):
         route = flights.routes[flights.place(name)]
         assert route is not None
-        found[name] = (route.partition_id, table.address(route.leader))
+        found[name] = (route.partition_id, table.addresses_of(route.leader)[0])
     # The first table of Fixed Partitions: 0, 1, 2, 2.
     assert found == {
         b"Alice": (100, "athens:7000"),
@@ -153,7 +153,7 @@ def test_an_older_table_does_not_overwrite_addresses() -> None:
     table.replace(_table(5, [], names=["athens", "ephesus"]))
     table.replace(_table(4, [], names=["athens"]))
     assert table.addresses() == ["athens:7000", "ephesus:7000"]
-    assert table.address("cyrene") == ""
+    assert table.addresses_of("cyrene") == ("", "")
 
 
 def test_a_row_of_an_unknown_keyspace_is_left_for_the_next_whole_table() -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import itertools
 import typing
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from typing import Any
@@ -61,11 +62,39 @@ def test_the_twins_have_the_same_methods_with_the_same_signatures(sync: type, tw
 
 
 @pytest.mark.parametrize(("sync", "twin"), PAIRS)
-def test_the_asyncio_twin_awaits_and_the_other_blocks(sync: type, twin: type) -> None:
+def test_the_twins_say_the_same_of_their_methods(sync: type, twin: type) -> None:
+    """Those of the synchronous one say so, or say the same in the same words."""
+    for name, method in inspect.getmembers(sync, inspect.isfunction):
+        text = inspect.getdoc(method) or ""
+        if name.startswith("_") or text.startswith(f"As `{twin.__name__}.{name}`"):
+            continue
+        told = " ".join((inspect.getdoc(getattr(twin, name)) or "").split())
+        for ours, theirs in (("contextlib.closing", "contextlib.aclosing"), (" in other threads", "")):
+            text = text.replace(ours, theirs)
+        assert " ".join(text.split()) == told, name
+
+
+@pytest.mark.parametrize(("sync", "twin"), PAIRS)
+def test_what_one_twin_awaits_the_other_waits_for(sync: type, twin: type) -> None:
     iterating = {"list", "scan", "scan_pages"}
     waiting = {name for name, method in methods(twin).items() if inspect.iscoroutinefunction(method)}
     assert waiting == methods(twin).keys() - {"__init__", "keyspace", "name"} - iterating
     assert not [name for name, method in methods(sync).items() if inspect.iscoroutinefunction(method)]
+
+
+@pytest.mark.parametrize(("sync", "twin"), PAIRS)
+def test_what_iterates_refuses_an_argument_in_the_call(sync: Any, twin: Any) -> None:
+    names = {"scan", "scan_pages", "list"} & methods(sync).keys()
+    for client, name in itertools.product((made(sync), made(twin)), names):
+        for bad in ({"shard": "\n"} if name == "list" else {"limit": 0}, {"timeout": -1}):
+            with pytest.raises(minka.InvalidArgument):
+                getattr(client, name)(**bad)
+
+
+def made(kind: Any) -> Any:
+    if kind in (minka.Keyspace, minka.AsyncKeyspace):
+        return made(minka.Client if kind is minka.Keyspace else minka.AsyncClient).keyspace("flights")
+    return kind(["127.0.0.1:1"], **({"keyspace": "flights"} if hasattr(kind, "keyspace") else {}))
 
 
 def named(hint: Any) -> Iterator[type]:

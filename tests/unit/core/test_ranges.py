@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minka.cluster.key_ranges import KeyRange, ranges_at, readable
-from minka.errors import Code, MinkaError
+from minka.errors import Code, MinkaError, newer_rows
 from minka.v1.admin_pb2 import GetSplitBlockersResponse
 from minka.v1.cluster_pb2 import HashFunction, OperationState, Partition, Partitioning, PartitionState
 from minka.v1.coordinator_pb2 import IsrChange
@@ -277,7 +277,7 @@ def test_the_end_of_a_split_is_refused_for_an_older_in_sync_set() -> None:
     with pytest.raises(MinkaError) as refusal:
         c.run(FinishSplit(known.leader, known.id, known.leader_epoch, known.partition_epoch))
     assert refusal.value.code is Code.STALE_EPOCH
-    (newest,) = refusal.value.partitions
+    (newest,) = newer_rows(refusal.value)
     assert late in newest.isr
     assert newest.splitting
     c.run(FinishSplit(newest.leader, newest.id, newest.leader_epoch, newest.partition_epoch))

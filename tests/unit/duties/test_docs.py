@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from minka.duties import Delegate, Duty
+from minka.testing import held
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "duties.md"
 
@@ -19,7 +20,7 @@ def first_delegate() -> type[Delegate]:
 
 
 def duty(number: int) -> Duty:
-    return Duty(number=number, epoch=1, pallet="feeds", id=f"d{number}", holds=lambda number, epoch: True)
+    return held(Duty(number=number, epoch=1, pallet="feeds", id=f"d{number}"))
 
 
 async def test_a_release_that_is_cut_short_can_be_repeated() -> None:

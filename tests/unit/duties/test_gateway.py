@@ -12,7 +12,7 @@ import pytest
 from minka.duties import changes
 from minka.duties.changes import DutyChange, duty_messages
 from minka.duties.limits import MAX_REQUEST_BYTES
-from minka.errors import Code, MinkaError
+from minka.errors import Code, MinkaError, error_to_proto
 from minka.testing.local_cluster import free_addresses
 from minka.v1.duties_pb2 import Duty, Pallet
 from minka.v1.duty_api_pb2 import (
@@ -51,7 +51,7 @@ class Controller:
         if answer == LOST:
             context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
         if isinstance(answer, MinkaError):
-            context.set_trailing_metadata((("minka-error-bin", answer.to_proto().SerializeToString()),))
+            context.set_trailing_metadata((("minka-error-bin", error_to_proto(answer).SerializeToString()),))
             context.abort(grpc.StatusCode[answer.code.info.grpc_status], answer.message)
         return answer
 

@@ -26,6 +26,7 @@ from minka.duties import (
 )
 from minka.engine.messages import Word, word
 from minka.errors import Code, MinkaError
+from minka.testing import held as held_in_a_test
 from minka.v1 import duties_pb2 as rows
 from minka.v1 import duty_api_pb2 as api
 from minka.v1.shards_pb2 import HeldDuty
@@ -138,13 +139,9 @@ def test_a_duty_is_read_with_all_its_recorded_fields() -> None:
     row.quarantines.append(failed)
     row.suspicion.failures, row.suspicion.retry_ms = 2, 5
     status = messages.duty_status(api.DutyStatus(duty=row, payload=b"abc", unplaced="no shard"))
-    duty = Duty(number=3, pallet="feeds", id="bbc")
-    assert (status.duty, status.duty.payload, status.duty.stationary, status.duty.is_held()) == (
-        duty,
-        b"abc",
-        True,
-        False,
-    )
+    duty = Duty(number=3, pallet="feeds", id="bbc", payload=b"abc", version=4, weight=5, stationary=True)
+    assert status.duty == duty
+    assert not status.duty.is_held()
     assert (status.reported_weight, status.changed) == (0, datetime(2099, 12, 31, 23, 59, 59, 999_000, UTC))
     document = documents.duty_view(status, with_payload=True)
     assert (document.payload, document.created_ms, document.changed_ms) == ("abc", 1, 4_102_444_799_999)
@@ -162,3 +159,13 @@ def test_duties_are_equal_by_number_and_epoch() -> None:
     assert {duty} == {Duty(number=3, epoch=7, pallet="maps", id="x")}
     assert duty != Duty(number=3, epoch=8, pallet="feeds", id="bbc")
     assert not Duty(number=3, epoch=7, pallet="feeds", id="bbc").is_held()
+    assert held_in_a_test(duty, lambda: False) == duty
+    assert not held_in_a_test(duty, lambda: False).is_held()
+
+
+def test_a_clients_duties_are_equal_if_all_is() -> None:
+    duty = Duty(number=3, pallet="feeds", id="bbc")
+    assert {duty} == {Duty(number=3, pallet="feeds", id="bbc")}
+    changes: list[dict[str, Any]] = [{"payload": b"abc"}, {"version": 2}, {"weight": 7}, {"lazy": True}, {"epoch": 7}]
+    for changed in changes:
+        assert dataclasses.replace(duty, **changed) != duty

@@ -1,0 +1,28 @@
+"""Names of a package that are loaded when they are first used: minkad and minkactl import a package for a part of it
+alone.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def lazy_names(
+    package: str, exported: list[str], modules: Mapping[str, Collection[str]], packages: Collection[str] = ()
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The `__getattr__` and the `__dir__` of a package. `modules` says for each module which exported names it has, and
+    `packages` names the modules in the package that are loaded in the same way.
+    """
+    module_of = {name: module for module, names in modules.items() for name in names}
+
+    def get(name: str) -> Any:
+        if name in module_of:
+            return getattr(import_module(module_of[name]), name)
+        if name not in packages:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        try:
+            return import_module(f"{package}.{name}")
+        except ImportError as error:  # so that `hasattr` and `inspect.getmembers` go on
+            raise AttributeError(f"{package}.{name}: {error}") from error
+
+    return get, lambda: sorted({*exported, *packages})

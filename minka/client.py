@@ -220,7 +220,7 @@ class _Operations:
         reverse: bool = False,
         timeout: float | None = None,
     ) -> Generator[list[tuple[bytes, bytes]], None, None]:
-        """The same pairs as from `scan`, in lists as they arrive; no list is empty."""
+        """The pairs of `scan`, in lists, as they arrive from the nodes. No list is empty."""
         return self._loop.pages(
             self, self._handle.scan_pages(start, end, limit=limit, reverse=reverse, timeout=timeout)
         )

@@ -66,7 +66,7 @@ class _Page:
                     entries[public] = value
         every = [pair for entries in self.entries.values() for pair in entries.items()]
         self._aliases = {_plain(repr(value)): name for name, value in every if typing.get_origin(value) is not None}
-        self._untold: dict[str, str] = {}  # what should be told and can't be, and where it is
+        self._unlisted: dict[str, str] = {}  # what should be told and can't be, and where it is
 
     def text(self) -> str:
         """The whole page, in Markdown. Raises LookupError if a type that it names isn't on it."""
@@ -75,8 +75,8 @@ class _Page:
             parts += [f"## {module}\n", inspect.getdoc(sys.modules[module]) or "", ""]
             for name, value in entries.items():
                 parts += [f"### {module}.{name}\n", *self._entry(name, value)]
-        if self._untold:
-            lines = [f"{what}, of {where}" for what, where in self._untold.items()]
+        if self._unlisted:
+            lines = [f"{what}, of {where}" for what, where in self._unlisted.items()]
             raise LookupError("not public, or not declared: " + "; ".join(lines))
         return "\n".join([*parts, *_codes()]).rstrip() + "\n"
 
@@ -146,7 +146,7 @@ class _Page:
         declared = inspect.get_annotations(kind)
         for attribute in _set_when_made(tree):
             if attribute not in declared and not hasattr(kind, attribute) and f"{name}.{attribute}" not in _INSIDE:
-                self._untold[f"the attribute {attribute}"] = name
+                self._unlisted[f"the attribute {attribute}"] = name
         for node in tree.body:
             comment = comments.get(getattr(node, "end_lineno", None) or 0, "")
             if isinstance(node, ast.Assign) and issubclass(kind, Enum):

@@ -55,10 +55,10 @@ class Report:
                 raise MinkaError(Code.INVALID_ARGUMENT, f"a report of the job {document['job']!r}, not of {cls.job!r}")
             missing = [one.name for one in fields(cls) if one.default is MISSING and one.name not in document]
             if missing:
-                raise MinkaError(Code.INVALID_ARGUMENT, f"a report without {', '.join(missing)}")
+                raise MinkaError(Code.INVALID_ARGUMENT, f"the report lacks {', '.join(missing)}")
             return msgspec.convert(document, cls)
         except (ValueError, TypeError, KeyError, msgspec.ValidationError) as error:
-            raise MinkaError(Code.INVALID_ARGUMENT, f"no report of a job: {error}") from error
+            raise MinkaError(Code.INVALID_ARGUMENT, f"this isn't a job's report: {error}") from error
 
 
 def timestamp(at: float) -> str:

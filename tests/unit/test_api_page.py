@@ -48,7 +48,7 @@ class Undeclared:
 def test_a_public_attribute_that_is_not_declared_is_refused() -> None:
     page = runpy.run_path(str(ROOT / "tools" / "api_page.py"))["_Page"]()
     assert list(page._own_fields("Undeclared", Undeclared)) == ["    told: int"]
-    assert page._untold == {"the attribute untold": "Undeclared"}
+    assert page._unlisted == {"the attribute untold": "Undeclared"}
 
 
 def test_each_public_name_is_explained() -> None:

@@ -109,9 +109,9 @@ def test_all_kinds_of_reports_are_tried() -> None:
         ("[]", "this isn't a job's report"),
         ('{"rows": 1}', "this isn't a job's report"),
         ('{"job": "load"}', "a report of the job 'load', not of 'digest'"),
-        ('{"job": "digest", "rows": 1}', "a report without started, seconds, bytes, xor, sum"),
-        (REPORT.to_json().replace('"name"', '"nome"'), "no report of a job"),
-        (REPORT.to_json().replace('"rows": 3', '"rows": "three"'), "no report of a job"),
+        ('{"job": "digest", "rows": 1}', "the report lacks started, seconds, bytes, xor, sum"),
+        (REPORT.to_json().replace('"name"', '"nome"'), "this isn't a job's report"),
+        (REPORT.to_json().replace('"rows": 3', '"rows": "three"'), "this isn't a job's report"),
     ],
 )
 def test_malformed_reports_are_refused(text: str, why: str) -> None:

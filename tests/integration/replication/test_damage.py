@@ -265,7 +265,7 @@ async def test_a_copy_serves_nothing_until_its_log_is_applied_again(
         held = True
         for _ in range(2):
             with pytest.raises(Refused, match="nothing was done"):
-                await athens.get(1, *KEYS, timeout_ms=200)
+                await athens.get(1, *KEYS, timeout_ms=1000)
         held = False
         assert await athens.get(1, *KEYS) == list(ROWS.values())
 

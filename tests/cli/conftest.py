@@ -159,7 +159,7 @@ def make_operation(state: OperationState.ValueType, **fields: Any) -> Operation:
     )  # fmt: skip
 
 
-def until(condition: Callable[[], bool], what: str, timeout_s: float = 10) -> None:
+def until(condition: Callable[[], bool], what: str, timeout_s: float = 30) -> None:
     """Wait until the condition holds, or fail."""
     deadline = time.monotonic() + timeout_s
     while not condition():

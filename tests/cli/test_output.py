@@ -379,7 +379,7 @@ def test_watching_a_pipe(run: Run, node: AnsweringNode, status: GetStatusRespons
         return status
 
     node.answers["GetStatus"] = answer
-    options = ["--watch", "0.1", "--timeout", "2", "--endpoints", node.address]
+    options = ["--watch", "0.1", "--timeout", "4", "--endpoints", node.address]
     result = run("nodes", *options)
     assert result.exit_code == Exit.TIMEOUT
     lines = [line.split("\t")[:2] for line in result.stdout.splitlines()]
@@ -463,13 +463,15 @@ def test_columns_for_which_there_is_no_room_are_named(node: AnsweringNode, statu
 
 def test_a_watch_says_what_does_not_fit(node: AnsweringNode) -> None:
     ended = on_terminal(
-        "partitions", "--watch", "0.1", "--timeout", "0.6", "--endpoints", node.address, env={"LINES": "8"}
-    )
+        *("partitions", "--watch", "0.1", "--endpoints", node.address),
+        env={"LINES": "8"}, keys="\x03", when="don't fit",
+    )  # fmt: skip
     lines = plain_lines(ended.text)
     assert "… 4 of 10 lines don't fit: make the terminal higher, or go without --watch" in lines
     assert any(line.startswith("flights/4 ") for line in lines)
     assert not any(line.startswith("flights/5 ") for line in lines)
     whole = on_terminal(
-        "partitions", "--watch", "0.1", "--timeout", "0.6", "--endpoints", node.address, env={"LINES": "11"}
-    )
+        *("partitions", "--watch", "0.1", "--endpoints", node.address),
+        env={"LINES": "11"}, keys="\x03", when="flights/8",
+    )  # fmt: skip
     assert "don't fit" not in whole.text

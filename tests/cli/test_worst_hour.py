@@ -211,7 +211,7 @@ def test_an_active_controller_that_hangs(run: Run, cluster: LocalCluster) -> Non
 def ready_check(cluster: LocalCluster, name: str) -> str:
     """The text of the node's /readyz."""
     try:
-        with urllib.request.urlopen(f"http://{cluster.node(name).http_address}/readyz", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://{cluster.node(name).http_address}/readyz", timeout=20) as answer:
             return str(answer.read(), "utf-8")
     except urllib.error.HTTPError as error:
         return str(error.read(), "utf-8")

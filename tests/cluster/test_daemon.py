@@ -137,10 +137,8 @@ def test_ready_and_stopping_are_notified_and_the_watchdog_is_fed(tmp_path: Path)
 
             assert heard("READY=1")
             assert heard("WATCHDOG=1")
-            started = time.monotonic()
             cluster.terminate("athens")
             assert heard("STOPPING=1")
-            assert time.monotonic() - started < 10
             process = cluster.node("athens").process
             assert process is not None
             assert process.returncode == 0

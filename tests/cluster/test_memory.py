@@ -143,6 +143,7 @@ async def test_answers_that_nobody_takes(cluster: LocalCluster) -> None:
     assert grown < BOUND_MIB, f"{grown:.0f} MiB more"
 
 
+@pytest.mark.soak
 async def test_two_hundred_slow_clients(cluster: LocalCluster) -> None:
     row = await filled(cluster)
     async with streams(cluster, 200, 4) as calls:
@@ -165,7 +166,7 @@ async def test_changes_that_nobody_takes(cluster: LocalCluster) -> None:
             most.append(max(most[-1], resident_mib(cluster)))
             return metric(cluster, "minka_clients_ended_total") > 0
 
-        await asyncio.to_thread(eventually, "a stream is ended", is_one_ended)
+        await asyncio.to_thread(eventually, "a stream is ended", is_one_ended, 90.0)
         assert most[-1] < before + BOUND_MIB
         async with minka.AsyncClient(cluster.endpoints, keyspace="large") as client:
             assert await client.get(KEYS[0])

@@ -28,7 +28,10 @@ def test_merges_under_load(replicas: int) -> None:
         control.create_keyspace("authors", 0, nothing, replicas=replicas, split_points=BOUNDS)
         wait_settled(control, live=3)
         load_ballast(cluster)
-        with Workload(cluster.endpoints, "authors", seed=1) as load, Readers(cluster.endpoints, "authors") as readers:
+        with (
+            Workload(cluster.endpoints, "authors", seed=1, timeout=20.0) as load,
+            Readers(cluster.endpoints, "authors") as readers,
+        ):
             for bounds in (BOUNDS[:1], BOUNDS[1::2], BOUNDS[2::2]):
                 before = [*readers.rounds, load.acknowledged]
                 ended = wait_ended(control, control.merge("authors", bounds, "test").id)
@@ -59,7 +62,7 @@ def test_what_has_become_small_is_merged_by_itself() -> None:
         control.create_keyspace("authors", 0, nothing, replicas=3, split_points=[b"chosen"], max_bytes=256 * 1024)
         wait_settled(control, live=3)
         load_ballast(cluster)
-        with Workload(cluster.endpoints, "authors", seed=1) as load:
+        with Workload(cluster.endpoints, "authors", seed=1, timeout=20.0) as load:
             eventually("it splits itself", lambda: len(rows_of(control)) >= 6)
             with Client(cluster.endpoints, keyspace="authors", timeout=30.0) as client:
                 client.delete_many(BALLAST)

@@ -23,7 +23,10 @@ def test_splits_under_load() -> None:
         control.create_keyspace("authors", 0, HashFunction.HASH_FUNCTION_UNSPECIFIED, replicas=3, split_points=[])
         wait_settled(control, live=3)
         load_ballast(cluster)
-        with Workload(cluster.endpoints, "authors", seed=1) as load, Readers(cluster.endpoints, "authors") as readers:
+        with (
+            Workload(cluster.endpoints, "authors", seed=1, timeout=20.0) as load,
+            Readers(cluster.endpoints, "authors") as readers,
+        ):
             for keys in ([b"ballast-03000"], [b"key-2", b"key-3"], [SORTED[i] for i in range(500, 6000, 500)]):
                 before = [*readers.rounds, load.acknowledged]
                 operation = control.split("authors", keys, "test")

@@ -37,7 +37,7 @@ class Cluster:
         self, path: Path, settings: ReplicationSettings | None = None, storage: StorageSettings | None = None
     ) -> None:
         self.path = path
-        self.settings = settings or ReplicationSettings(lag_timeout=0.5)
+        self.settings = settings or ReplicationSettings(lag_timeout=60.0)
         self.storage = storage or StorageSettings()
         self.nodes: dict[str, TestNode] = {}
         self.ports: dict[str, int] = {}

@@ -87,9 +87,9 @@ async def refusals(node: TestNode) -> set[str]:
 
     scan = kv_frames.encode(kv_frames.ScanBody(b"", b"", False, 1000, 1 << 20))
     for _ in range(2):
-        await expect(node.get(1, *KEYS[:5], timeout_ms=500))
-        await expect(node.get(1, *KEYS, timeout_ms=500))
-        await expect(node.ask(kv_frames.Op.SCAN, 1, 1, scan, 500))
+        await expect(node.get(1, *KEYS[:5]))
+        await expect(node.get(1, *KEYS))
+        await expect(node.ask(kv_frames.Op.SCAN, 1, 1, scan))
         await expect(node.count())
         await expect(node.get_stale(1, KEYS[0]))
     return codes
@@ -223,7 +223,7 @@ async def test_a_block_that_is_found_damaged_while_it_is_read(tmp_path: Path) ->
             await athens.get(1, *KEYS)
         assert await refusals(athens) == {"CORRUPT_DATA"}, "reads of keys in other blocks are refused, too"
         with pytest.raises(Refused, match="CORRUPT_DATA"):
-            await athens.put(1, {b"new": b"x"}, timeout_ms=300)
+            await athens.put(1, {b"new": b"x"})
         assert athens.log_db.error is None, "other partitions go on"
 
 
@@ -309,7 +309,7 @@ async def test_a_damaged_leader_that_is_alone_in_sync_lets_others_catch_up_by_it
         await athens.put(1, {b"alone": b"x"})
         flip(newest(athens, "*.sst"))
         with pytest.raises(Refused, match="CORRUPT_DATA"):
-            await athens.get(1, *KEYS, timeout_ms=300)
+            await athens.get(1, *KEYS)
         await byzantium.start()
         await c.back("byzantium")
         await byzantium.tell(c.rows[1])

@@ -147,7 +147,7 @@ class Harness:
 
 
 async def until(probe: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not probe():  # noqa: ASYNC110 - a state of the whole, which sets no event
             await asyncio.sleep(0.005)
 
@@ -270,12 +270,18 @@ JUDGING = ControllerSettings(0.6, 0.8, 60.0, MigrationCaps(4, 32))
 STEP = 0.05
 
 
-async def judge(monkeypatch: pytest.MonkeyPatch, *, raft_id: int = 0) -> Harness:
-    """A harness whose controller is on the first of five nodes, and has heard all of them."""
+def quick(monkeypatch: pytest.MonkeyPatch, raft_id: int) -> Harness:
+    """A harness whose controller looks around at once when the clock was set."""
     monkeypatch.setattr(active_controller, "TICK", 0.001)
     monkeypatch.setattr(active_controller, "LOOK_INTERVAL_S", 0.001)
     h = Harness(settings=JUDGING, raft_id=raft_id)
     h.controller.detector.tick = h.controller.shards.detector.tick = STEP
+    return h
+
+
+async def judge(monkeypatch: pytest.MonkeyPatch, *, raft_id: int = 0) -> Harness:
+    """A harness whose controller is on the first of five nodes, and has heard all of them."""
+    h = quick(monkeypatch, raft_id)
     await h.begin("a", "b", "c", "d", "e", replicas=3)
     await h.pass_time(1.0)
     return h
@@ -399,9 +405,8 @@ NOT_ANSWERED = "no answer"
 class Watched:
     """Four nodes; the controller is on `a`. The data port of `silent` doesn't answer, but the node sends heartbeats."""
 
-    def __init__(self) -> None:
-        settings = ControllerSettings(0.6, 0.8, 60.0, MigrationCaps(4, 32))
-        self.h = Harness(settings=settings, raft_id=1)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.h = quick(monkeypatch, raft_id=1)
         self.silent = ""
         self.without_clearance = True
 
@@ -429,8 +434,10 @@ class Watched:
         return self.h.state.nodes[node].state
 
 
-async def test_a_node_whose_data_port_is_dead_is_failed_as_soon_as_it_has_given_up_its_clearance() -> None:
-    watched = Watched()
+async def test_a_node_whose_data_port_is_dead_is_failed_as_soon_as_it_has_given_up_its_clearance(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watched = Watched(monkeypatch)
     await watched.begin()
     watched.silent = "c"
     await watched.beats(0.2)
@@ -441,8 +448,10 @@ async def test_a_node_whose_data_port_is_dead_is_failed_as_soon_as_it_has_given_
     watched.h.controller.close()
 
 
-async def test_while_it_may_hold_a_clearance_it_is_failed_no_earlier_than_a_silent_one() -> None:
-    watched = Watched()
+async def test_while_it_may_hold_a_clearance_it_is_failed_no_earlier_than_a_silent_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watched = Watched(monkeypatch)
     watched.without_clearance = False
     await watched.begin()
     watched.silent = "c"
@@ -454,8 +463,10 @@ async def test_while_it_may_hold_a_clearance_it_is_failed_no_earlier_than_a_sile
     watched.h.controller.close()
 
 
-async def test_while_a_clearance_of_a_former_controller_may_hold_nobody_is_failed() -> None:
-    watched = Watched()
+async def test_while_a_clearance_of_a_former_controller_may_hold_nobody_is_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watched = Watched(monkeypatch)
     await watched.begin()
     watched.h.controller.detector.clearances_end = watched.h.now + 0.4
     watched.silent = "c"
@@ -466,8 +477,10 @@ async def test_while_a_clearance_of_a_former_controller_may_hold_nobody_is_faile
     watched.h.controller.close()
 
 
-async def test_a_node_that_ended_failed_by_its_silence_though_its_data_port_is_silent_as_well() -> None:
-    watched = Watched()
+async def test_a_node_that_ended_failed_by_its_silence_though_its_data_port_is_silent_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watched = Watched(monkeypatch)
     await watched.begin()
     for _ in range(20):
         watched.h.now += STEP
@@ -483,8 +496,10 @@ async def test_a_node_that_ended_failed_by_its_silence_though_its_data_port_is_s
     watched.h.controller.close()
 
 
-async def test_its_process_registers_again_when_its_data_port_answers_and_another_one_at_once() -> None:
-    watched = Watched()
+async def test_its_process_registers_again_when_its_data_port_answers_and_another_one_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watched = Watched(monkeypatch)
     await watched.begin()
     watched.silent = "c"
     await watched.beats(0.2)
@@ -503,8 +518,10 @@ async def test_its_process_registers_again_when_its_data_port_answers_and_anothe
     watched.h.controller.close()
 
 
-async def test_a_restarted_process_is_not_held_back_for_the_one_before() -> None:
-    watched = Watched()
+async def test_a_restarted_process_is_not_held_back_for_the_one_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watched = Watched(monkeypatch)
     await watched.begin()
     watched.silent = "c"
     await watched.beats(0.2)
@@ -513,8 +530,10 @@ async def test_a_restarted_process_is_not_held_back_for_the_one_before() -> None
     watched.h.controller.close()
 
 
-async def test_a_controller_whose_own_data_port_is_dead_hands_over_and_fails_nobody() -> None:
-    watched = Watched()
+async def test_a_controller_whose_own_data_port_is_dead_hands_over_and_fails_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watched = Watched(monkeypatch)
     await watched.begin()
     watched.silent = "a"
     await watched.beats(1.0)

@@ -1,6 +1,7 @@
 """Every listing in every format, on a pipe and on a terminal."""
 
 import json
+import os
 import socket
 from typing import Any
 
@@ -374,19 +375,24 @@ def test_a_terminal_shows_what_is_wrong(node: AnsweringNode, status: GetStatusRe
 
 def test_watching_a_pipe(run: Run, node: AnsweringNode, status: GetStatusResponse) -> None:
     def answer(_: GetStatusRequest) -> GetStatusResponse:
-        if len(node.requests("GetStatus")) == 3:
+        looks = len(node.requests("GetStatus"))
+        if looks == 3:
             status.table.nodes[1].state = NodeState.NODE_STATE_FAILED
+        if looks % 6 == 0:
+            os.kill(os.getpid(), signal.SIGINT)  # a Ctrl-C while this answer is awaited
         return status
 
     node.answers["GetStatus"] = answer
-    options = ["--watch", "0.1", "--timeout", "4", "--endpoints", node.address]
+    options = ["--watch", "0.1", "--endpoints", node.address]
     result = run("nodes", *options)
-    assert result.exit_code == Exit.TIMEOUT
+    assert result.exit_code == Exit.INTERRUPTED
     lines = [line.split("\t")[:2] for line in result.stdout.splitlines()]
     assert lines[0] == ["NODE", "STATE"]
     assert lines[1:] == [["athens", "live"], ["byzantium", "live"], ["cyrene", "live"], ["byzantium", "failed"]]
     documents = [json.loads(line) for line in run("nodes", "-o", "json", *options).stdout.splitlines()]
     assert len(documents) >= 3
+    node.answers["GetStatus"] = status
+    assert run("nodes", *options, "--timeout", "1").exit_code == Exit.TIMEOUT
 
 
 def test_watching_a_terminal_redraws(node: AnsweringNode, status: GetStatusResponse) -> None:

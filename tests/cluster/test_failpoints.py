@@ -29,7 +29,7 @@ NODES = ("athens", "byzantium", "cyrene", "ephesus")
 ELSEWHERE = ("ingest.", "merge.", "snapshot.", "split.", "spool.", "trim.")
 PLACES = [name for name in sorted(failpoints.names()) if not name.startswith(ELSEWHERE)]
 # Each partition of `flights` has enough data to move by a checkpoint; those of `small` move by their log alone.
-BALLAST = {b"ballast-%d" % i: i.to_bytes(4, "big") * 500 for i in range(9_000)}
+BALLAST = {b"ballast-%d" % i: i.to_bytes(4, "big") * 500 for i in range(3000)}
 
 
 def spec_file(cluster: LocalCluster, name: str) -> Path:
@@ -42,8 +42,8 @@ def cluster() -> Iterator[LocalCluster]:
     for name in NODES:
         cluster.node(name).env = {"MINKA_FAILPOINTS_FILE": str(spec_file(cluster, name))}
     with cluster, Control(cluster.endpoints) as control:
-        create_keyspace(control, "flights", 48, live=4)
-        create_keyspace(control, "small", 16, live=4)
+        create_keyspace(control, "flights", 16, live=4)
+        create_keyspace(control, "small", 8, live=4)
         with Client(cluster.endpoints, keyspace="flights", timeout=30.0) as client:
             eventually("the ballast is written", lambda: written(client))
         yield cluster

@@ -25,6 +25,7 @@ from tests.cluster.cluster import QUICK, eventually, state_of, wait_ended, wait_
 
 ROWS = 20_000
 NODES = ("athens", "byzantium", "cyrene")
+SMALL_LOGS = {"storage": {"log_retention_mib": 1, "change_retention_mib": 1}}
 
 
 def rows_of(count: int, tag: str = "a") -> dict[bytes, bytes]:
@@ -62,7 +63,7 @@ def spec_file(cluster: LocalCluster, name: str) -> Path:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    cluster = LocalCluster(NODES, config=QUICK)
+    cluster = LocalCluster(NODES, config=QUICK | SMALL_LOGS)
     for name in NODES:
         cluster.node(name).env = {"MINKA_FAILPOINTS_FILE": str(spec_file(cluster, name))}
     with cluster, Control(cluster.endpoints) as control:
@@ -144,7 +145,7 @@ def test_files_that_no_log_needs_are_removed(cluster: LocalCluster, tmp_path: Pa
         client.commit(load, upload(client, load, "small", rows_of(100), tmp_path))
         client.wait("small")
         assert all(spool_of(cluster, name, load) for name in NODES), "other replicas may need the file for the log"
-        value = b"v" * 1_000_000
+        value = b"v" * 100_000
 
         def is_empty() -> bool:
             kv.keyspace("small").put_many({f"more-{i}".encode(): value for i in range(20)})  # one flush in each round
@@ -155,7 +156,7 @@ def test_files_that_no_log_needs_are_removed(cluster: LocalCluster, tmp_path: Pa
 
 def test_the_files_of_a_load_are_removed_after_later_loads(cluster: LocalCluster, tmp_path: Path) -> None:
     """Nobody else writes to a keyspace that is loaded each night: the rows of loads count as changes to keep."""
-    rows = {f"key-{i:02}".encode(): random.Random(i).randbytes(1_000_000) for i in range(20)}
+    rows = {f"key-{i:02}".encode(): random.Random(i).randbytes(100_000) for i in range(20)}
     with LoadClient(cluster.endpoints) as client, Control(cluster.endpoints) as control:
         control.create_keyspace("nightly", 1, HashFunction.HASH_FUNCTION_MURMUR3, replicas=3)
         wait_settled(control, live=3)

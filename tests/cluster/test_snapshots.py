@@ -55,7 +55,7 @@ def in_sync(control: Control, partition: int) -> list[str]:
 
 def test_a_partition_is_read_as_it_was_at_one_version(cluster: LocalCluster) -> None:
     """A writer sets all keys to its round's number, in one batch for each partition; a snapshot has one round."""
-    keys = [b"key-%04d" % number for number in range(2000)]
+    keys = [b"key-%04d" % number for number in range(400)]
     stop = threading.Event()
     with Client(cluster.endpoints, keyspace="hashed") as client, SnapshotClient(cluster.endpoints) as reader:
 

@@ -129,6 +129,7 @@ async def test_it_is_removed_although_nobody_reads_it(tmp_path: Path) -> None:
 
 async def test_nothing_is_removed_before_the_clock_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expiring, "_UNCHECKED_SECONDS", 0.001)
+    monkeypatch.setattr(expiring, "_LOOK_SECONDS", 0.1)
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)

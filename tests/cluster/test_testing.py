@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import minka.testing.fixtures
+from tests.cluster.opening import PROGRAMS
 
 CONFTEST = 'pytest_plugins = ["minka.testing.fixtures"]\n'
 IMPORTS = """
@@ -47,7 +48,8 @@ def test_the_fixtures_serve_the_tests_of_a_service(tmp_path: Path) -> None:
     examples = re.findall(r"(?:^ {4}.*\n|^\n)+", minka.testing.fixtures.__doc__ or "", re.MULTILINE)
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_orders.py").write_text(IMPORTS + TESTS + "".join(map(textwrap.dedent, examples)))
+    (tmp_path / "test_opening.py").write_text(PROGRAMS[3])  # the test at the beginning of docs/api.md
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(tmp_path)]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout
-    assert "7 passed" in ended.stdout
+    assert "8 passed" in ended.stdout

@@ -29,6 +29,8 @@ from minkad.data_port.streams import MessageStream
 from minkad.replication.manager import StorageSettings
 from tests.integration.replication.node import TestNode
 
+SOON = ReplicationSettings(lag_timeout=0.5)  # a follower that is gone leaves the in-sync set soon; so may a slow one
+
 
 class Cluster:
     """The nodes, and the rows as the controller has them."""

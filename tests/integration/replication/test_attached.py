@@ -27,7 +27,7 @@ from tests.integration.replication.halves import (
     ended,
     scanned,
 )
-from tests.integration.replication.harness import Cluster, cluster
+from tests.integration.replication.harness import SOON, Cluster, cluster
 from tests.integration.replication.node import TestNode, until
 from tests.integration.replication.replicas import applied, three
 from tests.integration.replication.test_restart import crash, restart_from
@@ -193,7 +193,7 @@ async def cyrene_has_all(c: Cluster, lower: dict[bytes, bytes | None] = LOWER) -
 
 
 async def test_keys_are_removed_from_the_parent_once_the_child_has_its_own(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as c:
+    async with cluster(tmp_path, SOON) as c:
         cyrene = await cyrene_attached(c)
         athens = c.nodes["athens"]
         async with attached(cyrene):
@@ -210,7 +210,7 @@ async def test_keys_are_removed_from_the_parent_once_the_child_has_its_own(tmp_p
 
 
 async def test_a_parent_is_deleted_once_the_child_has_its_own(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as c:
+    async with cluster(tmp_path, SOON) as c:
         cyrene = await cyrene_attached(c)
         async with attached(cyrene):
             await begin(c)
@@ -229,7 +229,7 @@ async def test_a_parent_is_deleted_after_a_start(tmp_path: Path) -> None:
     """The parent's log is never applied up to the split's marker, so the child isn't made of it: the child's leader
     sends a copy.
     """
-    async with cluster(tmp_path) as c:
+    async with cluster(tmp_path, SOON) as c:
         cyrene = await cyrene_attached(c)
         async with attached(cyrene):
             await begin(c)
@@ -277,7 +277,7 @@ async def _never(*_: object) -> None:
 
 async def test_a_parent_is_replaced_once_the_child_has_its_own(tmp_path: Path) -> None:
     """The parent's leader sends a checkpoint to replace the parent; the checkpoint may lack the child's keys."""
-    async with cluster(tmp_path) as c:
+    async with cluster(tmp_path, SOON) as c:
         cyrene = await cyrene_attached(c)
         async with attached(cyrene):
             await begin(c)
@@ -337,7 +337,7 @@ async def test_a_child_that_is_lost_is_not_attached_again(tmp_path: Path, monkey
     """A checkpoint without the child's keys has replaced the parent's data, and the child's own checkpoint hasn't come
     yet.
     """
-    async with cluster(tmp_path) as c:
+    async with cluster(tmp_path, SOON) as c:
         cyrene = await cyrene_attached(c)
         athens = c.nodes["athens"]
         for part in (LOWER, UPPER):  # the log no longer has what two flushes have seen

@@ -123,7 +123,7 @@ async def test_under_load_a_replica_returns(tmp_path: Path) -> None:
 
 async def test_what_the_leader_tells_of_its_followers(tmp_path: Path) -> None:
     """The leader reports how far its followers lag, and each change of an in-sync set."""
-    async with cluster(tmp_path) as c:
+    async with cluster(tmp_path, ReplicationSettings(lag_timeout=2.0)) as c:
         athens, byzantium, cyrene = await three(c)
         await athens.put(1, {b"a": b"1"})
         counted = athens.telemetry

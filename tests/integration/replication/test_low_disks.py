@@ -69,7 +69,7 @@ async def test_a_follower_without_which_too_few_would_be_in_sync(tmp_path: Path)
 async def test_a_follower_without_which_enough_are_in_sync(tmp_path: Path, log_is_kept: bool) -> None:
     """Writes go on without the follower, which takes none of them, and comes back when it has room."""
     storage = StorageSettings(flush=MIB if log_is_kept else 20_000)
-    async with cluster(tmp_path, ReplicationSettings(lag_timeout=60.0, log_only_bytes=1000), storage) as c:
+    async with cluster(tmp_path, ReplicationSettings(lag_timeout=2.0, log_only_bytes=1000), storage) as c:
         c.keyspace.min_insync = 2
         nodes = await started(c)
         end = nodes[2].replica().log.end

@@ -13,7 +13,7 @@ from minkad.replication import committer
 from minkad.replication.manager import StorageSettings
 from minkad.storage.data_database import DataDatabase
 from minkad.storage.size_estimate import Size
-from tests.integration.replication.harness import Cluster, cluster
+from tests.integration.replication.harness import SOON, Cluster, cluster
 from tests.integration.replication.node import Refused, TestNode, until
 from tests.unit.storage.crash import crashed_copy
 
@@ -191,7 +191,7 @@ STEPS = ("clear", "put_in_place", "take_over")
 @pytest.mark.parametrize("which", range(2 * len(STEPS)))
 async def test_a_target_that_dies_while_it_installs(tmp_path: Path, which: int) -> None:
     """The target may die at any step; in the end it has every row once."""
-    async with cluster(tmp_path) as c:
+    async with cluster(tmp_path, SOON) as c:
         athens, ephesus = await c.add("athens", "ephesus")
         await c.create("athens", 1)
         await athens.put(1, ROWS)

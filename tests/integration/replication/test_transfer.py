@@ -15,7 +15,7 @@ from minkad.replication.frames import decode_frame
 from minkad.replication.manager import StorageSettings
 from minkad.storage.applied import Applied
 from minkad.storage.data_database import DataDatabase
-from tests.integration.replication.harness import cluster
+from tests.integration.replication.harness import SOON, cluster
 from tests.integration.replication.held_syncs import begins_later, held_syncs
 from tests.integration.replication.moves import ROWS, arrived, check, two
 from tests.integration.replication.node import TestNode, until
@@ -160,7 +160,7 @@ async def test_a_transfer_that_breaks_starts_again(tmp_path: Path) -> None:
 
 async def test_a_target_that_restarts_goes_on_from_what_it_has(tmp_path: Path) -> None:
     """No second checkpoint is sent, and only the rest of the log."""
-    async with cluster(tmp_path) as c:
+    async with cluster(tmp_path, SOON) as c:
         athens, ephesus = await two(c, ROWS)
         links = Interfering(athens)
         c.before_hand_over = [MinkaError(Code.STALE_GENERATION, "not yet")] * 10_000
@@ -232,7 +232,7 @@ async def test_a_target_that_is_down(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("writes", "ships"), [(4, 1), (50, 2)])
 async def test_the_log_is_kept_for_who_is_away_a_while(tmp_path: Path, writes: int, ships: int) -> None:
     """The log is kept for a few flushes; a node that stays away longer gets a checkpoint."""
-    async with cluster(tmp_path, storage=StorageSettings(flush=1000)) as c:
+    async with cluster(tmp_path, SOON, storage=StorageSettings(flush=1000)) as c:
         athens, ephesus = await two(c, ROWS)
         links = Interfering(athens)
         c.before_hand_over = [MinkaError(Code.STALE_GENERATION, "not yet")] * 10_000

@@ -31,9 +31,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _seed_of_commit() -> int:
     """A number made of the commit, so each commit tries other seeds, and each run of a commit the same seeds. 0 outside
-    of a repository.
+    of a repository, and without git.
     """
-    shown = subprocess.run(["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, check=False)
+    try:
+        shown = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, check=False
+        )
+    except OSError:
+        return 0
     return int(shown.stdout[:7] or b"0", 16)
 
 

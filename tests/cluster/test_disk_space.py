@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from click.testing import CliRunner, Result
 
 from minka import BatchError, Client
 from minka.admin.control import Control
 from minka.errors import Code, MinkaError
 from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction, PartitionTable
-from minkactl.cli import cli
-from tests.cluster.cluster import QUICK, create_keyspace, eventually, wait_ended, wait_settled
+from tests.cluster.cluster import QUICK, create_keyspace, eventually, minkactl, wait_ended, wait_settled
 from tests.cluster.disks import MIB, Disk
 from tests.cluster.undo import NotPermitted, Undo
 
@@ -49,10 +47,6 @@ def break_disk(disk: Disk) -> None:
         fcntl.ioctl(folder, _SHUTDOWN, struct.pack("I", _WITHOUT_FLUSH))
     finally:
         os.close(folder)
-
-
-def minkactl(cluster: LocalCluster, *arguments: str) -> Result:
-    return CliRunner().invoke(cli, [*arguments, "--endpoints", ",".join(cluster.endpoints)], prog_name="minkactl")
 
 
 @pytest.mark.timeout(180)

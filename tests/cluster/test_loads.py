@@ -21,7 +21,7 @@ from minka.v1.cluster_pb2 import HashFunction, NodeState
 from minka.v1.loads_pb2 import Load, LoadFile, LoadState
 from minkad.process import failpoints
 from minkad.replication import ingesting  # noqa: F401  # declares its failpoints
-from tests.cluster.cluster import QUICK, eventually, state_of, wait_ended, wait_settled
+from tests.cluster.cluster import QUICK, eventually, spec_file, state_of, wait_ended, wait_settled, with_failpoints
 
 ROWS = 20_000
 NODES = ("athens", "byzantium", "cyrene")
@@ -57,16 +57,9 @@ def read_all(cluster: LocalCluster, keyspace: str, keys: list[bytes]) -> dict[by
         return dict(client.keyspace(keyspace).get_many(keys))
 
 
-def spec_file(cluster: LocalCluster, name: str) -> Path:
-    return cluster.node(name).directory / "failpoints"
-
-
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    cluster = LocalCluster(NODES, config=QUICK | SMALL_LOGS)
-    for name in NODES:
-        cluster.node(name).env = {"MINKA_FAILPOINTS_FILE": str(spec_file(cluster, name))}
-    with cluster, Control(cluster.endpoints) as control:
+    with with_failpoints(NODES, QUICK | SMALL_LOGS) as cluster, Control(cluster.endpoints) as control:
         control.create_keyspace("hashed", 8, HashFunction.HASH_FUNCTION_MURMUR3, replicas=3)
         points = [b"key-0004000", b"key-0012000"]
         control.create_keyspace("ranged", 0, HashFunction.HASH_FUNCTION_UNSPECIFIED, replicas=3, split_points=points)

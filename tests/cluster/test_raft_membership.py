@@ -11,16 +11,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
 from minka.admin.control import Control
 from minka.testing.local_cluster import LocalCluster
 from minka.v1.admin_pb2 import CoordinatorStatus
 from minka.v1.cluster_pb2 import NodeState
-from minkactl.cli import cli
 from minkactl.exits import Exit
 from minkad.process.exits import REFUSED
-from tests.cluster.cluster import QUICK, eventually, state_of, wait_settled
+from tests.cluster.cluster import QUICK, eventually, minkactl, state_of, wait_settled
 
 CONFIG = QUICK | {"coordinator": {"voters": 3, "replace_voter_after_s": 1}, "log": {"level": "debug"}}
 FAILED = NodeState.NODE_STATE_FAILED
@@ -39,10 +37,6 @@ def cluster() -> Iterator[LocalCluster]:
 def control(cluster: LocalCluster) -> Iterator[Control]:
     with Control(cluster.endpoints) as control:
         yield control
-
-
-def minkactl(cluster: LocalCluster, *arguments: str) -> Result:
-    return CliRunner().invoke(cli, [*arguments, "--endpoints", ",".join(cluster.endpoints)], prog_name="minkactl")
 
 
 def done(cluster: LocalCluster, *arguments: str) -> dict[str, Any]:

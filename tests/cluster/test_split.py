@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,7 @@ from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction, OperationState
 from minkad.process import failpoints
 from minkad.replication import executor, splitting  # noqa: F401  # they declare its failpoints
-from tests.cluster.cluster import QUICK, eventually, wait_ended, wait_settled
+from tests.cluster.cluster import QUICK, eventually, spec_file, wait_ended, wait_settled, with_failpoints
 from tests.cluster.ranges import NODES, SORTED, Readers, check, load_ballast, rows_of
 from tests.cluster.workload import Workload
 
@@ -52,16 +51,9 @@ def test_splits_under_load() -> None:
             assert control.split("authors", [b"key-2"], "test") is None
 
 
-def spec_file(cluster: LocalCluster, name: str) -> Path:
-    return cluster.node(name).directory / "failpoints"
-
-
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    cluster = LocalCluster(NODES, config=QUICK)
-    for name in NODES:
-        cluster.node(name).env = {"MINKA_FAILPOINTS_FILE": str(spec_file(cluster, name))}
-    with cluster, Control(cluster.endpoints) as control:
+    with with_failpoints(NODES) as cluster, Control(cluster.endpoints) as control:
         control.create_keyspace("authors", 0, HashFunction.HASH_FUNCTION_UNSPECIFIED, replicas=3, split_points=[])
         wait_settled(control, live=3)
         load_ballast(cluster)

@@ -385,7 +385,8 @@ async def test_the_keys_of_a_slot_are_not_read_without_end(tmp_path: Path, monke
         assert said[2] == b"+PONG"
 
 
-async def test_nobody_leads(tmp_path: Path) -> None:
+async def test_nobody_leads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(errands, "_PATIENCE_S", 0.1)
     keyspace = Keyspace(id=1, name="default", partition_count=1, hash=HashFunction.HASH_FUNCTION_CRC16)
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")

@@ -46,7 +46,7 @@ async def test_a_frame_carries_many_partitions(tmp_path: Path) -> None:
             await same_everywhere(c, id_)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.seeds(4)
 async def test_nodes_die_under_load(tmp_path: Path, seed: int) -> None:
     """Leaders and followers die one after the other: no acknowledged write is lost, no watermark goes back, and in the
     end all logs are equal.
@@ -74,7 +74,7 @@ async def test_nodes_die_under_load(tmp_path: Path, seed: int) -> None:
         assert len(writers.acknowledged) > 50
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.seeds(2)
 async def test_all_nodes_die_at_once(tmp_path: Path, seed: int) -> None:
     """After a power cut, any replica of the in-sync set that leads next has every acknowledged write."""
     rng = random.Random(seed)
@@ -95,7 +95,7 @@ async def test_all_nodes_die_at_once(tmp_path: Path, seed: int) -> None:
         await writers.check(c.nodes[c.rows[1].leader])
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.seeds(2)
 async def test_async_survives_the_end_of_processes(tmp_path: Path, seed: int) -> None:
     """No write waits for a disk, and acknowledged ones are there after kill -9 of all nodes."""
     rng = random.Random(seed)

@@ -69,8 +69,9 @@ def copied_at(monkeypatch: pytest.MonkeyPatch, place: str, when: str, node: Test
     return left
 
 
-@pytest.mark.parametrize("flush", [1000, 16 << 20])
-@pytest.mark.parametrize(("place", "when"), CRASH_POINTS)
+@pytest.mark.parametrize(
+    ("place", "when", "flush"), [(*point, (1000, 16 << 20)[n % 2]) for n, point in enumerate(CRASH_POINTS)]
+)
 async def test_a_crash_anywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, when: str, flush: int
 ) -> None:

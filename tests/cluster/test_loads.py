@@ -2,7 +2,7 @@
 
 import random
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,50 +11,21 @@ import pytest
 import minka
 from minka import Client
 from minka.admin.control import Control
-from minka.bulk.bulk_loads import LoadClient, LoadTarget
+from minka.bulk.bulk_loads import LoadClient
 from minka.bulk.row_digest import Digest
 from minka.bulk.sst_files import Written, write_sst
-from minka.cluster.hashing import murmur3
 from minka.errors import MinkaError
 from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction, NodeState
-from minka.v1.loads_pb2 import Load, LoadFile, LoadState
+from minka.v1.loads_pb2 import Load, LoadState
 from minkad.process import failpoints
 from minkad.replication import ingesting  # noqa: F401  # declares its failpoints
 from tests.cluster.cluster import QUICK, eventually, spec_file, state_of, wait_ended, wait_settled, with_failpoints
+from tests.cluster.loads import read_all, rows_of, upload
 
 ROWS = 20_000
 NODES = ("athens", "byzantium", "cyrene")
 SMALL_LOGS = {"storage": {"log_retention_mib": 1, "change_retention_mib": 1}}
-
-
-def rows_of(count: int, tag: str = "a") -> dict[bytes, bytes]:
-    return {f"key-{i:07}".encode(): f"{tag}-{i}".encode() * 3 for i in range(count)}
-
-
-def upload(
-    client: LoadClient, load: Load, keyspace: str, rows: Mapping[bytes, bytes], folder: Path, attempt: str = "1"
-) -> list[LoadFile]:
-    """Upload all rows, in one file for each partition."""
-    files = []
-    targets = client.targets(keyspace)
-    for target in targets:
-        own = sorted(pair for pair in rows.items() if _belongs(pair[0], target, len(targets)))
-        written = write_sst(folder / f"{load.id}-{target.partition_id}-{attempt}.sst", own)
-        if written is not None:
-            files.append(client.upload(load, target, written, f"p{target.partition_id}-{attempt}"))
-    return files
-
-
-def _belongs(key: bytes, target: LoadTarget, count: int) -> bool:
-    if target.slot == target.partition_id:  # a keyspace by ranges
-        return target.range.contains(key)
-    return murmur3(key) % count == target.slot
-
-
-def read_all(cluster: LocalCluster, keyspace: str, keys: list[bytes]) -> dict[bytes, bytes]:
-    with Client(cluster.endpoints) as client:
-        return dict(client.keyspace(keyspace).get_many(keys))
 
 
 @pytest.fixture(scope="module")

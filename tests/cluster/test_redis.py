@@ -22,8 +22,8 @@ from minka.admin.control import Control
 from minka.cluster.hashing import crc16
 from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction
+from tests.cluster.certificates import make_certificates, section
 from tests.cluster.cluster import QUICK, eventually, wait_ended, wait_settled
-from tests.cluster.test_tls import make_certificates, section
 from tests.programs import program
 
 pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated:DeprecationWarning")  # of commands that Redis has

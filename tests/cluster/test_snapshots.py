@@ -1,7 +1,6 @@
 """Snapshots: all of a partition at one version, the same at each replica, even while nodes die and partitions split."""
 
 import threading
-from array import array
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,8 +14,9 @@ from minka.cluster.key_ranges import ALL_KEYS, KeyRange
 from minka.errors import Code, MinkaError
 from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction, OperationState
-from minka.v1.snapshots_pb2 import PartitionSnapshot, RowBatch
+from minka.v1.snapshots_pb2 import PartitionSnapshot
 from tests.cluster.cluster import QUICK, eventually, wait_ended, wait_settled
+from tests.cluster.snapshots import pairs, read_all
 
 MURMUR3 = HashFunction.HASH_FUNCTION_MURMUR3
 AWKWARD = [b"\x00", b"\x00\x00", "\U0010ffff".encode(), b"\xff" * 4096, b"k" * 4096]
@@ -29,19 +29,6 @@ def cluster() -> Iterator[LocalCluster]:
         control.create_keyspace("ranged", 0, HashFunction.HASH_FUNCTION_UNSPECIFIED, replicas=3, split_points=[b"m"])
         wait_settled(control, live=3)
         yield cluster
-
-
-def pairs(batch: RowBatch) -> Iterator[tuple[bytes, bytes]]:
-    ends = array("i", batch.key_offsets), array("i", batch.value_offsets)
-    for row in range(batch.rows):
-        key, value = (
-            column[ends_[row] : ends_[row + 1]] for column, ends_ in zip((batch.keys, batch.values), ends, strict=True)
-        )
-        yield key, value
-
-
-def read_all(reader: SnapshotClient, snapshot: PartitionSnapshot, wanted: KeyRange = ALL_KEYS) -> dict[bytes, bytes]:
-    return {key: value for batch in reader.read(snapshot, wanted) for key, value in pairs(batch)}
 
 
 def folders(cluster: LocalCluster, snapshot: PartitionSnapshot) -> list[Path]:

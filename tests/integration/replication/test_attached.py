@@ -15,6 +15,7 @@ from minka.v1.cluster_pb2 import Partition
 from minka.wire.key_operations import Lifetime, Set
 from minkad.replication.replica import Replica, meta_key
 from minkad.storage.checkpoint import Checkpoint, Incoming
+from tests.integration.replication.crashes import crash, restart_from
 from tests.integration.replication.halves import (
     KEY,
     LOWER,
@@ -30,7 +31,6 @@ from tests.integration.replication.halves import (
 from tests.integration.replication.harness import SOON, Cluster, cluster
 from tests.integration.replication.node import TestNode, until
 from tests.integration.replication.replicas import applied, three
-from tests.integration.replication.test_restart import crash, restart_from
 from tests.unit.storage.crash import crashed_copy
 
 

@@ -13,10 +13,10 @@ from minka.errors import Code, MinkaError
 from minka.wire import kv_frames
 from minkad.core.replication.settings import ReplicationSettings
 from minkad.storage.data_database import DataDatabase
+from tests.integration.replication.crashes import lead_again, restart_from
 from tests.integration.replication.harness import Cluster, cluster
 from tests.integration.replication.node import Refused, TestNode, until
 from tests.integration.replication.replicas import three, until_fresh
-from tests.integration.replication.test_restart import lead_again, restart_from
 from tests.unit.storage.crash import crashed_copy
 from tests.unit.storage.damages import a_file, a_folder, a_link_to_itself, flipped_at_its_start
 

@@ -11,9 +11,9 @@ from minka.wire.key_operations import Expire, Lifetime, Set
 from minkad.core.replication.gate import Gate
 from minkad.replication import expiring
 from tests.integration.replication.harness import cluster
+from tests.integration.replication.merges import merged, two
 from tests.integration.replication.node import Refused, TestNode, until
 from tests.integration.replication.replicas import led_by, same_everywhere, three
-from tests.integration.replication.test_merging import merged, two
 
 TTL_MS = 100
 

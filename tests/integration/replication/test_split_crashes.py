@@ -8,6 +8,7 @@ import pytest
 
 from minka.errors import Code, MinkaError
 from minkad.replication.manager import StorageSettings
+from tests.integration.replication.crashes import restart_from
 from tests.integration.replication.halves import (
     KEY,
     LOWER,
@@ -21,7 +22,6 @@ from tests.integration.replication.halves import (
 )
 from tests.integration.replication.harness import Cluster, cluster
 from tests.integration.replication.node import TestNode, until
-from tests.integration.replication.test_restart import restart_from
 from tests.unit.storage.crash import crashed_copy
 
 CRASH_POINTS = [

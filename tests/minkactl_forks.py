@@ -10,7 +10,7 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, NoReturn
+from typing import NoReturn
 
 _REQUEST_BYTES = 1 << 17
 
@@ -38,6 +38,7 @@ def server() -> str:
 
 @cache
 def _server(pid: int) -> str:  # the argument is the key
+    import atexit
     import subprocess
     import tempfile
 
@@ -45,12 +46,10 @@ def _server(pid: int) -> str:  # the argument is the key
     command = [sys.executable, "-c", f"from {__name__} import serve; serve({path!r})"]
     started = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert started.stdout is not None
-    assert started.stdout.readline() == b"ready\n"
-    _servers.append(started)  # as long as its stdin is open, it serves
+    with started.stdout as said:
+        assert said.readline() == b"ready\n"
+    atexit.register(started.communicate)  # closes its stdin
     return path
-
-
-_servers: list[Any] = []
 
 
 def serve(path: str) -> None:
@@ -65,7 +64,7 @@ def serve(path: str) -> None:
     listener.listen(64)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that wait
     os.write(1, b"ready\n")
-    while 0 not in select.select([listener, 0], [], [])[0]:
+    while 0 not in select.select([listener.fileno(), 0], [], [])[0]:
         connection, _ = listener.accept()
         if os.fork() == 0:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -97,7 +96,8 @@ def _run(connection: socket.socket) -> None:
     pid = os.fork()
     if pid == 0:
         connection.close()
-        _become(*json.loads(request), streams)
+        arguments, env, folder = json.loads(request)
+        _become(arguments, dict(env), folder, streams)
     for stream in streams:
         os.close(stream)
     connection.send(b"%d" % pid)
@@ -105,7 +105,12 @@ def _run(connection: socket.socket) -> None:
     os._exit(0)
 
 
-def _become(arguments: list[str], env: list[tuple[str, str]], folder: str, streams: list[int]) -> NoReturn:
+def _early(env: Mapping[str, str]) -> dict[str, str]:
+    """The variables that count when Python begins."""
+    return {name: value for name, value in env.items() if name.startswith(("PYTHON", "LANG", "LC_"))}
+
+
+def _become(arguments: list[str], env: dict[str, str], folder: str, streams: list[int]) -> NoReturn:
     import fcntl
     import termios
     import time
@@ -117,13 +122,15 @@ def _become(arguments: list[str], env: list[tuple[str, str]], folder: str, strea
     is_terminal = os.isatty(0)
     if is_terminal:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # its Ctrl-C reaches this process
+    os.chdir(folder)
+    if _early(env) != _early(os.environ):
+        os.execve(sys.executable, [sys.executable, "-m", "minkactl", *arguments], env)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115 - as Python does at its start
     sys.stdout = open(1, "w", buffering=1 if os.isatty(1) else -1, closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     os.environ.clear()
-    os.environ.update(dict(env))
+    os.environ.update(env)
     time.tzset()
-    os.chdir(folder)
     sys.argv[:] = ["minkactl", *arguments]
     from minkactl.__main__ import main
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import click
 import pytest
@@ -28,6 +29,7 @@ from minkactl.cli import FILES, cli
 from minkactl.exits import EXIT_OF_CODE, Exit, exit_of
 from minkactl.survey import survey
 from tests.cli.conftest import AnsweringNode, Run, make_operation, on_terminal, plain_lines
+from tests.minkactl_forks import Forked, server
 
 
 def test_every_named_code_is_in_the_registry() -> None:
@@ -424,17 +426,13 @@ class TestCompletion:
     """The completions of the Tab key."""
 
     def complete(self, words: str, *, environ: dict[str, str] | None = None) -> tuple[list[str], str]:
-        ended = subprocess.run(
-            [sys.executable, "-m", "minkactl"],
-            env=os.environ
-            | {"_MINKACTL_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
-            | (environ or {}),
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=False,
-        )
-        return [line.partition(",")[2] for line in ended.stdout.splitlines() if line], ended.stderr
+        shell = {"_MINKACTL_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+        with TemporaryFile("w+") as out, TemporaryFile("w+") as err, Path(os.devnull).open() as nothing:
+            streams = [one.fileno() for one in (nothing, out, err)]
+            Forked(server(), [], os.environ | shell | (environ or {}), streams).wait()
+            out.seek(0)
+            err.seek(0)
+            return [line.partition(",")[2] for line in out.read().splitlines() if line], err.read()
 
     def test_live_names(self, node: AnsweringNode) -> None:
         there = f"--endpoints {node.address}"

@@ -190,11 +190,11 @@ async def test_who_is_gone_is_taken_out_by_the_leader_as_soon_as_the_table_says_
 
 async def test_what_was_under_way_is_not_acknowledged_by_too_few(tmp_path: Path) -> None:
     """The in-sync set shrank while the write waited: the write stays unseen until there are enough replicas again."""
-    async with cluster(tmp_path) as c:
+    async with cluster(tmp_path, ReplicationSettings(lag_timeout=60.0, longest_backoff=0.05)) as c:
         c.keyspace.min_insync = 2
         athens, byzantium, cyrene = await three(c)
         mend = cut_off(athens)
-        writing = asyncio.create_task(athens.put(1, {b"a": b"1"}))
+        writing = asyncio.create_task(athens.put(1, {b"a": b"1"}, timeout_ms=30_000))
         await until(lambda: athens.replica().durable == 1)
         await c.fail("byzantium")
         await c.fail("cyrene")

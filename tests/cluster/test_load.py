@@ -31,11 +31,11 @@ def zipf(rng: random.Random, keys: Sequence[bytes]) -> Callable[[], bytes]:
 class Users:
     """Threads that get and put, and scan a little, at a bounded rate. Errors are raised at the end."""
 
-    def __init__(self, cluster: LocalCluster, keys: Sequence[bytes], keyspace: str) -> None:
+    def __init__(self, cluster: LocalCluster, keys: Sequence[bytes]) -> None:
         self._keys = keys
         self._errors: list[BaseException] = []
         self._stop = threading.Event()
-        self._client = Client(cluster.endpoints, keyspace=keyspace, timeout=20.0)
+        self._client = Client(cluster.endpoints, keyspace="authors", timeout=20.0)
         self._threads = [threading.Thread(target=self._run, args=(seed,)) for seed in range(3)]
 
     def start(self) -> None:
@@ -69,8 +69,8 @@ class Users:
 
 
 @contextmanager
-def users(cluster: LocalCluster, keys: Sequence[bytes], keyspace: str = "authors") -> Iterator[Users]:
-    them = Users(cluster, keys, keyspace)
+def users(cluster: LocalCluster, keys: Sequence[bytes]) -> Iterator[Users]:
+    them = Users(cluster, keys)
     them.start()
     try:
         yield them

@@ -16,7 +16,7 @@ from minka.v1.cluster_pb2 import HashFunction
 from tests.cluster.cluster import QUICK, eventually, wait_settled
 from tests.cluster.runbooks import ROOT, Machine, block, blocks, inline, machine, shown
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(480)
 BEFORE = {b"before-%03d" % number: b"%d" % number for number in range(200)}
 AFTER = {b"after-%03d" % number: b"%d" % number for number in range(200)}
 NODES = ("athens", "byzantium", "cyrene")

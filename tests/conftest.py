@@ -30,10 +30,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _seed_of_commit() -> int:
-    """A number derived from the commit; 0 outside of a repository. So each commit tries other seeds, and all runs of a
-    commit try the same seeds.
+    """A number derived from the commit; 0 outside of a repository, and without git. So each commit tries other seeds,
+    and all runs of a commit try the same seeds.
     """
-    shown = subprocess.run(["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, check=False)
+    try:
+        shown = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, check=False
+        )
+    except OSError:
+        return 0
     return int(shown.stdout[:7] or b"0", 16)
 
 

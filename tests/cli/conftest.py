@@ -1,12 +1,10 @@
 """A real gRPC server that answers with given messages, messages for a whole cluster, and ways to run minkactl."""
 
-import itertools
 import os
 import pty
 import re
 import select
-import subprocess
-import sys
+import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
@@ -22,6 +20,7 @@ from click.testing import CliRunner, Result
 
 from minka.cluster.plan_digest import plan_digest
 from minka.errors import MinkaError, error_to_proto
+from minka.testing.local_cluster import free_addresses
 from minka.v1 import admin_pb2, admin_pb2_grpc, duty_api_pb2, duty_api_pb2_grpc
 from minka.v1.admin_pb2 import (
     DescribeNodeRequest,
@@ -46,9 +45,9 @@ from minka.v1.cluster_pb2 import (
 )
 from minka.v1.coordinator_pb2 import DiskSpace, ReplicaStats
 from minkactl.cli import cli
+from tests.minkactl_forks import Forked, server
 from tests.summaries import listed, summarized
 
-_PORTS = itertools.count(20000 + os.getpid() * 41 % 10000)
 METHODS = frozenset(
     method.name
     for file in (admin_pb2.DESCRIPTOR, duty_api_pb2.DESCRIPTOR)
@@ -159,7 +158,7 @@ def make_operation(state: OperationState.ValueType, **fields: Any) -> Operation:
     )  # fmt: skip
 
 
-def until(condition: Callable[[], bool], what: str, timeout_s: float = 10) -> None:
+def until(condition: Callable[[], bool], what: str, timeout_s: float = 30) -> None:
     """Wait until the condition holds, or fail."""
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -203,20 +202,15 @@ def description(status: GetStatusResponse, node: str, _: DescribeNodeRequest) ->
 
 def listening(answering: AnsweringNode) -> grpc.Server:
     """A server with these answers, at an address of its own."""
-    server = grpc.server(futures.ThreadPoolExecutor(4), options=[("grpc.so_reuseport", 0)])
-    admin_pb2_grpc.add_AdminServicer_to_server(answering, server)  # type: ignore[arg-type]  # answers by __getattr__
-    admin_pb2_grpc.add_MetadataServicer_to_server(answering, server)  # type: ignore[arg-type]
-    admin_pb2_grpc.add_InventoryServicer_to_server(answering, server)  # type: ignore[arg-type]
-    duty_api_pb2_grpc.add_DutiesServicer_to_server(answering, server)  # type: ignore[arg-type]
-    for port in itertools.islice(_PORTS, 200):
-        try:
-            server.add_insecure_port(f"127.0.0.1:{port}")
-        except RuntimeError:
-            continue
-        answering.address = f"127.0.0.1:{port}"
-        break
-    server.start()
-    return server
+    grpc_server = grpc.server(futures.ThreadPoolExecutor(4), options=[("grpc.so_reuseport", 0)])
+    admin_pb2_grpc.add_AdminServicer_to_server(answering, grpc_server)  # type: ignore[arg-type]  # answers by __getattr__
+    admin_pb2_grpc.add_MetadataServicer_to_server(answering, grpc_server)  # type: ignore[arg-type]
+    admin_pb2_grpc.add_InventoryServicer_to_server(answering, grpc_server)  # type: ignore[arg-type]
+    duty_api_pb2_grpc.add_DutiesServicer_to_server(answering, grpc_server)  # type: ignore[arg-type]
+    (answering.address,) = free_addresses(1)
+    grpc_server.add_insecure_port(answering.address)
+    grpc_server.start()
+    return grpc_server
 
 
 @pytest.fixture(autouse=True)
@@ -243,14 +237,6 @@ def run() -> Run:
     )
 
 
-# Makes the terminal the one whose Ctrl-C reaches the process.
-TAKE_TERMINAL = """
-import fcntl, os, sys, termios
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-os.execv(sys.argv[1], sys.argv[1:])
-"""
-
-
 @dataclass
 class Ended:
     """The exit status of a process on a terminal, and all its text."""
@@ -260,15 +246,12 @@ class Ended:
 
 
 def on_terminal(
-    *arguments: str, env: dict[str, str] | None = None, keys: str = "", when: str = "", timeout_s: float = 20
+    *arguments: str, env: dict[str, str] | None = None, keys: str = "", when: str = "", timeout_s: float = 40
 ) -> Ended:
     """Run minkactl on a terminal of its own, 120 columns wide; `keys` are typed once the terminal has shown `when`."""
     leader, follower = pty.openpty()
     environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"} | (env or {})
-    process = subprocess.Popen(
-        [sys.executable, "-c", TAKE_TERMINAL, sys.executable, "-m", "minkactl", *arguments],
-        stdin=follower, stdout=follower, stderr=follower, env=environment, start_new_session=True,
-    )  # fmt: skip
+    process = Forked(server(), arguments, environment, [follower] * 3)
     os.close(follower)
     output, deadline, typed = b"", time.monotonic() + timeout_s, not keys
     while time.monotonic() < deadline:
@@ -285,7 +268,7 @@ def on_terminal(
             break
         output += chunk
     else:
-        process.kill()
+        os.kill(process.pid, signal.SIGKILL)
     os.close(leader)
     return Ended(process.wait(), output.decode("utf-8", "replace"))
 

@@ -1,6 +1,8 @@
 """Every listing in every format, on a pipe and on a terminal."""
 
 import json
+import os
+import signal
 import socket
 from typing import Any
 
@@ -374,19 +376,24 @@ def test_a_terminal_shows_what_is_wrong(node: AnsweringNode, status: GetStatusRe
 
 def test_watching_a_pipe(run: Run, node: AnsweringNode, status: GetStatusResponse) -> None:
     def answer(_: GetStatusRequest) -> GetStatusResponse:
-        if len(node.requests("GetStatus")) == 3:
+        looks = len(node.requests("GetStatus"))
+        if looks == 3:
             status.table.nodes[1].state = NodeState.NODE_STATE_FAILED
+        if looks % 6 == 0:
+            os.kill(os.getpid(), signal.SIGINT)  # a Ctrl-C while this answer is awaited
         return status
 
     node.answers["GetStatus"] = answer
-    options = ["--watch", "0.1", "--timeout", "2", "--endpoints", node.address]
+    options = ["--watch", "0.1", "--endpoints", node.address]
     result = run("nodes", *options)
-    assert result.exit_code == Exit.TIMEOUT
+    assert result.exit_code == Exit.INTERRUPTED
     lines = [line.split("\t")[:2] for line in result.stdout.splitlines()]
     assert lines[0] == ["NODE", "STATE"]
     assert lines[1:] == [["athens", "live"], ["byzantium", "live"], ["cyrene", "live"], ["byzantium", "failed"]]
     documents = [json.loads(line) for line in run("nodes", "-o", "json", *options).stdout.splitlines()]
     assert len(documents) >= 3
+    node.answers["GetStatus"] = status
+    assert run("nodes", *options, "--timeout", "1").exit_code == Exit.TIMEOUT
 
 
 def test_watching_a_terminal_redraws(node: AnsweringNode, status: GetStatusResponse) -> None:
@@ -463,13 +470,15 @@ def test_columns_for_which_there_is_no_room_are_named(node: AnsweringNode, statu
 
 def test_a_watch_says_what_does_not_fit(node: AnsweringNode) -> None:
     ended = on_terminal(
-        "partitions", "--watch", "0.1", "--timeout", "0.6", "--endpoints", node.address, env={"LINES": "8"}
-    )
+        *("partitions", "--watch", "0.1", "--endpoints", node.address),
+        env={"LINES": "8"}, keys="\x03", when="don't fit",
+    )  # fmt: skip
     lines = plain_lines(ended.text)
     assert "… 4 of 10 lines don't fit: make the terminal higher, or go without --watch" in lines
     assert any(line.startswith("flights/4 ") for line in lines)
     assert not any(line.startswith("flights/5 ") for line in lines)
     whole = on_terminal(
-        "partitions", "--watch", "0.1", "--timeout", "0.6", "--endpoints", node.address, env={"LINES": "11"}
-    )
+        *("partitions", "--watch", "0.1", "--endpoints", node.address),
+        env={"LINES": "11"}, keys="\x03", when="flights/8",
+    )  # fmt: skip
     assert "don't fit" not in whole.text

@@ -11,9 +11,18 @@ from pathlib import Path
 import pytest
 
 from minka.errors import Code, MinkaError
+from minka.testing import local_cluster
 from minka.testing.local_cluster import PORTS, LocalCluster, configuration_of, free_addresses, merged
 from minkactl.exits import Exit
 from tests.cli.conftest import Run, until
+
+# minkactl, with this process's part of the ports.
+MINKACTL = """
+from minka.testing import local_cluster
+local_cluster.PORTS = {ports!r}
+from minkactl.__main__ import main
+main()
+"""
 
 
 def gone(pid: int) -> bool:
@@ -31,7 +40,7 @@ class Foreground:
         self.out, self.err = folder / "out", folder / "err"
         with self.out.open("wb") as out, self.err.open("wb") as err:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "minkactl", "playground", *arguments],
+                [sys.executable, "-c", MINKACTL.format(ports=local_cluster.PORTS), "playground", *arguments],
                 stdout=out, stderr=err, env=os.environ | {"TMPDIR": str(folder)}, start_new_session=True,
             )  # fmt: skip
         until(lambda: self.ended() or "Ctrl-C stops it" in self.err.read_text(), "the playground is up", 30)

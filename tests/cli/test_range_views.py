@@ -283,8 +283,8 @@ class TestExplain:
         self.blockers = GetSplitBlockersResponse()
         node.answers["GetSplitBlockers"] = lambda _: self.blockers
 
-    def document(self, asked: str = "1") -> Any:
-        result = self.run("partitions", "explain", asked, "-o", "json", "--endpoints", self.node.address)
+    def document(self, asked: str = "1", *options: str) -> Any:
+        result = self.run("partitions", "explain", asked, *options, "-o", "json", "--endpoints", self.node.address)
         assert result.exit_code == (Exit.OK if self.status.from_controller else Exit.UNHEALTHY), result.stderr
         return json.loads(result.stdout)
 
@@ -382,7 +382,7 @@ class TestExplain:
     def test_what_is_in_the_way_is_not_known(self) -> None:
         self.status.replicas[0].bytes = 40 * MIB
         self.node.answers["GetSplitBlockers"] = MinkaError(Code.NO_CONTROLLER, "there is none")
-        document = self.document()
+        document = self.document("1", "--timeout", "1")
         assert document["verdict"] == "unknown"
         assert self.said("split", document) == [
             "It is too large, and what is in the way is not known: there is no active controller."

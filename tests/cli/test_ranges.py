@@ -18,7 +18,7 @@ AUTHORS = ("alice", "az", "b", "bob", "cyril", "d", "mary", "philip")
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    """athens, byzantium and cyrene; each test below continues from the one before."""
+    """athens, byzantium and cyrene."""
     with LocalCluster(3) as running:
         yield running
 
@@ -45,7 +45,13 @@ def ranges(run: Run, keyspace: str) -> list[str]:
     return [row["range"] for row in as_json(run, "partitions", "--keyspace", keyspace)]
 
 
-def test_authors_of_three_nodes(run: Run, tmp_path: Path) -> None:
+def test_authors_are_scanned_split_and_merged(run: Run, tmp_path: Path) -> None:
+    authors_of_three_nodes(run, tmp_path)
+    split_at_keys(run)
+    merge(run)
+
+
+def authors_of_three_nodes(run: Run, tmp_path: Path) -> None:
     """athens, byzantium and cyrene have ["", b), [b, d) and [d, ""); the names from a to c are scanned."""
     assert run("keyspace", "create", "authors", "--ranges", "--split-at", "b,d").exit_code == 0
     assert ranges(run, "authors") == ['["", b)', "[b, d)", '[d, "")']
@@ -97,7 +103,7 @@ def test_split_points_are_refused_by_name(run: Run, points: str, code: str) -> N
     assert f"error: {code}: " in result.stderr
 
 
-def test_split_at_keys(run: Run) -> None:
+def split_at_keys(run: Run) -> None:
     look = run("split", "authors", "--at", "m,n,x", "--dry-run", "-o", "json")
     assert [row["upper"] for row in json.loads(look.stdout)] == ["[m, n)", "[n, x)", '[x, "")']
     assert "--dry-run" in look.stderr
@@ -119,7 +125,7 @@ def test_split_at_keys(run: Run) -> None:
     assert as_json(run, "kv", "count", "authors")["keys"] == len(AUTHORS)
 
 
-def test_merge(run: Run) -> None:
+def merge(run: Run) -> None:
     (row,) = [row for row in as_json(run, "partitions", "--keyspace", "authors") if row["range"] == "[d, m)"]
     look = run("merge", "authors", "--partition", str(row["id"]), "--dry-run", "-o", "json")
     (found,) = json.loads(look.stdout)

@@ -22,17 +22,12 @@ from tests.summaries import summary_of
 pytestmark = pytest.mark.timeout(120)
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    """athens, byzantium and cyrene; each test below continues from the one before."""
+@pytest.fixture
+def cluster(own_environment: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCluster]:
+    """athens, byzantium and cyrene; commands find them."""
     with LocalCluster(3, config=QUICK) as running:
+        monkeypatch.setenv("MINKA_ENDPOINTS", ",".join(running.endpoints))
         yield running
-
-
-@pytest.fixture(autouse=True)
-def use_it(cluster: LocalCluster, own_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let commands find the cluster."""
-    monkeypatch.setenv("MINKA_ENDPOINTS", ",".join(cluster.endpoints))
 
 
 def as_json(run: Run, *arguments: str) -> Any:
@@ -41,7 +36,23 @@ def as_json(run: Run, *arguments: str) -> Any:
     return json.loads(result.stdout)
 
 
-def test_an_empty_cluster(run: Run, cluster: LocalCluster) -> None:
+@pytest.mark.timeout(240)
+def test_from_an_empty_cluster_to_one_without_a_quorum(run: Run, cluster: LocalCluster, tmp_path: Path) -> None:
+    an_empty_cluster(run, cluster)
+    create_a_keyspace(run)
+    keys(run, tmp_path)
+    conditions_versions_and_lifetimes(run)
+    increments(run)
+    load_and_count(run, tmp_path)
+    locate_finds_who_answers(run)
+    a_reassign_from_plan_to_end(run, cluster, tmp_path)
+    versions_and_one_node(run)
+    the_summary_is_what_the_partitions_add_up_to(run, cluster)
+    a_node_that_dies_is_seen_and_its_return_too(run, cluster)
+    no_quorum_is_told(run, cluster)
+
+
+def an_empty_cluster(run: Run, cluster: LocalCluster) -> None:
     status = as_json(run, "status")
     assert status["cluster"]["name"] == "playground"
     assert status["from_controller"]
@@ -52,7 +63,7 @@ def test_an_empty_cluster(run: Run, cluster: LocalCluster) -> None:
     assert status["keyspaces"] == []
 
 
-def test_create_a_keyspace(run: Run) -> None:
+def create_a_keyspace(run: Run) -> None:
     assert run("keyspace", "create", "flights", "--partitions", "9", "--replicas", "1").exit_code == 0
     again = run("keyspace", "create", "flights", "--partitions", "9", "--replicas", "1")
     assert again.exit_code == Exit.FAILED
@@ -62,7 +73,7 @@ def test_create_a_keyspace(run: Run) -> None:
     assert len(run("partitions", "--node", "cyrene", "-o", "name").stdout.split()) == 3
 
 
-def test_keys(run: Run, tmp_path: Path) -> None:
+def keys(run: Run, tmp_path: Path) -> None:
     assert run("kv", "put", "flights", "UA1545", "EWR to IAH").exit_code == 0
     assert run("kv", "get", "flights", "UA1545").stdout == "EWR to IAH"
     assert as_json(run, "kv", "get", "flights", "UA1545")["value"] == "EWR to IAH"
@@ -79,7 +90,7 @@ def test_keys(run: Run, tmp_path: Path) -> None:
     assert "error: UNKNOWN_KEYSPACE: " in unknown.stderr
 
 
-def test_conditions_versions_and_lifetimes(run: Run) -> None:
+def conditions_versions_and_lifetimes(run: Run) -> None:
     assert run("kv", "put", "flights", "lock", "me", "--if-absent", "--ttl", "30m").exit_code == 0
     refused = run("kv", "put", "flights", "lock", "you", "--if-absent")
     assert refused.exit_code == Exit.FAILED
@@ -109,7 +120,7 @@ def test_conditions_versions_and_lifetimes(run: Run) -> None:
     assert run("kv", "get", "flights", "lock").exit_code == Exit.FAILED
 
 
-def test_increments(run: Run) -> None:
+def increments(run: Run) -> None:
     assert run("kv", "increment", "flights", "visits").stdout == "1\n"
     assert run("kv", "increment", "flights", "visits", "--by", "-3").stdout == "-2\n"
     assert as_json(run, "kv", "increment", "flights", "visits", "--by", "44")["number"] == 42
@@ -120,7 +131,7 @@ def test_increments(run: Run) -> None:
     assert run("kv", "delete", "flights", "visits", "text").exit_code == 0
 
 
-def test_load_and_count(run: Run, tmp_path: Path) -> None:
+def load_and_count(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("a,b\n" + "".join(f"{n},{n * n}\n" for n in range(5000)))
     loaded = as_json(run, "kv", "load", "flights", str(path), "--key", "a,b")
@@ -134,13 +145,13 @@ def test_load_and_count(run: Run, tmp_path: Path) -> None:
     assert [line.split("\t")[2] for line in lines if line.startswith("total\t")] == ["5000"]
 
 
-def test_locate_finds_who_answers(run: Run) -> None:
+def locate_finds_who_answers(run: Run) -> None:
     found = as_json(run, "partitions", "locate", "flights", "70/4900")
     row = next(row for row in as_json(run, "partitions") if row["id"] == found["id"])
     assert (row["leader"], row["slot"], row["state"]) == (found["node"], found["slot"], "online")
 
 
-def test_a_reassign_from_plan_to_end(run: Run, cluster: LocalCluster, tmp_path: Path) -> None:
+def a_reassign_from_plan_to_end(run: Run, cluster: LocalCluster, tmp_path: Path) -> None:
     cluster.add("ephesus")
     plan = tmp_path / "plan.json"
     dry = as_json(run, "reassign", "--dry-run")
@@ -177,7 +188,7 @@ def test_a_reassign_from_plan_to_end(run: Run, cluster: LocalCluster, tmp_path: 
     assert "as even as they can be" in nothing.stderr
 
 
-def test_versions_and_one_node(run: Run) -> None:
+def versions_and_one_node(run: Run) -> None:
     found = as_json(run, "version")
     assert {node["version"] for node in found["nodes"]} == {found["client"]}
     node = as_json(run, "nodes", "ephesus")
@@ -185,7 +196,7 @@ def test_versions_and_one_node(run: Run) -> None:
     assert [keyspace["replicas"] for keyspace in node["keyspaces"]] == [2]
 
 
-def test_the_summary_is_what_the_partitions_add_up_to(run: Run, cluster: LocalCluster) -> None:
+def the_summary_is_what_the_partitions_add_up_to(run: Run, cluster: LocalCluster) -> None:
     assert run("keyspace", "create", "crews", "--partitions", "24", "--replicas", "2").exit_code == 0
     eventually("all are online", lambda: as_json(run, "status")["partitions"]["online"] == 33)
     names = run("partitions", "--keyspace", "crews", "-o", "name").stdout.split()
@@ -206,7 +217,7 @@ def test_the_summary_is_what_the_partitions_add_up_to(run: Run, cluster: LocalCl
     assert as_json(run, "partitions", "explain", located["name"])["partition"]["leader"] == located["node"]
 
 
-def test_a_node_that_dies_is_seen_and_its_return_too(run: Run, cluster: LocalCluster) -> None:
+def a_node_that_dies_is_seen_and_its_return_too(run: Run, cluster: LocalCluster) -> None:
     cluster.kill("byzantium")
     ended = on_terminal("status", "--watch", "0.2", keys="\x03", when="byzantium failed at ", timeout_s=20)
     assert "byzantium failed at " in ended.text
@@ -221,7 +232,7 @@ def test_a_node_that_dies_is_seen_and_its_return_too(run: Run, cluster: LocalClu
     assert as_json(run, "kv", "count", "flights")["keys"] == 5000
 
 
-def test_no_quorum_is_told(run: Run, cluster: LocalCluster) -> None:
+def no_quorum_is_told(run: Run, cluster: LocalCluster) -> None:
     for name in ("athens", "byzantium"):
         cluster.kill(name)
     ended = on_terminal("status", "--watch", "0.2", keys="\x03", when="no active controller", timeout_s=20)
@@ -270,7 +281,7 @@ def writing(endpoints: tuple[str, ...], acknowledged: Path) -> Iterator[None]:
             process.wait()
 
 
-def test_drains_under_writes(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drains_under_writes(run: Run, cluster: LocalCluster, tmp_path: Path) -> None:
     def leads() -> dict[str, int]:
         return {node["id"]: node["leads"] for node in as_json(run, "nodes")}
 
@@ -279,30 +290,28 @@ def test_drains_under_writes(run: Run, tmp_path: Path, monkeypatch: pytest.Monke
     def written() -> int:
         return len(acknowledged.read_text().splitlines())
 
-    with LocalCluster(3, config=QUICK) as cluster:
-        monkeypatch.setenv("MINKA_ENDPOINTS", ",".join(cluster.endpoints))
-        created = as_json(run, "keyspace", "create", "fares", "--partitions", "9")
-        assert (created["replicas"], created["min_insync"], created["durability"]) == (3, 2, "sync")
-        with writing(cluster.endpoints, acknowledged):
-            drained = run("drain", "cyrene", "--timeout", "60")
-            assert drained.exit_code == 0, drained.stderr
-            assert drained.stderr.splitlines()[-1] == "safe to stop: yes"
-            assert leads()["cyrene"] == 0
-            before = written()
-            cluster.terminate("cyrene")
-            until(lambda: len(run("partitions", "--under-replicated", "-o", "name").stdout.split()) == 9, "it has left")
-            stuck = run("drain", "byzantium", "--timeout", "3")
-            assert stuck.exit_code == Exit.TIMEOUT, stuck.output
-            assert "1 of 2 would be in sync: its writes would be refused; helps: start cyrene" in stuck.stderr
-            assert "safe to stop: no" in stuck.stderr
-            assert "start cyrene" in run("operations").stdout
-            cluster.restart("cyrene")
-            assert run("drain", "byzantium", "--timeout", "60").stderr.splitlines()[-1] == "safe to stop: yes"
-            undrained = as_json(run, "undrain", "byzantium")
-            assert undrained["state"] == "live"
-            elected = run("elect-leaders", "--preferred", "--timeout", "60")
-            assert elected.exit_code == 0, elected.stderr
-            assert leads() == {"athens": 3, "byzantium": 3, "cyrene": 3}
-            assert written() > before
-        assert as_json(run, "kv", "count", "fares")["keys"] == written()
-        assert {operation["state"] for operation in as_json(run, "operations")} == {"succeeded"}
+    created = as_json(run, "keyspace", "create", "fares", "--partitions", "9")
+    assert (created["replicas"], created["min_insync"], created["durability"]) == (3, 2, "sync")
+    with writing(cluster.endpoints, acknowledged):
+        drained = run("drain", "cyrene", "--timeout", "60")
+        assert drained.exit_code == 0, drained.stderr
+        assert drained.stderr.splitlines()[-1] == "safe to stop: yes"
+        assert leads()["cyrene"] == 0
+        before = written()
+        cluster.terminate("cyrene")
+        until(lambda: len(run("partitions", "--under-replicated", "-o", "name").stdout.split()) == 9, "it has left")
+        stuck = run("drain", "byzantium", "--timeout", "3")
+        assert stuck.exit_code == Exit.TIMEOUT, stuck.output
+        assert "1 of 2 would be in sync: its writes would be refused; helps: start cyrene" in stuck.stderr
+        assert "safe to stop: no" in stuck.stderr
+        assert "start cyrene" in run("operations").stdout
+        cluster.restart("cyrene")
+        assert run("drain", "byzantium", "--timeout", "60").stderr.splitlines()[-1] == "safe to stop: yes"
+        undrained = as_json(run, "undrain", "byzantium")
+        assert undrained["state"] == "live"
+        elected = run("elect-leaders", "--preferred", "--timeout", "60")
+        assert elected.exit_code == 0, elected.stderr
+        assert leads() == {"athens": 3, "byzantium": 3, "cyrene": 3}
+        assert written() > before
+    assert as_json(run, "kv", "count", "fares")["keys"] == written()
+    assert {operation["state"] for operation in as_json(run, "operations")} == {"succeeded"}

@@ -70,13 +70,14 @@ def looks(end: OperationState.ValueType = SUCCEEDED) -> list[GetOperationsRespon
 
 
 @pytest.fixture
-def operating(node: AnsweringNode) -> AnsweringNode:
+def operating(node: AnsweringNode, monkeypatch: pytest.MonkeyPatch) -> AnsweringNode:
     """A node that plans and applies; its fourth answer about operation 12 says that it has SUCCEEDED."""
     sequence = looks()
 
     def operations(_: GetOperationsRequest) -> GetOperationsResponse:
         return sequence.pop(0) if len(sequence) > 1 else sequence[0]
 
+    monkeypatch.setattr("minkactl.commands.migrations.PIPE_INTERVAL_S", 0.01)
     node.answers["PlanReassign"] = lambda _: make_plan()
     node.answers["ApplyPlan"] = lambda _: ApplyPlanResponse(operation=make_operation(RUNNING))
     node.answers["GetOperations"] = operations
@@ -357,10 +358,7 @@ def test_a_plan_longer_than_the_screen_goes_through_the_pager(operating: Answeri
     assert not paged.exists()
 
 
-def test_watching_on_a_pipe_appends_what_changes(
-    run: Run, operating: AnsweringNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("minkactl.commands.migrations.PIPE_INTERVAL_S", 0.01)
+def test_watching_on_a_pipe_appends_what_changes(run: Run, operating: AnsweringNode) -> None:
     result = run("migrations", "watch", "12", "--endpoints", operating.address)
     assert result.exit_code == 0
     lines = [line.split("\t") for line in result.stdout.splitlines()]
@@ -373,8 +371,7 @@ def test_watching_on_a_pipe_appends_what_changes(
     assert "operation 12 succeeded in 3.0 s: 2 of 2 partitions moved" in result.stderr
 
 
-def test_watching_in_json_lines(run: Run, operating: AnsweringNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minkactl.commands.migrations.PIPE_INTERVAL_S", 0.01)
+def test_watching_in_json_lines(run: Run, operating: AnsweringNode) -> None:
     result = run("migrations", "watch", "12", "-o", "json", "--endpoints", operating.address)
     documents = [json.loads(line) for line in result.stdout.splitlines()]
     assert [document["operation"]["state"] for document in documents] == ["running"] * 3 + ["succeeded"]

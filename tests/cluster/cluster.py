@@ -1,10 +1,12 @@
 """Helpers for tests with a real cluster: wait until it is settled, and find out which data is on which node."""
 
 import time
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
 
 import grpc
+from click.testing import CliRunner, Result
 
 from minka.admin.control import Control
 from minka.errors import MinkaError
@@ -19,6 +21,7 @@ from minka.v1.cluster_pb2 import (
     PartitionState,
     PartitionTable,
 )
+from minkactl.cli import cli
 
 T = TypeVar("T")
 DEADLINE = 30.0  # seconds; far beyond what a healthy cluster needs
@@ -72,6 +75,24 @@ def own_status(cluster: LocalCluster, name: str) -> GetStatusResponse:
     """The status in this node's own view."""
     with grpc.insecure_channel(cluster.node(name).address) as channel:
         return AdminStub(channel).GetStatus(GetStatusRequest(), timeout=5)
+
+
+def minkactl(cluster: LocalCluster, *arguments: str) -> Result:
+    """Run minkactl within this process, for the cluster."""
+    return CliRunner().invoke(cli, [*arguments, "--endpoints", ",".join(cluster.endpoints)], prog_name="minkactl")
+
+
+def spec_file(cluster: LocalCluster, name: str) -> Path:
+    """The node's file of failpoints, for a cluster made by `with_failpoints`."""
+    return cluster.node(name).directory / "failpoints"
+
+
+def with_failpoints(nodes: Sequence[str], config: Mapping[str, Any] = QUICK) -> LocalCluster:
+    """A cluster whose nodes read their failpoints from `spec_file`; it isn't started."""
+    cluster = LocalCluster(nodes, config=config)
+    for name in nodes:
+        cluster.node(name).env = {"MINKA_FAILPOINTS_FILE": str(spec_file(cluster, name))}
+    return cluster
 
 
 def state_of(control: Control, name: str) -> int:

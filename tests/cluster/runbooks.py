@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from minka.testing.local_cluster import LocalCluster
+from tests import minkactl_forks
 from tests.cluster.cluster import eventually
 
 ROOT: Final = Path(__file__).parents[2]
@@ -51,7 +52,7 @@ sys.exit(1 if answer else 0)
 # A person who answers each question with yes.
 _MINKACTL: Final = """#!/bin/sh
 case "$*" in "node rebuild"* | "raft remove"* | "raft promote"* | *--decommission) set -- "$@" --yes ;; esac
-exec {python} -m minkactl "$@"
+exec {python} -I -S {forks} {server} "$@"
 """
 
 
@@ -104,7 +105,10 @@ def machine(folder: Path, cluster: LocalCluster | None = None) -> Iterator[Machi
     (folder / "bin").mkdir(parents=True, exist_ok=True)
     environment = os.environ | {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "NODE": "athens"}
     found = Machine(folder, cluster, environment)
-    found.stand_in("minkactl", _MINKACTL.format(python=sys.executable))
+    found.stand_in(
+        "minkactl",
+        _MINKACTL.format(python=sys.executable, forks=minkactl_forks.__file__, server=minkactl_forks.server()),
+    )
     found.stand_in("minkad", f'#!/bin/sh\nexec {sys.executable} -m minkad "$@"\n')
     if cluster is None:
         yield found

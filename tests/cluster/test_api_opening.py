@@ -1,24 +1,21 @@
-"""The programs at the beginning of docs/api.md run as they are, but for the endpoints."""
+"""The programs of the opening of docs/api.md run as they are, but for the endpoints. Their test: `test_testing.py`."""
 
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 import minka.duties
 from minka.testing import LocalCluster
+from tests.cluster.opening import PROGRAMS
 
-OPENING = Path(minka.__file__).parent.parent / "docs" / "api.md"
 ENDPOINTS = '["athens:7400", "byzantium:7400"]'
 
 
 @pytest.mark.timeout(120)
-def test_the_programs_of_the_opening_run(tmp_path: Path) -> None:
-    programs = re.findall(r"^```python\n(.*?)^```", OPENING.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+def test_the_programs_of_the_opening_run() -> None:
     with LocalCluster(3) as cluster:
-        admin, client, shard = (one.replace(ENDPOINTS, repr(list(cluster.endpoints))) for one in programs[:3])
+        admin, client, shard = (one.replace(ENDPOINTS, repr(list(cluster.endpoints))) for one in PROGRAMS[:3])
         assert run("-c", admin) == ""
         assert run("-c", client) == "b'EWR to IAH'\n"
         assert run("-c", client) == "b'EWR to IAH'\nsomebody has the seat\n"
@@ -33,8 +30,6 @@ def test_the_programs_of_the_opening_run(tmp_path: Path) -> None:
             assert hosting.communicate(timeout=30)[0] == ""
         finally:
             hosting.kill()
-    (tmp_path / "test_order.py").write_text(programs[3])
-    assert "1 passed" in run("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(tmp_path))
 
 
 def run(*arguments: str) -> str:

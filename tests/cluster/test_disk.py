@@ -7,16 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 from minka import Client
 from minka.admin.control import Control
 from minka.errors import Code, MinkaError
 from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import NodeState
-from minkactl.cli import cli
 from minkactl.exits import Exit
-from tests.cluster.cluster import create_keyspace, eventually, state_of, wait_ended, wait_settled
+from tests.cluster.cluster import create_keyspace, eventually, minkactl, state_of, wait_ended, wait_settled
 
 MIB = 1024 * 1024
 DISK_BYTES = 128 * MIB
@@ -182,10 +180,6 @@ def test_damaged_data_is_refused_and_the_node_rebuilt_from_its_peers() -> None:
         assert new > old, "its former votes no longer count"
         assert [p.leader for p in after.partitions] == [p.leader for p in table.partitions]
         eventually("cyrene votes again", lambda: "cyrene" in control.status().coordinator.voters)
-
-
-def minkactl(cluster: LocalCluster, *arguments: str) -> Result:
-    return CliRunner().invoke(cli, [*arguments, "--endpoints", ",".join(cluster.endpoints)], prog_name="minkactl")
 
 
 def check_rebuild_is_refused(cluster: LocalCluster, reason: str) -> None:

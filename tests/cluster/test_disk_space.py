@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from click.testing import CliRunner, Result
 
 from minka import BatchError, Client
 from minka.admin.control import Control
 from minka.errors import Code, MinkaError
 from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction, PartitionTable
-from minkactl.cli import cli
-from tests.cluster.cluster import QUICK, create_keyspace, eventually, wait_ended, wait_settled
+from tests.cluster.cluster import QUICK, create_keyspace, eventually, minkactl, wait_ended, wait_settled
 from tests.cluster.disks import MIB, Disk
 from tests.cluster.undo import NotPermitted, Undo
 
@@ -51,10 +49,6 @@ def break_disk(disk: Disk) -> None:
         os.close(folder)
 
 
-def minkactl(cluster: LocalCluster, *arguments: str) -> Result:
-    return CliRunner().invoke(cli, [*arguments, "--endpoints", ",".join(cluster.endpoints)], prog_name="minkactl")
-
-
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("partitions", [100, pytest.param(1000, marks=pytest.mark.soak)])
 def test_a_disk_that_fails_ends_the_node_however_many_partitions_it_has(disk: Disk, partitions: int) -> None:
@@ -69,10 +63,10 @@ def test_a_disk_that_fails_ends_the_node_however_many_partitions_it_has(disk: Di
                 eventually("the keys are written", partial(written, client, keys))
             break_disk(disk)
             with pytest.raises(MinkaError, match="STORAGE_FAILED"):
-                client.put(b"more", b"value", timeout=5.0)
+                client.put(b"more", b"value", timeout=20.0)
         process = cluster.node("athens").process
         assert process is not None
-        assert process.wait(15) == 1
+        assert process.wait(30) == 1
         said = cluster.log("athens").read_text("utf-8")
         assert "minkad: STORAGE_FAILED: " in said
         assert "Input/output error" in said
@@ -102,7 +96,7 @@ def test_a_disk_that_does_not_answer_ends_the_node(tmp_path: Path) -> None:
         with Client(cluster.endpoints, keyspace="flights", timeout=30.0) as client:
             with contextlib.suppress(MinkaError):  # its partitions wait until it has ended
                 client.put_many(dict.fromkeys(KEYS, b"value"))
-            assert process.wait(15) == 1
+            assert process.wait(30) == 1
             client.put_many(dict.fromkeys(KEYS, b"value"))
         said = cluster.log(victim).read_text("utf-8")
         assert "the disk has not answered for 2 s" in said
@@ -113,8 +107,7 @@ def known(control: Control) -> PartitionTable:
     return eventually("a controller", lambda: s.table if (s := control.status()).from_controller else None)
 
 
-@pytest.mark.parametrize("who", ["the active controller", "another node"])
-def test_others_lead_while_a_disk_does_not_answer(tmp_path: Path, who: str) -> None:
+def test_others_lead_while_the_controllers_disk_does_not_answer(tmp_path: Path) -> None:
     """Others lead long before the node gives up; the node goes on when its disk does."""
     held = tmp_path / "held"
     cluster = LocalCluster(3, config=CONFIG)
@@ -124,13 +117,12 @@ def test_others_lead_while_a_disk_does_not_answer(tmp_path: Path, who: str) -> N
         wait_settled(control, live=3)
         control.create_keyspace("flights", 6, HashFunction.HASH_FUNCTION_MURMUR3, replicas=3)
         wait_settled(control, live=3)
-        controller = control.status().coordinator.controller
-        victim = next(name for name in cluster.nodes if (name == controller) == (who == "the active controller"))
+        victim = control.status().coordinator.controller
         held.touch()
         (tmp_path / victim).write_text(f"log.sync.before=pause:{held}\n")
         with contextlib.suppress(MinkaError):  # its partitions wait until it is failed
             client.put_many(dict.fromkeys(KEYS, b"value"), timeout=2.0)
-        client.put_many(dict.fromkeys(KEYS, b"value"), timeout=10.0)
+        client.put_many(dict.fromkeys(KEYS, b"value"), timeout=30.0)
         assert not any(p.leader == victim for p in known(control).partitions)
         assert cluster.nodes[victim].running
         held.unlink()
@@ -174,13 +166,9 @@ def test_a_low_disk_takes_only_deletes_and_a_full_one_is_started_and_emptied(dis
 
 def check_what_a_low_disk_takes(cluster: LocalCluster, control: Control, client: Client, disk: Disk) -> None:
     eventually("athens is low", partial(is_low, cluster, disk))
-    eventually("writes to athens are refused", lambda: refusals(client) or None)
-    refused = refusals(client)
-    assert Code.DISK_LOW in refused.values()
+    refused = eventually("athens refuses writes and byzantium takes them", partial(refusals, client))
     assert set(refused.values()) <= {Code.DISK_LOW, Code.DEADLINE_EXCEEDED}, "a refusal may be under way at the end"
-    by_node = {p.leader: 0 for p in control.table().partitions}
-    assert len(refused) < len(KEYS), "byzantium takes writes"
-    assert len(by_node) == 2
+    assert len({p.leader for p in control.table().partitions}) == 2
     assert len(client.get_many(KEYS)) == len(KEYS)
     client.delete(KEYS[0])
     client.put(next(key for key in KEYS[2:] if key not in refused), b"y" * 1000)
@@ -195,13 +183,14 @@ def is_low(cluster: LocalCluster, disk: Disk) -> bool:
     return "low" in minkactl(cluster, "nodes").output
 
 
-def refusals(client: Client) -> dict[bytes, Code]:
-    """By key, the code with which its write was refused; empty if all keys were written."""
+def refusals(client: Client) -> dict[bytes, Code] | None:
+    """By key, the code with which its write was refused; None unless some are refused and others are written."""
     try:
         client.put_many(dict.fromkeys(KEYS[2:], b"x" * 1000), timeout=1.0)
     except BatchError as error:
-        return {key: failure.error.code for failure in error.failures for key in failure.keys}
-    return {}
+        refused = {key: failure.error.code for failure in error.failures for key in failure.keys}
+        return refused if Code.DISK_LOW in refused.values() and len(refused) < len(KEYS[2:]) else None
+    return None
 
 
 def test_writes_go_on_without_a_replica_whose_disk_is_low(disk: Disk) -> None:

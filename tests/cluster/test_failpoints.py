@@ -3,7 +3,6 @@
 import random
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -15,12 +14,13 @@ from minka.testing.local_cluster import LocalCluster
 from minka.v1.admin_pb2 import Plan
 from minkad.process import failpoints
 from tests.cluster.cluster import (
-    QUICK,
     assert_nobody_holds_what_it_does_not_own,
     create_keyspace,
     eventually,
+    spec_file,
     wait_ended,
     wait_settled,
+    with_failpoints,
 )
 from tests.cluster.workload import Workload
 
@@ -29,21 +29,14 @@ NODES = ("athens", "byzantium", "cyrene", "ephesus")
 ELSEWHERE = ("ingest.", "merge.", "snapshot.", "split.", "spool.", "trim.")
 PLACES = [name for name in sorted(failpoints.names()) if not name.startswith(ELSEWHERE)]
 # Each partition of `flights` has enough data to move by a checkpoint; those of `small` move by their log alone.
-BALLAST = {b"ballast-%d" % i: i.to_bytes(4, "big") * 500 for i in range(9_000)}
-
-
-def spec_file(cluster: LocalCluster, name: str) -> Path:
-    return cluster.node(name).directory / "failpoints"
+BALLAST = {b"ballast-%d" % i: i.to_bytes(4, "big") * 500 for i in range(3000)}
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    cluster = LocalCluster(NODES, config=QUICK)
-    for name in NODES:
-        cluster.node(name).env = {"MINKA_FAILPOINTS_FILE": str(spec_file(cluster, name))}
-    with cluster, Control(cluster.endpoints) as control:
-        create_keyspace(control, "flights", 48, live=4)
-        create_keyspace(control, "small", 16, live=4)
+    with with_failpoints(NODES) as cluster, Control(cluster.endpoints) as control:
+        create_keyspace(control, "flights", 16, live=4)
+        create_keyspace(control, "small", 8, live=4)
         with Client(cluster.endpoints, keyspace="flights", timeout=30.0) as client:
             eventually("the ballast is written", lambda: written(client))
         yield cluster

@@ -35,7 +35,7 @@ def all_intervals(cluster: LocalCluster) -> list[NodeInterval]:
 
 def test_what_clients_did_is_told_once(cluster: LocalCluster) -> None:
     pairs = {b"key-%03d" % number: b"v" * 100 for number in range(500)}
-    with Client(cluster.endpoints, keyspace="hashed") as client, Control(cluster.endpoints) as control:
+    with Client(cluster.endpoints, keyspace="hashed", timeout=30.0) as client, Control(cluster.endpoints) as control:
         client.put_many(pairs)
         for _ in range(3):
             client.get_many(list(pairs))
@@ -46,7 +46,8 @@ def test_what_clients_did_is_told_once(cluster: LocalCluster) -> None:
     def all_told() -> list[NodeInterval] | None:
         found = all_intervals(cluster)
         rows = [row for interval in found for row in interval.partitions if row.keyspace_id in mine]
-        return found if sum(row.reads for row in rows) >= 1500 and sum(row.writes for row in rows) >= 500 else None
+        is_told = sum(row.reads for row in rows) >= 1500 and sum(row.writes for row in rows) >= 500
+        return found if is_told and sum(sizes(found, mine).values()) == 3 * 500 * 107 else None
 
     found = eventually("all that was done is in the history", all_told)
     rows = [(one.node, row) for one in found for row in one.partitions if row.keyspace_id in mine]
@@ -60,19 +61,22 @@ def test_what_clients_did_is_told_once(cluster: LocalCluster) -> None:
         assert bool(row.reads) == bool(sum(row.reads_took))
         assert bool(row.writes) == bool(sum(row.writes_took))
         assert not row.writes or (quantile_ms(row.writes_took, 0.5) or 0) > 0.016, "three replicas sync a write"
-    sizes = {(node, row.partition_id): row.bytes for node, row in rows}
-    assert len(sizes) == 3 * 4, "each replica reports its size"
-    assert sum(sizes.values()) == 3 * 500 * 107
+    assert len(sizes(found, mine)) == 3 * 4, "each replica reports its size"
     for one in found:
         assert 0 < one.free_bytes < one.total_bytes
         assert one.interval_ms >= 500
 
 
+def sizes(found: list[NodeInterval], keyspaces: set[int]) -> dict[tuple[str, int], int]:
+    """The newest size of each replica, in bytes."""
+    rows = [(one.node, row) for one in found for row in one.partitions if row.keyspace_id in keyspaces]
+    return {(node, row.partition_id): row.bytes for node, row in rows}
+
+
 def test_after_a_kill_the_intervals_before_are_there(cluster: LocalCluster) -> None:
     name = sorted(cluster.nodes)[-1]
     with HistoryClient(cluster.endpoints) as history:
-        before = list(history.read(name))
-        assert before
+        before = eventually("three intervals", lambda: found if len(found := list(history.read(name))) >= 3 else None)
         cluster.kill(name)
         missing: dict[str, MinkaError] = {}
         rest = list(history.read_all(on_missing=missing.__setitem__))

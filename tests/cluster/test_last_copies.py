@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from click.testing import CliRunner, Result
 
 from minka import Client
 from minka.admin.control import Control
@@ -15,8 +14,7 @@ from minka.cluster.in_sync import eligible_replicas
 from minka.errors import Code, MinkaError
 from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction, Partition, PartitionState
-from minkactl.cli import cli
-from tests.cluster.cluster import QUICK, eventually, wait_ended, wait_settled
+from tests.cluster.cluster import QUICK, eventually, minkactl, wait_ended, wait_settled
 
 HOLDERS = ("cyrene", "ephesus", "delphi")  # athens and byzantium, which vote, stay
 pytestmark = pytest.mark.timeout(240)
@@ -68,14 +66,10 @@ class Loss:
         heard = (node for node in self.control.status().nodes if node.HasField("heartbeat_age_ms"))
         return [node.node_id for node in heard if node.heartbeat_age_ms < 1000]
 
-    def minkactl(self, *arguments: str) -> Result:
-        endpoints = ",".join(self.cluster.endpoints)
-        return CliRunner().invoke(cli, [*arguments, "--endpoints", endpoints], prog_name="minkactl")
-
     def replace(self, node: str) -> None:
         """Let other nodes get copies in place of this node's, and bring this node back with an empty disk."""
         wait_ended(self.control, self.control.drain(node, decommission=True, requested_by="test").id)
-        rebuilt = self.minkactl("node", "rebuild", node, "--yes")
+        rebuilt = minkactl(self.cluster, "node", "rebuild", node, "--yes")
         assert rebuilt.exit_code == 0, rebuilt.output
         self.start(node)
 
@@ -111,13 +105,13 @@ def test_what_is_left_leads_if_a_person_accepts_the_loss(loss: Loss) -> None:
     loss.happen()
     loss.lose(loss.second)
     loss.start(loss.first)
-    refused = loss.minkactl("drain", loss.last, "--decommission", "--yes", "--timeout", "60")
+    refused = minkactl(loss.cluster, "drain", loss.last, "--decommission", "--yes", "--timeout", "60")
     assert (refused.exit_code, "NO_SOURCE" in refused.stderr) == (1, True), refused.output
     assert f"start {loss.last} or {loss.second}" in refused.stderr
     assert "minkactl elect-leaders --unclean --partition k/0" in refused.stderr
-    stale = loss.minkactl("status", "-o", "json")
+    stale = minkactl(loss.cluster, "status", "-o", "json")
     assert '"stale_reads": 0' in stale.stdout
-    accepted = loss.minkactl("elect-leaders", "--unclean", "--partition", "k/0", "--yes")
+    accepted = minkactl(loss.cluster, "elect-leaders", "--unclean", "--partition", "k/0", "--yes")
     assert accepted.exit_code == 0, accepted.output
     assert f"{loss.last} had everything, and is not used" in accepted.stderr
     assert f"{loss.first} leads k/0" in accepted.stderr
@@ -134,10 +128,6 @@ def test_what_is_left_leads_if_a_person_accepts_the_loss(loss: Loss) -> None:
 def test_a_partition_whose_only_copy_is_gone_is_a_problem_until_it_is_back() -> None:
     config = {**QUICK, "storage": {"log_retention_mib": 1, "change_retention_mib": 0}}
     with LocalCluster(1, config=config) as cluster, Control(cluster.endpoints) as control:
-
-        def minkactl(*arguments: str) -> Result:
-            return CliRunner().invoke(cli, [*arguments, "--endpoints", cluster.endpoints[0]], prog_name="minkactl")
-
         control.create_keyspace("one", 1, HashFunction.HASH_FUNCTION_MURMUR3, 1)
         wait_settled(control, 1)
         with Client(cluster.endpoints, keyspace="one", timeout=30) as client:
@@ -150,23 +140,23 @@ def test_a_partition_whose_only_copy_is_gone_is_a_problem_until_it_is_back() -> 
         cluster.restart(name, ready=False)
         eventually("the damage is reported", lambda: bool(control.status().damaged))
 
-        told = minkactl("status", "-o", "json")
+        told = minkactl(cluster, "status", "-o", "json")
         document = json.loads(told.stdout)
         (problem,) = document["problems"]
         assert (told.exit_code, document["healthy"], document["served"]["served"]) == (5, False, 0)
         assert problem["problem"].startswith(f"one/0 is not served: the copy of its leader, {name}, is damaged: ")
         assert "put data_dir/partitions/1" in problem["note"]
-        advised = minkactl("partitions", "explain", "one/0").stdout.partition("\nnext")[2]
+        advised = minkactl(cluster, "partitions", "explain", "one/0").stdout.partition("\nnext")[2]
         assert "put data_dir/partitions/1 back" in advised
         assert "elect-leaders" not in advised
         assert "reassign" not in advised
-        refused = minkactl("elect-leaders", "--unclean", "--partition", "one/0", "--yes")
+        refused = minkactl(cluster, "elect-leaders", "--unclean", "--partition", "one/0", "--yes")
         assert f"remedy: Bring back what is damaged or gone of it on {name}" in refused.stderr
 
         cluster.terminate(name)
         shutil.rmtree(folder, ignore_errors=True)
         away.rename(folder)
         cluster.restart(name, ready=False)
-        eventually("it is served again", lambda: minkactl("status").exit_code == 0)
+        eventually("it is served again", lambda: minkactl(cluster, "status").exit_code == 0)
         with Client(cluster.endpoints, keyspace="one", timeout=30) as client:
             assert client.get(b"3999") == b"x" * 4000

@@ -22,14 +22,18 @@ def test_a_killed_node_fails_and_returns_with_its_data() -> None:
         with Client(cluster.endpoints, keyspace="flights", timeout=5.0) as client:
             client.put_many(rows)
             cluster.kill("cyrene")
-            eventually("cyrene FAILED", lambda: state_of(control, "cyrene") == NodeState.NODE_STATE_FAILED)
-            offline = [
-                p for p in control.status().table.partitions if p.state == PartitionState.PARTITION_STATE_OFFLINE
-            ]
-            assert len(offline) == 3
+            eventually("cyrene FAILED, and what it had OFFLINE", lambda: has_failed(control, "cyrene", 3))
             cluster.restart("cyrene")
             wait_settled(control, live=3)
             assert client.get_many(list(rows)) == rows
+
+
+def has_failed(control: Control, name: str, offline: int) -> bool:
+    """True if the node is FAILED, and so many partitions are OFFLINE."""
+    table = control.status().table
+    states = [one.state for one in table.partitions]
+    is_failed = any(one.id == name and one.state == NodeState.NODE_STATE_FAILED for one in table.nodes)
+    return is_failed and states.count(PartitionState.PARTITION_STATE_OFFLINE) == offline
 
 
 def test_every_node_killed_at_once_loses_nothing_acknowledged() -> None:

@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,7 @@ from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction, OperationState
 from minkad.process import failpoints
 from minkad.replication import executor, trimming  # noqa: F401  # they declare its failpoints
-from tests.cluster.cluster import QUICK, eventually, wait_ended, wait_settled
+from tests.cluster.cluster import QUICK, eventually, spec_file, wait_ended, wait_settled, with_failpoints
 from tests.cluster.ranges import BALLAST, NODES, SORTED, Readers, check, load_ballast, rows_of
 from tests.cluster.workload import Workload
 
@@ -28,7 +27,10 @@ def test_merges_under_load(replicas: int) -> None:
         control.create_keyspace("authors", 0, nothing, replicas=replicas, split_points=BOUNDS)
         wait_settled(control, live=3)
         load_ballast(cluster)
-        with Workload(cluster.endpoints, "authors", seed=1) as load, Readers(cluster.endpoints, "authors") as readers:
+        with (
+            Workload(cluster.endpoints, "authors", seed=1, timeout=20.0) as load,
+            Readers(cluster.endpoints, "authors") as readers,
+        ):
             for bounds in (BOUNDS[:1], BOUNDS[1::2], BOUNDS[2::2]):
                 before = [*readers.rounds, load.acknowledged]
                 ended = wait_ended(control, control.merge("authors", bounds, "test").id)
@@ -59,7 +61,7 @@ def test_what_has_become_small_is_merged_by_itself() -> None:
         control.create_keyspace("authors", 0, nothing, replicas=3, split_points=[b"chosen"], max_bytes=256 * 1024)
         wait_settled(control, live=3)
         load_ballast(cluster)
-        with Workload(cluster.endpoints, "authors", seed=1) as load:
+        with Workload(cluster.endpoints, "authors", seed=1, timeout=20.0) as load:
             eventually("it splits itself", lambda: len(rows_of(control)) >= 6)
             with Client(cluster.endpoints, keyspace="authors", timeout=30.0) as client:
                 client.delete_many(BALLAST)
@@ -77,16 +79,9 @@ def leftovers(cluster: LocalCluster, partition_id: int) -> list[str]:
     return [path.name for path in folders if path.name != str(partition_id)]
 
 
-def spec_file(cluster: LocalCluster, name: str) -> Path:
-    return cluster.node(name).directory / "failpoints"
-
-
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    cluster = LocalCluster(NODES, config=QUICK)
-    for name in NODES:
-        cluster.node(name).env = {"MINKA_FAILPOINTS_FILE": str(spec_file(cluster, name))}
-    with cluster, Control(cluster.endpoints) as control:
+    with with_failpoints(NODES) as cluster, Control(cluster.endpoints) as control:
         nothing = HashFunction.HASH_FUNCTION_UNSPECIFIED
         control.create_keyspace("authors", 0, nothing, replicas=3, split_points=BOUNDS)
         wait_settled(control, live=3)
@@ -97,6 +92,7 @@ def cluster() -> Iterator[LocalCluster]:
 def test_what_is_deleted_while_it_is_trimmed_stays_deleted(cluster: LocalCluster) -> None:
     """Not even a restart brings the deleted keys back."""
     with Control(cluster.endpoints) as control:
+        split_everywhere(control)
         rows = wait_settled(control, live=3).partitions
         parent = next(row for row in rows if row.start_key == BOUNDS[0])
         victim = next(node for node in NODES if node != parent.leader)
@@ -116,9 +112,12 @@ def test_what_is_deleted_while_it_is_trimmed_stays_deleted(cluster: LocalCluster
         cluster.restart(victim)
         wait_settled(control, live=3)
         assert partitions_at(control, cluster, victim) == {row.id for row in rows_of(control)}
-        split = control.split("authors", [BOUNDS[0]], "test")
-        assert split is not None
-        wait_ended(control, split.id)
+
+
+def split_everywhere(control: Control) -> None:
+    """Make the partitions that other tests have merged."""
+    if (operation := control.split("authors", BOUNDS, "test")) is not None:
+        wait_ended(control, operation.id)
 
 
 def partitions_at(control: Control, cluster: LocalCluster, node: str) -> set[int]:
@@ -140,10 +139,7 @@ def test_a_node_is_killed_in_the_middle(cluster: LocalCluster, seed: int) -> Non
     rng = random.Random(seed)
     with Control(cluster.endpoints) as control:
         wait_settled(control, live=3)
-        if len(rows_of(control)) < 3:
-            operation = control.split("authors", BOUNDS, "test")
-            assert operation is not None
-            wait_ended(control, operation.id)
+        split_everywhere(control)
         rows = rows_of(control)
         place = rng.randrange(1, len(rows))
         victim = rows[place - 1].leader

@@ -185,7 +185,7 @@ def check_everyone_says_so(cluster: LocalCluster, name: str) -> None:
     assert ": 2 of 3 voters do not answer: " in result.stdout
     result = CliRunner().invoke(cli, ["raft", "status", "--endpoints", endpoint], prog_name="minkactl")
     assert result.exit_code == Exit.UNHEALTHY
-    transfer = ["raft", "transfer", name, "--yes", "--timeout", "0.5", "--endpoints", endpoint]
+    transfer = ["raft", "transfer", name, "--yes", "--timeout", "3", "--endpoints", endpoint]
     result = CliRunner().invoke(cli, transfer, prog_name="minkactl")
     assert result.exit_code == Exit.UNREACHABLE
     assert "error: NO_CONTROLLER: " in result.stderr

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 import minka.testing.fixtures
+from minka.testing import local_cluster
+from tests.cluster.opening import PROGRAMS
 
 CONFTEST = 'pytest_plugins = ["minka.testing.fixtures"]\n'
 IMPORTS = """
@@ -67,9 +69,13 @@ def test_the_data_stays_after_that(minka_cluster: LocalCluster, minka_client: mi
 @pytest.mark.timeout(120)
 def test_the_fixtures_serve_the_tests_of_a_service(tmp_path: Path) -> None:
     examples = re.findall(r"(?:^ {4}.*\n|^\n)+", minka.testing.fixtures.__doc__ or "", re.MULTILINE)
-    (tmp_path / "conftest.py").write_text(CONFTEST)
+    ports = (
+        f"from minka.testing import local_cluster\nlocal_cluster.PORTS = {local_cluster.PORTS!r}\n"  # this process's
+    )
+    (tmp_path / "conftest.py").write_text(CONFTEST + ports)
     (tmp_path / "test_orders.py").write_text(IMPORTS + TESTS + "".join(map(textwrap.dedent, examples)))
+    (tmp_path / "test_opening.py").write_text(PROGRAMS[3])  # the test at the beginning of docs/api.md
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(tmp_path)]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout
-    assert "11 passed" in ended.stdout
+    assert "12 passed" in ended.stdout

@@ -27,34 +27,14 @@ from minka.testing.local_cluster import LOOPBACK, LocalCluster, free_addresses
 from minka.v1.admin_pb2 import GetTableRequest
 from minka.v1.admin_pb2_grpc import MetadataStub
 from minka.wire.data_port import PREFACE, Hello, Kind, encode_hello
+from tests.cluster.certificates import make_certificates, section
 from tests.cluster.cluster import QUICK, create_keyspace, eventually, wait_ended, wait_settled
-from tests.cluster.runbooks import block
 from tests.cluster.shards import running
 from tests.programs import program
 
 ROWS = {b"key-%d" % i: b"value-%d" % i for i in range(300)}
 OTHER_AUTHORITY = "from another authority"
 HUNG_UP = "perhaps TLS is on at the other side only, or it does not accept this side's certificate"
-
-
-def make_certificates(folder: Path) -> Tls:
-    """Make an authority and a certificate by it for 127.0.0.1, as operations.md says."""
-    script = "\n".join(block(f"mkdir {made} && openssl req") for made in ("authority", "athens"))
-    names = "DNS:athens.example.net,IP:10.20.0.1"
-    assert names in script
-    program("openssl")
-    folder.mkdir()
-    ended = subprocess.run(
-        ["sh", "-e", "-c", script.replace(names, f"IP:{LOOPBACK}")],
-        cwd=folder, capture_output=True, text=True, timeout=30, check=False,
-    )  # fmt: skip
-    assert ended.returncode == 0, f"is there an openssl of version 3? {ended.stderr}"
-    return Tls(folder / "authority/ca.pem", folder / "athens/athens.pem", folder / "athens/athens.key")
-
-
-def section(tls: Tls) -> dict[str, dict[str, str]]:
-    """The configuration of a node with TLS."""
-    return {"tls": {"ca": str(tls.ca), "cert": str(tls.cert), "key": str(tls.key)}}
 
 
 @pytest.fixture(scope="module")
@@ -215,8 +195,7 @@ def test_a_node_of_another_authority_does_not_join(
         assert "gortyn" not in {row.id for row in control.table().nodes}
         install(tls, live)
         cluster.signal("gortyn", signal.SIGHUP)
-        cluster.wait_ready(["gortyn"])
-        assert "gortyn" in {row.id for row in control.table().nodes}
+        eventually("gortyn has joined", lambda: "gortyn" in {row.id for row in control.table().nodes})
     cluster.kill("gortyn")
 
 

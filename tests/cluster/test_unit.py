@@ -18,9 +18,9 @@ from minka.v1.cluster_pb2 import HashFunction
 from minka.v1.loads_pb2 import LoadState
 from minkad.process.priority import NICENESS
 from tests.cluster.cluster import QUICK, wait_settled
+from tests.cluster.loads import read_all, rows_of, upload
+from tests.cluster.snapshots import read_all as read_snapshot
 from tests.cluster.system_calls import filtered
-from tests.cluster.test_loads import read_all, rows_of, upload
-from tests.cluster.test_snapshots import read_all as read_snapshot
 
 UNIT = Path(__file__).parents[2] / "configs/minkad.service"
 ROWS = {b"key-%04d" % number: b"%d" % number for number in range(1000)}

@@ -17,16 +17,25 @@ class Workload:
     """Overwrites and deletes random keys in batches, on a thread of its own, until stopped.
 
     A read may find the last acknowledged value, or the value of any write whose outcome is unknown: such a write may
-    take effect at any time later. None stands for "no value". The values at the start count as acknowledged.
+    take effect at any time later. None stands for "no value". The values at the start count as acknowledged. A test
+    that allows no failure chooses a `timeout` (seconds) that a busy machine never needs.
     """
 
-    def __init__(self, endpoints: Sequence[str], keyspace: str, seed: int, keys: int = 400, batch: int = 20) -> None:
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        keyspace: str,
+        seed: int,
+        keys: int = 400,
+        batch: int = 20,
+        timeout: float = 2.0,
+    ) -> None:
         self.acknowledged = 0
         self.failures: list[str] = []  # why writes were not done, or not known to be
         self.error: BaseException | None = None
         self._batch = batch
         self._random = random.Random(seed)
-        self._client = Client(endpoints, keyspace=keyspace, timeout=2.0)
+        self._client = Client(endpoints, keyspace=keyspace, timeout=timeout)
         names = [b"key-%d" % i for i in range(keys)]
         found = self._client.get_many(names)
         self.last: dict[bytes, bytes | None] = {key: found.get(key) for key in names}

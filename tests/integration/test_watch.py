@@ -19,7 +19,7 @@ from minkad.data_port.watch import Pings, Watch
 from minkad.process.clock import boottime
 from tests.integration.replication.node import until
 
-BEAT, TIMEOUT = 0.02, 0.2
+BEAT, TIMEOUT = 0.02, 0.5
 
 
 class Deaf(asyncio.Protocol):

@@ -9,8 +9,8 @@ from minka.admin.control import Control
 from minka.spark import LoadOptions, PairColumns, load, verify
 from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction
+from tests.cluster.certificates import make_certificates, section
 from tests.cluster.cluster import QUICK, wait_settled
-from tests.cluster.test_tls import make_certificates, section
 
 
 def test_all_of_it(spark: SparkSession, tmp_path: Path) -> None:

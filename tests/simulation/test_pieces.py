@@ -9,7 +9,7 @@ from minkad.core.controller import keyspaces, rows
 from tests.simulation.run import Failure, run
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.seeds(4)
 def test_no_invariant_is_violated_if_each_piece_has_one_row(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (active_controller, keyspaces, rows):
         monkeypatch.setattr(module, "ROWS_A_RECORD", 1)

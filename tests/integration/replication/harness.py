@@ -29,6 +29,8 @@ from minkad.data_port.streams import MessageStream
 from minkad.replication.manager import StorageSettings
 from tests.integration.replication.node import TestNode
 
+SOON = ReplicationSettings(lag_timeout=0.5)  # a follower that is gone leaves the in-sync set soon; so may a slow one
+
 
 class Cluster:
     """The nodes, and the rows that the controller would have."""
@@ -37,7 +39,7 @@ class Cluster:
         self, path: Path, settings: ReplicationSettings | None = None, storage: StorageSettings | None = None
     ) -> None:
         self.path = path
-        self.settings = settings or ReplicationSettings(lag_timeout=0.5)
+        self.settings = settings or ReplicationSettings(lag_timeout=60.0)
         self.storage = storage or StorageSettings()
         self.nodes: dict[str, TestNode] = {}
         self.ports: dict[str, int] = {}

@@ -37,7 +37,7 @@ _BLOCK_CACHE = 8 << 20  # bytes
 _ROW_CACHE = 1 << 20
 
 
-async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     """Poll until the condition holds."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -15,6 +15,7 @@ from minka.v1.cluster_pb2 import Partition
 from minka.wire.key_operations import Lifetime, Set
 from minkad.replication.replica import Replica, meta_key
 from minkad.storage.checkpoint import Checkpoint, Incoming
+from tests.integration.replication.crashes import crash, restart_from
 from tests.integration.replication.halves import (
     KEY,
     LOWER,
@@ -27,10 +28,9 @@ from tests.integration.replication.halves import (
     ended,
     scanned,
 )
-from tests.integration.replication.harness import Cluster, cluster
+from tests.integration.replication.harness import SOON, Cluster, cluster
 from tests.integration.replication.node import TestNode, until
 from tests.integration.replication.replicas import applied, three
-from tests.integration.replication.test_restart import crash, restart_from
 from tests.unit.storage.crash import crashed_copy
 
 
@@ -193,7 +193,7 @@ async def cyrene_has_all(c: Cluster, lower: dict[bytes, bytes | None] = LOWER) -
 
 
 async def test_the_childs_keys_leave_the_parent_only_when_the_child_has_a_database(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as c:
+    async with cluster(tmp_path, SOON) as c:
         cyrene = await cyrene_attached(c)
         athens = c.nodes["athens"]
         async with attached(cyrene):
@@ -210,7 +210,7 @@ async def test_the_childs_keys_leave_the_parent_only_when_the_child_has_a_databa
 
 
 async def test_a_parent_is_deleted_only_when_the_child_has_a_database(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as c:
+    async with cluster(tmp_path, SOON) as c:
         cyrene = await cyrene_attached(c)
         async with attached(cyrene):
             await begin(c)
@@ -229,7 +229,7 @@ async def test_a_restarted_node_deletes_a_parent_that_lacks_its_last_entries(tmp
     """The node never applies the parent's log up to the split's marker, so it doesn't create the child from the parent:
     the child's leader sends a copy.
     """
-    async with cluster(tmp_path) as c:
+    async with cluster(tmp_path, SOON) as c:
         cyrene = await cyrene_attached(c)
         async with attached(cyrene):
             await begin(c)
@@ -279,7 +279,7 @@ async def _never(*_: object) -> None:
 
 async def test_a_parent_is_replaced_only_when_the_child_has_a_database(tmp_path: Path) -> None:
     """A checkpoint that may lack the child's keys replaces the parent only when the child has its own database."""
-    async with cluster(tmp_path) as c:
+    async with cluster(tmp_path, SOON) as c:
         cyrene = await cyrene_attached(c)
         async with attached(cyrene):
             await begin(c)
@@ -339,7 +339,7 @@ async def test_a_lost_child_is_not_attached_again(tmp_path: Path, monkeypatch: p
     """The node restarts when a checkpoint without the child's keys has replaced the parent's data, and before the
     child's own checkpoint has arrived.
     """
-    async with cluster(tmp_path) as c:
+    async with cluster(tmp_path, SOON) as c:
         cyrene = await cyrene_attached(c)
         athens = c.nodes["athens"]
         for part in (LOWER, UPPER):  # after two flushes, the log lacks the first entries

@@ -13,10 +13,10 @@ from minka.errors import Code, MinkaError
 from minka.wire import kv_frames
 from minkad.core.replication.settings import ReplicationSettings
 from minkad.storage.data_database import DataDatabase
+from tests.integration.replication.crashes import lead_again, restart_from
 from tests.integration.replication.harness import Cluster, cluster
 from tests.integration.replication.node import Refused, TestNode, until
 from tests.integration.replication.replicas import three, until_fresh
-from tests.integration.replication.test_restart import lead_again, restart_from
 from tests.unit.storage.crash import crashed_copy
 from tests.unit.storage.damages import a_file, a_folder, a_link_to_itself, flipped_at_its_start
 
@@ -87,9 +87,9 @@ async def refusals(node: TestNode) -> set[str]:
 
     scan = kv_frames.encode(kv_frames.ScanBody(b"", b"", False, 1000, 1 << 20))
     for _ in range(2):
-        await expect(node.get(1, *KEYS[:5], timeout_ms=500))
-        await expect(node.get(1, *KEYS, timeout_ms=500))
-        await expect(node.ask(kv_frames.Op.SCAN, 1, 1, scan, 500))
+        await expect(node.get(1, *KEYS[:5]))
+        await expect(node.get(1, *KEYS))
+        await expect(node.ask(kv_frames.Op.SCAN, 1, 1, scan))
         await expect(node.count())
         await expect(node.get_stale(1, KEYS[0]))
     return codes
@@ -227,7 +227,7 @@ async def test_all_reads_are_refused_after_a_read_found_a_damaged_block(tmp_path
             await athens.get(1, *KEYS)
         assert await refusals(athens) == {"CORRUPT_DATA"}, "reads of keys in other blocks are refused, too"
         with pytest.raises(Refused, match="CORRUPT_DATA"):
-            await athens.put(1, {b"new": b"x"}, timeout_ms=300)
+            await athens.put(1, {b"new": b"x"})
         assert athens.log_db.error is None, "other partitions go on"
 
 
@@ -317,7 +317,7 @@ async def test_followers_catch_up_from_the_log_of_a_damaged_leader_that_is_alone
         await athens.put(1, {b"alone": b"x"})
         flip(newest(athens, "*.sst"))
         with pytest.raises(Refused, match="CORRUPT_DATA"):
-            await athens.get(1, *KEYS, timeout_ms=300)
+            await athens.get(1, *KEYS)
         await byzantium.start()
         await c.back("byzantium")
         await byzantium.tell(c.rows[1])

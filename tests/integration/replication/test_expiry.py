@@ -11,9 +11,9 @@ from minka.wire.key_operations import Expire, Lifetime, Set
 from minkad.core.replication.gate import Gate
 from minkad.replication import expiring
 from tests.integration.replication.harness import cluster
+from tests.integration.replication.merges import merged, two
 from tests.integration.replication.node import Refused, TestNode, until
 from tests.integration.replication.replicas import led_by, same_everywhere, three
-from tests.integration.replication.test_merging import merged, two
 
 TTL_MS = 100
 
@@ -129,6 +129,7 @@ async def test_an_expired_key_is_removed_even_if_nobody_reads_it(tmp_path: Path)
 
 async def test_nothing_is_removed_before_the_clock_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expiring, "_UNCHECKED_SECONDS", 0.001)
+    monkeypatch.setattr(expiring, "_LOOK_SECONDS", 0.1)
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)

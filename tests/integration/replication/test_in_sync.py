@@ -125,7 +125,7 @@ async def test_a_replica_returns_while_clients_write(tmp_path: Path) -> None:
 
 async def test_the_leader_reports_lags_and_changes_of_the_set(tmp_path: Path) -> None:
     """The leader reports the lags of its followers, and counts the changes of in-sync sets."""
-    async with cluster(tmp_path) as c:
+    async with cluster(tmp_path, ReplicationSettings(lag_timeout=2.0)) as c:
         athens, byzantium, cyrene = await three(c)
         await athens.put(1, {b"a": b"1"})
         counted = athens.telemetry
@@ -196,11 +196,11 @@ async def test_a_waiting_write_is_not_acknowledged_by_too_few_replicas(tmp_path:
     """The in-sync set shrinks while a write waits: reads don't see the write until enough replicas are in sync
     again.
     """
-    async with cluster(tmp_path) as c:
+    async with cluster(tmp_path, ReplicationSettings(lag_timeout=60.0, longest_backoff=0.05)) as c:
         c.keyspace.min_insync = 2
         athens, byzantium, cyrene = await three(c)
         mend = cut_off(athens)
-        writing = asyncio.create_task(athens.put(1, {b"a": b"1"}))
+        writing = asyncio.create_task(athens.put(1, {b"a": b"1"}, timeout_ms=30_000))
         await until(lambda: athens.replica().durable == 1)
         await c.fail("byzantium")
         await c.fail("cyrene")

@@ -73,7 +73,7 @@ async def test_an_unneeded_follower_with_a_low_disk_leaves_the_set(tmp_path: Pat
     them when it has room again.
     """
     storage = StorageSettings(flush=MIB if log_is_kept else 20_000)
-    async with cluster(tmp_path, ReplicationSettings(lag_timeout=0.5, log_only_bytes=1000), storage) as c:
+    async with cluster(tmp_path, ReplicationSettings(lag_timeout=2.0, log_only_bytes=1000), storage) as c:
         c.keyspace.min_insync = 2
         nodes = await started(c)
         end = nodes[2].replica().log.end

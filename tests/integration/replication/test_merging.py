@@ -4,7 +4,6 @@ are lost.
 
 import asyncio
 import random
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,33 +21,9 @@ from minkad.core.replication.state import Applying, Role
 from minkad.storage.data_database import DataDatabase
 from minkad.storage.size_estimate import Size
 from tests.integration.replication.halves import KEY, LOWER, NODES, ROWS, UPPER, scanned
-from tests.integration.replication.harness import Cluster, cluster
+from tests.integration.replication.harness import cluster
+from tests.integration.replication.merges import GENERATION, bound, merged, two
 from tests.integration.replication.node import Refused, TestNode, until
-
-GENERATION = 2  # of the remaining partition, after the merge
-
-
-async def two(c: Cluster, followers: Sequence[str] = ()) -> None:
-    """Create partition 1 with the keys below KEY, and partition 2 with the others; write rows to both."""
-    await c.create("athens", 1, 2, followers=followers)
-    await bound(c)
-    await c.nodes["athens"].put(1, LOWER)
-    await c.nodes["athens"].put(2, UPPER)
-
-
-async def bound(c: Cluster) -> None:
-    """Set KEY as the bound between partitions 1 and 2."""
-    c.change(1, lambda row: setattr(row, "end_key", KEY))
-    c.change(2, lambda row: setattr(row, "start_key", KEY))
-    await c.tell_all(1, 2)
-
-
-async def merged(c: Cluster, *nodes: TestNode) -> None:
-    """Wait until the nodes know of the merge and have deleted their replicas of partition 2."""
-    await until(lambda: 2 in c.gone)
-    there = nodes or tuple(c.nodes.values())
-    await until(lambda: all(node.replica(1).row.partition_epoch == c.rows[1].partition_epoch for node in there))
-    await until(lambda: all(2 not in node.manager.replicas for node in there))
 
 
 async def has_all(node: TestNode, leader: TestNode) -> None:

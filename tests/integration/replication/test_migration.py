@@ -12,18 +12,20 @@ import pytest
 
 from minka.errors import Code, MinkaError, newer_rows
 from minka.v1.coordinator_pb2 import MigrationPhase
+from minkad.core.replication.settings import ReplicationSettings
 from minkad.replication.manager import StorageSettings
 from tests.integration.replication.harness import Cluster, cluster
 from tests.integration.replication.moves import ROWS, SMALL, arrived, check, two
 from tests.integration.replication.node import Refused, TestNode, until
 
 _PHASE = MigrationPhase
+PATIENT = ReplicationSettings(lag_timeout=60.0, write_pause_timeout=30.0)  # so that no hand-over begins anew
 
 
 @pytest.mark.parametrize("rows", [SMALL, ROWS], ids=["by its log", "by a checkpoint"])
 async def test_a_partition_moves(tmp_path: Path, rows: dict[bytes, bytes | None]) -> None:
     """After the move, only the target has the partition; the source's refusals contain the new row."""
-    async with cluster(tmp_path) as c:
+    async with cluster(tmp_path, PATIENT) as c:
         athens, ephesus = await two(c, rows)
         await c.move("ephesus", 1)
         await arrived(c)
@@ -103,7 +105,7 @@ class MovingWriters:
 async def test_nothing_is_lost_under_load(tmp_path: Path) -> None:
     """Sixteen partitions move at once, while clients write to them."""
     ids = list(range(1, 17))
-    async with cluster(tmp_path) as c:
+    async with cluster(tmp_path, PATIENT) as c:
         athens, ephesus = await two(c, {b"old %d" % i: b"x" * 1000 for i in range(300)}, *ids)
         writers = MovingWriters(c, ids)
         await c.move("ephesus", *ids)

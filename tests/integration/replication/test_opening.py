@@ -12,11 +12,11 @@ from minkad.replication import resting
 from minkad.replication.manager import StorageSettings
 from minkad.storage import data_database, openings
 from minkad.storage.openings import Openings
+from tests.integration.replication.crashes import lead_again
 from tests.integration.replication.halves import LOWER, UPPER
 from tests.integration.replication.harness import Cluster, cluster
+from tests.integration.replication.merges import GENERATION, merged, two
 from tests.integration.replication.node import TestNode, until
-from tests.integration.replication.test_merging import GENERATION, merged, two
-from tests.integration.replication.test_restart import lead_again
 
 ROWS: dict[bytes, bytes | None] = {b"key %d" % i: b"value %d" % i for i in range(20)}
 

@@ -27,9 +27,9 @@ from minkad.replication.replica import Pending, Replica
 from tests.integration.replication.halves import KEY, begin, ended
 from tests.integration.replication.harness import cluster
 from tests.integration.replication.held_syncs import held_syncs
+from tests.integration.replication.merges import merged, two
 from tests.integration.replication.node import Refused, TestNode, until
 from tests.integration.replication.replicas import led_by, same_everywhere, three
-from tests.integration.replication.test_merging import merged, two
 
 MIB = 1024 * 1024
 

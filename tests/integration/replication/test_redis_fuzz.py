@@ -12,7 +12,7 @@ from minkad.process.loop_lag import LoopLag
 from tests.integration.replication.harness import cluster
 from tests.integration.replication.hostile_redis import KEYS, attack
 from tests.integration.replication.node import until
-from tests.integration.replication.test_redis_clients import RANGES, clients, table_of
+from tests.integration.replication.redis_client import RANGES, clients, table_of
 
 MIB = 1024 * 1024
 LONG_S = 1.0  # seconds of processor time that no turn of the loop may take, even on a slow machine

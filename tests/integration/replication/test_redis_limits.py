@@ -28,7 +28,7 @@ from minkad.data_port.resp.slots import Joined, SetSlot, Slot
 from minkad.replication import requests
 from tests.integration.replication.harness import Cluster, cluster
 from tests.integration.replication.node import TestNode, until
-from tests.integration.replication.test_redis_clients import RANGES, client, clients, table_of
+from tests.integration.replication.redis_client import RANGES, client, clients, table_of
 
 MIB = 1024 * 1024
 HELLO_LINES = 26  # lines in the answer to HELLO 3

@@ -48,9 +48,9 @@ async def test_writes_to_many_partitions_share_frames_and_syncs(tmp_path: Path) 
             await same_everywhere(c, id_)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.seeds(4)
 async def test_nodes_die_while_clients_write(tmp_path: Path, seed: int) -> None:
-    """Leaders and followers die one after the other: no acknowledged write is lost, no high watermark falls, and in the
+    """Leaders and followers die one after the other: no acknowledged write is lost, no watermark goes back, and in the
     end all logs are equal.
     """
     rng = random.Random(seed)
@@ -76,7 +76,7 @@ async def test_nodes_die_while_clients_write(tmp_path: Path, seed: int) -> None:
         assert len(writers.acknowledged) > 50
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.seeds(2)
 async def test_all_nodes_die_at_once(tmp_path: Path, seed: int) -> None:
     """After all nodes have died, each replica of the in-sync set can lead, and has every acknowledged write."""
     rng = random.Random(seed)
@@ -97,7 +97,7 @@ async def test_all_nodes_die_at_once(tmp_path: Path, seed: int) -> None:
         await writers.check(c.nodes[c.rows[1].leader])
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.seeds(2)
 async def test_async_writes_survive_kill_9(tmp_path: Path, seed: int) -> None:
     """With `async` durability, writes don't wait for a sync; yet kill -9 of all nodes loses no acknowledged write."""
     rng = random.Random(seed)

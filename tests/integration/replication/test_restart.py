@@ -13,40 +13,13 @@ from minkad.replication import committer
 from minkad.replication.manager import StorageSettings
 from minkad.storage.data_database import DataDatabase
 from minkad.storage.size_estimate import Size
-from tests.integration.replication.harness import Cluster, cluster
+from tests.integration.replication.crashes import crash, lead_again, restart_from
+from tests.integration.replication.harness import SOON, cluster
 from tests.integration.replication.node import Refused, TestNode, until
 from tests.unit.storage.crash import crashed_copy
 
 MIB = 1024 * 1024
 ROWS: dict[bytes, bytes | None] = {b"key %05d" % i: b"%d" % i * 100 for i in range(3000)}
-
-
-async def crash(c: Cluster, node: TestNode) -> None:
-    """Restart the node with the files that a crash would have left now."""
-    left = crashed_copy(node.path, node.path.with_name(f"{node.id}-crashed"))
-    await restart_from(node, left)
-    assert c.nodes[node.id] is node
-
-
-async def restart_from(node: TestNode, left: Path) -> None:
-    """Start the node again with this folder."""
-    await node.stop()
-    replace_folder(node.path, left)
-    await node.start()
-
-
-def replace_folder(path: Path, left: Path) -> None:
-    """Replace `path` with the folder `left`."""
-    shutil.rmtree(path)
-    left.rename(path)
-
-
-async def lead_again(c: Cluster, node: TestNode, *partition_ids: int) -> None:
-    """Let the node lead again, like the controller when a node is back."""
-    for id_ in partition_ids:
-        c.elect(id_, node.id)
-    response = await node.tell(*(c.rows[id_] for id_ in partition_ids))
-    assert sorted(response.hosted_ids) == sorted(partition_ids), response
 
 
 @pytest.mark.parametrize("flush", [1000, 100_000, 16 * MIB])
@@ -195,7 +168,7 @@ STEPS = ("clear", "put_in_place", "take_over")
 @pytest.mark.parametrize("which", range(2 * len(STEPS)))
 async def test_the_target_dies_during_the_installation(tmp_path: Path, which: int) -> None:
     """The target may die at any step of the installation; in the end it has all rows."""
-    async with cluster(tmp_path) as c:
+    async with cluster(tmp_path, SOON) as c:
         athens, ephesus = await c.add("athens", "ephesus")
         await c.create("athens", 1)
         await athens.put(1, ROWS)

@@ -8,6 +8,7 @@ import pytest
 
 from minka.errors import Code, MinkaError
 from minkad.replication.manager import StorageSettings
+from tests.integration.replication.crashes import restart_from
 from tests.integration.replication.halves import (
     KEY,
     LOWER,
@@ -21,7 +22,6 @@ from tests.integration.replication.halves import (
 )
 from tests.integration.replication.harness import Cluster, cluster
 from tests.integration.replication.node import TestNode, until
-from tests.integration.replication.test_restart import restart_from
 from tests.unit.storage.crash import crashed_copy
 
 CRASH_POINTS = [
@@ -71,8 +71,9 @@ def copied_at(monkeypatch: pytest.MonkeyPatch, place: str, when: str, node: Test
     return left
 
 
-@pytest.mark.parametrize("flush", [1000, 16 << 20])
-@pytest.mark.parametrize(("place", "when"), CRASH_POINTS)
+@pytest.mark.parametrize(
+    ("place", "when", "flush"), [(*point, (1000, 16 << 20)[n % 2]) for n, point in enumerate(CRASH_POINTS)]
+)
 async def test_the_only_replica_crashes_during_a_split(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, when: str, flush: int
 ) -> None:

@@ -15,7 +15,7 @@ from minkad.replication.frames import decode_frame
 from minkad.replication.manager import StorageSettings
 from minkad.storage.applied import Applied
 from minkad.storage.data_database import DataDatabase
-from tests.integration.replication.harness import cluster
+from tests.integration.replication.harness import SOON, cluster
 from tests.integration.replication.held_syncs import begins_later, held_syncs
 from tests.integration.replication.moves import ROWS, arrived, check, two
 from tests.integration.replication.node import TestNode, until
@@ -160,7 +160,7 @@ async def test_a_transfer_that_breaks_begins_again(tmp_path: Path) -> None:
 
 async def test_a_restarted_target_keeps_its_entries(tmp_path: Path) -> None:
     """After the target's restart, the leader sends no second checkpoint, and only the rest of the log."""
-    async with cluster(tmp_path) as c:
+    async with cluster(tmp_path, SOON) as c:
         athens, ephesus = await two(c, ROWS)
         links = ChangedLinks(athens)
         c.before_hand_over = [MinkaError(Code.STALE_GENERATION, "not yet")] * 10_000
@@ -236,7 +236,7 @@ async def test_a_transfer_waits_for_a_target_that_is_down(tmp_path: Path) -> Non
 @pytest.mark.parametrize(("writes", "ships"), [(4, 1), (50, 2)])
 async def test_the_log_is_kept_for_a_target_that_is_away_briefly(tmp_path: Path, writes: int, ships: int) -> None:
     """The source keeps the log for a few flushes. A node that is away for longer gets a checkpoint."""
-    async with cluster(tmp_path, storage=StorageSettings(flush=1000)) as c:
+    async with cluster(tmp_path, SOON, storage=StorageSettings(flush=1000)) as c:
         athens, ephesus = await two(c, ROWS)
         links = ChangedLinks(athens)
         c.before_hand_over = [MinkaError(Code.STALE_GENERATION, "not yet")] * 10_000

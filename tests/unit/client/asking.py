@@ -17,7 +17,7 @@ def client_of(cluster: Any, **options: Any) -> AsyncClient:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait until the condition holds. Raises TimeoutError after 10 s."""
-    async with asyncio.timeout(10):
+    """Wait until the condition holds. Raises TimeoutError after 30 s."""
+    async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110  # the condition becomes true in another part of the library
             await asyncio.sleep(0.002)

@@ -231,7 +231,7 @@ async def test_the_client_asks_another_node_if_one_has_no_table(data_cluster: Ma
                 await client.put(cluster.key_of(1), b"v")
             async with AsyncClient([athens.address], keyspace="flights", rng=rng) as client:
                 with pytest.raises(MinkaError, match=r"DEADLINE_EXCEEDED: no partition table.*no partition table yet"):
-                    await client.get("key", timeout=0.1)
+                    await client.get("key", timeout=0.5)
                 writing = asyncio.create_task(client.put(cluster.key_of(1), b"v"))
                 asked = athens.tables_asked
                 await until(functools.partial(lambda before: athens.tables_asked > before + 2, asked))

@@ -224,7 +224,7 @@ async def test_the_outcome_of_an_operation_without_an_answer_is_unknown(data_clu
         await client.increment("n")
         cluster.nodes["athens"].go_on.clear()
         with pytest.raises(OutcomeUnknown, match=r"DEADLINE_EXCEEDED.*the write may or may not have been done"):
-            await client.increment("n", timeout=0.1)
+            await client.increment("n", timeout=0.5)
         cluster.nodes["athens"].go_on.set()
         assert await client.increment("n") == 3
 

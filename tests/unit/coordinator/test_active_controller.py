@@ -147,7 +147,7 @@ class Harness:
 
 
 async def until(probe: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not probe():  # noqa: ASYNC110 - a state of the whole, which sets no event
             await asyncio.sleep(0.005)
 
@@ -270,12 +270,18 @@ JUDGING = ControllerSettings(0.6, 0.8, 60.0, MigrationCaps(4, 32))
 STEP = 0.05
 
 
-async def judge(monkeypatch: pytest.MonkeyPatch, *, raft_id: int = 0) -> Harness:
-    """A harness whose controller is on the first of five nodes, and has heard all of them."""
+def quick(monkeypatch: pytest.MonkeyPatch, raft_id: int) -> Harness:
+    """A harness whose controller looks around at once when the clock was set."""
     monkeypatch.setattr(active_controller, "TICK", 0.001)
     monkeypatch.setattr(active_controller, "LOOK_INTERVAL_S", 0.001)
     h = Harness(settings=JUDGING, raft_id=raft_id)
     h.controller.detector.tick = h.controller.shards.detector.tick = STEP
+    return h
+
+
+async def judge(monkeypatch: pytest.MonkeyPatch, *, raft_id: int = 0) -> Harness:
+    """A harness whose controller is on the first of five nodes, and has heard all of them."""
+    h = quick(monkeypatch, raft_id)
     await h.begin("a", "b", "c", "d", "e", replicas=3)
     await h.pass_time(1.0)
     return h
@@ -399,9 +405,8 @@ NOT_ANSWERED = "no answer"
 class Watched:
     """Four nodes; the controller is on `a`. The node `silent` sends heartbeats, but its data port doesn't answer."""
 
-    def __init__(self) -> None:
-        settings = ControllerSettings(0.6, 0.8, 60.0, MigrationCaps(4, 32))
-        self.h = Harness(settings=settings, raft_id=1)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.h = quick(monkeypatch, raft_id=1)
         self.silent = ""
         self.without_clearance = True
 
@@ -429,8 +434,10 @@ class Watched:
         return self.h.state.nodes[node].state
 
 
-async def test_a_node_with_a_dead_data_port_is_failed_once_it_has_given_up_its_clearance() -> None:
-    watched = Watched()
+async def test_a_node_with_a_dead_data_port_is_failed_once_it_has_given_up_its_clearance(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watched = Watched(monkeypatch)
     await watched.begin()
     watched.silent = "c"
     await watched.beats(0.2)
@@ -441,8 +448,10 @@ async def test_a_node_with_a_dead_data_port_is_failed_once_it_has_given_up_its_c
     watched.h.controller.close()
 
 
-async def test_a_node_with_a_dead_data_port_that_may_hold_a_clearance_is_failed_like_a_silent_one() -> None:
-    watched = Watched()
+async def test_a_node_with_a_dead_data_port_that_may_hold_a_clearance_is_failed_like_a_silent_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watched = Watched(monkeypatch)
     watched.without_clearance = False
     await watched.begin()
     watched.silent = "c"
@@ -454,8 +463,10 @@ async def test_a_node_with_a_dead_data_port_that_may_hold_a_clearance_is_failed_
     watched.h.controller.close()
 
 
-async def test_no_node_is_failed_while_a_former_controllers_clearance_may_hold() -> None:
-    watched = Watched()
+async def test_no_node_is_failed_while_a_former_controllers_clearance_may_hold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watched = Watched(monkeypatch)
     await watched.begin()
     watched.h.controller.detector.clearances_end = watched.h.now + 0.4
     watched.silent = "c"
@@ -466,8 +477,10 @@ async def test_no_node_is_failed_while_a_former_controllers_clearance_may_hold()
     watched.h.controller.close()
 
 
-async def test_a_node_without_heartbeats_is_failed_for_its_silence_not_for_its_data_port() -> None:
-    watched = Watched()
+async def test_a_node_without_heartbeats_is_failed_for_its_silence_not_for_its_data_port(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watched = Watched(monkeypatch)
     await watched.begin()
     for _ in range(20):
         watched.h.now += STEP
@@ -483,8 +496,10 @@ async def test_a_node_without_heartbeats_is_failed_for_its_silence_not_for_its_d
     watched.h.controller.close()
 
 
-async def test_a_node_failed_for_its_data_port_registers_again_once_the_port_answers() -> None:
-    watched = Watched()
+async def test_a_node_failed_for_its_data_port_registers_again_once_the_port_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watched = Watched(monkeypatch)
     await watched.begin()
     watched.silent = "c"
     await watched.beats(0.2)
@@ -503,8 +518,10 @@ async def test_a_node_failed_for_its_data_port_registers_again_once_the_port_ans
     watched.h.controller.close()
 
 
-async def test_a_restarted_process_registers_despite_the_dead_data_port_of_the_old_one() -> None:
-    watched = Watched()
+async def test_a_restarted_process_registers_despite_the_dead_data_port_of_the_old_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watched = Watched(monkeypatch)
     await watched.begin()
     watched.silent = "c"
     await watched.beats(0.2)
@@ -513,8 +530,10 @@ async def test_a_restarted_process_registers_despite_the_dead_data_port_of_the_o
     watched.h.controller.close()
 
 
-async def test_a_controller_whose_own_data_port_is_dead_hands_over_and_fails_no_node() -> None:
-    watched = Watched()
+async def test_a_controller_whose_own_data_port_is_dead_hands_over_and_fails_no_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watched = Watched(monkeypatch)
     await watched.begin()
     watched.silent = "a"
     await watched.beats(1.0)

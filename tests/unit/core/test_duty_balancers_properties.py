@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from minkad.core.placement.duties import (
@@ -21,6 +22,7 @@ from tests.unit.core.duty_cases import anything, applied, counts, duties_of, loa
 
 Case = tuple[list[PlacedDuty], list[ShardRoom]]
 DEFAULTS = BalancerSettings()
+few = hypothesis_settings(max_examples=40)  # each is tried with several balancers
 every_balancer = pytest.mark.parametrize("name", BALANCERS)
 by_weight = pytest.mark.parametrize("name", ["fair_workload", "capacity_workload"])
 
@@ -44,6 +46,7 @@ def may_be_on(duty: PlacedDuty, shard: ShardRoom) -> bool:
 
 
 @every_balancer
+@few
 @given(case=anything(), settings=settings_of)
 def test_rebalance_comes_to_rest(name: str, case: Case, settings: BalancerSettings) -> None:
     duties, shards = case
@@ -54,6 +57,7 @@ def test_rebalance_comes_to_rest(name: str, case: Case, settings: BalancerSettin
 
 
 @every_balancer
+@few
 @given(case=anything(), settings=settings_of, seed=st.integers())
 def test_the_order_of_the_input_does_not_matter(name: str, case: Case, settings: BalancerSettings, seed: int) -> None:
     duties, shards = case
@@ -66,6 +70,7 @@ def test_the_order_of_the_input_does_not_matter(name: str, case: Case, settings:
 
 
 @every_balancer
+@few
 @given(case=anything(), settings=settings_of)
 def test_a_plan_respects_fixed_duties_and_limits(name: str, case: Case, settings: BalancerSettings) -> None:
     """Fixed duties stay, no duty goes where it must not be, and no move exceeds a limit."""
@@ -93,6 +98,7 @@ def test_a_plan_respects_fixed_duties_and_limits(name: str, case: Case, settings
 
 
 @every_balancer
+@few
 @given(case=anything(), settings=settings_of)
 def test_a_plan_names_exactly_the_duties_without_a_place(name: str, case: Case, settings: BalancerSettings) -> None:
     duties, shards = case
@@ -118,6 +124,7 @@ def test_a_plan_names_exactly_the_duties_without_a_place(name: str, case: Case, 
 
 
 @every_balancer
+@few
 @given(case=anything(), settings=settings_of)
 def test_placing_leaves_other_duties_where_they_are_and_leaves_out_only_those_that_fit_nowhere(
     name: str, case: Case, settings: BalancerSettings
@@ -218,6 +225,7 @@ def check_filled(after: Sequence[PlacedDuty], shards: Sequence[ShardRoom], setti
 
 
 @every_balancer
+@few
 @given(case=plain(), joins=st.booleans(), settings=settings_of)
 def test_moves_after_a_shard_joins_or_leaves(name: str, case: Case, joins: bool, settings: BalancerSettings) -> None:
     duties, shards = case
@@ -247,6 +255,7 @@ def check_movement(name: str, duties: Sequence[PlacedDuty], shards: Sequence[Sha
 
 
 @every_balancer
+@few
 @given(number=st.integers(0, 80), weight=st.integers(1, 9), shards=st.integers(2, 7), joins=st.booleans())
 def test_duties_of_equal_weight_make_the_fewest_moves(
     name: str, number: int, weight: int, shards: int, joins: bool

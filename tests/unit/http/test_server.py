@@ -1,8 +1,6 @@
 """The HTTP endpoints, through a real socket."""
 
 import asyncio
-import random
-import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -13,6 +11,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from minka.errors import Code, MinkaError
+from minka.testing.local_cluster import free_addresses
 from minkad.config.addresses import join_address, split_address
 from minkad.http.metrics import Lag, Snapshot, create_registry
 from minkad.http.server import Check, create_app, start
@@ -67,16 +66,8 @@ class FakeNode:
 
 
 def free_address(host: str = "127.0.0.1") -> str:
-    """An address at which no process listens, with a port below the range of clients' ports."""
-    ports = random.sample(range(20_000, 32_768), 50)
-    for port in ports:
-        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:
-            try:
-                sock.bind((host, port))
-            except OSError:
-                continue
-            return join_address(host, port)
-    raise AssertionError("no free port in 50 tries")
+    """An address at which no process listens, from this process's part of the ports."""
+    return join_address(host, split_address(free_addresses(1)[0])[1])
 
 
 @asynccontextmanager

@@ -13,8 +13,8 @@ from tests.cluster.linearizability import Event, Outcome, Verdict
 from tests.cluster.linearizability import Kind as Plain
 from tests.cluster.linearizability import check as check_plain
 from tests.cluster.operation_checker import Kind, Operated, check
-from tests.cluster.test_checker import recorded as recorded_plain
-from tests.cluster.test_checker import scrambled as scrambled_plain
+from tests.unit.checkers.registers import recorded as recorded_plain
+from tests.unit.checkers.registers import scrambled as scrambled_plain
 
 KEY = b"k"
 A, B, C = b"a", b"b", b"c"
@@ -253,7 +253,7 @@ def test_too_many_steps_are_no_answer() -> None:
     assert check([*writes, *reads], steps=100).verdict is Verdict.UNDECIDED
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.seeds(3)
 def test_it_agrees_with_the_checker_of_registers(seed: int) -> None:
     rng = random.Random(seed)
     verdicts = []
@@ -271,7 +271,7 @@ def as_operated(event: Event) -> Operated:
     return put(event.value, event.called, event.returned, event.outcome)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.seeds(3)
 def test_it_agrees_with_trying_every_order(seed: int) -> None:
     """The keys have no lifetimes: a permutation of the operations has no moments at which keys expire."""
     rng = random.Random(seed)
@@ -286,7 +286,7 @@ def test_it_agrees_with_trying_every_order(seed: int) -> None:
 
 
 @pytest.mark.parametrize("counts", [False, True], ids=["registers", "counters"])
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.seeds(3)
 def test_a_store_without_faults_is_accepted(seed: int, counts: bool) -> None:
     """A thousand operations, many of them without an answer."""
     rng = random.Random(seed)
@@ -317,10 +317,10 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_store_with_a_fault_is_found_out(fault: str) -> None:
     verdicts = []
-    for seed in range(5):
+    for seed in range(8):
         rng = random.Random(seed)
         store = Store(rng, fault.partition(",")[0])
-        history = recorded(rng, store, 500, 4, 0.3, counts=FAULTS[fault], lifetimes=True)
+        history = recorded(rng, store, 250, 4, 0.3, counts=FAULTS[fault], lifetimes=True)
         verdicts.append(check(history, slack=0.001).verdict)
     assert Verdict.UNDECIDED not in verdicts
     assert verdicts.count(Verdict.VIOLATION) >= 2, "the other faults may have had no visible effect"

@@ -1,0 +1,29 @@
+"""Certificates made by the commands of docs/operations.md."""
+
+import subprocess
+from pathlib import Path
+
+from minka import Tls
+from minka.testing.local_cluster import LOOPBACK
+from tests.cluster.runbooks import block
+from tests.programs import program
+
+
+def make_certificates(folder: Path) -> Tls:
+    """Make an authority and a certificate by it for 127.0.0.1, as operations.md says."""
+    script = "\n".join(block(f"mkdir {made} && openssl req") for made in ("authority", "athens"))
+    names = "DNS:athens.example.net,IP:10.20.0.1"
+    assert names in script
+    program("openssl")
+    folder.mkdir()
+    ended = subprocess.run(
+        ["sh", "-e", "-c", script.replace(names, f"IP:{LOOPBACK}")],
+        cwd=folder, capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, f"is there an openssl of version 3? {ended.stderr}"
+    return Tls(folder / "authority/ca.pem", folder / "athens/athens.pem", folder / "athens/athens.key")
+
+
+def section(tls: Tls) -> dict[str, dict[str, str]]:
+    """The configuration of a node with TLS."""
+    return {"tls": {"ca": str(tls.ca), "cert": str(tls.cert), "key": str(tls.key)}}

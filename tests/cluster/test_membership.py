@@ -29,7 +29,7 @@ def test_a_killed_node_fails_and_returns_with_its_data() -> None:
 
 
 def has_failed(control: Control, name: str, offline: int) -> bool:
-    """True if the node is FAILED, and so many partitions are OFFLINE."""
+    """True if the node is FAILED, and this number of partitions is OFFLINE."""
     table = control.status().table
     states = [one.state for one in table.partitions]
     is_failed = any(one.id == name and one.state == NodeState.NODE_STATE_FAILED for one in table.nodes)

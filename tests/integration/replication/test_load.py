@@ -135,7 +135,7 @@ async def test_a_busy_node_splits_the_partition_that_keeps_it_busy(
             reads = them.reads
             await until(lambda: them.reads > reads + 500 and athens.replica().load.ops > 10)
             assert athens.replica().load.sample is None
-            monkeypatch.setattr(load_check, "SUSTAINED_S", 1.0)  # so many samples that their middle is known well
+            monkeypatch.setattr(load_check, "SUSTAINED_S", 1.0)  # enough samples to know their middle
             c.keyspace.max_ops = 10**9
             await until(lambda: bool(c.proposed))
             assert b"0400" <= c.proposed[0].key <= b"0600"

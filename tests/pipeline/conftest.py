@@ -37,8 +37,11 @@ def _environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Let Spark's logs, and a JAVA_HOME that is made, go to a cache of the tests instead of the user's, and what a
     killed JVM leaves, to a folder that is removed. Its path is short, since sockets are in it.
     """
-    with TemporaryDirectory(prefix="minka-spark-") as temporary, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPARK_SUBMIT_OPTS", f"{JVM_OPTIONS} -Djava.io.tmpdir={temporary}")
+    with (
+        TemporaryDirectory(prefix="minka-spark-", ignore_cleanup_errors=True) as folder,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("SPARK_SUBMIT_OPTS", f"{JVM_OPTIONS} -Djava.io.tmpdir={folder}")
         # Libraries that Python workers import start no threads then, which a fork would lose.
         patch.setenv("ARROW_DEFAULT_MEMORY_POOL", "system")
         patch.setenv("OPENBLAS_NUM_THREADS", "1")

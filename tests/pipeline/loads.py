@@ -66,16 +66,24 @@ def state_of(cluster: LocalCluster, load_id: str) -> "LoadState.ValueType | None
 def spooled(cluster: LocalCluster, load_id: str) -> dict[str, set[str]]:
     """By node: the names of the load's files in its spool."""
     with LoadClient(cluster.endpoints) as client:
-        number = next((one.number for one in client.all() if one.id == load_id), 0)
+        return _files(cluster, number_of(client, load_id))
+
+
+def number_of(client: LoadClient, load_id: str) -> int:
+    """The number of the load, 0 if the load doesn't exist."""
+    return next((one.number for one in client.all() if one.id == load_id), 0)
+
+
+def _files(cluster: LocalCluster, number: int) -> dict[str, set[str]]:
     folders = {name: node.data_dir / "spool" / str(number) for name, node in cluster.nodes.items()}
     return {name: {path.stem for path in folder.glob("*.sst")} for name, folder in folders.items()}
 
 
 def wait_for_files(cluster: LocalCluster, load_id: str, count: int) -> None:
     """Wait until all spools together have this number of the load's files."""
-    eventually(
-        f"{count} files of {load_id}", lambda: sum(map(len, spooled(cluster, load_id).values())) >= count or None, 120
-    )
+    with LoadClient(cluster.endpoints) as client:
+        number = eventually(f"load {load_id}", lambda: number_of(client, load_id) or None, 120, every=0.2)
+    eventually(f"{count} files of {load_id}", lambda: sum(map(len, _files(cluster, number).values())) >= count, 120)
 
 
 @contextmanager

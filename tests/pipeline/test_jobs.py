@@ -17,14 +17,15 @@ from minka.spark.split_planning import splits
 from minka.spark.verifying import VerifyReport, verify
 from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction
-from tests.cluster.cluster import QUICK, wait_settled
+from tests.cluster.cluster import CALM, wait_settled
 
 PLAIN = PairColumns(("key",), ("value",))
+ROWS = 1500
 
 
 @pytest.fixture(scope="module")
 def cluster(spark: SparkSession) -> Iterator[LocalCluster]:
-    with LocalCluster(3, config=QUICK) as cluster, Control(cluster.endpoints) as control:
+    with LocalCluster(3, config=CALM) as cluster, Control(cluster.endpoints) as control:
         control.create_keyspace("hashed", 3, HashFunction.HASH_FUNCTION_MURMUR3, replicas=3)
         control.create_keyspace("ranged", 0, HashFunction.HASH_FUNCTION_UNSPECIFIED, replicas=2, split_points=[b"k5"])
         wait_settled(control, live=3)
@@ -34,19 +35,22 @@ def cluster(spark: SparkSession) -> Iterator[LocalCluster]:
 
 
 def numbers(spark: SparkSession) -> DataFrame:
-    return spark.range(10_000).selectExpr("concat('k', id) key", "cast(id as string) value")
+    return spark.range(ROWS).selectExpr("concat('k', id) key", "cast(id as string) value")
 
 
-@pytest.mark.parametrize("keyspace", ["hashed", "ranged"])
-def test_what_differs_is_named_and_repaired(spark: SparkSession, cluster: LocalCluster, keyspace: str) -> None:
-    def run(*, repair: bool = False) -> VerifyReport:
-        return verify(spark, numbers(spark), keyspace, PLAIN, endpoints=cluster.endpoints, repair=repair)
-
-    same = run()
+@pytest.mark.parametrize(("keyspace", "replicas"), [("hashed", 9), ("ranged", 4)])
+def test_nothing_differs(spark: SparkSession, cluster: LocalCluster, keyspace: str, replicas: int) -> None:
+    same = verify(spark, numbers(spark), keyspace, PLAIN, endpoints=cluster.endpoints)
     assert same.is_same
-    assert (same.rows, same.keyspace_rows, same.differences) == (10_000, 10_000, ())
-    assert same.replicas == (9 if keyspace == "hashed" else 4)
-    with Client(cluster.endpoints, keyspace=keyspace) as client:
+    assert (same.rows, same.keyspace_rows, same.differences) == (ROWS, ROWS, ())
+    assert same.replicas == replicas
+
+
+def test_what_differs_is_named_and_repaired(spark: SparkSession, cluster: LocalCluster) -> None:
+    def run(*, repair: bool = False) -> VerifyReport:
+        return verify(spark, numbers(spark), "ranged", PLAIN, endpoints=cluster.endpoints, repair=repair)
+
+    with Client(cluster.endpoints, keyspace="ranged") as client:
         client.delete_many(["k1", "k2"])
         client.put("k3", b"other")
         client.put_many({"extra": b"1", "zz": b"2"})
@@ -70,14 +74,14 @@ def test_an_empty_keyspace_lacks_everything(spark: SparkSession, cluster: LocalC
         control.create_keyspace("nothing", 2, HashFunction.HASH_FUNCTION_MURMUR3, replicas=1)
         wait_settled(control, live=3)
     found = verify(spark, numbers(spark), "nothing", PLAIN, endpoints=cluster.endpoints, repair=True)
-    assert (found.missing, found.repaired, len(found.differences)) == (10_000, 10_000, 1000)
+    assert (found.missing, found.repaired, len(found.differences)) == (ROWS, ROWS, 1000)
     assert found.is_same
     assert verify(spark, numbers(spark), "nothing", PLAIN, endpoints=cluster.endpoints).differences == ()
 
 
 def test_exports_and_what_has_changed_since(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
     first = export(spark, "ranged", str(tmp_path / "all"), endpoints=cluster.endpoints)
-    assert first.rows == 10_000
+    assert first.rows == ROWS
     frame = spark.read.parquet(str(tmp_path / "all"))
     assert dict(frame.dtypes) == {"key": "binary", "value": "binary"}
     assert verify(spark, frame, "ranged", PLAIN, endpoints=cluster.endpoints).is_same
@@ -185,7 +189,7 @@ def test_rows_are_joined_with_the_values_of_their_keys(
 def test_split_points_give_equal_bytes(spark: SparkSession) -> None:
     """The keys and sizes are skewed. The ranges' real sizes are compared, not the expected ones."""
     key = "concat('u', lpad(cast(cast(pow(rand(1), 4) * 1000 as int) as string), 6, '0'), '-', id)"
-    frame = spark.range(100_000).selectExpr(f"{key} key", "repeat('x', cast(pow(rand(2), 8) * 2000 as int)) value")
+    frame = spark.range(30_000).selectExpr(f"{key} key", "repeat('x', cast(pow(rand(2), 8) * 2000 as int)) value")
     frame = frame.persist()
     report = splits(spark, frame, PLAIN, 16, seed=1)
     assert len(report.points) == 15

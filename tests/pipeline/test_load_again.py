@@ -1,6 +1,6 @@
 """Second runs of a load's id, and loads that are refused before they have begun."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,8 +18,8 @@ from minka.spark.pairs import PairColumns
 from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction
 from minka.v1.loads_pb2 import Load, LoadFile, LoadState
-from tests.cluster.cluster import wait_settled
-from tests.pipeline.loads import PLAIN, assert_same, frame, loaded, state_of
+from tests.cluster.cluster import wait_ended, wait_settled
+from tests.pipeline.loads import PLAIN, RANGES, assert_same, frame, loaded, state_of
 
 ROWS = 300
 KEYSPACE = "again"
@@ -28,8 +28,9 @@ KEYSPACE = "again"
 @pytest.fixture(scope="module", autouse=True)
 def _keyspace(cluster: LocalCluster) -> None:
     with Control(cluster.endpoints) as control:
-        for name in (KEYSPACE, "twins-error", "twins-replace"):
+        for name in (KEYSPACE, "twins"):
             control.create_keyspace(name, 2, HashFunction.HASH_FUNCTION_MURMUR3, replicas=3)
+        control.create_keyspace("moving", 0, RANGES, replicas=1, split_points=[b"k000150"])
         wait_settled(control, live=3)
 
 
@@ -115,11 +116,10 @@ def test_a_data_frame_is_known_by_its_schema_and_its_files(
             run(other)
 
 
-@pytest.mark.parametrize("on_conflict", ["error", "replace"])
 def test_of_two_runs_at_once_the_slower_one_finds_the_load_done(
-    spark: SparkSession, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, on_conflict: str
+    spark: SparkSession, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keyspace, source = f"twins-{on_conflict}", frame(spark, ROWS)
+    source = frame(spark, ROWS)
     staged = LoadClient.staged
     faster = list[LoadReport]()
 
@@ -127,14 +127,39 @@ def test_of_two_runs_at_once_the_slower_one_finds_the_load_done(
         """After this run has seen that there are no files, another run does the whole load."""
         monkeypatch.setattr(LoadClient, "staged", staged)
         before = staged(self, found, targets)
-        faster.append(loaded(cluster, source, keyspace, keyspace, on_conflict=on_conflict))
+        faster.append(loaded(cluster, source, "twins", "twins"))
         return before
 
     monkeypatch.setattr(LoadClient, "staged", overtaken)
-    slower = loaded(cluster, source, keyspace, keyspace, on_conflict=on_conflict)
+    slower = loaded(cluster, source, "twins", "twins")
     assert (faster[0].rows, faster[0].was_done) == (ROWS, False)
     assert (slower.rows, slower.was_done) == (ROWS, True)
-    assert_same(cluster, source, keyspace)
+    assert_same(cluster, source, "twins")
+
+
+def test_partitions_are_split_and_moved_between_the_upload_and_the_commit(
+    spark: SparkSession, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit, source = LoadClient.commit, frame(spark, ROWS)
+
+    def late(self: LoadClient, found: Load, files: Sequence[LoadFile]) -> Load:
+        monkeypatch.setattr(LoadClient, "commit", commit)
+        with Control(cluster.endpoints) as control:
+            operation = control.split("moving", [b"k000050", b"k000250"], "test")
+            assert operation is not None
+            wait_ended(control, operation.id)
+            table = wait_settled(control, live=3)
+            (moving,) = (one.id for one in table.keyspaces if one.name == "moving")
+            rows, nodes = [row for row in table.partitions if row.keyspace_id == moving], sorted(cluster.nodes)
+            assert len(rows) == 4
+            others = {row.id: [nodes[(nodes.index(row.leader) + 1) % 3]] for row in rows}
+            operation = control.apply_plan(control.plan_reassign(partitions=others), "test")
+            wait_ended(control, operation.id)
+        return self.commit(found, files)
+
+    monkeypatch.setattr(LoadClient, "commit", late)
+    assert loaded(cluster, source, "moving", "moving").rows == ROWS
+    assert_same(cluster, source, "moving")
 
 
 def test_what_can_be_refused_before_a_load_begins_leaves_none(spark: SparkSession, cluster: LocalCluster) -> None:

@@ -13,12 +13,22 @@ from pyspark.sql import SparkSession
 
 from minka import Client
 from minka.admin.control import Control
-from minka.spark.loading import resume
+from minka.bulk.bulk_loads import LoadClient
+from minka.spark.loading import file_load_of, resume
 from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction
 from minka.v1.loads_pb2 import LoadState
 from tests.cluster.cluster import QUICK, eventually, wait_settled
-from tests.pipeline.loads import RANGES, assert_same, child, frame, kill_workers, state_of, wait_for_files
+from tests.pipeline.loads import (
+    RANGES,
+    assert_same,
+    child,
+    frame,
+    kill_workers,
+    spooled,
+    state_of,
+    wait_for_files,
+)
 
 MURMUR3 = HashFunction.HASH_FUNCTION_MURMUR3
 
@@ -68,7 +78,7 @@ def killed_workers(pid: int, done: list[str]) -> bool:
 
 def killed(rng: random.Random, cluster: LocalCluster, process: subprocess.Popen[bytes], load_id: str) -> list[str]:
     """Kill the driver at a random moment after the load has begun."""
-    eventually(f"{load_id} begins", lambda: state_of(cluster, load_id) is not None or None, 120)
+    eventually(f"{load_id} begins", lambda: state_of(cluster, load_id) is not None, 120, every=0.2)
     moment = rng.choice(("now", "upload", "commit", "random"))
     done = disturb(rng, cluster, process.pid, lambda: process.poll() is not None)
     if moment == "upload" and process.poll() is None:
@@ -99,12 +109,19 @@ def try_to_lose_rows(
         asked = [path, name, "--key", "key", "--value", "value", "--id", name, "--limit", limit]
         with child(cluster, *asked, "--on-conflict", "replace", errors=folder / "errors") as process:
             done = killed(rng, cluster, process, name)
+        with LoadClient(cluster.endpoints) as client:
+            (found,) = client.describe(name).loads
+            staged = {file.name for file in client.staged(found, client.targets(name)).values()}
+        assert file_load_of(found.job).source == f"file:{path}"
         with ThreadPoolExecutor(1) as pool:
             resumed = pool.submit(resume, spark, name, endpoints=cluster.endpoints, timeout=60)
-            done += disturb(rng, cluster, os.getpid(), resumed.done)
+            later = disturb(rng, cluster, os.getpid(), resumed.done)
             report = resumed.result()
-        print(f"{name}: {rows} rows, killed: {', '.join(done)}; was done: {report.was_done}")  # noqa: T201 - with -s
+        print(f"{name}: {rows} rows, killed: {', '.join(done + later)}; was done: {report.was_done}")  # noqa: T201 - with -s
         assert report.rows == rows
+        if not later:
+            assert staged <= set.union(*spooled(cluster, name).values()), "uploaded files are not made again"
+        assert resume(spark, name, endpoints=cluster.endpoints, timeout=60).was_done
         wait_settled(control, live=3)
         assert_same(cluster, source, name)
 

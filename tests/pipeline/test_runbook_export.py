@@ -11,7 +11,7 @@ from minka.admin.control import Control
 from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction
 from minkactl.cli import cli
-from tests.cluster.cluster import QUICK, wait_settled
+from tests.cluster.cluster import CALM, wait_settled
 from tests.cluster.runbooks import block
 
 ROWS = {b"key-%03d" % number: b"%d" % number for number in range(200)}
@@ -19,7 +19,7 @@ ROWS = {b"key-%03d" % number: b"%d" % number for number in range(200)}
 
 def test_an_export_is_kept_and_a_load_refuses_keys_that_are_there(spark: SparkSession, tmp_path: Path) -> None:
     export, load = block("minkactl data export flights").replace("/backup", str(tmp_path)).splitlines()
-    with LocalCluster(1, config=QUICK) as cluster:
+    with LocalCluster(1, config=CALM) as cluster:
         with Control(cluster.endpoints) as control:
             control.create_keyspace("flights", 2, HashFunction.HASH_FUNCTION_MURMUR3)
             wait_settled(control, live=1)

@@ -16,7 +16,7 @@ from minka.admin.control import Control
 from minka.spark import LoadOptions, PairColumns, load
 from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction, OperationState
-from tests.cluster.cluster import wait_ended, wait_settled
+from tests.cluster.cluster import CALM, wait_ended, wait_settled
 
 CHANGES = "key string, value string, _change string, _partition int, _offset long"
 UNHASHED = HashFunction.HASH_FUNCTION_UNSPECIFIED
@@ -24,7 +24,7 @@ UNHASHED = HashFunction.HASH_FUNCTION_UNSPECIFIED
 
 @pytest.fixture(scope="module")
 def cluster(spark: SparkSession) -> Iterator[LocalCluster]:  # Spark has to be there before gRPC's threads
-    config = {"storage": {"change_retention_mib": 1, "log_retention_mib": 1}}
+    config = CALM | {"storage": {"change_retention_mib": 1, "log_retention_mib": 1}}
     with LocalCluster(2, config=config) as cluster, Control(cluster.endpoints) as control:
         for name in ("hashed", "copied", "loaded"):
             control.create_keyspace(name, 2, HashFunction.HASH_FUNCTION_MURMUR3, replicas=2)

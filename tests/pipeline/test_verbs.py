@@ -3,9 +3,6 @@ report.
 """
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 from click.testing import CliRunner, Result
@@ -16,16 +13,8 @@ from minka.admin.control import Control
 from minka.spark.exporting import ExportReport
 from minka.testing.local_cluster import LocalCluster
 from minkactl.cli import cli
-from tests.pipeline.conftest import CONF
 
 LINES = ["id,name,note"] + [f"{number:05},name {number},{'x' * (number % 50)}" for number in range(2000)]
-
-
-def in_a_process(cluster: LocalCluster, *arguments: str) -> subprocess.CompletedProcess[str]:
-    conf = [part for name, value in CONF.items() for part in ("--conf", f"{name}={value}")]
-    command = [sys.executable, "-m", "minkactl", "data", *arguments, "--quiet", "-o", "json", *conf]
-    environment = os.environ | {"MINKA_ENDPOINTS": ",".join(cluster.endpoints)}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 
 
 def here(cluster: LocalCluster, *arguments: str) -> Result:
@@ -37,8 +26,8 @@ def here(cluster: LocalCluster, *arguments: str) -> Result:
 def test_a_keyspace_is_made_filled_and_checked(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
     source = tmp_path / "names.csv"
     source.write_text("\n".join(LINES))
-    loaded = in_a_process(cluster, "load", str(source), "names", "--key", "id", "--presplit", "4", "--id", "names-1")
-    assert loaded.returncode == 0, loaded.stderr
+    loaded = here(cluster, "load", str(source), "names", "--key", "id", "--presplit", "4", "--id", "names-1")
+    assert loaded.exit_code == 0, loaded.stderr
     report = json.loads(loaded.stdout)
     assert (report["job"], report["rows"], report["partitions"]) == ("load", 2000, 4)
     assert loaded.stderr == ""

@@ -19,10 +19,11 @@ from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction, Partition
 from minka.v1.snapshots_pb2 import PartitionSnapshot
 from minkactl.cli import cli
-from tests.cluster.cluster import QUICK, eventually, wait_settled
+from tests.cluster.cluster import CALM, QUICK, eventually, wait_settled
 from tests.pipeline.loads import PLAIN, frame
 
 MURMUR3 = HashFunction.HASH_FUNCTION_MURMUR3
+ROWS = 1500  # more than the differences that a report names
 
 
 @pytest.fixture(scope="module")
@@ -32,12 +33,16 @@ def cluster(spark: SparkSession) -> Iterator[LocalCluster]:
         control.create_keyspace("single", 6, MURMUR3, replicas=1)
         wait_settled(control, live=3)
         for keyspace in ("kept", "single"):
-            load(spark, frame(spark), keyspace, LoadOptions(columns=PLAIN), endpoints=cluster.endpoints, timeout=30)
+            load(spark, rows_of(spark), keyspace, LoadOptions(columns=PLAIN), endpoints=cluster.endpoints, timeout=30)
         yield cluster
 
 
 def run(cluster: LocalCluster, source: DataFrame, keyspace: str, timeout: float = 30) -> VerifyReport:
     return verify(source.sparkSession, source, keyspace, PLAIN, endpoints=cluster.endpoints, timeout=timeout)
+
+
+def rows_of(spark: SparkSession, tag: str = "") -> DataFrame:
+    return frame(spark, ROWS, tag)
 
 
 def partitions(cluster: LocalCluster, keyspace: str) -> list[Partition]:
@@ -61,7 +66,7 @@ def damage(cluster: LocalCluster, node: str, partition: int) -> None:
 
 
 def test_a_replica_whose_node_is_away_is_named(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
-    source = frame(spark)
+    source = rows_of(spark)
     rows = partitions(cluster, "kept")
     away = next(node for node in rows[0].isr if node != rows[0].leader)
     before = run(cluster, source, "kept")
@@ -99,9 +104,9 @@ def test_snapshots_are_few_and_none_is_left(
 
     monkeypatch.setattr(verifying, "_GROUP", 2)
     monkeypatch.setattr(HeldSnapshots, "hold", counted)
-    other = frame(spark, tag="other")
+    other = rows_of(spark, "other")
     found = run(cluster, other, "single")
-    assert (found.different, found.missing, found.extra) == (8000, 0, 0)
+    assert (found.different, found.missing, found.extra) == (ROWS, 0, 0)
     assert sorted(found.partitions_different) == sorted(row.id for row in partitions(cluster, "single"))
     assert [one.key for one in found.differences] == [f"k{number:06}" for number in range(1000)]
     assert 1 <= most[0] <= 3
@@ -113,7 +118,7 @@ def test_no_snapshot_is_left_by_a_verification_that_fails(spark: SparkSession, c
     cluster.kill(last)
     try:
         with pytest.raises(MinkaError) as failed:
-            run(cluster, frame(spark, tag="other"), "single", timeout=3)
+            run(cluster, rows_of(spark, "other"), "single", timeout=3)
         assert failed.value.code in (Code.PARTITION_OFFLINE, Code.UNREACHABLE)
         left = snapshots(cluster) - before
         assert {path for path in left if cluster.node(last).data_dir not in path.parents} == set()
@@ -146,12 +151,15 @@ def test_snapshots_that_are_held_are_renewed(cluster: LocalCluster, monkeypatch:
     eventually("none is left", lambda: held_ids.isdisjoint(path.name for path in snapshots(cluster)))
 
 
-def test_a_damaged_replica_differs(spark: SparkSession, cluster: LocalCluster) -> None:
-    """This test has to be the last one: it leaves the cluster damaged."""
-    row = partitions(cluster, "kept")[0]
-    follower = next(node for node in row.isr if node != row.leader)
-    damage(cluster, follower, row.id)
-    found = run(cluster, frame(spark), "kept")
+def test_a_damaged_replica_differs(spark: SparkSession) -> None:
+    with LocalCluster(3, config=CALM) as cluster, Control(cluster.endpoints) as control:
+        control.create_keyspace("damaged", 2, MURMUR3, replicas=3)
+        wait_settled(control, live=3)
+        load(spark, rows_of(spark), "damaged", LoadOptions(columns=PLAIN), endpoints=cluster.endpoints, timeout=30)
+        row = partitions(cluster, "damaged")[0]
+        follower = next(node for node in row.isr if node != row.leader)
+        damage(cluster, follower, row.id)
+        found = run(cluster, rows_of(spark), "damaged")
     assert not found.is_same
     (different,) = found.replicas_different
     assert (different.partition, different.node) == (row.id, follower)

@@ -10,14 +10,14 @@ from minka.spark import LoadOptions, PairColumns, load, verify
 from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction
 from tests.cluster.certificates import make_certificates, section
-from tests.cluster.cluster import QUICK, wait_settled
+from tests.cluster.cluster import CALM, wait_settled
 
 
 def test_all_of_it(spark: SparkSession, tmp_path: Path) -> None:
     tls = make_certificates(tmp_path / "certificates")
     columns = PairColumns(("key",), ("value",))
     frame = spark.range(1000).selectExpr("concat('k', id) key", "cast(id as string) value")
-    with LocalCluster(3, config=QUICK | section(tls)) as cluster, Control(cluster.endpoints, tls=tls) as control:
+    with LocalCluster(3, config=CALM | section(tls)) as cluster, Control(cluster.endpoints, tls=tls) as control:
         control.create_keyspace("secret", 2, HashFunction.HASH_FUNCTION_MURMUR3, replicas=3)
         wait_settled(control, live=3)
         load(spark, frame, "secret", LoadOptions(columns=columns), endpoints=cluster.endpoints, tls=tls, timeout=30)

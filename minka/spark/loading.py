@@ -222,7 +222,7 @@ def _check(options: LoadOptions) -> None:
     if options.max_bad < 0 or options.rate_limit < 0:
         raise MinkaError(Code.INVALID_ARGUMENT, "max_bad and rate_limit are 0 or more")
     if options.max_bad and not options.bad_rows:
-        raise MinkaError(Code.INVALID_ARGUMENT, "rows can be left out where bad_rows says where to write them")
+        raise MinkaError(Code.INVALID_ARGUMENT, "max_bad needs bad_rows, the folder for rows that are left out")
     if options.rate_limit and options.mode == "put":
         raise MinkaError(Code.INVALID_ARGUMENT, "rate_limit is for mode ingest: each put waits to be acknowledged")
 

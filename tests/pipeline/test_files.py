@@ -81,7 +81,7 @@ def test_null_and_empty_text_are_exported_as_csv(spark: SparkSession, cluster: L
 
 
 def test_a_format_that_is_unknown_is_refused(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
-    with pytest.raises(MinkaError, match="no format 'orc'; there are parquet, csv, json") as refused:
+    with pytest.raises(MinkaError, match="the format 'orc' isn't one of parquet, csv, json") as refused:
         export(spark, "any", str(tmp_path / "orc"), endpoints=cluster.endpoints, file_format="orc")  # type: ignore[arg-type]
     assert refused.value.code is Code.INVALID_ARGUMENT
     with pytest.raises(MinkaError, match="the format 'orc' isn't one of"):

@@ -58,8 +58,8 @@ class Log:
 
 
 def end_process(shard: str, reason: str) -> NoReturn:
-    """Write the reason to stderr, and end the process at once: other shards may already do this shard's work. A stderr
-    that nobody reads doesn't delay the end.
+    """Write the reason to stderr, and end the process: other shards may already do this shard's work. A stderr that
+    nobody reads delays the end by at most half a second.
     """
     try:
         words = f"minka: shard {shard} ends: {reason}"

@@ -481,7 +481,7 @@ class TestCompletion:
 
 
 def imported(*arguments: str, environ: dict[str, str] | None = None) -> set[str]:
-    """The top-level packages that a run of minkactl imports."""
+    """The modules that a run of minkactl imports, and their top-level packages."""
     ended = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "minkactl", *arguments],
         env=os.environ | (environ or {}), capture_output=True, text=True, timeout=20, check=False,

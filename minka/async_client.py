@@ -453,7 +453,7 @@ def _batch(pairs: Mapping[Any, bytes] | Iterable[tuple[Any, bytes]]) -> dict[byt
 
 
 def _checked_size(keys: Collection[bytes], values: Collection[bytes]) -> int:
-    """Bytes of keys and values together. Raises TOO_LARGE, before anything is sent."""
+    """The bytes of keys and values together. Raises TOO_LARGE or INVALID_ARGUMENT, before anything is sent."""
     if len(keys) > MAX_KEYS:
         raise MinkaError(Code.TOO_LARGE, f"the batch has {len(keys)} keys; {MAX_KEYS} is the limit")
     if b"" in keys:
@@ -465,7 +465,7 @@ def _checked_size(keys: Collection[bytes], values: Collection[bytes]) -> int:
         raise MinkaError(Code.TOO_LARGE, f"a value has {largest} bytes; {MAX_VALUE_BYTES} is the limit")
     total = sum(map(len, keys)) + sum(map(len, values))
     if total > MAX_BODY_BYTES:
-        # One key and one value never have that many bytes.
+        # A key and one value are never that large: there must be an if_value, too.
         what = "the batch has" if len(keys) > 1 else "the key, the value and if_value together have"
         raise MinkaError(Code.TOO_LARGE, f"{what} {total} bytes; {MAX_BODY_BYTES} is the limit")
     return total

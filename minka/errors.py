@@ -16,7 +16,7 @@ class CodeInfo:
     remedy: str
     retriable: bool = False  # nothing was done, and the same request may succeed later
     grpc_status: str = "FAILED_PRECONDITION"
-    node_remedy: str = ""  # the remedy for a reader of the node's own log, if that differs
+    node_remedy: str = ""  # the remedy in the node's own log; "": `remedy`
     kind: str = ""  # the errors' class, if it doesn't follow from `retriable` and `grpc_status`
 
 
@@ -161,8 +161,8 @@ class Code(Enum):
         "None needed: the shard releases what it has, and registers again automatically.",
     )
     CONSISTENCY_NOT_REACHED = CodeInfo(
-        "The change is committed by a majority, but not all nodes that the consistency level asks for have it by now.",
-        "It is done; minkactl raft status shows which nodes lag. Ask for less if that is enough.",
+        "A majority has committed the change, but some nodes that the consistency level asks for don't have it yet.",
+        "The change is done; minkactl raft status shows which nodes lag. Ask for a lower level if that is enough.",
         kind="ConsistencyNotReached",
     )
 
@@ -397,8 +397,7 @@ class Code(Enum):
     )
     ADDRESS_UNAVAILABLE = CodeInfo(
         "The node can't listen on one of its addresses.",
-        "Correct the address that the message names. One that comes with the network is found when the node is started "
-        "again.",
+        "Correct the address that the message names. If the network brings the address later, start the node then.",
         kind="LocalFailure",
     )
     DATA_DIRECTORY_IN_USE = CodeInfo(
@@ -428,8 +427,8 @@ class Code(Enum):
     )
     UNKNOWN_FORMAT = CodeInfo(
         "The data directory was written by another version of Minka.",
-        "Start the version that has written it. Without that version the node has to begin again, as one that does not "
-        'start in docs/operations.md, "Damaged data": an empty data_dir alone is refused.',
+        "Start the version that has written it. Without that version, do what docs/operations.md, "
+        '"Damaged data", says for a node that does not start: an empty data_dir alone is refused.',
         kind="LocalFailure",
     )
     CORRUPT_DATA = CodeInfo(
@@ -476,7 +475,7 @@ class Code(Enum):
 
     # Spark
     SPARK_MISSING = CodeInfo(
-        "Spark isn't installed beside Minka, or not all that goes with it.",
+        "Spark, or a package that it needs, isn't installed beside Minka.",
         'Install it: pip install "minka-client[spark]".',
         kind="NotInstalled",
     )
@@ -527,7 +526,7 @@ class MinkaError(Exception):
         self.code = code
         self.message = message
         self.details = details
-        self.add_note(f"remedy: {code.info.remedy}")  # which a traceback shows
+        self.add_note(f"remedy: {code.info.remedy}")  # a traceback shows it
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The error is pickled as its Protobuf message, so that it passes between processes."""

@@ -191,7 +191,7 @@ class AsyncClient:
 
         `payload` is handed to the shard: at most 1 MiB; a str stands for its UTF-8 form. `weight`, 0 to
         1,000,000,000,000, is in the unit of the shards' capacities. A synthetic duty is on every shard that takes its
-        pallet. A stationary duty isn't idempotent: once placed, it is never moved to balance the shards. A lazy duty
+        pallet. A stationary duty, once placed, is never moved to balance the shards. A lazy duty
         ends when the delegate no longer reports it. Raises DUTY_EXISTS (also if the existing duty is the same),
         UNKNOWN_PALLET, and INVALID_DUTY for a synthetic duty that is also lazy or stationary.
         """

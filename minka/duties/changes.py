@@ -90,7 +90,7 @@ def create(
     lazy: bool = False,
 ) -> DutyChange:
     """Create a duty. `weight` is in the unit of the shards' capacities. A synthetic duty is on every shard that takes
-    its pallet. A stationary duty isn't idempotent: once placed, it is never moved to balance the shards. A lazy duty
+    its pallet. A stationary duty, once placed, is never moved to balance the shards. A lazy duty
     ends when the delegate no longer reports it.
     """
     name = duty_name(pallet, duty)

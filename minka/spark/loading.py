@@ -241,7 +241,7 @@ def file_load_of(text: str) -> FileLoad:
         columns = PairColumns(tuple(given["key"]), tuple(given["value"]), given["key_form"], given["value_form"])
         return FileLoad(**{**document, "options": LoadOptions(**{**options, "columns": columns})})
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise MinkaError(Code.INVALID_ARGUMENT, f"the load is not one from files: {text[:100]!r}") from error
+        raise MinkaError(Code.INVALID_ARGUMENT, f"the load was not begun by load_files: {text[:100]!r}") from error
 
 
 class _Run:

@@ -23,7 +23,7 @@ Then a test names the fixtures that it wants:
     def test_a_service_for_asyncio(minka_cluster: LocalCluster, minka_keyspace: minka.Keyspace) -> None:
         assert asyncio.run(order(minka_cluster.endpoints, minka_keyspace.name)) == b"two apples"
 
-Your own `minka_session_cluster` gives them another cluster, say on a slow machine:
+With a `minka_session_cluster` of your own the fixtures use another cluster, for example on a slow machine:
 
     @pytest.fixture(scope="session")
     def minka_session_cluster() -> Iterator[LocalCluster]:
@@ -48,8 +48,8 @@ _numbers: Final = count(1)
 
 @pytest.fixture(scope="session")
 def minka_session_cluster() -> Iterator[LocalCluster]:
-    """The cluster of the session, of three nodes, in the state in which earlier tests have left it. Most tests want
-    `minka_cluster`.
+    """The session's cluster of three nodes, as earlier tests have left it: some nodes may be down. Most tests need
+    `minka_cluster` instead.
     """
     with LocalCluster(_NODES) as cluster:
         yield cluster

@@ -83,8 +83,10 @@ class NodeProcess:
                 if self.returncode is None:
                     try:
                         self.returncode = self._launcher.ask("status", self.pid)
-                    except MinkaError:  # the launcher has ended, and its nodes end with it
-                        self.returncode = -signal.SIGKILL
+                    except MinkaError:
+                        if not self._launcher.has_ended:
+                            raise
+                        self.returncode = -signal.SIGKILL  # nodes end with their launcher
         return self.returncode
 
 
@@ -120,7 +122,7 @@ class Launcher:
         return self._connection.closed
 
     def ask(self, *request: Any) -> Any:
-        """Send a request to the launcher's process, and return its answer."""
+        """Send a request to the launcher's process, and return its answer. Raises MinkaError(PLAYGROUND_FAILED)."""
         with self._lock:
             try:
                 self._connection.send(request)

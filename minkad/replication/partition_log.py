@@ -63,11 +63,6 @@ class PartitionLog:
             self.end = end
             self._epochs.find(self.base + 1, self.end, self._stored_epoch)
 
-    @property
-    def last_epoch(self) -> int:
-        """The leader_epoch of the last entry."""
-        return self._epochs.last
-
     def epoch_at(self, offset: int) -> int:
         """The leader_epoch of the entry at base <= offset <= end."""
         return self._epochs.at(offset)

@@ -48,6 +48,8 @@ def test_duties_are_attached_updated_deleted_and_released_by_a_process_that_stop
     client.delete("crud", "d3")
     eventually("the release", lambda: "crud/d3" in {duty[0] for duty in holder.calls("detach")})
     eventually("all but the deleted one", lambda: shards.places().keys() == names - {"crud/d3"})
+    # All duties may be on the other one, while this one is yet to start.
+    eventually("both shards", lambda: len(client.shards(["crud-0", "crud-1"]).shards) == 2)
     had = set(one.held())
     one.signal(signal.SIGTERM)
     assert one.process.wait(30) == 0

@@ -12,9 +12,7 @@ Reply = Union[None, bool, int, float, bytes, str, "Simple", "RespError", Sequenc
 OK: Final = b"+OK\r\n"
 PONG: Final = b"+PONG\r\n"
 NULL: Final = (b"$-1\r\n", b"_\r\n")  # by whether it is RESP 3
-EMPTY_BULK: Final = b"$0\r\n\r\n"
 ZERO: Final = b":0\r\n"
-ONE: Final = b":1\r\n"
 
 
 class RespError(Exception):

@@ -22,7 +22,7 @@ def layout(delete_column: str = "", **columns: DataType) -> Layout:
     [
         ("", "x", "column 'key' has an empty key"),
         (None, "x", "column 'key' has a null, which isn't a key"),
-        ("a", None, "column 'value' has a null; what is to be deleted is named with the option deleteColumn"),
+        ("a", None, "column 'value' has a null; to delete keys, use the option deleteColumn"),
     ],
 )
 def test_a_row_that_can_not_be_is_refused(key: str | None, value: str | None, problem: str) -> None:

@@ -43,7 +43,7 @@ class PreSort(Word):
 
 
 class OnFailure(Word):
-    """What happens to a stationary duty whose shard has failed."""
+    """The action for a stationary duty whose shard has failed."""
 
     REATTACH = "reattach"  # another shard gets it
     LEAVE = "leave"  # no shard gets it before a person pins or releases it

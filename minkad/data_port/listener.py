@@ -35,7 +35,8 @@ class Listener:
         self._tls = tls
         self._servers: list[asyncio.Server] = []
         self._renewing: asyncio.Task[None] | None = None
-        self._silent: dict[_Arrival, None] = {}  # in the order of their arrival
+        self._silent: dict[_Arrival, None] = {}  # in the order of their arrival, without the hurried ones
+        self._hurried: set[_Arrival] = set()  # silent, too
         self._sockets = _bound(address)
 
     async def start(self) -> None:
@@ -64,6 +65,8 @@ class Listener:
             server.close()
         for bound in self._sockets:
             bound.close()
+        for arrival in [*self._silent, *self._hurried]:
+            arrival.end()
 
     def _arrived(self) -> asyncio.Protocol:
         return _Arrival(self)
@@ -76,11 +79,13 @@ class Listener:
         if len(self._silent) > _MOST_SILENT:
             oldest = next(iter(self._silent))
             del self._silent[oldest]
+            self._hurried.add(oldest)
             oldest.hurry()
 
     def is_heard(self, arrival: "_Arrival") -> None:
         """Something has come, or the connection is over."""
         self._silent.pop(arrival, None)
+        self._hurried.discard(arrival)
 
 
 def _bound(address: str) -> list[socket.socket]:
@@ -115,6 +120,9 @@ class _Arrival(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        if self._listener.is_stopped:  # it was accepted just before
+            self._transport.abort()
+            return
         self._made_at = asyncio.get_running_loop().time()
         self._wait(_FIRST_BYTE_S)
         self._listener.is_silent(self)
@@ -123,6 +131,11 @@ class _Arrival(asyncio.Protocol):
         """Others wait, too."""
         self._wait(_LEAST_WAIT_S)
 
+    def end(self) -> None:
+        """The listener takes no more connections."""
+        self._stop_timer()
+        self._transport.abort()
+
     def _wait(self, seconds: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -130,9 +143,6 @@ class _Arrival(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._stop_timer()
-        if self._listener.is_stopped:
-            self._transport.abort()
-            return
         make = self._listener.minka if data[:1] == PREFACE[:1] else self._listener.redis
         if make is None:
             self._transport.write(b"-ERR this port speaks Minka's own protocol\r\n")
@@ -143,7 +153,7 @@ class _Arrival(asyncio.Protocol):
     def has_waited(self) -> None:
         """Pools of Redis clients connect before they have anything to send; clients of Minka don't."""
         self._stop_timer()
-        if self._listener.redis is None or self._listener.is_stopped:
+        if self._listener.redis is None:
             self._transport.abort()
         else:
             self._give_to(self._listener.redis())

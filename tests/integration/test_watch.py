@@ -25,11 +25,15 @@ BEAT, TIMEOUT = 0.02, 0.5
 class Deaf(asyncio.Protocol):
     """Reads everything on a connection, and never answers."""
 
-    def __init__(self, made: list[asyncio.BaseTransport]) -> None:
-        self._made = made
+    def __init__(self, transports: set[asyncio.BaseTransport]) -> None:
+        self._transports = transports
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._made.append(transport)
+        self._transport = transport
+        self._transports.add(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transports.discard(self._transport)
 
 
 class Port:
@@ -39,7 +43,7 @@ class Port:
         self.address = free_addresses(1)[0]
         self.made = 0
         self.is_deaf = False
-        self._unheard: list[asyncio.BaseTransport] = []
+        self._unheard: set[asyncio.BaseTransport] = set()
         services = {Purpose.PING: Pings().serve}
         self._incoming = Incoming("cluster", "a", {purpose: services[purpose] for purpose in purposes})
         self._listener: Listener | None = None
@@ -58,6 +62,11 @@ class Port:
         self._incoming.close()
         for transport in self._unheard:
             transport.close()
+
+    @property
+    def is_open(self) -> bool:
+        """True until the last connection is closed."""
+        return bool(self._incoming.open or self._unheard)
 
     def hang(self) -> None:
         """Stop answering, also on open connections."""
@@ -81,7 +90,7 @@ async def watched(port: Port, own: str = "a") -> AsyncIterator[Watch]:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         port.close()
-        await asyncio.sleep(0)  # lets the loop close the connections
+        await until(lambda: not port.is_open)
 
 
 def said(watch: Watch) -> str | None:

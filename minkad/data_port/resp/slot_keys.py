@@ -92,7 +92,7 @@ class Walk:
         is_over = service.connections.get(connection.id) is not connection
         if is_over or self._wanted == 0:
             self._end()
-        elif asyncio.get_running_loop().time() > self._deadline:
+        elif asyncio.get_running_loop().time() >= self._deadline:
             text = f"ERR the keys of the slot's partition were not read within {TIMEOUT_MS} ms: use SCAN"
             self._end(RespError(text))
         else:

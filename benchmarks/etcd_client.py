@@ -95,11 +95,11 @@ class Connection(asyncio.Protocol):
         self._transport.write(_PREFACE + frame(_SETTINGS, 0, 0, settings) + frame(_WINDOW, 0, 0, more))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Set the error of `failed`."""
+        """Let the future `failed` fail with the reason."""
         self._fail(f"etcd closed the connection: {exc or 'no reason given'}")
 
     def call(self, message: bytes) -> None:
-        """Send one request, now or as soon as the window has room for it."""
+        """Send one request, now or as soon as the connection's flow-control window has room for it."""
         assert len(message) + 5 < 65_535, "one request fits into the window of its stream"
         self._blocked.append((message, time.perf_counter()))
         self._send_blocked()

@@ -136,8 +136,8 @@ def _failpoints(cluster: LocalCluster, name: str) -> Path:
 
 @dataclass
 class _Lab:
-    """A cluster, and the numbers of its nodes that were wrongly FAILED and of its partitions that were wrongly
-    OFFLINE.
+    """A cluster; `failed` counts its nodes that were marked FAILED although they were healthy, and `offline` its
+    partitions that were OFFLINE although a replica could lead.
     """
 
     cluster: LocalCluster

@@ -253,8 +253,8 @@ def _foreground(report: Report, spark: SparkSession, source: DataFrame, cluster:
 
 @contextmanager
 def _apart(spark: SparkSession, cluster: LocalCluster) -> Iterator[None]:
-    """Within the block, let Spark run on the last processor; and the daemons, this process and its clients on the
-    others.
+    """Within the block, let Spark run only on the last processor. The daemons, this process and its clients run on the
+    other processors.
     """
     everywhere = os.sched_getaffinity(0)
     last = {max(everywhere)}

@@ -81,7 +81,7 @@ def _add(report: Report, system: str, world: World, name: str, what: str, took_s
 
 
 def _changes(world: World) -> list[tuple[str, list[ShardRoom]]]:
-    """The changes of the shards that are measured when all duties are placed: each with the shards after it."""
+    """The changes that are measured once all duties are placed: the name of each, and the shards after it."""
     return [
         ("a shard joins", [ShardRoom(_JOINS, world.shards[1].capacity), *world.shards]),
         ("a shard leaves", [shard for shard in world.shards if shard.name != _LEAVES]),
@@ -89,9 +89,9 @@ def _changes(world: World) -> list[tuple[str, list[ShardRoom]]]:
 
 
 def _uneven(name: str, loads: dict[str, tuple[int, int]], shards: Sequence[ShardRoom]) -> float:
-    """The unevenness of the shards: the maximum divided by the mean, of the figure that the balancer evens out. `loads`
-    has the number and the weight of each shard's duties. For spill over: the number of used shards, divided by the
-    smallest number of shards, from the first one on, that could have all duties.
+    """The unevenness of the shards: the largest figure of a shard divided by the mean, for the figure that the balancer
+    evens out. For spill over: the number of used shards, divided by the smallest number of shards, from the first one
+    on, that could have all duties. `loads` has the number and the weight of each shard's duties.
     """
     if name == "spill_over":
         left, fewest = sum(weight for _, weight in loads.values()), 0
@@ -190,7 +190,7 @@ def _partitions(report: Report, table: Table) -> None:
 
 
 def _copies(plan: Plan) -> int:
-    """The number of moves that copy replicas. Others change only the order of replicas."""
+    """The number of moves that copy replicas. The other moves change only the order of replicas."""
     return sum(set(move.replicas) != set(move.target_replicas) for move in plan.moves)
 
 

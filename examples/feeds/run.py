@@ -23,7 +23,9 @@ GIVE_UP_S: Final = 60.0
 
 
 class Show:
-    """A table of workers and their feeds. A terminal shows it all the time, other output at the end of each act."""
+    """A table of workers and their feeds. On a terminal it is updated all the time; in other output it is printed only
+    at the end of each step of the example.
+    """
 
     def __init__(self, feeds: LocalFeeds) -> None:
         self._feeds = feeds
@@ -31,7 +33,7 @@ class Show:
         self._since = time.monotonic()
 
     def say(self, text: str) -> None:
-        """Print a line of the story."""
+        """Print a line that explains the next step."""
         self._console.print(f"\n[bold]{text}", highlight=False, soft_wrap=True)
 
     def until(self, done: Callable[[Polls], bool], for_s: float = 0.0) -> None:
@@ -67,7 +69,7 @@ class Show:
 
 
 def tell(cluster: LocalCluster, feeds: LocalFeeds, stay: bool) -> None:
-    """Tell the whole story."""
+    """Run the steps of the example: start the workers, kill one of them, and start it again."""
     show = Show(feeds)
     show.say(f"Three nodes, {len(NAMES)} workers, {feeds.feeds} feeds at {feeds.url}. In another terminal:")
     print(f"  export MINKA_ENDPOINTS={','.join(cluster.endpoints)}\n  .venv/bin/minkactl shards --watch")

@@ -1,4 +1,4 @@
-"""A server of small Atom feeds that it invents and changes now and then; it records which worker polls which feed.
+"""A server of small Atom feeds. It invents their items, and records which worker polls which feed.
 
 GET /feeds/17 returns a feed, and GET /polls the workers that have polled each feed. The first line of output is the
 server's URL.

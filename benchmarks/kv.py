@@ -78,7 +78,7 @@ def _measure_redis(report: Report, redis: RedisCluster) -> None:
     redis.benchmark("set", 16, 100, 5 * KEYS, KEYS, len(VALUE))  # writes nearly all keys
     for operation, test in (("put", "set"), ("get", "get")):
         for shape in SHAPES:
-            # A get takes less time than a set, sometimes only a quarter of it: so more gets are needed for the same duration.
+            # A get takes less time than a set, sometimes only a quarter: more gets are needed for the same duration.
             requests = int(shape.redis_guess * report.options.seconds * (1 if operation == "put" else 3))
             sample = redis.benchmark(test, shape.clients, shape.batch or 1, requests, KEYS, len(VALUE))
             report.add(_case(report, operation, shape), REDIS, sample)

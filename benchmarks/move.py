@@ -234,7 +234,7 @@ def _within(done: Done, start: float, end: float) -> Iterator[float]:
 
 
 def _pauses(cluster: LocalCluster) -> Counter[float]:
-    """For each upper bound, in seconds: the number of hand-overs, on all nodes, that held writes for at most this time."""
+    """For each bound in seconds: the number of hand-overs, on all nodes, that held writes for at most this time."""
     total = Counter[float]()
     for node in cluster.nodes.values():
         total.update(pauses(metrics(node.http_address)))

@@ -233,8 +233,8 @@ class _Lab:
         return time.monotonic() - began
 
     def _kill(self) -> None:
-        """Kill the victim, and measure the time until no partition has it as leader. Partitions whose only replica was on
-        the victim are OFFLINE from then on.
+        """Kill the victim, and measure the time until no partition has it as leader. Partitions whose only replica was
+        on the victim are OFFLINE from then on.
         """
         count, began = self.size.partitions, time.monotonic()
         self.cluster.kill(VICTIM)

@@ -152,7 +152,7 @@ def _cpu(pid: int) -> float:
     return sum(map(int, fields[11:15])) / 100  # of the process, and of ended children
 
 
-# The ceiling
+# An ingest without a cluster: the fastest that this machine could do
 
 
 def _ceiling(spark: SparkSession, source: DataFrame, folder: Path) -> None:

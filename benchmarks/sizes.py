@@ -87,7 +87,7 @@ CASES: Final[dict[str, Case]] = {
 }
 
 
-# The error
+# The error of the estimated size
 
 
 async def _error(report: Report, name: str, case: Case, count: int, seed: int) -> None:
@@ -145,7 +145,7 @@ async def _database() -> AsyncIterator[DataDatabase]:
             await data.close()
 
 
-# The cost
+# The processor time of the estimate
 
 
 async def _cost(report: Report, batch: int) -> None:

@@ -19,7 +19,7 @@ class OperationState(Word):
 
     @property
     def has_ended(self) -> bool:
-        """True if the operation won't change any more."""
+        """True if the operation has ended, so that it no longer changes."""
         return self in (OperationState.SUCCEEDED, OperationState.FAILED, OperationState.CANCELLED)
 
 
@@ -65,7 +65,7 @@ class ElectLeadersOperation:
 
 @dataclass(frozen=True, slots=True)
 class DrainOperation:
-    """A node leads nothing, and has nothing if it is decommissioned."""
+    """A node hands over all that it leads and, if it is decommissioned, also all its data."""
 
     node: str
     decommission: bool
@@ -100,8 +100,8 @@ class RebalanceOperation:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A change that takes time, and goes on without the client that asked for it. The field with the name of its kind
-    tells the rest: `operation.drain.node` if `operation.kind` is "drain".
+    """A change that takes time, and goes on without the client that asked for it. The field that is named like the kind
+    has the details: if `operation.kind` is "drain", `operation.drain.node` is the drained node.
     """
 
     id: int

@@ -88,7 +88,7 @@ class Plan:
     message: admin_pb2.Plan = field(repr=False, compare=False)  # the message that `Admin.apply` sends
 
     def without_splits(self) -> "Plan":
-        """The plan with its moves, without its splits."""
+        """This plan without its splits."""
         return plan_of(without_splits(self.message))
 
     def to_json(self) -> str:
@@ -97,8 +97,8 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "Plan":
-        """The plan that `to_json` wrote, or `minkactl reassign` with `--out` or `-o json`. Raises INVALID_ARGUMENT if
-        it isn't a plan, and DAMAGED_PLAN if it was edited since it was made.
+        """The plan in a text of `to_json`, or of `minkactl reassign` with `--out` or `-o json`. Raises INVALID_ARGUMENT
+        if it isn't a plan, and DAMAGED_PLAN if it was edited since it was made.
         """
         try:
             message = from_document(json.loads(text), admin_pb2.Plan())

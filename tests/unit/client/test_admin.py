@@ -142,7 +142,7 @@ def test_partitions_are_given_by_name_as_rows_or_by_id(node: ControlNode, admin:
     assert [(one.partition_id, one.replicas) for one in planned.partitions] == [(47, ["athens"]), (40, ["cyrene"])]
     assert unclean.unclean.partition_id == 47
     twice: dict[Any, list[str]] = {"flights/7": ["athens"], 47: ["cyrene"]}
-    with pytest.raises(MinkaError, match="INVALID_ARGUMENT: partitions names one of them twice"):
+    with pytest.raises(MinkaError, match="INVALID_ARGUMENT: partitions has one partition twice"):
         admin.plan_reassign(partitions=twice)
     for unknown in ("flights/8", "nowhere/7"):
         with pytest.raises(MinkaError, match=f"UNKNOWN_PARTITION: there is no partition {unknown}"):

@@ -61,7 +61,7 @@ def config_path() -> str:
 def split_endpoints(text: str, source: str, code: str = "INVALID_ARGUMENT") -> tuple[str, ...]:
     """The addresses host:port in a text, where commas or blanks separate them.
 
-    Raises MinkaError of this code, which names `source`, for an address that isn't host:port, or if there is none.
+    Raises MinkaError with this code, which names `source`, if an address isn't host:port, or if there are no addresses.
     """
     addresses = tuple(text.replace(",", " ").split())
     for address in addresses:
@@ -124,7 +124,9 @@ def _tls_of(environ: Mapping[str, str]) -> Tls | None:
 
 
 def tls_document(tls: Tls | None) -> dict[str, str] | None:
-    """The paths by their names in the configuration file, which minkactl prints, too; None without TLS."""
+    """The paths of the TLS files, by the names that the configuration file has for them; None without TLS. minkactl
+    prints this, too.
+    """
     return None if tls is None else {name: str(getattr(tls, name)) for name in _TLS_FILES}
 
 

@@ -1,7 +1,7 @@
-"""Protobuf messages as plain documents: proto field names, enums in lower case without their prefix, keys as
-people type them, every field there.
+"""Protobuf messages as plain documents. A document has every field, under its name in the proto; enums are in lower
+case without their prefix, and keys as people type them.
 
-This is the shape of `-o json` of minkactl; a plan's document reads back as the same plan.
+minkactl prints these documents with `-o json`. A plan's document can be read back as the same plan.
 """
 
 from collections.abc import Callable

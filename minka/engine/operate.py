@@ -1,4 +1,6 @@
-"""Turns callers' arguments (conditions, counters, lifetimes) into operations, and has the outcomes of writes. Pure."""
+"""Turns callers' arguments (conditions, counters, lifetimes) into operations, and nodes' answers into the results that
+callers get. Pure.
+"""
 
 import math
 import time
@@ -45,7 +47,7 @@ class VersionedValue(NamedTuple):
 
 
 def versioned_value(found: Versioned) -> VersionedValue:
-    """The value as a node has answered it."""
+    """The value of a node's answer, as callers get it."""
     return VersionedValue(found.value, found.version, found.expires_ms / 1000 if found.expires_ms else None)
 
 

@@ -1,4 +1,4 @@
-"""A scan: pages of pairs in the order of their keys, from one partition after the other, some of them read ahead.
+"""A scan: pages of pairs in the order of their keys, from one partition after the other. Some pages are read ahead.
 
 A scan goes on by key, not by partition: a page names the range for which it is complete, and the next page begins at
 the end of this range, in the partition that then has that key. So each key comes only once, even while partitions are
@@ -76,7 +76,7 @@ async def rows_of(pages: AsyncGenerator[list[_Row], None]) -> AsyncGenerator[_Ro
 
 
 class _Stretch:
-    """One range of a scan, which was one partition's when the scan began. Its task reads pages ahead."""
+    """One range of a scan: the range of one partition when the scan began. A task of its own reads its pages ahead."""
 
     def __init__(
         self, core: "Core", name: str, wanted: KeyRange, limit: int | None, reverse: bool, timeout: float

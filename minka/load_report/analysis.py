@@ -76,7 +76,9 @@ class PartitionPoint:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLoad:
-    """A partition's traffic over the whole time; `peak` is its busiest step. Its leader last reported these sizes."""
+    """A partition's traffic over the whole time; `peak` is its busiest step. The sizes are the last that its leader
+    reported.
+    """
 
     partition_id: int
     keyspace_id: int

@@ -59,7 +59,7 @@ class ProposedMove:
 
 @dataclass(frozen=True, slots=True)
 class Proposals:
-    """The proposals. `notes` are problems that have no remedy here."""
+    """The proposed splits and moves. `notes` are sentences on problems that no split or move can remedy."""
 
     splits: list[ProposedSplit] = field(default_factory=list)
     moves: list[ProposedMove] = field(default_factory=list)

@@ -90,8 +90,8 @@ def prefix_range(columns: Sequence[KeyPart]) -> KeyRange:
 def decode_key(key: bytes) -> tuple[KeyPart, ...]:
     """The columns of a key: None, bytes, str, int, Single, float, bool, UUID, tuple.
 
-    Raises MinkaError(INVALID_ARGUMENT) with the place (from 0) of the first byte that isn't possible there in a key of
-    `encode_key`.
+    Raises MinkaError(INVALID_ARGUMENT) with the position (from 0) of the first byte that `encode_key` can't have
+    written there.
     """
     if not key:
         raise MinkaError(Code.INVALID_ARGUMENT, "the key is empty, so it has no columns")
@@ -107,7 +107,7 @@ def _joined(columns: Sequence[KeyPart]) -> bytes:
     # Each character of a str, or byte of bytes, would count as a column.
     if isinstance(columns, str | bytes) or not isinstance(columns, Iterable):
         kind = type(columns).__name__
-        raise MinkaError(Code.INVALID_ARGUMENT, f"the columns are {kind}, not a sequence: one is (column,)")
+        raise MinkaError(Code.INVALID_ARGUMENT, f"the columns are {kind}, not a sequence; a single column is (column,)")
     return b"".join(_encoded(column, str(number), 0) for number, column in enumerate(columns, 1))
 
 

@@ -52,7 +52,7 @@ class LocalNode:
 
     @property
     def log(self) -> Path:
-        """The file with the node's stdout and stderr of all its runs."""
+        """The file with the stdout and stderr of all runs of the node."""
         return self.directory / "minkad.log"
 
     @property
@@ -96,10 +96,10 @@ class LocalCluster:
             cluster.restart("athens", env={"SETTING": "value"}, config={"storage": {"max_sync_s": 2}})
 
     Without `directory` everything is in a temporary directory, which is removed at the end, also when this process is
-    killed. The nodes never outlive this process. With `directory`, a cluster that an earlier run left there goes on.
-    `config` is merged into every node's configuration ({"membership": {"clearance_ms": 500}}), `env` into every node's
-    environment. Linux first divides processors among sessions, and each node has a session of its own; with
-    `shares_session` all nodes are in this process's session, so that priorities hold among the threads of all
+    killed. The nodes never outlive this process. With `directory`, a cluster that an earlier run left there runs again,
+    with its data. `config` is merged into every node's configuration ({"membership": {"clearance_ms": 500}}), `env`
+    into every node's environment. Linux first divides processors among sessions, and each node has a session of its
+    own; with `shares_session` all nodes are in this process's session, so that priorities hold among the threads of all
     processes. Methods that wait until nodes are ready wait at most `ready_timeout_s` seconds: give more on a slow
     machine. After `stop` no node can be started. Methods raise MinkaError(PLAYGROUND_FAILED) and name the log.
     """
@@ -119,7 +119,7 @@ class LocalCluster:
     ) -> None:
         names = NAMES[:nodes] if isinstance(nodes, int) else tuple(items(nodes, "a number of nodes, or their names,"))
         if isinstance(nodes, int) and nodes != len(names):
-            raise invalid(f"{nodes} nodes: by number 1 to {len(NAMES)}; name the nodes for up to {MAX_NODES}")
+            raise invalid(f"nodes={nodes}: as a number, from 1 to {len(NAMES)}; give names for up to {MAX_NODES} nodes")
         if not 1 <= len(names) <= MAX_NODES:
             raise invalid(f"a local cluster has 1 to {MAX_NODES} nodes, not {len(names)}")
         if twice := [name for name, count in Counter(names).items() if count > 1]:
@@ -363,8 +363,9 @@ def _not_running(node: LocalNode) -> MinkaError:
 
 @contextlib.contextmanager
 def put_back(cluster: LocalCluster) -> Iterator[None]:
-    """Afterwards put back the nodes and their settings, whatever was done inside; `start` starts what doesn't run. If a
-    node was added, the cluster begins again without any data, since the new node may have some of it.
+    """At the end of the `with` block, put back the nodes and their settings, whatever the block did; `start` then
+    starts the nodes that don't run. If the block added a node, the cluster begins again without any data, since the
+    added node may have some of the data.
     """
     before = {node.name: copy.deepcopy((node.config, node.env)) for node in cluster.nodes.values()}
     yield

@@ -42,8 +42,8 @@ class Purpose(StrEnum):
 
 class Hello(msgspec.Struct, array_like=True, gc=False):
     """The first frame: the connection's purpose, and the side that connects. Clients may leave out the cluster, and
-    have no node. A node that sends its log to another node names that node, since the address may belong to a third one
-    by now.
+    have no node. A node that sends its log to another node names that node, since the address may belong to a third
+    node by now.
     """
 
     purpose: str

@@ -59,8 +59,8 @@ def version_of(stored: bytes) -> int:
 
 
 def with_version(stored: bytes, loaded_version: int) -> bytes:
-    """The same value with its version in the head, so that the version stays right in a partition that takes in other
-    loads.
+    """The value, with `loaded_version` in its head if it is a row of a load's file. So the row keeps its version when a
+    merge copies it into a partition that has taken in other loads.
     """
     return head(loaded_version) + stored[HEAD_BYTES:] if stored.startswith(LOADED) else stored
 

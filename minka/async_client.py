@@ -140,8 +140,8 @@ class _Operations:
         return None if found is None else operate.versioned_value(found)
 
     async def get_stale(self, key: Key, *, timeout: float | None = None) -> StaleValue:
-        """The value of a key from any in-sync replica, and the most by which the value may be out of date. This works
-        also while the partition has no leader.
+        """The value of a key from any in-sync replica, and the greatest age that the value may have. This works also
+        while the partition has no leader.
         """
         key = _bytes(key)
         call = await self._one(Op.READ_STALE, key, None, timeout)
@@ -187,18 +187,18 @@ class _Operations:
         return (await self._operate(operation, (), timeout)).number
 
     async def expire(self, key: Key, ttl: float | timedelta, *, timeout: float | None = None) -> bool:
-        """Let a key expire `ttl` (seconds, or a timedelta) from now, by the leader's clock. Returns True if the key has
-        a value.
+        """Let a key expire after `ttl` (seconds, or a timedelta), by the leader's clock. Returns True if the key has a
+        value.
         """
         return (await self._operate(operate.expire(_bytes(key), ttl), (), timeout)).done
 
     async def persist(self, key: Key, *, timeout: float | None = None) -> bool:
-        """Take a key's expiry away, so that the key stays. Returns True if the key had a value that would expire."""
+        """Remove a key's expiry, so that the key stays. Returns True if the key had a value that would expire."""
         return (await self._operate(operate.persist(_bytes(key)), (), timeout)).done
 
     async def ttl(self, key: Key, *, timeout: float | None = None) -> float | None:
-        """The seconds that the key's value still lives, by this machine's clock: infinite if it never expires; None if
-        the key has no value.
+        """The seconds until a key expires, by this machine's clock: infinite if it never expires; None if the key has
+        no value.
         """
         found = await self.get_versioned(key, timeout=timeout)
         return None if found is None else found.seconds_left()
@@ -229,7 +229,7 @@ class _Operations:
         await self._write_many(Op.OPERATE, sets, batch.values(), timeout)
 
     async def delete_many(self, keys: Iterable[Key], *, timeout: float | None = None) -> None:
-        """Remove many keys. `put_many` describes the limits, and what a batch does if a part of it fails."""
+        """Remove many keys. `put_many` describes the limits, and what is done if a part of the batch fails."""
         await self._write_many(Op.WRITE, dict.fromkeys(_keys(_listed(keys))), (), timeout)
 
     async def get_many(self, keys: Iterable[AnyKey], *, timeout: float | None = None) -> dict[AnyKey, bytes]:
@@ -401,13 +401,13 @@ class AsyncClient(_Operations):
         super().__init__(core, None if keyspace is None else _checked_keyspace(keyspace), checked_timeout(timeout))
 
     def keyspace(self, name: str) -> AsyncKeyspace:
-        """A handle on the keyspace of this name. Raises INVALID_ARGUMENT if it can't be a keyspace's name; if there is
-        no such keyspace, the handle's first call raises UNKNOWN_KEYSPACE.
+        """A handle on the keyspace of this name. Raises INVALID_ARGUMENT for a name that no keyspace can have. If there
+        is no such keyspace, the handle's first call raises UNKNOWN_KEYSPACE.
         """
         return AsyncKeyspace(self._core, _checked_keyspace(name), self._timeout)
 
     async def close(self) -> None:
-        """Close the connections. Calls under way fail: a write that was sent with OUTCOME_UNKNOWN, others with
+        """Close the connections. Calls under way end: a write that was sent raises OUTCOME_UNKNOWN, any other call
         UNREACHABLE. The client can't be used again.
         """
         await self._core.close()

@@ -106,8 +106,8 @@ class _Operations:
         return self._loop.run(self._handle.get_versioned(key, timeout=timeout))
 
     def get_stale(self, key: Key, *, timeout: float | None = None) -> StaleValue:
-        """The value of a key from any in-sync replica, and the most by which the value may be out of date. This works
-        also while the partition has no leader.
+        """The value of a key from any in-sync replica, and the greatest age that the value may have. This works also
+        while the partition has no leader.
         """
         return self._loop.run(self._handle.get_stale(key, timeout=timeout))
 
@@ -146,18 +146,18 @@ class _Operations:
         return self._loop.run(self._handle.increment(key, by, timeout=timeout))
 
     def expire(self, key: Key, ttl: float | timedelta, *, timeout: float | None = None) -> bool:
-        """Let a key expire `ttl` (seconds, or a timedelta) from now, by the leader's clock. Returns True if the key has
-        a value.
+        """Let a key expire after `ttl` (seconds, or a timedelta), by the leader's clock. Returns True if the key has a
+        value.
         """
         return self._loop.run(self._handle.expire(key, ttl, timeout=timeout))
 
     def persist(self, key: Key, *, timeout: float | None = None) -> bool:
-        """Take a key's expiry away, so that the key stays. Returns True if the key had a value that would expire."""
+        """Remove a key's expiry, so that the key stays. Returns True if the key had a value that would expire."""
         return self._loop.run(self._handle.persist(key, timeout=timeout))
 
     def ttl(self, key: Key, *, timeout: float | None = None) -> float | None:
-        """The seconds that the key's value still lives, by this machine's clock: infinite if it never expires; None if
-        the key has no value.
+        """The seconds until a key expires, by this machine's clock: infinite if it never expires; None if the key has
+        no value.
         """
         return self._loop.run(self._handle.ttl(key, timeout=timeout))
 
@@ -189,7 +189,7 @@ class _Operations:
         return self._loop.run(self._handle.get_many_versioned(keys, timeout=timeout))
 
     def delete_many(self, keys: Iterable[Key], *, timeout: float | None = None) -> None:
-        """Remove many keys. `put_many` describes the limits, and what a batch does if a part of it fails."""
+        """Remove many keys. `put_many` describes the limits, and what is done if a part of the batch fails."""
         self._loop.run(self._handle.delete_many(keys, timeout=timeout))
 
     def scan(
@@ -276,14 +276,14 @@ class Client(_Operations):
         self._stop: Final = weakref.finalize(self, self._loop.stop, client, os.getpid())
 
     def keyspace(self, name: str) -> Keyspace:
-        """A handle on the keyspace of this name. Raises INVALID_ARGUMENT if it can't be a keyspace's name; if there is
-        no such keyspace, the handle's first call raises UNKNOWN_KEYSPACE.
+        """A handle on the keyspace of this name. Raises INVALID_ARGUMENT for a name that no keyspace can have. If there
+        is no such keyspace, the handle's first call raises UNKNOWN_KEYSPACE.
         """
         return Keyspace(self._client.keyspace(name), self._loop)
 
     def close(self) -> None:
-        """Close the connections. Calls under way in other threads fail: a write that was sent with OUTCOME_UNKNOWN,
-        others with UNREACHABLE. The client can't be used again.
+        """Close the connections. Calls under way in other threads end: a write that was sent raises OUTCOME_UNKNOWN,
+        any other call UNREACHABLE. The client can't be used again.
         """
         self._stop()
 

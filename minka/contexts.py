@@ -73,7 +73,9 @@ def split_endpoints(text: str, source: str, code: str = "INVALID_ARGUMENT") -> t
 
 
 def load() -> Config:
-    """The configuration file; empty when there is none. Raises MinkaError(INVALID_CONFIG) for a mistake in it."""
+    """The content of the configuration file; an empty `Config` if there is no file. Raises MinkaError(INVALID_CONFIG)
+    for a mistake in it.
+    """
     path = config_path()
     if not os.path.exists(path):  # so yaml needn't be imported
         return Config()
@@ -153,8 +155,8 @@ def save(config: Config) -> None:
 def given_or_resolved(
     endpoints: Sequence[str] | None, tls: Tls | None, context: str | None = None
 ) -> tuple[Sequence[str], Tls | None]:
-    """The endpoints and TLS that a caller gave; without endpoints, the result of `resolve`. Raises as `resolve`
-    does, and INVALID_ARGUMENT for both endpoints and a context.
+    """The endpoints and the TLS files that a caller gave, or the result of `resolve` if the caller gave no endpoints.
+    Raises the errors of `resolve`, and INVALID_ARGUMENT if both endpoints and a context are given.
     """
     if endpoints is not None:
         if context is not None:
@@ -165,7 +167,7 @@ def given_or_resolved(
 
 
 def resolve(option: str = "", context: str = "", environ: Mapping[str, str] = os.environ) -> Endpoints:
-    """The endpoints to use, in the order of this module's docstring.
+    """Choose the endpoints, in the order that this module's docstring gives.
 
     `option` is the value of --endpoints and `context` the value of --context; "" if not given.
     Raises MinkaError: INVALID_ARGUMENT, INVALID_CONFIG, UNKNOWN_CONTEXT.

@@ -534,7 +534,7 @@ class MinkaError(Exception):
 
 
 def with_rows(error: MinkaError, rows: Iterable[cluster_pb2.Partition]) -> MinkaError:
-    """The error, with rows of partitions from which the caller learns where to ask."""
+    """Add rows of partitions to the error, from which the caller learns which nodes to ask, and return the error."""
     error._rows = tuple(rows)
     return error
 
@@ -572,7 +572,9 @@ class NotFound(MinkaError, LookupError):
 
 
 class Conflict(MinkaError):
-    """The cluster's present state does not allow the request: a thing exists, is under way, or has changed since."""
+    """The cluster's present state does not allow the request: something exists already, is under way, or has changed in
+    the meantime.
+    """
 
 
 class Unavailable(MinkaError):
@@ -580,7 +582,7 @@ class Unavailable(MinkaError):
 
 
 class OutcomeUnknown(MinkaError):
-    """The request may or may not have been done. Look before repeating it."""
+    """The request may or may not have been done. Find out before you repeat it."""
 
 
 class DeadlineExceeded(OutcomeUnknown, TimeoutError):

@@ -468,13 +468,15 @@ class Control:
         """Ask for learners to become voters and for voters to become learners, in one change. The status shows if the
         change is done.
 
-        If the request is lost, repeat it: a change that is done already changes nothing.
+        If the request is lost, repeat it: a request for a change that is done already has no effect.
         """
         request = made(admin_pb2.ChangeVotersRequest, promote=promote, demote=demote)
         self._call(lambda channel: AdminStub(channel).ChangeVoters, request, repeatable=True)
 
     def remove_node(self, node: str) -> None:
-        """Forget a node that is not LIVE and holds nothing. Raises NODE_IN_USE if it is LIVE or holds something."""
+        """Remove from the cluster a node that is not LIVE and holds nothing. Raises NODE_IN_USE if it is LIVE or holds
+        something.
+        """
         request = made(admin_pb2.RemoveNodeRequest, node=node)
         self._call(lambda channel: AdminStub(channel).RemoveNode, request, repeatable=False)
 

@@ -426,7 +426,7 @@ class LoadClient:
         code = (
             Code.DISK_FULL if any(one.code is Code.DISK_FULL for one in failures.values()) else Code.NOT_ENOUGH_SPOOLS
         )
-        raise MinkaError(code, f"files of load {load.id} could not be cut: {text}")
+        raise MinkaError(code, f"no node could cut the files of load {load.id} for the present partitions: {text}")
 
     def _cut_at(self, address: str, request: CutFilesRequest) -> list[LoadFile]:
         stub = SpoolStub(self._channels.to(address))

@@ -101,9 +101,9 @@ class SnapshotClient(Nodes):
                 pause(tries)
 
     def digest(self, snapshot: PartitionSnapshot, node: str, wanted: KeyRange, buckets: int = 1) -> SnapshotDigest:
-        """The digest of the rows in the range as the replica on this node has them, in `buckets` by the hashes of their
-        keys. Raises SNAPSHOT_GONE (also if the replica hasn't taken the snapshot within ten seconds) and the node's
-        refusals.
+        """The digests of the rows in the range, as the replica on this node has them: one for each of `buckets`
+        buckets, into which rows are divided by the hashes of their keys. Raises SNAPSHOT_GONE (also if the replica
+        hasn't taken the snapshot within ten seconds) and the node's refusals.
         """
         if not snapshot.snapshot_id:
             return SnapshotDigest()

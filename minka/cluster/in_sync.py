@@ -52,8 +52,9 @@ def kept_replicas(row: Partition) -> list[str]:
 
 
 def missing_in_sync(row: Replicated) -> int:
-    """The number of replicas that the partition lacks in its isr; above 0, it is under-replicated. While replicas are
-    being added, the partition needs only as many as it had before (as Kafka counts under-replicated partitions).
+    """The number of replicas that the partition lacks in its isr. If it is above 0, the partition is under-replicated.
+    While replicas are being added, the partition needs only as many as it had before (as Kafka counts under-replicated
+    partitions).
     """
     needed = min(len(row.target_replicas or row.replicas), len(row.replicas) - len(row.adding_replicas))
     return max(needed - len(row.isr), 0)

@@ -37,8 +37,8 @@ def to_document(message: Message) -> dict[str, Any]:
 
 @cache
 def _fields(descriptor: Descriptor) -> list[tuple[str, bool, bool, Callable[[Any], Any] | None]]:
-    """For each field its name, True if it is optional, True if it is repeated, and the function that makes JSON of its
-    value; None if the value is JSON already. Cached, since a table has many messages of one kind.
+    """For each field: its name, True if it is optional, True if it is repeated, and the function that makes JSON of its
+    value (None if the value is JSON already). Cached, since a table has many messages of one kind.
     """
     return [
         (one.name, one.has_presence and one.message_type is None, one.is_repeated, _converter(one))

@@ -42,7 +42,7 @@ class VersionedValue(NamedTuple):
     expires_at: float | None  # Unix time in seconds; None: never
 
     def seconds_left(self) -> float:
-        """The seconds that the value still lives, by this machine's clock; infinite if it never expires."""
+        """The seconds until the value expires, by this machine's clock; infinite if it never expires."""
         return math.inf if self.expires_at is None else max(0.0, self.expires_at - time.time())
 
 
@@ -96,7 +96,9 @@ def persist(key: bytes) -> Expire:
 
 
 def milliseconds(ttl: float | timedelta) -> int:
-    """A time to live, at least 1 ms. Raises INVALID_ARGUMENT if it isn't positive, or is over MAX_SECONDS."""
+    """The time to live in milliseconds, at least 1. Raises INVALID_ARGUMENT if it isn't positive, or is over
+    MAX_SECONDS.
+    """
     seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
     if type(seconds) not in (int, float) or not 0 < seconds <= MAX_SECONDS:
         raise invalid(f"ttl={ttl!r} isn't a positive time in seconds, up to {MAX_SECONDS:,}")
@@ -104,7 +106,7 @@ def milliseconds(ttl: float | timedelta) -> int:
 
 
 def raise_refusal(key: bytes, outcome: Outcome) -> None:
-    """Raise the error if the key's present value does not allow the operation."""
+    """Raise an error if a node refused the operation because of the key's present value."""
     if outcome.refusal is Refusal.NONE:
         return
     if outcome.refusal is Refusal.TOO_LARGE:

@@ -24,8 +24,8 @@ _CONNECT_S: Final = 2.0
 
 
 class NodeStream:
-    """Sends parts to one node, and gives their calls the answers, as the connection's `Receiver`. It connects when
-    there is something to send.
+    """Sends parts to one node, and gives the answers to the calls of these parts. It connects when there is something
+    to send, and is the `Receiver` of its connection.
     """
 
     def __init__(

@@ -186,7 +186,9 @@ def _look_at(view: _View, id_: int, row: Partition, found: Proposals) -> None:
 
 
 def _even_out(view: _View, taken: set[int]) -> list[ProposedMove]:
-    """Moves from the busiest node to others. The first is the move that leaves its two nodes most even."""
+    """Moves from the node that is the busiest at each step to other nodes. Of all possible moves, each step takes the
+    one that leaves its two nodes most even.
+    """
     load = view.node_ops
     mean = fmean(load.values()) if load else 0.0
     if not load or max(load.values()) < max(_UNEVEN * mean, _LEAST_OPS):

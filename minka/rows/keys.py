@@ -72,7 +72,7 @@ def encode_key(columns: Sequence[KeyPart]) -> bytes:
     """
     key = _joined(columns)
     if not key:
-        raise MinkaError(Code.INVALID_ARGUMENT, "a key has at least one column: without one it would be empty")
+        raise MinkaError(Code.INVALID_ARGUMENT, "a key needs at least one column, since it must not be empty")
     return key
 
 
@@ -82,7 +82,8 @@ def prefix_range(columns: Sequence[KeyPart]) -> KeyRange:
 
     Raises the errors of `encode_key` for a column.
     """
-    # 0xff isn't the code of a type, and comes after a zero byte only where text or a tuple goes on.
+    # A key with more columns goes on with the code of a type, which is never 0xff. If a key goes on with 0xff, its last
+    # column is another one: text or a tuple that goes on after a zero byte.
     prefix = _joined(columns)
     return KeyRange(prefix, prefix + b"\xff")
 

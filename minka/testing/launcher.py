@@ -157,7 +157,7 @@ def launcher(index: int, env: dict[str, str]) -> Launcher:
 
 
 def inherited() -> dict[str, str]:
-    """The variables of this process that its nodes get."""
+    """The environment variables of this process that its nodes get."""
     return {k: v for k, v in os.environ.items() if k not in _NOT_INHERITED and not k.startswith("MINKAD_")}
 
 

@@ -394,8 +394,8 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def free_addresses(count: int) -> list[str]:
-    """Loopback host:port pairs, in `PORTS`, on which nobody listens now. This leaves out the pairs that it returned
-    lately, since their nodes may be stopped and start again.
+    """Loopback addresses host:port, with ports from `PORTS`, on which nobody listens now. Addresses that this returned
+    lately are left out, since their nodes may be stopped and start again.
     """
     found: list[str] = []
     for port in random.SystemRandom().sample(PORTS, len(PORTS)):

@@ -66,10 +66,10 @@ class Request(msgspec.Struct, array_like=True, gc=False):
 
 
 class GroupResult(msgspec.Struct, array_like=True, gc=False):
-    """The result of a group. `error` is a serialized `minka.v1.Error` or None. `body` is encoded: the `ReadResult` of a
-    READ, the `StaleResult` of a READ_STALE, the `ScanPage` of a SCAN, the outcomes of an OPERATE, in order, or for a
-    READ_VERSIONED a list with a `minka.wire.key_operations.Versioned` or None for each key. For other groups it is
-    None.
+    """The result of a group. `error` is a serialized `minka.v1.Error` or None. `body` is encoded: a `ReadResult` for
+    READ, a `StaleResult` for READ_STALE, a `ScanPage` for SCAN; a list with the `Outcome` of each operation for
+    OPERATE, and with a `Versioned` or None for each key for READ_VERSIONED (both types are in
+    `minka.wire.key_operations`). For other groups `body` is None.
     """
 
     error: bytes | None

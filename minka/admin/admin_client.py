@@ -372,9 +372,9 @@ class Admin:
                 if now.state.has_ended:
                     return now
             except (Unavailable, DeadlineExceeded) as error:
-                seen = f"no node tells if operation {id_} has ended ({error})"
+                seen = f"no node has said if operation {id_} has ended ({error})"
             if time.monotonic() + _POLL_S > deadline:
-                text = f"{seen} after {timeout:g} s; it goes on"
+                text = f"{seen} after {timeout:g} s; the operation goes on"
                 raise MinkaError(Code.DEADLINE_EXCEEDED, text)
             time.sleep(_POLL_S)
 

@@ -36,7 +36,7 @@ def wait_until(
         except (Unavailable, DeadlineExceeded):
             pass  # a new controller is being elected
         if time.monotonic() > deadline:
-            text = f"not seen within {timeout:g} s: {what}; it may still be done: minkactl raft status shows it"
+            text = f"no sign within {timeout:g} s that {what}; it may still happen: minkactl raft status shows it"
             raise MinkaError(Code.DEADLINE_EXCEEDED, text)
         time.sleep(_POLL_S)
 

@@ -107,7 +107,7 @@ class Plan:
         if not message.digest or not message.cluster_id:
             raise invalid("not a plan: it has no digest, or names no cluster")
         if message.digest != (found := plan_digest(message)):
-            why = f"the plan was edited: it says digest {message.digest[:12]}, its content is that of {found[:12]}"
+            why = f"the plan was edited: it names the digest {message.digest[:12]}, its content has {found[:12]}"
             raise MinkaError(Code.DAMAGED_PLAN, why)
         return plan_of(message)
 

@@ -454,7 +454,7 @@ class LoadClient:
                 except MinkaError as error:
                     failures.append(f"{node}: {error.message}")
             if have < needed:
-                text = f"{have} of the nodes of partition {file.partition_id} have {file.name}, but {needed} must: "
+                text = f"{have} of partition {file.partition_id}'s nodes have {file.name}, but {needed} must have it: "
                 raise MinkaError(Code.NOT_ENOUGH_SPOOLS, text + "; ".join(failures))
 
     def _pull(self, address: str, load: Load, file: LoadFile) -> None:

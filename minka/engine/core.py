@@ -181,7 +181,7 @@ class Core:
                 if part.sent and call.op in WRITING:
                     if self.table.is_alive(part.node):
                         continue
-                    text = f"{address} is silent, and leads the partition no longer; the write may have been done"
+                    text = f"{address} is silent, and no longer leads the partition; the write may have been done"
                     call.refused(part, MinkaError(Code.OUTCOME_UNKNOWN, text))
                 else:
                     call.reroute(part)

@@ -282,7 +282,7 @@ def _figures(lines: Sequence[Line], show: Callable[[float], str]) -> str:
     for at in times[::step]:
         found = [one.get(at) for one in values]
         rows.append([_time(at), *("-" if value is None else show(value) for value in found)])
-    said = f"<p>The table has one of {step} steps.</p>" if step > 1 else ""
+    said = f"<p>The table has only one of every {step} steps.</p>" if step > 1 else ""
     return said + _table(("Time (UTC)", *(line.name for line in lines)), rows)
 
 

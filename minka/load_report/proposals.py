@@ -31,7 +31,7 @@ _LITTLE_ROOM: Final = 0.1  # a smaller free part of the file system is too littl
 
 @dataclass(frozen=True, slots=True)
 class ProposedSplit:
-    """A split of a partition into `parts` of equal bytes."""
+    """A split of a partition into `parts` parts of about equal size."""
 
     partition_id: int
     partition: str  # "authors/7"

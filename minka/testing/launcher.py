@@ -23,7 +23,7 @@ from minka.errors import Code, MinkaError
 _LAUNCHERS: Final = 3  # several, so that nodes have different seeds for the hashes of strings, as real nodes have
 # Prefixes of variables that have an effect only when a process begins, or when minkad is imported.
 _EARLY: Final = ("LD_", "PYTHON", "MALLOC_")
-_FAILPOINTS: Final = "MINKA_FAILPOINTS_FILE"  # whether it is there counts at the import, its value doesn't
+_FAILPOINTS: Final = "MINKA_FAILPOINTS_FILE"  # at its import, minkad looks if this is set, not at its value
 # Nodes don't get these variables: they come from the service manager of the process that starts the cluster, and are
 # meant only for that process.
 _NOT_INHERITED: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID")

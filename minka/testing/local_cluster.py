@@ -186,7 +186,11 @@ class LocalCluster:
         """
         name = name or next((free for free in NAMES if free not in self.nodes), "")
         if not name or name in self.nodes or len(self.nodes) >= MAX_NODES:
-            problem = f"{name} exists already" if name in self.nodes else f"{len(self.nodes)} nodes are enough"
+            problem = (
+                f"{name} exists already"
+                if name in self.nodes
+                else f"there are {len(self.nodes)} nodes: give a name for one more, up to {MAX_NODES}"
+            )
             raise MinkaError(Code.PLAYGROUND_FAILED, problem)
         self._check_going(name)
         node = self._make(name, bootstrap=False)

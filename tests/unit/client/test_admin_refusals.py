@@ -136,7 +136,7 @@ def test_a_plan_is_kept_as_json(control_node: Start) -> None:
     assert Plan.from_json(kept).message == made
     edited = kept.replace("a new disk", "mine")
     for text, code, why in (
-        (edited, Code.DAMAGED_PLAN, "the plan was edited: it says digest"),
+        (edited, Code.DAMAGED_PLAN, "the plan was edited: it names the digest"),
         ("{", Code.INVALID_ARGUMENT, "not a plan: "),
         ('{"moves": 5}', Code.INVALID_ARGUMENT, "not a plan: "),
         ("{}", Code.INVALID_ARGUMENT, "not a plan: it has no digest, or names no cluster"),

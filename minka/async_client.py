@@ -401,8 +401,8 @@ class AsyncClient(_Operations):
         super().__init__(core, None if keyspace is None else _checked_keyspace(keyspace), checked_timeout(timeout))
 
     def keyspace(self, name: str) -> AsyncKeyspace:
-        """A handle on the keyspace of this name. Raises INVALID_ARGUMENT for a name that no keyspace can have. If there
-        is no such keyspace, the handle's first call raises UNKNOWN_KEYSPACE.
+        """A handle on the keyspace of this name. Raises INVALID_ARGUMENT for a name that no keyspace can have. If the
+        keyspace doesn't exist, the handle's first call raises UNKNOWN_KEYSPACE.
         """
         return AsyncKeyspace(self._core, _checked_keyspace(name), self._timeout)
 

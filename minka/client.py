@@ -276,8 +276,8 @@ class Client(_Operations):
         self._stop: Final = weakref.finalize(self, self._loop.stop, client, os.getpid())
 
     def keyspace(self, name: str) -> Keyspace:
-        """A handle on the keyspace of this name. Raises INVALID_ARGUMENT for a name that no keyspace can have. If there
-        is no such keyspace, the handle's first call raises UNKNOWN_KEYSPACE.
+        """A handle on the keyspace of this name. Raises INVALID_ARGUMENT for a name that no keyspace can have. If the
+        keyspace doesn't exist, the handle's first call raises UNKNOWN_KEYSPACE.
         """
         return Keyspace(self._client.keyspace(name), self._loop)
 

@@ -160,7 +160,7 @@ def given_or_resolved(
     """
     if endpoints is not None:
         if context is not None:
-            raise invalid(f"endpoints and the context {context!r}: give one of them")
+            raise invalid(f"give either endpoints or the context {context!r}, not both")
         return endpoints, tls
     found = resolve(context=context or "")
     return found.addresses, tls or found.tls

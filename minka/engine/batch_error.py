@@ -1,4 +1,4 @@
-"""The errors of calls: which keys failed, at which node, and why."""
+"""The errors of calls. They say which keys failed, at which node, and why."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -61,7 +61,7 @@ def conditional_set(
 ) -> Set:
     """A put, or a delete if `value` is None. Raises INVALID_ARGUMENT."""
     if bool(if_absent) + (if_value is not None) + (if_version is not None) > 1:
-        raise invalid("more than one condition: give one of if_absent, if_value and if_version")
+        raise invalid("give only one condition: if_absent, if_value or if_version")
     condition, expected, version = If.ALWAYS, b"", 0
     if if_absent:
         condition = If.ABSENT

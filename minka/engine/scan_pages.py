@@ -122,7 +122,7 @@ class _Stretch:
         return call.page
 
     def _advance_past(self, page: ScanPage) -> bool:
-        """Take the page's range off the rest of the stretch; return True if nothing is left. Raises INTERNAL."""
+        """Remove the page's range from the rest of the stretch; return True if nothing is left. Raises INTERNAL."""
         if self._limit is not None:
             self._limit -= len(page.keys)
         left, has = self._left, KeyRange(page.start, page.end)
@@ -135,5 +135,5 @@ class _Stretch:
             self._left = KeyRange(has.end, left.end)
             is_all = has.end == left.end
         if not fits or (not is_all and not page.keys and has.start == has.end):
-            raise MinkaError(Code.INTERNAL, f"a page of {has} isn't a part of {left}")
+            raise MinkaError(Code.INTERNAL, f"the node's page has the range {has}, which isn't a part of {left}")
         return is_all

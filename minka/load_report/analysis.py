@@ -107,7 +107,7 @@ class LoadAnalysis:
 
 
 def step_of(from_ms: int, to_ms: int) -> int:
-    """The length of a step, in milliseconds, with which a plot of this time doesn't have too many points."""
+    """The length of a step, in milliseconds, such that a plot of this time doesn't have too many points."""
     fits = (step for step in _STEPS_MS if (to_ms - from_ms) / step <= _MAX_POINTS)
     return next(fits, _STEPS_MS[-1])
 

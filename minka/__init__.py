@@ -6,7 +6,7 @@ Every error is a `MinkaError` with a `Code`; the error's class says if the call 
         flights.put("UA1545", b"EWR to IAH")
     except minka.Unavailable:  # nothing was done, and the same call may work in a moment
         queue.append("UA1545")
-    except minka.OutcomeUnknown:  # also DeadlineExceeded: it may have been done, so look before you repeat it
+    except minka.OutcomeUnknown:  # or DeadlineExceeded: the put may have been done, so look before you repeat it
         is_there = flights.get("UA1545") == b"EWR to IAH"
     except minka.MinkaError as error:
         if error.code is minka.Code.UNKNOWN_KEYSPACE:

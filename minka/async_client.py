@@ -107,9 +107,10 @@ class _Operations:
         """Set the value of a key. When this returns, every in-sync replica has the value, as durably as the keyspace
         asks.
 
-        At most one condition may be given: the key has no value, it has this value, or it has this version (0: no
-        value). The partition's leader checks it together with the write. With `ttl` (seconds, or a timedelta) the key
-        expires that long after the write, by the leader's clock; without `ttl` it never expires, even if it did before.
+        At most one condition may be given: the key has no value (`if_absent`), it has this value (`if_value`), or it
+        has this version (`if_version`; 0: no value). The partition's leader checks it together with the write. With
+        `ttl` (seconds, or a timedelta) the key expires that long after the write, by the leader's clock; without `ttl`
+        the new value never expires, even if the old one would have.
 
         With a condition or a `ttl`, this returns `Written`, which is true if the write was done. A condition that
         doesn't hold raises no error (only `minkactl` reports CONDITION_FAILED). A plain put returns None although it
@@ -139,8 +140,8 @@ class _Operations:
         return None if found is None else operate.versioned_value(found)
 
     async def get_stale(self, key: Key, *, timeout: float | None = None) -> StaleValue:
-        """The value of a key from any in-sync replica, and the most by which the value may be out of date. This works
-        also while the partition has no leader.
+        """The value of a key from any in-sync replica, and the greatest age that the value may have. This works also
+        while the partition has no leader.
         """
         key = _bytes(key)
         call = await self._one(Op.READ_STALE, key, None, timeout)
@@ -165,9 +166,9 @@ class _Operations:
     ) -> Written | None:
         """Remove a key. It isn't an error if the key isn't there.
 
-        With a condition (at most one) the key is removed only if it has this value or version. The result is then
-        `Written`, which is true if the key was removed; a condition that doesn't hold raises no error. A plain delete
-        returns None.
+        With a condition (at most one), the key is removed only if it has the value `if_value` or the version
+        `if_version`. The result is then `Written`, which is true if the key was removed; a condition that doesn't hold
+        raises no error. A plain delete returns None.
         """
         if if_value is None and if_version is None:
             await self._one(Op.WRITE, _bytes(key), None, timeout)
@@ -186,18 +187,18 @@ class _Operations:
         return (await self._operate(operation, (), timeout)).number
 
     async def expire(self, key: Key, ttl: float | timedelta, *, timeout: float | None = None) -> bool:
-        """Let a key expire `ttl` (seconds, or a timedelta) from now, by the leader's clock. Returns True if the key has
-        a value.
+        """Let a key expire after `ttl` (seconds, or a timedelta), by the leader's clock. Returns True if the key has a
+        value.
         """
         return (await self._operate(operate.expire(_bytes(key), ttl), (), timeout)).done
 
     async def persist(self, key: Key, *, timeout: float | None = None) -> bool:
-        """Take a key's expiry away, so that the key stays. Returns True if the key had a value that would expire."""
+        """Remove a key's expiry, so that the key stays. Returns True if the key had a value that would expire."""
         return (await self._operate(operate.persist(_bytes(key)), (), timeout)).done
 
     async def ttl(self, key: Key, *, timeout: float | None = None) -> float | None:
-        """The seconds that the key's value still lives, by this machine's clock: infinite if it never expires; None if
-        the key has no value.
+        """The seconds until a key expires, by this machine's clock: infinite if it never expires; None if the key has
+        no value.
         """
         found = await self.get_versioned(key, timeout=timeout)
         return None if found is None else found.seconds_left()
@@ -213,7 +214,7 @@ class _Operations:
         last value counts.
 
         In a batch of up to 1 MiB, each partition takes all of its keys or none. A larger batch is sent in pieces, of
-        which some may fail. The batch as a whole isn't atomic. With `ttl` the keys expire, as with `put`.
+        which some may fail. The batch as a whole isn't atomic. With `ttl` the keys expire, as those of `put` do.
         """
         batch = _batch(pairs)
         if not set(map(type, batch.values())) <= {bytes}:
@@ -228,12 +229,12 @@ class _Operations:
         await self._write_many(Op.OPERATE, sets, batch.values(), timeout)
 
     async def delete_many(self, keys: Iterable[Key], *, timeout: float | None = None) -> None:
-        """Remove many keys. `put_many` describes the limits, and what a batch does if a part of it fails."""
+        """Remove many keys. `put_many` describes the limits, and what is done if a part of the batch fails."""
         await self._write_many(Op.WRITE, dict.fromkeys(_keys(_listed(keys))), (), timeout)
 
     async def get_many(self, keys: Iterable[AnyKey], *, timeout: float | None = None) -> dict[AnyKey, bytes]:
-        """A dict of the values of many keys (up to a million, and up to 32 MiB of keys). It has the keys as they were
-        given, without those that have no value.
+        """A dict of the values of many keys (up to a million, and up to 32 MiB of keys). Keys without a value are left
+        out; the others are as they were given, bytes or str.
         """
         return cast(dict[AnyKey, bytes], await self._read_many(Op.READ, _listed(keys), timeout))
 
@@ -257,10 +258,11 @@ class _Operations:
         come in descending order, but `start` is still the lower bound. An empty bound means no bound. Raises
         NOT_BY_RANGES for a keyspace by hash.
 
-        A scan asks only the partitions that have such keys, page by page, and reads some pages ahead. A leader reads
-        each page at one moment after the call began, and each key comes at most once, even if partitions are split or
-        moved during the scan. The scan as a whole isn't a snapshot. `timeout`, in seconds, holds for each page. A
-        caller that stops early should close the scan (`contextlib.aclosing`), so that nothing more is read ahead.
+        A scan asks only the partitions whose ranges have such keys, page by page, and reads some pages ahead. A leader
+        reads each page at one moment after the call began, and each key comes at most once, even if partitions are
+        split or moved during the scan. The scan as a whole isn't a snapshot. `timeout`, in seconds, holds for each
+        page. A caller that stops early should close the scan (`contextlib.aclosing`), so that nothing more is read
+        ahead.
         """
         return rows_of(self.scan_pages(start, end, limit=limit, reverse=reverse, timeout=timeout))
 
@@ -318,7 +320,7 @@ class _Operations:
     async def _write_many(
         self, op: Op, batch: Mapping[bytes, Any], values: Collection[bytes], timeout: float | None
     ) -> None:
-        """Write the batch, which has by each key a value, None (a delete) or an operation."""
+        """Write the batch. It maps each key to a value, to None (a delete), or to an operation."""
         timeout = self._chosen_timeout(timeout)
         if not batch:
             return
@@ -362,16 +364,16 @@ class AsyncClient(_Operations):
     """A client of one cluster. It connects with its first call and belongs to the event loop of that call.
 
     `endpoints` are addresses host:port of some of the nodes; the others are found through them. Without them the client
-    uses the cluster of `context`, or the one that `minkactl` would use, as `minka.connect` says. `keyspace` is the one
-    that the client's own put, get, … work on; `keyspace(name)` gives handles on others. Its name has 1 to 63 of a-z,
-    0-9, _ and -, beginning with a letter. `timeout`, in seconds, holds for every call that doesn't state its own. The
-    partition table is fetched again about every `refresh_interval` seconds, and whenever a node's refusal hints at a
-    newer one. `rng` makes the client's random choices (which node it asks first, jitter); tests seed it. `tls` is for a
-    cluster with TLS; its files are read at once, and a mistake in them raises INVALID_CONFIG. For `endpoints` only
-    `tls` counts, and not MINKA_TLS_CA, _CERT and _KEY.
+    uses the cluster of `context`, or the one that `minkactl` would use, as `minka.connect` says. `keyspace` names the
+    keyspace that the client's own put, get, … work on; `keyspace(name)` gives handles on other keyspaces. A keyspace's
+    name has 1 to 63 characters (a-z, 0-9, _ and -), and begins with a letter. `timeout`, in seconds, holds for every
+    call that doesn't state its own. The partition table is fetched again about every `refresh_interval` seconds, and
+    whenever a node's refusal hints at a newer table. `rng` makes the client's random choices (which node it asks first,
+    jitter); tests seed it. `tls` is for a cluster with TLS; its files are read at once, and a mistake in them raises
+    INVALID_CONFIG. If `endpoints` are given, only `tls` counts: MINKA_TLS_CA, _CERT and _KEY are ignored.
 
     Keys are bytes, 1 to 65,536; a str stands for its UTF-8 form. Values are bytes, up to 16 MiB. Every call finishes
-    within `timeout` seconds (None: the client's `timeout`), a number up to 10**12. It raises `MinkaError`; a batch
+    within its `timeout`, in seconds up to 10**12 (None: the client's `timeout`). Calls raise `MinkaError`; a batch
     raises `BatchError`, which names the keys that failed, their nodes and the reasons. The codes are:
 
     - OUTCOME_UNKNOWN, DEADLINE_EXCEEDED: a write may or may not have been done. The library never repeats such a write,
@@ -399,13 +401,13 @@ class AsyncClient(_Operations):
         super().__init__(core, None if keyspace is None else _checked_keyspace(keyspace), checked_timeout(timeout))
 
     def keyspace(self, name: str) -> AsyncKeyspace:
-        """A handle on the keyspace of this name. Raises INVALID_ARGUMENT if it can't be a keyspace's name; if there is
-        no such keyspace, the handle's first call raises UNKNOWN_KEYSPACE.
+        """A handle on the keyspace of this name. Raises INVALID_ARGUMENT for a name that no keyspace can have. If the
+        keyspace doesn't exist, the handle's first call raises UNKNOWN_KEYSPACE.
         """
         return AsyncKeyspace(self._core, _checked_keyspace(name), self._timeout)
 
     async def close(self) -> None:
-        """Close the connections. Calls under way fail: a write that was sent with OUTCOME_UNKNOWN, others with
+        """Close the connections. Calls under way end: a write that was sent raises OUTCOME_UNKNOWN, any other call
         UNREACHABLE. The client can't be used again.
         """
         await self._core.close()
@@ -465,14 +467,16 @@ def _checked_size(keys: Collection[bytes], values: Collection[bytes]) -> int:
         raise MinkaError(Code.TOO_LARGE, f"a value has {largest} bytes; {MAX_VALUE_BYTES} is the limit")
     total = sum(map(len, keys)) + sum(map(len, values))
     if total > MAX_BODY_BYTES:
-        # A key and one value are never that large: there must be an if_value, too.
+        # A single key and its value are never that large, so the call also has an if_value.
         what = "the batch has" if len(keys) > 1 else "the key, the value and if_value together have"
         raise MinkaError(Code.TOO_LARGE, f"{what} {total} bytes; {MAX_BODY_BYTES} is the limit")
     return total
 
 
 def _checked_keyspace(name: Any) -> str:
-    """The name of a keyspace. Raises INVALID_ARGUMENT if it is the cluster's own, or no keyspace can have it."""
+    """The name of a keyspace. Raises INVALID_ARGUMENT for a name that no keyspace can have, or that is one of the
+    cluster's own.
+    """
     if isinstance(name, str) and name.startswith(_OWN):
         raise invalid(
             f"keyspace {clipped(repr(name))} is the cluster's own, as are all keyspaces whose names begin with {_OWN}"
@@ -481,8 +485,8 @@ def _checked_keyspace(name: Any) -> str:
 
 
 def _add_in_pieces(call: Call, bucket: PairBucket[Any], extra: int) -> None:
-    """Add a large batch in pieces, so that each piece fills a frame and several pieces are under way. Each key counts
-    as `extra` bytes more than the key and its value have.
+    """Add a large batch in pieces, so that each piece fills a frame and several pieces are under way. The size of a
+    piece counts `extra` bytes for each key, in addition to the key and its value.
     """
     keys, values = bucket.keys, bucket.values
     start, size = 0, 0

@@ -52,7 +52,7 @@ def _time(tag: int, text: bytes) -> float:
 
 
 def _fields(der: bytes) -> list[tuple[int, bytes]]:
-    """The tag and content of each element of a DER sequence. Raises ValueError if there is none."""
+    """The tag and content of each element of a DER sequence. Raises ValueError if the sequence is empty or cut off."""
     found = list(_parts(der))
     if not found:
         raise ValueError("no certificate")

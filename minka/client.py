@@ -83,9 +83,10 @@ class _Operations:
         """Set the value of a key. When this returns, every in-sync replica has the value, as durably as the keyspace
         asks.
 
-        At most one condition may be given: the key has no value, it has this value, or it has this version (0: no
-        value). The partition's leader checks it together with the write. With `ttl` (seconds, or a timedelta) the key
-        expires that long after the write, by the leader's clock; without `ttl` it never expires, even if it did before.
+        At most one condition may be given: the key has no value (`if_absent`), it has this value (`if_value`), or it
+        has this version (`if_version`; 0: no value). The partition's leader checks it together with the write. With
+        `ttl` (seconds, or a timedelta) the key expires that long after the write, by the leader's clock; without `ttl`
+        the new value never expires, even if the old one would have.
 
         With a condition or a `ttl`, this returns `Written`, which is true if the write was done. A condition that
         doesn't hold raises no error (only `minkactl` reports CONDITION_FAILED). A plain put returns None although it
@@ -105,8 +106,8 @@ class _Operations:
         return self._loop.run(self._handle.get_versioned(key, timeout=timeout))
 
     def get_stale(self, key: Key, *, timeout: float | None = None) -> StaleValue:
-        """The value of a key from any in-sync replica, and the most by which the value may be out of date. This works
-        also while the partition has no leader.
+        """The value of a key from any in-sync replica, and the greatest age that the value may have. This works also
+        while the partition has no leader.
         """
         return self._loop.run(self._handle.get_stale(key, timeout=timeout))
 
@@ -129,9 +130,9 @@ class _Operations:
     ) -> Written | None:
         """Remove a key. It isn't an error if the key isn't there.
 
-        With a condition (at most one) the key is removed only if it has this value or version. The result is then
-        `Written`, which is true if the key was removed; a condition that doesn't hold raises no error. A plain delete
-        returns None.
+        With a condition (at most one), the key is removed only if it has the value `if_value` or the version
+        `if_version`. The result is then `Written`, which is true if the key was removed; a condition that doesn't hold
+        raises no error. A plain delete returns None.
         """
         delete: _Write = self._handle.delete
         return self._loop.run(delete(key, if_value=if_value, if_version=if_version, timeout=timeout))
@@ -145,18 +146,18 @@ class _Operations:
         return self._loop.run(self._handle.increment(key, by, timeout=timeout))
 
     def expire(self, key: Key, ttl: float | timedelta, *, timeout: float | None = None) -> bool:
-        """Let a key expire `ttl` (seconds, or a timedelta) from now, by the leader's clock. Returns True if the key has
-        a value.
+        """Let a key expire after `ttl` (seconds, or a timedelta), by the leader's clock. Returns True if the key has a
+        value.
         """
         return self._loop.run(self._handle.expire(key, ttl, timeout=timeout))
 
     def persist(self, key: Key, *, timeout: float | None = None) -> bool:
-        """Take a key's expiry away, so that the key stays. Returns True if the key had a value that would expire."""
+        """Remove a key's expiry, so that the key stays. Returns True if the key had a value that would expire."""
         return self._loop.run(self._handle.persist(key, timeout=timeout))
 
     def ttl(self, key: Key, *, timeout: float | None = None) -> float | None:
-        """The seconds that the key's value still lives, by this machine's clock: infinite if it never expires; None if
-        the key has no value.
+        """The seconds until a key expires, by this machine's clock: infinite if it never expires; None if the key has
+        no value.
         """
         return self._loop.run(self._handle.ttl(key, timeout=timeout))
 
@@ -171,13 +172,13 @@ class _Operations:
         last value counts.
 
         In a batch of up to 1 MiB, each partition takes all of its keys or none. A larger batch is sent in pieces, of
-        which some may fail. The batch as a whole isn't atomic. With `ttl` the keys expire, as with `put`.
+        which some may fail. The batch as a whole isn't atomic. With `ttl` the keys expire, as those of `put` do.
         """
         self._loop.run(self._handle.put_many(pairs, ttl=ttl, timeout=timeout))
 
     def get_many(self, keys: Iterable[AnyKey], *, timeout: float | None = None) -> dict[AnyKey, bytes]:
-        """A dict of the values of many keys (up to a million, and up to 32 MiB of keys). It has the keys as they were
-        given, without those that have no value.
+        """A dict of the values of many keys (up to a million, and up to 32 MiB of keys). Keys without a value are left
+        out; the others are as they were given, bytes or str.
         """
         return self._loop.run(self._handle.get_many(keys, timeout=timeout))
 
@@ -188,7 +189,7 @@ class _Operations:
         return self._loop.run(self._handle.get_many_versioned(keys, timeout=timeout))
 
     def delete_many(self, keys: Iterable[Key], *, timeout: float | None = None) -> None:
-        """Remove many keys. `put_many` describes the limits, and what a batch does if a part of it fails."""
+        """Remove many keys. `put_many` describes the limits, and what is done if a part of the batch fails."""
         self._loop.run(self._handle.delete_many(keys, timeout=timeout))
 
     def scan(
@@ -204,10 +205,11 @@ class _Operations:
         come in descending order, but `start` is still the lower bound. An empty bound means no bound. Raises
         NOT_BY_RANGES for a keyspace by hash.
 
-        A scan asks only the partitions that have such keys, page by page, and reads some pages ahead. A leader reads
-        each page at one moment after the call began, and each key comes at most once, even if partitions are split or
-        moved during the scan. The scan as a whole isn't a snapshot. `timeout`, in seconds, holds for each page. A
-        caller that stops early should close the scan (`contextlib.closing`), so that nothing more is read ahead.
+        A scan asks only the partitions whose ranges have such keys, page by page, and reads some pages ahead. A leader
+        reads each page at one moment after the call began, and each key comes at most once, even if partitions are
+        split or moved during the scan. The scan as a whole isn't a snapshot. `timeout`, in seconds, holds for each
+        page. A caller that stops early should close the scan (`contextlib.closing`), so that nothing more is read
+        ahead.
         """
         return self._loop.rows(self, self._handle.scan_pages(start, end, limit=limit, reverse=reverse, timeout=timeout))
 
@@ -274,14 +276,14 @@ class Client(_Operations):
         self._stop: Final = weakref.finalize(self, self._loop.stop, client, os.getpid())
 
     def keyspace(self, name: str) -> Keyspace:
-        """A handle on the keyspace of this name. Raises INVALID_ARGUMENT if it can't be a keyspace's name; if there is
-        no such keyspace, the handle's first call raises UNKNOWN_KEYSPACE.
+        """A handle on the keyspace of this name. Raises INVALID_ARGUMENT for a name that no keyspace can have. If the
+        keyspace doesn't exist, the handle's first call raises UNKNOWN_KEYSPACE.
         """
         return Keyspace(self._client.keyspace(name), self._loop)
 
     def close(self) -> None:
-        """Close the connections. Calls under way in other threads fail: a write that was sent with OUTCOME_UNKNOWN,
-        others with UNREACHABLE. The client can't be used again.
+        """Close the connections. Calls under way in other threads end: a write that was sent raises OUTCOME_UNKNOWN,
+        any other call UNREACHABLE. The client can't be used again.
         """
         self._stop()
 

@@ -61,7 +61,7 @@ def config_path() -> str:
 def split_endpoints(text: str, source: str, code: str = "INVALID_ARGUMENT") -> tuple[str, ...]:
     """The addresses host:port in a text, where commas or blanks separate them.
 
-    Raises MinkaError of this code, which names `source`, for an address that isn't host:port, or if there is none.
+    Raises MinkaError with this code, which names `source`, if an address isn't host:port, or if there are no addresses.
     """
     addresses = tuple(text.replace(",", " ").split())
     for address in addresses:
@@ -73,7 +73,9 @@ def split_endpoints(text: str, source: str, code: str = "INVALID_ARGUMENT") -> t
 
 
 def load() -> Config:
-    """The configuration file; empty when there is none. Raises MinkaError(INVALID_CONFIG) for a mistake in it."""
+    """The content of the configuration file; an empty `Config` if there is no file. Raises MinkaError(INVALID_CONFIG)
+    for a mistake in it.
+    """
     path = config_path()
     if not os.path.exists(path):  # so yaml needn't be imported
         return Config()
@@ -124,7 +126,9 @@ def _tls_of(environ: Mapping[str, str]) -> Tls | None:
 
 
 def tls_document(tls: Tls | None) -> dict[str, str] | None:
-    """The paths by their names in the configuration file, which minkactl prints, too; None without TLS."""
+    """The paths of the TLS files, by the names that the configuration file has for them; None without TLS. minkactl
+    prints this, too.
+    """
     return None if tls is None else {name: str(getattr(tls, name)) for name in _TLS_FILES}
 
 
@@ -151,19 +155,19 @@ def save(config: Config) -> None:
 def given_or_resolved(
     endpoints: Sequence[str] | None, tls: Tls | None, context: str | None = None
 ) -> tuple[Sequence[str], Tls | None]:
-    """The endpoints and TLS that a caller gave; without endpoints, the result of `resolve`. Raises as `resolve`
-    does, and INVALID_ARGUMENT for both endpoints and a context.
+    """The endpoints and the TLS files that a caller gave, or the result of `resolve` if the caller gave no endpoints.
+    Raises the errors of `resolve`, and INVALID_ARGUMENT if both endpoints and a context are given.
     """
     if endpoints is not None:
         if context is not None:
-            raise invalid(f"endpoints and the context {context!r}: give one of them")
+            raise invalid(f"give either endpoints or the context {context!r}, not both")
         return endpoints, tls
     found = resolve(context=context or "")
     return found.addresses, tls or found.tls
 
 
 def resolve(option: str = "", context: str = "", environ: Mapping[str, str] = os.environ) -> Endpoints:
-    """The endpoints to use, in the order of this module's docstring.
+    """Choose the endpoints, in the order that this module's docstring gives.
 
     `option` is the value of --endpoints and `context` the value of --context; "" if not given.
     Raises MinkaError: INVALID_ARGUMENT, INVALID_CONFIG, UNKNOWN_CONTEXT.

@@ -129,7 +129,7 @@ class Code(Enum):
     # Duties and shards
     UNKNOWN_PALLET = CodeInfo("No pallet has this id.", "List them with: minkactl pallets.", False, "NOT_FOUND")
     PALLET_EXISTS = CodeInfo(
-        "There is a pallet of this id already, which is not the same.",
+        "Another pallet has this id already.",
         "Change it with minkactl pallet update, or take another id.",
         False,
         "ALREADY_EXISTS",
@@ -337,7 +337,7 @@ class Code(Enum):
         "See how it ended: minkactl loads show ID. Begin another one with a new id.",
     )
     TOO_MANY_LOADS = CodeInfo(
-        "The cluster has the most loads at once that it can have.",
+        "The cluster has as many unfinished loads as it can have at once.",
         "Wait for some, or give up those that nobody goes on with: minkactl loads; minkactl loads abort ID.",
     )
     STALE_LOAD = CodeInfo(
@@ -468,7 +468,7 @@ class Code(Enum):
     )
 
     PACKAGE_MISSING = CodeInfo(
-        "A package that this needs isn't installed beside minka-client.",
+        "A package that the call needs isn't installed beside minka-client.",
         "Install what the message names, with pip.",
         kind="NotInstalled",
     )
@@ -503,8 +503,8 @@ class MinkaError(Exception):
     the code.
 
     `details` may have `node`, `address`, `leader_address`, `keyspace`, `operation`, `pallet`, `duty`, `shard`,
-    `version`, or others; any may be missing. A refusal of a single key or of a scan has `node` and `address`, "" if no
-    node was asked.
+    `version`, or others; any may be missing. The error of a call with a single key, or of a scan, has `node` and
+    `address`; they are "" if no node was asked.
     """
 
     code: Code
@@ -534,7 +534,7 @@ class MinkaError(Exception):
 
 
 def with_rows(error: MinkaError, rows: Iterable[cluster_pb2.Partition]) -> MinkaError:
-    """The error, with rows of partitions from which the caller learns where to ask."""
+    """Add rows of partitions to the error, from which the caller learns which nodes to ask, and return the error."""
     error._rows = tuple(rows)
     return error
 
@@ -572,7 +572,9 @@ class NotFound(MinkaError, LookupError):
 
 
 class Conflict(MinkaError):
-    """The cluster's present state does not allow the request: a thing exists, is under way, or has changed since."""
+    """The cluster's present state does not allow the request: something exists already, is under way, or has changed in
+    the meantime.
+    """
 
 
 class Unavailable(MinkaError):
@@ -580,7 +582,7 @@ class Unavailable(MinkaError):
 
 
 class OutcomeUnknown(MinkaError):
-    """The request may or may not have been done. Look before repeating it."""
+    """The request may or may not have been done. Find out before you repeat it."""
 
 
 class DeadlineExceeded(OutcomeUnknown, TimeoutError):
@@ -592,15 +594,17 @@ class InternalError(MinkaError):
 
 
 class ConsistencyNotReached(MinkaError):
-    """The change is done, and stays, but not all nodes have it that were asked for. Don't repeat it."""
+    """The change is done, and stays, but some of the nodes that the caller asked for don't have it yet. Don't repeat
+    the change.
+    """
 
 
 class LocalFailure(MinkaError):
-    """Something on this machine is in the way, or Spark is: the cluster has refused nothing."""
+    """The call failed because of this machine, or of Spark; the cluster has refused nothing."""
 
 
 class NotInstalled(LocalFailure, ImportError):
-    """A package or a program that this needs isn't installed on this machine."""
+    """A package or a program that the call needs isn't installed on this machine."""
 
 
 _NAMED: Final[Mapping[str, type[MinkaError]]] = {

@@ -1,5 +1,5 @@
-"""Names of a package that are loaded when they are first used: minkad and minkactl import a package for a part of it
-alone.
+"""Lets a package import the module of a name only when the name is first used, since minkad and minkactl need only some
+modules of a package.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -10,8 +10,8 @@ from typing import Any
 def lazy_names(
     package: str, exported: list[str], modules: Mapping[str, Collection[str]], packages: Collection[str] = ()
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and the `__dir__` of a package. `modules` says for each module which exported names it has, and
-    `packages` names the modules in the package that are loaded in the same way.
+    """The `__getattr__` and the `__dir__` of a package. `modules` maps each module to the exported names that it has.
+    `packages` names modules of the package that are themselves imported at their first use.
     """
     module_of = {name: module for module, names in modules.items() for name in names}
 

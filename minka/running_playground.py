@@ -37,8 +37,8 @@ def _file() -> str:
 
 
 def read() -> Playground | None:
-    """This user's running playground; None if there is none, also if the file is left from a playground that was
-    killed.
+    """This user's running playground; None if none runs, even if the file of a playground that was killed is still
+    there.
     """
     try:
         with open(_file(), encoding="utf-8") as file:

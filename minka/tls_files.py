@@ -1,4 +1,4 @@
-"""The content of the files that mutual TLS needs, checked, and TLS contexts of them."""
+"""Reads and checks the files that mutual TLS needs, and makes TLS contexts of them."""
 
 import os
 import stat
@@ -19,7 +19,7 @@ _MAX_FILE_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Pem:
-    """The contents of the files."""
+    """The contents of the three files that a `Tls` names."""
 
     ca: bytes
     cert: bytes
@@ -27,8 +27,8 @@ class Pem:
 
 
 def read(tls: Tls) -> Pem:
-    """The files' content, checked. Raises MinkaError(INVALID_CONFIG), which names every file with a mistake, and
-    CERTIFICATE_EXPIRED if this side's certificate isn't valid today.
+    """Read and check the files, and return their content. Raises MinkaError(INVALID_CONFIG), which names every file
+    with a mistake, and CERTIFICATE_EXPIRED if this side's certificate isn't valid today.
     """
     pem = content(tls)
     _check_dates(tls, pem)
@@ -36,7 +36,9 @@ def read(tls: Tls) -> Pem:
 
 
 def content(tls: Tls) -> Pem:
-    """The files' content; the certificate may have expired. Raises MinkaError(INVALID_CONFIG), as `read` does."""
+    """Read and check the files, except the dates of this side's certificate, and return their content. Raises
+    MinkaError(INVALID_CONFIG), as `read` does.
+    """
     pem, found = _examine(tls)
     if found:
         text = "; ".join(f"tls.{name}: {mistake}" for name, mistake in found.items())
@@ -45,7 +47,9 @@ def content(tls: Tls) -> Pem:
 
 
 def _check_dates(tls: Tls, pem: Pem) -> None:
-    """Check the dates of the first certificate only: the other side may not need the later ones."""
+    """Check that this side's certificate, the first in the file, is valid today. The dates of the others aren't
+    checked, since the other side may not need those certificates.
+    """
     own, now = validities(pem.cert)[0], time.time()
     if not own.begins <= now <= own.ends:
         when = f"was valid until {_date(own.ends)}" if own.ends < now else f"is valid from {_date(own.begins)}"
@@ -84,7 +88,7 @@ def _loaded(tls: Tls, context: "ssl.SSLContext", pem: Pem) -> "ssl.SSLContext":
 
 
 def mistakes(tls: Tls) -> dict[str, str]:
-    """The mistakes, by the names `ca`, `cert` and `key`. They never contain the key."""
+    """The mistakes in the files, by the names `ca`, `cert` and `key`. The texts never contain the private key."""
     return _examine(tls)[1]
 
 
@@ -136,11 +140,11 @@ def _content(path: "str | Path") -> tuple[bytes, os.stat_result]:
 
 
 def _others_who_read(key: os.stat_result) -> str:
-    """The users besides its owner who can read the private key, but must not by PostgreSQL's rule, as text for people;
-    "" if there are none.
+    """The users, as text for people, who can read the private key although PostgreSQL's rule forbids it; "" if there
+    are none.
 
-    A group may read a key that root owns: so a service can use the system's store of keys, or secrets of Kubernetes
-    (PostgreSQL, "Secure TCP/IP Connections with SSL").
+    A group may read a key that root owns, so that a service can use the system's store of keys, or secrets of
+    Kubernetes (PostgreSQL, "Secure TCP/IP Connections with SSL").
     """
     if key.st_mode & (stat.S_IRWXO):
         return "everybody"

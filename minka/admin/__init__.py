@@ -1,6 +1,6 @@
 """Administering a cluster: `Admin` creates keyspaces, makes and applies plans, follows operations and looks after
-nodes. `minkactl` makes its changes with the same methods; its views show more than the methods that read. The other
-names are the types that these take and return.
+nodes. `minkactl` makes its changes with the same methods, but shows more than they return. All other names here are
+types that the methods take and return.
 
     with Admin() as admin:
         plan = admin.plan_reassign(keyspaces=["flights"])
@@ -70,7 +70,7 @@ __all__ = [
     "SplitOperation",
 ]
 
-# Names are loaded when first used: minkad and minkactl import only parts of this package.
+# The module of a name is imported when the name is first used, since minkad and minkactl need only some of the modules.
 _MODULES = {
     "Admin": "minka.admin.admin_client",
     **dict.fromkeys(("Code", "MinkaError"), "minka.errors"),

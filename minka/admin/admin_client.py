@@ -1,4 +1,4 @@
-"""Administering a cluster from a program."""
+"""`Admin`, with which a program administers a cluster."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,12 +30,13 @@ class Admin:
     """The administration of one cluster, for one thread at a time.
 
     `endpoints` are addresses host:port of some of its nodes; without them the cluster is that of `context`, or the one
-    that `minka.connect` would find. A method finishes within `timeout` seconds, unless it has a `timeout` of its own
-    (`partitions`, `split_keys`, and calls that find partitions by name, have that long for each step). It raises only
-    `MinkaError`: with the codes that its description names; UNREACHABLE, NO_CONTROLLER or DEADLINE_EXCEEDED if no node
-    could answer; OUTCOME_UNKNOWN for a change whose answer was lost. A change that takes longer is an `Operation`,
-    which the cluster carries on with alone; `wait` waits for its end. `requested_by` is recorded with operations that
-    begin or are cancelled, and the active controller logs who asked for an unclean election; the default is user@host.
+    that `minka.connect` would find. A method finishes within `timeout` seconds, unless it has a `timeout` of its own.
+    (`partitions`, `split_keys`, and calls that find partitions by name have `timeout` seconds for each step.) A method
+    raises only `MinkaError`. The codes are those that the method's description names; UNREACHABLE, NO_CONTROLLER or
+    DEADLINE_EXCEEDED if no node could answer; and OUTCOME_UNKNOWN if the answer to a change was lost. For a change that
+    takes longer, a method returns an `Operation`, which the cluster carries out alone; `wait` waits for its end.
+    `requested_by` is recorded when an operation begins or is cancelled, and logged with an unclean election; the
+    default is user@host.
 
     A partition is given as a `Partition`, by its name ("flights/7", as plans have it), or by its id. Keyspaces can't be
     deleted. There is no class for asyncio: use `asyncio.to_thread`.
@@ -68,7 +69,7 @@ class Admin:
     # Nodes
 
     def nodes(self) -> list[Node]:
-        """All nodes. If the active controller doesn't answer, they are read from another node, which may be behind."""
+        """All nodes. If the active controller doesn't answer, another node does, whose table may be older."""
         status = self.control.summary()
         counts = {one.node_id: one for one in status.summary.nodes}
         heard = {one.node_id: one.heartbeat_age_ms for one in status.nodes if one.HasField("heartbeat_age_ms")}
@@ -101,7 +102,7 @@ class Admin:
         away from a node. `rate_limit`, in bytes a second (0: no limit), is the most that each node ships for the drain.
         With `queue` the drain waits for operations that touch the same partitions or duties.
 
-        Raises UNKNOWN_NODE, OPERATION_RUNNING, NO_SOURCE, and NOT_ENOUGH_NODES if the others can't take its data.
+        Raises UNKNOWN_NODE, OPERATION_RUNNING, NO_SOURCE, and NOT_ENOUGH_NODES if the other nodes can't take its data.
         """
         started = self.control.drain(
             node, decommission, requested_by=self._requester, reason=reason, rate_limit=rate_limit, queue=queue
@@ -115,20 +116,20 @@ class Admin:
         self.control.undrain(node, self._requester)
 
     def drain_status(self, node: str) -> DrainStatus:
-        """The effects that stopping the node now would have. Raises UNKNOWN_NODE."""
+        """The effects of stopping the node now. Raises UNKNOWN_NODE."""
         return read(DrainStatus, self.control.drain_status(node))
 
     def remove_node(self, node: str, *, timeout: float = 30.0) -> None:
-        """Forget a node that is down and holds nothing, and wait until its seat in the Raft group is gone, too: it
-        can't come back with its old data. Raises UNKNOWN_NODE, NODE_IN_USE, and DEADLINE_EXCEEDED if that isn't done
-        within `timeout` seconds.
+        """Remove from the cluster a node that is down and holds nothing, and wait until the node has left the Raft
+        group, too. It can't come back with its old data. Raises UNKNOWN_NODE, NODE_IN_USE, and DEADLINE_EXCEEDED if
+        that isn't done within `timeout` seconds.
         """
         seconds = checked_timeout(timeout)
         self.control.remove_node(node)
         wait_until(lambda status: is_gone(status, node), self.control, f"{node} is no longer a member", seconds)
 
     def transfer_leadership(self, node: str, *, timeout: float = 30.0) -> None:
-        """Let another voter be the active controller, and wait until it is. Raises UNKNOWN_NODE, INVALID_VOTERS, and
+        """Let this voter become the active controller, and wait until it is. Raises UNKNOWN_NODE, INVALID_VOTERS, and
         DEADLINE_EXCEEDED if that isn't done within `timeout` seconds.
         """
         seconds = checked_timeout(timeout)
@@ -141,9 +142,9 @@ class Admin:
         wait_until(lambda status: leads(status, node), self.control, what, seconds, ask)
 
     def change_voters(self, *, promote: Sequence[str] = (), demote: Sequence[str] = (), timeout: float = 30.0) -> None:
-        """Make learners voters, and voters learners, in one step of the Raft group, and wait until they are. Raises
-        UNKNOWN_NODE, INVALID_VOTERS, VOTERS_CHANGING, and DEADLINE_EXCEEDED if that isn't done within `timeout`
-        seconds.
+        """Make the learners in `promote` voters, and the voters in `demote` learners, with one change of the Raft
+        group, and wait until they are. Raises UNKNOWN_NODE, INVALID_VOTERS, VOTERS_CHANGING, and DEADLINE_EXCEEDED if
+        that isn't done within `timeout` seconds.
         """
         seconds = checked_timeout(timeout)
 
@@ -157,7 +158,7 @@ class Admin:
     # Keyspaces and partitions
 
     def keyspaces(self) -> list[KeyspaceSummary]:
-        """All keyspaces, in the order in which they were created; those that are `internal`, too."""
+        """All keyspaces, including the `internal` ones, in the order in which they were created."""
         return keyspaces_of(self.control.summary())
 
     def create_keyspace(
@@ -177,18 +178,18 @@ class Admin:
         """Create a keyspace: by hash, with `partitions` partitions, whose number never changes; or by ranges, with
         ascending `split_points` ([]: one range over all keys). A range of more than `max_bytes` (at least 65,536), or
         with more than `max_ops` keys read and written a second (at least 100), is split automatically. A name has 1 to
-        63 of a-z, 0-9, _ and -, beginning with a letter.
+        63 characters (a-z, 0-9, _ and -), and begins with a letter.
 
         The default of `replicas` is 3 in a cluster of three nodes or more, else 1. The default of `min_insync` is a
         majority of the replicas if there are three or more, else 1. Raises KEYSPACE_EXISTS, NOT_ENOUGH_NODES,
         TOO_MANY_REPLICAS, INVALID_ARGUMENT, EMPTY_SPLIT_POINT, DUPLICATE_SPLIT_POINT, UNSORTED_SPLIT_POINTS.
         """
         if (partitions is None) == (split_points is None):
-            raise invalid("a keyspace has either partitions, by hash, or split_points, by ranges")
+            raise invalid("give either partitions, for a keyspace by hash, or split_points, for a keyspace by ranges")
         if split_points is None and (max_bytes is not None or max_ops is not None):
-            raise invalid("max_bytes and max_ops are for a keyspace by ranges: one by hash is never split")
+            raise invalid("max_bytes and max_ops are only for a keyspace by ranges: a keyspace by hash is never split")
         if split_points is not None and hash_function != HashFunction.MURMUR3:
-            raise invalid("hash_function is for a keyspace by hash, not for one by ranges")
+            raise invalid("hash_function is only for a keyspace by hash")
         created = self.control.create_keyspace(
             name,
             _counted(partitions, "partitions"),
@@ -240,8 +241,8 @@ class Admin:
         return operation_of(self.control.merge(keyspace, keys, self._requester, reason, queue=queue))
 
     def split_keys(self, partition: Partition | str | int, parts: int) -> list[bytes]:
-        """Keys, for `split`, that divide a partition by ranges into `parts` parts of about the same bytes. The
-        partition's leader proposes them. Raises UNKNOWN_PARTITION, PARTITION_OFFLINE, NO_SPLIT_KEY.
+        """Keys that divide a partition by ranges into `parts` parts of about the same size in bytes. The partition's
+        leader proposes the keys, and `split` takes them. Raises UNKNOWN_PARTITION, PARTITION_OFFLINE, NO_SPLIT_KEY.
         """
         id_ = partition_id(self.control, partition)
         listed = self.control.partitions(admin_pb2.PartitionFilter(ids=[id_])).whole()
@@ -269,12 +270,12 @@ class Admin:
     ) -> Plan:
         """The plan that spreads replicas evenly over the nodes `to` (none: all LIVE ones). Nothing is changed.
 
-        `keyspaces` are those that are planned (none: all). `weights` are the shares of nodes in relation to each other.
-        Nodes in `drain` have nothing after this plan, but later plans and keyspaces may use them again; to take a node
-        out for good, use the method `drain`. `partitions` gives the replicas that partitions are to have, the preferred
-        leader first: then nothing else is planned. `rate_limit`, in bytes a second (0: no limit), is the most
-        that each node ships. Partitions that running operations move are left alone; with `queue` the plan begins where
-        those operations end.
+        Only these `keyspaces` are planned (none: all). `weights` are the shares of nodes in relation to each other: a
+        node of weight 2 gets twice as much as a node of weight 1. Nodes in `drain` have nothing after this plan, but
+        later plans and keyspaces may use them again; to take a node out for good, use the method `drain`. `partitions`
+        maps partitions to their new replicas, the preferred leader first; with it, only these partitions are planned.
+        `rate_limit`, in bytes a second (0: no limit), is the most that each node ships. Partitions that running
+        operations move are left alone; with `queue` the plan begins where those operations end.
 
         Raises UNKNOWN_NODE, UNKNOWN_KEYSPACE, UNKNOWN_PARTITION, NOT_ENOUGH_NODES, NO_SOURCE.
         """
@@ -284,7 +285,7 @@ class Admin:
                 raise invalid(f"partitions is {clipped(repr(partitions))}, not a mapping from partitions to nodes")
             assigned = dict(zip(partition_ids(self.control, list(partitions)), partitions.values(), strict=True))
             if len(assigned) < len(partitions):
-                raise invalid("partitions names one of them twice")
+                raise invalid("partitions has one partition twice")
         return plan_of(
             self.control.plan_reassign(
                 to,
@@ -299,7 +300,7 @@ class Admin:
         )
 
     def apply(self, plan: Plan, *, reason: str = "", rate_limit: int | None = None) -> Operation:
-        """Start exactly this plan. `reason` and `rate_limit`, if given, take the place of the plan's own.
+        """Start exactly this plan. `reason` and `rate_limit`, if they are given, replace the plan's own.
 
         Raises STALE_PLAN if the plan's partitions or duties have changed since it was made, DAMAGED_PLAN if the plan
         was edited, OPERATION_RUNNING if another operation moves one of these partitions or duties now, and
@@ -315,8 +316,9 @@ class Admin:
         reason: str = "",
         queue: bool = False,
     ) -> Election:
-        """Let the first replica of each partition lead, in these keyspaces and of these partitions (none: all).
-        Raises UNKNOWN_KEYSPACE, UNKNOWN_PARTITION, OPERATION_RUNNING.
+        """Let the preferred leader of each partition, its first replica, lead the partition. The partitions are those
+        of `keyspaces`, and those in `partitions` (neither given: all). Raises UNKNOWN_KEYSPACE, UNKNOWN_PARTITION,
+        OPERATION_RUNNING.
         """
         ids = partition_ids(self.control, partitions)
         answer = self.control.elect_leaders(keyspaces, ids, requested_by=self._requester, reason=reason, queue=queue)
@@ -329,8 +331,8 @@ class Admin:
         """Let this node lead a partition although the node's copy may lack acknowledged writes, which are then lost.
         `partition_epoch` is the epoch of the `Partition` on which you based the decision.
 
-        Raises UNKNOWN_PARTITION, LEADER_EXISTS, STALE_EPOCH if the partition has changed since, and INELIGIBLE_REPLICA
-        if the node isn't LIVE or has no whole copy.
+        Raises UNKNOWN_PARTITION, LEADER_EXISTS, STALE_EPOCH if the partition has changed since then, and
+        INELIGIBLE_REPLICA if the node isn't LIVE or has no whole copy.
         """
         id_ = partition_id(self.control, partition)
         self.control.elect_unclean(id_, partition_epoch, node, requested_by=self._requester, reason=reason)
@@ -357,9 +359,9 @@ class Admin:
         return list(read_all(Blocker, found.blockers))
 
     def wait(self, operation: Operation | int, timeout: float = 3600.0) -> Operation:
-        """Wait, at most `timeout` seconds, until an operation has ended, and return it, also if it has FAILED: compare
-        its `state` with `OperationState.SUCCEEDED`. While no node answers, it tries again. Raises UNKNOWN_OPERATION,
-        and DEADLINE_EXCEEDED if the operation hasn't ended in time, or no node has said so.
+        """Wait, at most `timeout` seconds, until an operation has ended, and return it. It may have FAILED: compare its
+        `state` with `OperationState.SUCCEEDED`. If no node answers, this asks again. Raises UNKNOWN_OPERATION, and
+        DEADLINE_EXCEEDED if no node has said in time that the operation has ended.
         """
         id_, deadline = _id_of(operation), time.monotonic() + checked_timeout(timeout)
         while True:
@@ -370,9 +372,9 @@ class Admin:
                 if now.state.has_ended:
                     return now
             except (Unavailable, DeadlineExceeded) as error:
-                seen = f"no node tells if operation {id_} has ended ({error})"
+                seen = f"no node has said if operation {id_} has ended ({error})"
             if time.monotonic() + _POLL_S > deadline:
-                text = f"{seen} after {timeout:g} s; it goes on"
+                text = f"{seen} after {timeout:g} s; the operation goes on"
                 raise MinkaError(Code.DEADLINE_EXCEEDED, text)
             time.sleep(_POLL_S)
 
@@ -400,9 +402,9 @@ class Admin:
 
 
 def _counted(number: int | None, name: str) -> int:
-    """A request's number: there 0 stands for None, so a caller's 0 is refused."""
+    """The number for a request, in which 0 stands for None. So a caller that gives 0 is refused."""
     if type(number) is int and number == 0:
-        raise invalid(f"{name} is 0: at least 1, or None")
+        raise invalid(f"{name} is 0; give at least 1, or None")
     return 0 if number is None else number
 
 

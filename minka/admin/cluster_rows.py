@@ -30,7 +30,7 @@ class PartitionState(Word):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node, and what it has."""
+    """A node: its addresses, its settings, its state, and the numbers of its replicas and leaderships."""
 
     id: str
     address: str  # host:port of its gRPC port
@@ -53,7 +53,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition, with its nodes and its size."""
+    """A partition: its keys, its replicas, its epochs and its size."""
 
     id: int  # unique among the partitions of all keyspaces
     keyspace: str
@@ -83,7 +83,7 @@ class ShardOnNode:
 
 @dataclass(frozen=True, slots=True)
 class DrainStatus:
-    """The effects that stopping a node now would have."""
+    """The effects of stopping a node now."""
 
     state: NodeState
     leaders: int  # partitions that it leads

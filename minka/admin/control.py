@@ -1,4 +1,6 @@
-"""The control calls that `Admin` and minkactl make. They are synchronous, and this module imports little."""
+"""The control calls that `Admin` and minkactl make. They are synchronous, and this module imports little, so that
+minkactl starts quickly.
+"""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -88,15 +90,15 @@ class Control:
         return self._view(ask, lambda response: response, timeout)
 
     def summary_at(self, address: str, silent: Sequence[str] = ()) -> admin_pb2.GetStatusResponse:
-        """The summary as the node at this address sees it; no other node is asked. TableSummary.only_on_silent explains
-        `silent`.
+        """The summary as the node at this address sees it; no other node is asked. `silent` names nodes for the
+        summary's field `only_on_silent`, which counts the partitions whose replicas in sync are all on these nodes.
         """
         request = admin_pb2.GetStatusRequest(summary=True, silent=silent)
         return self._status(address, request, self.timeout)
 
     def partitions(self, wanted: admin_pb2.PartitionFilter | None = None, limit: int = 0) -> Partitions:
-        """The partitions that fit (None: all), as the node sees them that would answer `status`. At most `limit` of
-        them are listed (0: all), and the others only counted. They arrive while the caller reads them.
+        """The `wanted` partitions (None: all), as seen by the node that would answer `status`. At most `limit`
+        partitions are listed (0: all); the others are only counted. The list arrives while the caller reads it.
         """
         request, opened = made(admin_pb2.ListPartitionsRequest, filter=wanted, limit=limit), list[Partitions]()
 
@@ -157,7 +159,7 @@ class Control:
     def describe_node(self, address: str, timeout: float, done: Callable[["Described"], None]) -> "Described":
         """Ask the node at this address about itself, for at most `timeout` seconds, without waiting for the answer.
 
-        When there is an answer or a failure, a thread of gRPC's calls `done` with the result.
+        One of gRPC's threads calls `done` with the result: an answer or a failure.
         """
         call = AdminStub(self._channels.to(address, timeout)).DescribeNode
         described = Described(address, call.future(admin_pb2.DescribeNodeRequest(), timeout=timeout))
@@ -339,17 +341,17 @@ class Control:
         self._call(lambda channel: AdminStub(channel).UndrainNode, request, repeatable=True)
 
     def drain_status(self, node: str) -> admin_pb2.GetDrainStatusResponse:
-        """The effects that stopping the node now would have, as the active controller sees them."""
+        """The effects of stopping the node now, as the active controller sees them."""
         request = made(admin_pb2.GetDrainStatusRequest, node=node)
         return self._call(lambda channel: AdminStub(channel).GetDrainStatus, request, repeatable=True)
 
     def pallets(self, timeout: float) -> duty_api_pb2.GetPalletsResponse:
-        """All pallets, each with the sums of its duties. It takes at most `timeout` seconds."""
+        """All pallets, each with the sums of its duties. The call takes at most `timeout` seconds."""
         request = duty_api_pb2.GetPalletsRequest()
         return self._call(lambda channel: DutiesStub(channel).GetPallets, request, repeatable=True, timeout=timeout)
 
     def shards(self, timeout: float) -> duty_api_pb2.GetShardsResponse:
-        """All shards, with their duties. It takes at most `timeout` seconds."""
+        """All shards, with their duties. The call takes at most `timeout` seconds."""
         request = duty_api_pb2.GetShardsRequest()
         return self._call(lambda channel: DutiesStub(channel).GetShards, request, repeatable=True, timeout=timeout)
 
@@ -417,8 +419,8 @@ class Control:
     def begin_load(
         self, load_id: str, keyspace: str, *, requested_by: str = "", job: str = "", rate_limit: int = 0
     ) -> loads_pb2.Load:
-        """Begin a load, or return the one that has this id already. `job` is a note that is kept with it, up to 8 KiB;
-        `rate_limit` is the most bytes a second for uploads to a node (0: no limit). Raises UNKNOWN_KEYSPACE,
+        """Begin a load, or return the one that has this id already. `job` is a note that is kept with the load, up to 8
+        KiB; `rate_limit` is the most bytes a second for uploads to a node (0: no limit). Raises UNKNOWN_KEYSPACE,
         TOO_MANY_LOADS, and LOAD_EXISTS if a load of another keyspace has the id.
         """
         request = made(
@@ -466,13 +468,15 @@ class Control:
         """Ask for learners to become voters and for voters to become learners, in one change. The status shows if the
         change is done.
 
-        If the request is lost, repeat it: a change that is done already changes nothing.
+        If the request is lost, repeat it: a request for a change that is done already has no effect.
         """
         request = made(admin_pb2.ChangeVotersRequest, promote=promote, demote=demote)
         self._call(lambda channel: AdminStub(channel).ChangeVoters, request, repeatable=True)
 
     def remove_node(self, node: str) -> None:
-        """Forget a node that is not LIVE and holds nothing. Raises NODE_IN_USE if it is LIVE or holds something."""
+        """Remove from the cluster a node that is not LIVE and holds nothing. Raises NODE_IN_USE if it is LIVE or holds
+        something.
+        """
         request = made(admin_pb2.RemoveNodeRequest, node=node)
         self._call(lambda channel: AdminStub(channel).RemoveNode, request, repeatable=False)
 
@@ -508,8 +512,8 @@ class Control:
         return response
 
     def count_keys(self, address: str, partition_ids: Sequence[int] = ()) -> list[admin_pb2.PartitionCount]:
-        """Count the keys that the node at this address has on its disks, by reading them, for these partitions (none
-        given: all partitions on that node).
+        """Count the keys of these partitions (none given: all on that node) by reading them from the disks of the node
+        at this address.
         """
         request = made(admin_pb2.CountKeysRequest, partition_ids=partition_ids)
         address = checked_endpoints([address])[0]
@@ -520,8 +524,8 @@ class Control:
         )
 
     def split_keys(self, address: str, partition_id: int, parts: int) -> list[bytes]:
-        """Keys that divide a partition, which the node at this address leads, into `parts` parts of about the same
-        size.
+        """Keys that divide a partition into `parts` parts of about the same size. The node at this address must lead
+        the partition.
         """
         request = made(admin_pb2.SplitKeysRequest, partition_id=partition_id, parts=parts)
         address = checked_endpoints([address])[0]
@@ -582,7 +586,7 @@ class Described:
 
 
 def _not_controller(address: str, status: admin_pb2.GetStatusResponse) -> MinkaError:
-    """The reason to ask another node, and which one, if this one knows it."""
+    """The error for a node that isn't the active controller. It names the controller's address if the node knows it."""
     leader = next((one.address for one in status.table.nodes if one.id == status.coordinator.controller), "")
     text = f"{address} is not the active controller"
     return MinkaError(Code.NOT_CONTROLLER, text, leader_address=leader)

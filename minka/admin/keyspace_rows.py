@@ -18,8 +18,8 @@ class Partitioning(Word):
 
 
 class HashFunction(Word):
-    """The hash function of a keyspace by hash. A key's slot is its hash modulo the number of partitions, except for
-    CRC16.
+    """The hash function of a keyspace by hash. With MURMUR3 and MD5, a key's slot is its hash modulo the number of
+    partitions.
     """
 
     MURMUR3 = "murmur3"  # MurmurHash3 x86 32-bit, seed 0, unsigned
@@ -57,7 +57,7 @@ class Keyspace:
 
 @dataclass(frozen=True, slots=True)
 class KeyspaceSummary(Keyspace):
-    """A keyspace, its settings, and what its partitions add up to."""
+    """A keyspace, its settings, and the sums over its partitions."""
 
     online: int
     assigned: int
@@ -92,7 +92,7 @@ def _summary_of(row: cluster_pb2.Keyspace, counts: admin_pb2.KeyspaceCounts) -> 
 
 
 def _own(row: cluster_pb2.Keyspace) -> dict[str, Any]:
-    """The fields that the message has otherwise."""
+    """The fields of a `Keyspace` that the message has in another form."""
     by_ranges = is_by_ranges(row)
     durability = row.durability or cluster_pb2.Durability.DURABILITY_SYNC
     return {

@@ -20,7 +20,8 @@ def wait_until(
     ask_again: Callable[[], None] | None = None,
 ) -> None:
     """Wait until the active controller's status shows that the change `what` is done; `ask_again` repeats the request,
-    if that is safe. Raises DEADLINE_EXCEEDED after `timeout` seconds, and the refusal of a request.
+    if that is safe. Raises DEADLINE_EXCEEDED after `timeout` seconds, and the controller's refusal, if it refuses a
+    request.
     """
     asked = time.monotonic()
     deadline = asked + timeout
@@ -35,7 +36,7 @@ def wait_until(
         except (Unavailable, DeadlineExceeded):
             pass  # a new controller is being elected
         if time.monotonic() > deadline:
-            text = f"not seen within {timeout:g} s: {what}; it may still be done: minkactl raft status shows it"
+            text = f"no sign within {timeout:g} s that {what}; it may still happen: minkactl raft status shows it"
             raise MinkaError(Code.DEADLINE_EXCEEDED, text)
         time.sleep(_POLL_S)
 
@@ -46,13 +47,13 @@ def leads(status: GetStatusResponse, node: str) -> bool:
 
 
 def have_seats(status: GetStatusResponse, voters: Sequence[str], learners: Sequence[str]) -> bool:
-    """True if these nodes are voters, and those learners."""
+    """True if the nodes in `voters` are voters, and the nodes in `learners` are learners."""
     raft = status.coordinator
     return all(node in raft.voters for node in voters) and all(node in raft.learners for node in learners)
 
 
 def is_gone(status: GetStatusResponse, node: str) -> bool:
     """True if neither the table nor the Raft group has the node."""
-    # "?" is a member that is still in the Raft group, and no longer in the table.
+    # "?" stands for a member of the Raft group that is no longer in the table.
     members = [*status.coordinator.voters, *status.coordinator.learners]
     return not {node, "?"}.intersection(members) and all(row.id != node for row in status.table.nodes)

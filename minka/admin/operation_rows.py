@@ -19,12 +19,12 @@ class OperationState(Word):
 
     @property
     def has_ended(self) -> bool:
-        """True if the operation won't change any more."""
+        """True if the operation has ended, so that it no longer changes."""
         return self in (OperationState.SUCCEEDED, OperationState.FAILED, OperationState.CANCELLED)
 
 
 class OperationKind(Word):
-    """The change that an operation makes."""
+    """The kind of change that an operation makes."""
 
     REASSIGN = "reassign"  # replicas move as a plan says
     ELECT_LEADERS = "elect_leaders"  # the preferred leaders become the leaders
@@ -51,21 +51,21 @@ class MigrationState(Word):
 
 @dataclass(frozen=True, slots=True)
 class ReassignOperation:
-    """Replicas move as a plan says."""
+    """The details of an operation that moves replicas as a plan says."""
 
     plan_digest: str | None  # None: without a plan
 
 
 @dataclass(frozen=True, slots=True)
 class ElectLeadersOperation:
-    """Preferred leaders lead."""
+    """The details of an operation that lets preferred leaders lead their partitions."""
 
     partitions: tuple[int, ...]  # ids: those whose preferred leaders are elected
 
 
 @dataclass(frozen=True, slots=True)
 class DrainOperation:
-    """A node leads nothing, and has nothing if it is decommissioned."""
+    """The details of a drain: a node hands over all that it leads and, if it is decommissioned, also all its data."""
 
     node: str
     decommission: bool
@@ -74,7 +74,7 @@ class DrainOperation:
 
 @dataclass(frozen=True, slots=True)
 class SplitOperation:
-    """Partitions of a keyspace by ranges are split."""
+    """The details of an operation that splits partitions of a keyspace by ranges."""
 
     keyspace_id: int
     keys: tuple[bytes, ...]  # new partitions are yet to begin there
@@ -83,7 +83,7 @@ class SplitOperation:
 
 @dataclass(frozen=True, slots=True)
 class MergeOperation:
-    """Neighbours in a keyspace by ranges become one partition."""
+    """The details of an operation that merges neighbouring partitions of a keyspace by ranges."""
 
     keyspace_id: int
     keys: tuple[bytes, ...]  # the partitions that begin there are yet to be merged into those before them
@@ -92,7 +92,7 @@ class MergeOperation:
 
 @dataclass(frozen=True, slots=True)
 class RebalanceOperation:
-    """Duties of a pallet move between shards."""
+    """The details of an operation that moves duties of a pallet between shards."""
 
     pallet: str
     plan_digest: str | None  # None: the active controller balances automatically
@@ -100,8 +100,8 @@ class RebalanceOperation:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A change that takes time, and goes on without the client that asked for it. The field with the name of its kind
-    tells the rest: `operation.drain.node` if `operation.kind` is "drain".
+    """A change that takes time, and goes on without the client that asked for it. The field that is named like the kind
+    has the details: if `operation.kind` is "drain", `operation.drain.node` is the drained node.
     """
 
     id: int

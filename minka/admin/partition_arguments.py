@@ -22,8 +22,8 @@ def partition_id(control: Control, given: Partition | str | int) -> int:
 
 
 def partition_ids(control: Control, given: Sequence[Any]) -> list[int]:
-    """The ids of the partitions, in their order. One call to the cluster is made for each keyspace whose partitions
-    are given by name. Raises as `partition_id` does.
+    """The ids of the partitions, in the order given. For each keyspace whose partitions are given by name, this makes
+    one call to the cluster. Raises as `partition_id` does.
     """
     if isinstance(given, str | bytes) or not hasattr(given, "__iter__"):
         raise invalid(f"partitions is {clipped(repr(given))}, not a list of partitions")

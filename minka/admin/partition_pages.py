@@ -12,8 +12,8 @@ from minka.v1 import admin_pb2
 
 
 class Partitions:
-    """The partitions that a node lists; they can be read only once. `status` is the status without partitions. When all
-    partitions are read, `matching` has their number. `whole` returns all partitions at once.
+    """The partitions that a node lists; they can be read only once. `status` is the cluster's status without
+    partitions. After all partitions are read, `matching` has their number. `whole` returns all partitions at once.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Partitions:
         self._timeout: Final = timeout
 
     def begun(self) -> Self:
-        """This object, once the node has answered. Raises MinkaError, as all methods here do."""
+        """Wait until the node has answered, and return this object. Raises MinkaError, as all methods here do."""
         first = self._next(self._first_s)
         if first is not None:
             self.status = first.status
@@ -60,7 +60,7 @@ class Partitions:
         self._call.cancel()
 
     def _next(self, timeout: float) -> admin_pb2.ListPartitionsResponse | None:
-        # Each page has its own timer: a deadline for the whole call could end while somebody pages through the output.
+        # Each page has its own timer: a deadline for the whole call could pass while somebody pages through the output.
         overdue = threading.Event()
 
         def give_up() -> None:

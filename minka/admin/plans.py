@@ -88,7 +88,7 @@ class Plan:
     message: admin_pb2.Plan = field(repr=False, compare=False)  # the message that `Admin.apply` sends
 
     def without_splits(self) -> "Plan":
-        """The plan with its moves, without its splits."""
+        """This plan without its splits."""
         return plan_of(without_splits(self.message))
 
     def to_json(self) -> str:
@@ -97,8 +97,8 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "Plan":
-        """The plan that `to_json` wrote, or `minkactl reassign` with `--out` or `-o json`. Raises INVALID_ARGUMENT if
-        it isn't a plan, and DAMAGED_PLAN if it was edited since it was made.
+        """The plan in a text of `to_json`, or of `minkactl reassign` with `--out` or `-o json`. Raises INVALID_ARGUMENT
+        if it isn't a plan, and DAMAGED_PLAN if it was edited since it was made.
         """
         try:
             message = from_document(json.loads(text), admin_pb2.Plan())
@@ -107,7 +107,7 @@ class Plan:
         if not message.digest or not message.cluster_id:
             raise invalid("not a plan: it has no digest, or names no cluster")
         if message.digest != (found := plan_digest(message)):
-            why = f"the plan was edited: it says digest {message.digest[:12]}, its content is that of {found[:12]}"
+            why = f"the plan was edited: it names the digest {message.digest[:12]}, its content has {found[:12]}"
             raise MinkaError(Code.DAMAGED_PLAN, why)
         return plan_of(message)
 

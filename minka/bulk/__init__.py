@@ -1,3 +1,3 @@
-"""Whole partitions at once: loads of files, snapshots, changes, and the history of load. Synchronous. Not part
-of the public API: Spark's jobs are, which are built on it.
+"""Synchronous clients for whole partitions: loads of files, snapshots, changes, and the history of traffic. They aren't
+part of the public API; Minka's jobs on Spark, which use them, are.
 """

@@ -1,5 +1,5 @@
 """Bulk loads without Spark: one file of sorted rows for each partition is uploaded to the nodes that have its replicas,
-and one commit takes all of them in together. The client is synchronous; Minka's jobs on Spark use it, too.
+and one commit takes all of the files in together. The client is synchronous; Minka's jobs on Spark use it, too.
 
     with LoadClient(["athens:7400"]) as client:
         load = client.begin("flights-2013", "flights")
@@ -60,7 +60,7 @@ _ENOUGH_SECONDS: Final = 5.0  # how long slow nodes are waited for once enough n
 _POLL_SECONDS: Final = 0.1
 _PASSING_SECONDS: Final = 30.0  # how long a load waits at its start for a node or replica that may come back
 _RNG: Final = Random()
-# Errors that a repetition doesn't help against.
+# After an error with one of these codes, repeating the request doesn't help.
 _FINAL: Final = frozenset(
     {Code.DISK_FULL, Code.LOAD_ENDED, Code.UNKNOWN_LOAD, Code.INVALID_ARGUMENT, Code.TOO_LARGE, Code.CLUSTER_MISMATCH}
 )
@@ -68,8 +68,8 @@ _FINAL: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class LoadTarget:
-    """A partition as it was when the table was fetched. `nodes` has the id and address of each node that needs a
-    file.
+    """A partition as it was when the table was fetched. `nodes` has the id and the address of each node that needs a
+    file of the partition.
     """
 
     partition_id: int
@@ -89,7 +89,7 @@ class LoadTarget:
         return LoadFile(partition_id=self.partition_id, name=name, slot=self.slot, start_key=start, end_key=end)
 
     def is_of(self, file: LoadFile) -> bool:
-        """True if the file was cut for this partition, with these bounds."""
+        """True if the file was made for this partition with its present slot and bounds."""
         cut_for = (file.partition_id, file.slot, file.start_key, file.end_key)
         return cut_for == (self.partition_id, self.slot, *self.range)
 
@@ -233,7 +233,8 @@ class LoadClient:
         rows = [row for row in table.partitions if row.keyspace_id == found.id]
         problems: dict[Code, list[str]] = {}
         nodes = {node.id: node for node in table.nodes if node.state != NodeState.NODE_STATE_FAILED}
-        # The controller marks a node as FAILED before the leaders take it out of their in-sync sets.
+        # A FAILED node may still be in in-sync sets, since the leaders take it out only after the controller has marked
+        # it.
         behind = [row for row in rows if row.leader not in nodes or len(nodes.keys() & row.isr) < found.min_insync]
         if behind:
             names = ", ".join(f"{keyspace}/{row.slot}" for row in behind[:10])
@@ -353,7 +354,7 @@ class LoadClient:
                 if time.monotonic() - max(begun, heard.at) > _SILENT_SECONDS:
                     call.cancel()
                     raise MinkaError(
-                        Code.UNREACHABLE, f"{address} takes no more of the file: {error.message}"
+                        Code.UNREACHABLE, f"{address} no longer answers while it receives the file: {error.message}"
                     ) from error
 
     def commit(self, load: Load, files: Iterable[LoadFile]) -> Load:
@@ -394,7 +395,9 @@ class LoadClient:
         return {row.id: _target(keyspace, row, addresses) for row in rows}
 
     def _fitting(self, load: Load, files: list[LoadFile], targets: Mapping[int, LoadTarget]) -> list[LoadFile]:
-        """The files; nodes make new ones to replace those that were cut for other ranges."""
+        """Files for the present `targets`. Files that fit are returned as they are; nodes cut the others into new
+        files.
+        """
         fitting, others = list[LoadFile](), list[LoadFile]()
         for file in files:
             target = targets.get(file.partition_id)
@@ -423,7 +426,7 @@ class LoadClient:
         code = (
             Code.DISK_FULL if any(one.code is Code.DISK_FULL for one in failures.values()) else Code.NOT_ENOUGH_SPOOLS
         )
-        raise MinkaError(code, f"files of load {load.id} could not be cut: {text}")
+        raise MinkaError(code, f"no node could cut the files of load {load.id} for the present partitions: {text}")
 
     def _cut_at(self, address: str, request: CutFilesRequest) -> list[LoadFile]:
         stub = SpoolStub(self._channels.to(address))
@@ -451,7 +454,7 @@ class LoadClient:
                 except MinkaError as error:
                     failures.append(f"{node}: {error.message}")
             if have < needed:
-                text = f"{have} of the nodes of partition {file.partition_id} have {file.name}, but {needed} must: "
+                text = f"{have} of partition {file.partition_id}'s nodes have {file.name}, but {needed} must have it: "
                 raise MinkaError(Code.NOT_ENOUGH_SPOOLS, text + "; ".join(failures))
 
     def _pull(self, address: str, load: Load, file: LoadFile) -> None:
@@ -464,11 +467,11 @@ class LoadClient:
         request = ListFilesRequest(load_number=number)
         return _asked(address, lambda: stub.ListFiles(request, timeout=_ASK_SECONDS))
 
-    # Common to all the above
+    # Common to all of these
 
     def _table(self) -> PartitionTable:
-        """The active controller's table, which is at least as new as the table by which the controller decides on a
-        commit.
+        """The active controller's table. No other node's table is used, since it may be older than the one by which the
+        controller decides on a commit.
         """
 
         def ask() -> PartitionTable:
@@ -480,7 +483,7 @@ class LoadClient:
         return self._patiently(ask)
 
     def _patiently(self, ask: Callable[[], T]) -> T:
-        """The result of `ask`, which is repeated until the timeout if it fails with an error that may pass."""
+        """Call `ask` and return its result. If it fails with an error that may pass, repeat it until the timeout."""
         deadline, attempt = time.monotonic() + self._timeout, 0
         while True:
             attempt += 1
@@ -515,7 +518,7 @@ def _keyspace(table: PartitionTable, name: str) -> Keyspace:
 
 
 def _target(keyspace: Keyspace, row: Partition, addresses: Mapping[str, str]) -> LoadTarget:
-    """The target for a partition. A node that will give its replica away needs no file."""
+    """The target for a partition. It leaves out nodes that will give their replicas away."""
     nodes = tuple((node, addresses[node]) for node in row.replicas if node not in row.removing_replicas)
     return LoadTarget(row.id, row.slot, KeyRange(row.start_key, row.end_key), nodes, keyspace.min_insync)
 

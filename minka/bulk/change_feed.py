@@ -32,9 +32,9 @@ class ChangeClient(Nodes):
         self._timeout: Final = timeout
 
     def positions(self, keyspace: Keyspace) -> dict[int, ChangePosition]:
-        """By partition id: the end of the partition's log, as its leader has it. All writes that were acknowledged
-        before the call come before these ends. Raises PARTITION_OFFLINE or UNREACHABLE if a partition has no leader in
-        time.
+        """The end of each partition's log as its leader has it, by the partition's id. All writes that were
+        acknowledged before the call come before these ends. Raises PARTITION_OFFLINE or UNREACHABLE if a partition has
+        no leader in time.
         """
         until, tries = time.monotonic() + self._timeout, 0
         while True:
@@ -65,7 +65,7 @@ class ChangeClient(Nodes):
 
     def read(self, partition_id: int, after: int, until: int) -> Iterator[ChangeBatch]:
         """The changes of a partition after the offset `after`, up to and including `until`, in batches. Raises
-        CHANGES_GONE if no replica has them any more.
+        CHANGES_GONE if no replica still has them.
         """
         while after < until:
             for batch in self._ask(
@@ -76,7 +76,8 @@ class ChangeClient(Nodes):
 
     def child_at(self, parent_id: int, after: int, child_id: int) -> int:
         """The offset in the parent's log, greater than `after`, at which the child was split off. Up to that offset,
-        the parent's log has the changes of the child's keys. Raises CHANGES_GONE if no log has the split any longer.
+        the parent's log has the changes of the child's keys. Raises CHANGES_GONE if no replica's log still has the
+        split.
         """
         request = ReadChangesRequest(partition_id=parent_id, after_offset=after, find_child=child_id)
         for batch in self._ask(request):
@@ -87,7 +88,8 @@ class ChangeClient(Nodes):
 
     def _ask(self, request: ReadChangesRequest) -> Iterator[ChangeBatch]:
         """Yield the answers of one replica. This asks the leader first, then other replicas, whose logs may go back
-        further. If a replica fails after its first answer, the iteration just ends, and the caller asks for the rest.
+        further. If a replica fails after its first answer, this ends without an error, and the caller asks for the
+        other changes.
         """
         until, tries = time.monotonic() + self._timeout, 0
         gone: set[str] = set()

@@ -23,9 +23,10 @@ class NodeInterval:
     """One interval of a node's history: it begins at `start_ms` (Unix milliseconds by the node's wall clock) and lasts
     `interval_ms`.
 
-    `free_bytes` of `total_bytes` were free at the end on the file system of its data_dir; `capacity_bytes` is the most
-    that it should hold by its configuration, 0 if unset; `cpu_ms` is processor time of its process. `partitions` has
-    the partitions that answered clients or changed in size; in some intervals it has all partitions with data.
+    At the end of the interval, `free_bytes` of `total_bytes` were free on the file system of the node's data_dir.
+    `capacity_bytes` is the most that the node should hold by its configuration, 0 if unset; `cpu_ms` is the processor
+    time that its process used. `partitions` has the partitions that answered clients or changed in size; in some
+    intervals it has all partitions with data.
     """
 
     node: str
@@ -61,15 +62,17 @@ class HistoryClient:
         self._channels.close()
 
     def nodes(self) -> list[str]:
-        """The ids of the nodes that have not left the cluster, by a new table. Raises the errors of `Control`."""
+        """Fetch the table, and return the ids of the nodes that have not left the cluster. Raises the errors of
+        `Control`.
+        """
         self._table = self._control.table()
         return [node.id for node in self._table.nodes if node.state != NodeState.NODE_STATE_LEFT]
 
     def read(self, node: str, from_ms: int = 0, to_ms: int = 0) -> Iterator[NodeInterval]:
         """The intervals of one node that began at `from_ms` or later and before `to_ms` (0: to the end), in order.
 
-        Raises MinkaError: UNREACHABLE or DEADLINE_EXCEEDED if the node doesn't answer, perhaps after some of its
-        intervals; the code for gRPC's UNIMPLEMENTED if its version has no history.
+        Raises MinkaError: UNREACHABLE or DEADLINE_EXCEEDED if the node doesn't answer, or stops answering after some
+        intervals; INTERNAL if its version has no history (gRPC's UNIMPLEMENTED).
         """
         request = ReadHistoryRequest(from_ms=from_ms, to_ms=to_ms)
         stub = HistoryStub(self._channels.to(self._address(node)))

@@ -18,7 +18,7 @@ from minka.v1.loads_pb2 import LoadDigest
 
 _SEED: Final = 42  # Spark's xxhash64 has this seed
 _MASK: Final = 2**64 - 1
-# In the class, `bytes` means its field, so the type has other names there.
+# Inside of `Digest`, `bytes` is the name of a field, so the type `bytes` has other names there.
 _Key: TypeAlias = bytes
 _Value: TypeAlias = bytes
 

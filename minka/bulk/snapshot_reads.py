@@ -70,10 +70,10 @@ class SnapshotClient(Nodes):
         buckets: Sequence[int] = (),
         of_buckets: int = 0,
     ) -> Iterator[RowBatch]:
-        """The rows in the range, in batches, in the order of their keys; with `keys_only` without their values. With
-        `buckets`, only the rows of these buckets come, of the `of_buckets` buckets into which `digest` divides rows;
-        each row has the hash of its key and value in place of the value. Raises SNAPSHOT_GONE, or the refusals of the
-        nodes, if no node still has the snapshot.
+        """The rows in the range, in batches, in the order of their keys; with `keys_only` without their values.
+        `digest` divides the rows into `of_buckets` buckets by the hashes of their keys. With `buckets`, only the rows
+        of these buckets come, each with the hash of its key and value in place of the value. Raises SNAPSHOT_GONE, or
+        the refusals of the nodes, if no node still has the snapshot.
         """
         start, tries, nodes = wanted.start, 0, list(snapshot.nodes)
         while snapshot.snapshot_id:
@@ -101,9 +101,9 @@ class SnapshotClient(Nodes):
                 pause(tries)
 
     def digest(self, snapshot: PartitionSnapshot, node: str, wanted: KeyRange, buckets: int = 1) -> SnapshotDigest:
-        """The digest of the rows in the range as the replica on this node has them, in `buckets` by the hashes of their
-        keys. Raises SNAPSHOT_GONE (also if the replica hasn't taken the snapshot within ten seconds) and the node's
-        refusals.
+        """The digests of the rows in the range, as the replica on this node has them: one for each of `buckets`
+        buckets, into which rows are divided by the hashes of their keys. Raises SNAPSHOT_GONE (also if the replica
+        hasn't taken the snapshot within ten seconds) and the node's refusals.
         """
         if not snapshot.snapshot_id:
             return SnapshotDigest()

@@ -65,7 +65,7 @@ class SstWriter:
             what = "comes twice" if key == self._last and key else "is empty" if not key else "is not in order"
             raise MinkaError(Code.INVALID_ARGUMENT, f"{self._path}: the key {key[:100]!r} {what}")
         if len(key) > MAX_KEY_BYTES or len(value) > MAX_VALUE_BYTES:
-            raise MinkaError(Code.TOO_LARGE, f"{self._path}: the key {key[:100]!r} or its value is over its limit")
+            raise MinkaError(Code.TOO_LARGE, f"{self._path}: the key {key[:100]!r} or its value is larger than allowed")
         if self._writer is None:
             self._writer = _opened(self._path)
         self._writer[key] = LOADED + value

@@ -9,8 +9,9 @@ _FEWEST: Final = 3  # if only two clocks differ, nobody can say which one is rig
 
 def of_most(clocks_ms: Collection[int], nodes_up: int) -> int | None:
     """The time by the clocks of most nodes, in milliseconds. None if fewer than three clocks are known, or if the
-    clocks that agree aren't more than half of the clocks of the nodes that are up: then the other clocks may be right.
-    `clocks_ms` has each clock's time, or its lead over a common clock.
+    clocks that agree aren't more than half of the clocks of the nodes that are up, since then the other clocks may be
+    right. `clocks_ms` has each clock's time, or how far each clock is ahead of one common clock; the result is of the
+    same kind.
     """
     if len(clocks_ms) < _FEWEST:
         return None

@@ -45,8 +45,8 @@ HASH_FUNCTIONS: dict[HashFunction.ValueType, Callable[[bytes], int]] = {
 
 def digest_of(hash_: HashFunction.ValueType, partition_count: int) -> Callable[[bytes], int]:
     """A function of a key whose result modulo the number of partitions is the key's slot. For Murmur3 this is the
-    library's own function, without a wrapper, since a batch hashes every key. For CRC16, `redis_slots` says which of
-    Redis's slots a partition has.
+    function of the library mmh3 itself: a wrapper would slow down batches, which hash every key. For CRC16,
+    `redis_slots` says which of Redis's slots a partition has.
     """
     if hash_ == HashFunction.HASH_FUNCTION_MURMUR3:
         return mmh3.mmh3_32_uintdigest
@@ -56,6 +56,6 @@ def digest_of(hash_: HashFunction.ValueType, partition_count: int) -> Callable[[
 
 
 def redis_slots(slot: int, partition_count: int) -> tuple[int, int]:
-    """The first and the last of Redis's slots that are in a partition, by its slot, of a keyspace with CRC16."""
+    """The first and the last of Redis's slots in the partition with this slot, in a keyspace with CRC16."""
     first, after = (-(-number * REDIS_SLOTS // partition_count) for number in (slot, slot + 1))
     return first, after - 1

@@ -1,4 +1,4 @@
-"""Questions about a partition's replicas that its row answers. The metrics and minkactl both count with this."""
+"""Answers questions about a partition's replicas from its row, for the metrics and for minkactl."""
 
 from collections.abc import Collection, Sequence
 from typing import Protocol
@@ -7,8 +7,8 @@ from minka.v1.cluster_pb2 import Keyspace, Partition
 
 
 class Replicated(Protocol):
-    """The fields of a partition's row on which replicas are counted. `minka.v1.Partition` has them, and parts
-    of it do.
+    """The fields of a partition's row that `missing_in_sync` and `is_under_min_insync` need. `minka.v1.Partition` has
+    them, and so has the part of a row that the table's counts keep.
     """
 
     @property
@@ -29,9 +29,9 @@ class Replicated(Protocol):
 
 
 def eligible_replicas(row: Partition) -> Sequence[str]:
-    """The replicas outside of the isr that have everything that is committed. They may lead if no replica in the isr
-    can. The field counts only at the partition epoch at which it was written: a controller of an older version copies
-    it into later rows without reading it.
+    """The replicas outside of the isr that have all committed entries, and may lead if no replica in the isr can. The
+    row's field `eligible` counts only at the partition epoch at which it was written: a controller of an older version
+    copies the field into later rows without reading it.
     """
     return row.eligible if row.eligible and row.eligible_at == row.partition_epoch else ()
 
@@ -42,18 +42,19 @@ def has_everything(row: Partition) -> list[str]:
 
 
 def is_sole(node: str, whole: Collection[str]) -> bool:
-    """True if no other node is in `whole`, the nodes that have all committed entries."""
+    """True if `whole`, the nodes that have all committed entries, has no other node than this one."""
     return {node}.issuperset(whole)
 
 
 def kept_replicas(row: Partition) -> list[str]:
-    """The replicas with a copy that may lead, if a person accepts the loss of what the copy lacks."""
+    """The replicas that a person may let lead although their copies may lack acknowledged writes."""
     return [node for node in row.replicas if node not in (*row.adding_replicas, *row.removing_replicas)]
 
 
 def missing_in_sync(row: Replicated) -> int:
-    """The number of replicas that the partition lacks in its isr; above 0, it is under-replicated. While replicas are
-    being added, the partition needs only as many as it had before (as Kafka counts under-replicated partitions).
+    """The number of replicas that the partition lacks in its isr. If it is above 0, the partition is under-replicated.
+    While replicas are being added, the partition needs only as many as it had before (as Kafka counts under-replicated
+    partitions).
     """
     needed = min(len(row.target_replicas or row.replicas), len(row.replicas) - len(row.adding_replicas))
     return max(needed - len(row.isr), 0)

@@ -81,7 +81,9 @@ def key_text(key: bytes) -> str:
 
 
 def key_of_text(text: str) -> bytes:
-    """The key for bob or 0x626f62; bytes of a command line that aren't UTF-8 stay. Raises ValueError for bad hex."""
+    """The key that a text stands for, such as bob or 0x626f62 (hex). Bytes of a command line that aren't UTF-8 are
+    kept. Raises ValueError for bad hex.
+    """
     return bytes.fromhex(text[2:]) if text.startswith("0x") else text.encode("utf-8", "surrogateescape")
 
 

@@ -10,8 +10,8 @@ _KEYSPACE: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 
 
 def name_problem(name: str, most: int = MAX_NAME_CHARS) -> str:
-    """The reason why nothing can have this name: it has more than `most` characters, or isn't printable (as text that
-    isn't UTF-8); "" if the name is possible.
+    """The reason why nothing can have this name: it has more than `most` characters, or isn't printable (for example,
+    it isn't UTF-8). "" if the name is possible.
     """
     if len(name) > most:
         return f"must have {most} characters at most, not {len(name)}"

@@ -1,4 +1,6 @@
-"""The digest of a plan. By it, a controller refuses a plan that was edited after it was made."""
+"""The digest of a plan. It shows a controller that a plan was edited after it was made; the controller then refuses the
+plan.
+"""
 
 import hashlib
 

@@ -204,7 +204,7 @@ class RangeRoutes(KeyspaceRoutes):
         return route if known else None
 
     def overlapping(self, wanted: KeyRange) -> list[KeyRange]:
-        """`wanted`, divided where known partitions start; the parts are in order and without gaps."""
+        """The parts into which the starts of known partitions divide `wanted`; they are in order and without gaps."""
         starts = [start for start in self._starts if wanted.start < start and (not wanted.end or start < wanted.end)]
         return [KeyRange(*bounds) for bounds in pairwise((wanted.start, *starts, wanted.end))]
 
@@ -227,7 +227,7 @@ class RangeRoutes(KeyspaceRoutes):
         return True
 
     def _is_gone(self, route: Route) -> bool:
-        """True if a partition that is as new or newer has the first key of this route."""
+        """True if the first key of this route belongs to a known partition that is as new or newer."""
         place = bisect_right(self._starts, route.range.start)
         owner = self._routes[self._starts[place - 1]] if place else None
         return owner is not None and owner.range.contains(route.range.start) and owner.generation >= route.generation
@@ -273,8 +273,8 @@ class RoutingTable:
         self._alive: set[str] = set()  # ids of the nodes that the controller hears
 
     def add(self, table: cluster_pb2.PartitionTable) -> bool:
-        """Take the rows of a whole table that are new here; return True if any route changed. The table may be older
-        than this one. The version then goes back to that table's, so that the client asks for the changes since.
+        """Take the rows of a whole table that are new here; return True if any route changed. If `table` is older than
+        this one, this table's version becomes that of `table`, so that the client asks for all changes since then.
         """
         if not table.version:
             return False  # it is from a node that has just started
@@ -362,7 +362,7 @@ class RoutingTable:
         return self._addresses.get(node_id, _NOWHERE)
 
     def is_alive(self, node_id: str) -> bool:
-        """True if the controller hears the node, by the newest table."""
+        """True if the active controller hears the node, according to this table."""
         return node_id in self._alive
 
     def addresses(self) -> list[str]:

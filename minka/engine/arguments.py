@@ -20,14 +20,16 @@ def invalid(message: str) -> MinkaError:
 
 
 def checked_timeout(seconds: Any, name: str = "timeout") -> float:
-    """The argument `name`, a positive time in seconds. The limit is the most that a message to a node can hold."""
+    """Return the argument `name`, checked to be a positive time in seconds. The limit is the most that a message to a
+    node can hold.
+    """
     if not isinstance(seconds, int | float) or not 0 < seconds <= MAX_SECONDS:
         raise invalid(f"{name}={clipped(repr(seconds))} isn't a positive time in seconds, up to {MAX_SECONDS:,}")
     return seconds
 
 
 def items(given: Iterable[_Item], wanted: str) -> Iterator[_Item]:
-    """The items of a caller's argument. This refuses str and bytes, whose characters would count as items."""
+    """The items of a caller's argument. A str or bytes is refused, since its characters would count as items."""
     if not isinstance(given, str | bytes):
         with contextlib.suppress(TypeError):
             return iter(given)

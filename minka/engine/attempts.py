@@ -1,4 +1,6 @@
-"""Which node is asked next, until one takes the request. Pure: the caller asks, waits, and tells the time."""
+"""Decides which node a request asks next, until a node takes the request. Pure: the caller asks, waits, and tells the
+time.
+"""
 
 from collections import deque
 from collections.abc import Sequence
@@ -11,13 +13,15 @@ from minka.errors import Code, MinkaError
 _FIRST_PAUSE_S: Final = 0.05
 _MAX_PAUSE_S: Final = 0.5
 _MIN_SHARE_S: Final = 0.02
-# A retriable code that in the active controller's answer is a decision: it would decide the same in a moment.
+# The active controller's refusals with these codes are final although the codes are retriable: a moment later the
+# controller would decide the same.
 _DECIDED: Final = (Code.DISK_LOW,)
 
 
 class Attempts:
     """The attempts of one request. `first` is the address to ask first, "" if none is known; a refusal that names the
-    active controller changes it, for later requests, too. `tried` has the refusals of this round.
+    active controller puts that address here, and later requests begin with it, too. `tried` has the refusals of this
+    round.
     """
 
     def __init__(
@@ -36,7 +40,9 @@ class Attempts:
         return deque([self.first, *self._endpoints] if self.first else self._endpoints)
 
     def next(self, now: float) -> tuple[str, float] | None:
-        """The address to ask, and the seconds that the answer may take; None once each was asked in this round."""
+        """The address to ask, and the seconds that the answer may take; None once every address was asked in this
+        round.
+        """
         while self._queue:
             address = self._queue.popleft()
             if address not in self.tried:
@@ -46,7 +52,9 @@ class Attempts:
         return None
 
     def goes_on(self, address: str, error: MinkaError) -> bool:
-        """Take the failure of the attempt at this address. False if it is the result of the request."""
+        """Take the failure of the attempt at this address. Returns False if the request fails with this error, so that
+        no other node is asked.
+        """
         is_late = self._is_repeatable and error.code is Code.DEADLINE_EXCEEDED
         if error.code in _DECIDED or not (error.code.info.retriable or is_late):
             return False
@@ -59,8 +67,8 @@ class Attempts:
         return True
 
     def pause(self, now: float) -> float:
-        """The seconds to wait before another round, which begins with `next`. Raises the error of this round if nobody
-        is there, or it is too late for another one.
+        """The seconds to wait before another round, which begins with `next`. Raises the error of this round if no node
+        could be reached, or if it is too late for another round.
         """
         somebody_is_there = any(error.code is not Code.UNREACHABLE for error in self.tried.values())
         if not somebody_is_there or now + self._pause > last_send(self._deadline, self._timeout):

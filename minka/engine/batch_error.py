@@ -1,4 +1,4 @@
-"""The errors of calls: which keys failed, at which node, and why."""
+"""The errors of calls. They say which keys failed, at which node, and why."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -83,7 +83,7 @@ _OF_KIND: Final[dict[type[MinkaError], type[BatchError]]] = {}
 
 
 def _of_kind(kind: type[MinkaError]) -> type[BatchError]:
-    """A class that is both a BatchError and of this kind; always the same one for the same kind."""
+    """The class that inherits from BatchError and from this kind of error. Equal kinds have the same class."""
     if kind not in _OF_KIND:
         _OF_KIND[kind] = type("BatchError", (BatchError, kind), {"__module__": __name__, "__doc__": BatchError.__doc__})
     return _OF_KIND[kind]

@@ -50,7 +50,7 @@ class Part:
 
 
 class Client(Protocol):
-    """The part of a client that a call needs."""
+    """The attributes and methods of a client that a call needs."""
 
     loop: asyncio.AbstractEventLoop
 
@@ -83,7 +83,7 @@ class Call:
         self.op: Final = op
         self.routes: Final = routes
         self.deadline: Final = deadline  # by the loop's clock
-        # The answers by key: a value or None; of READ_VERSIONED a Versioned or None; of OPERATE an Outcome.
+        # The answers by key: an Outcome for OPERATE, a Versioned or None for READ_VERSIONED, else a value or None.
         self.found: Final[dict[bytes, Any]] = {}
         self.age_ms = 0  # the greatest age of these answers
         self.page: ScanPage | None = None  # the answer to a scan

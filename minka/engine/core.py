@@ -47,7 +47,7 @@ _log: Final = logging.getLogger("minka")
 
 
 class Core:
-    """The part of a client that its handles share. It belongs to the event loop of the first call."""
+    """The state and connections that one client's handles share. They belong to the event loop of the first call."""
 
     loop: asyncio.AbstractEventLoop
 
@@ -181,7 +181,7 @@ class Core:
                 if part.sent and call.op in WRITING:
                     if self.table.is_alive(part.node):
                         continue
-                    text = f"{address} is silent, and leads the partition no longer; the write may have been done"
+                    text = f"{address} is silent, and no longer leads the partition; the write may have been done"
                     call.refused(part, MinkaError(Code.OUTCOME_UNKNOWN, text))
                 else:
                     call.reroute(part)
@@ -340,7 +340,7 @@ class Core:
         return [part for part in reads if self.has_moved(part)]
 
     def _rerouted(self) -> list[Part]:
-        """The parts that wait to be sent again, and need not wait: a newer row names a leader."""
+        """The parts that still wait to be sent again although a newer row already names a leader."""
         waiting = (part for call in self.calls for part in call.parts if part.waits)
         return [part for part in waiting if self.has_newer_route(part)]
 

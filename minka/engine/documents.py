@@ -1,7 +1,7 @@
-"""Protobuf messages as plain documents: proto field names, enums in lower case without their prefix, keys as
-people type them, every field there.
+"""Protobuf messages as plain documents. A document has every field, under its name in the proto; enums are in lower
+case without their prefix, and keys as people type them.
 
-This is the shape of `-o json` of minkactl; a plan's document reads back as the same plan.
+minkactl prints these documents with `-o json`. A plan's document can be read back as the same plan.
 """
 
 from collections.abc import Callable
@@ -37,8 +37,8 @@ def to_document(message: Message) -> dict[str, Any]:
 
 @cache
 def _fields(descriptor: Descriptor) -> list[tuple[str, bool, bool, Callable[[Any], Any] | None]]:
-    """For each field its name, True if it is optional, True if it is repeated, and the function that makes JSON of its
-    value; None if the value is JSON already. Cached, since a table has many messages of one kind.
+    """For each field: its name, True if it is optional, True if it is repeated, and the function that makes JSON of its
+    value (None if the value is JSON already). Cached, since a table has many messages of one kind.
     """
     return [
         (one.name, one.has_presence and one.message_type is None, one.is_repeated, _converter(one))

@@ -13,7 +13,8 @@ from minka.tls import Tls
 from minka.v1 import errors_pb2
 
 # gRPC prepares for forks by default, and these preparations crash one child in ten where grpc.aio is in use. Without
-# them a child lives, and gets an error if it uses its parent's clients. A setting that is there already stays.
+# them a child lives, and gets an error if it uses its parent's clients. If the variable is set already, it stays as it
+# is.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 ERROR_METADATA: Final = "minka-error-bin"

@@ -65,7 +65,7 @@ class Lane:
 
     @property
     def is_waiting(self) -> bool:
-        """True if frames are under way, which should be answered."""
+        """True if frames are under way, so that answers are expected."""
         return bool(self._under_way)
 
     @property
@@ -123,7 +123,7 @@ class Lane:
         return any(now > frame.answer_by for frame in self._under_way.values())
 
     def clear(self) -> tuple[list[Part], list[Part]]:
-        """Empty the lane; returns the parts under way and those queued."""
+        """Empty the lane, and return the parts under way and the queued parts."""
         under_way = [part for frame in self._under_way.values() for parts in frame.groups for part in parts]
         queued = [part for parts in self._queue.values() for part in parts]
         self._under_way.clear()

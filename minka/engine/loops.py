@@ -79,8 +79,8 @@ class ClientLoop:
             self._calls.discard(future)
 
     def pages(self, owner: object, pages: AsyncGenerator[list[_Result], None]) -> Generator[list[_Result], None, None]:
-        """The lists of the asynchronous generator, none of which is empty. The generator keeps `owner`: a client that
-        nobody has any more is closed.
+        """Yield the lists of the asynchronous generator `pages`; none of them is empty. This generator refers to
+        `owner`, the client, so that the client isn't closed as garbage while somebody still reads.
         """
         try:
             while page := self.run(_next_page(pages)):
@@ -90,7 +90,7 @@ class ClientLoop:
                 self.run(pages.aclose())
 
     def rows(self, owner: object, pages: AsyncGenerator[list[_Result], None]) -> Generator[_Result, None, None]:
-        """What is in these lists, one by one."""
+        """Yield the items of these lists, one by one."""
         with contextlib.closing(self.pages(owner, pages)) as lists:
             for page in lists:
                 yield from page

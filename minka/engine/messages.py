@@ -1,8 +1,9 @@
-"""The messages of protos as the library's own dataclasses, whose fields have the names of the messages' fields. The
-type of a dataclass's field says how it is read: a `datetime` named `since` is the message's `since_ms`, a `Word` its
-enum, a tuple its repeated field, a dataclass the message in it. `… | None` is a field that may be absent: None stands
-for the zero or empty text of one that isn't `optional` in the protos. The caller gives the fields that the message
-doesn't have.
+"""Reads messages of the protos into the library's own dataclasses.
+
+A field of a dataclass has the name of the message's field, and its type says how it is read: a `datetime` named `since`
+from the message's `since_ms`, a `Word` from an enum, a tuple from a repeated field, a dataclass from an inner message.
+A field of the type `… | None` is None if the message's field is absent or, for a field that isn't `optional` in the
+protos, if it is 0 or empty. The caller gives the fields that the message doesn't have.
 """
 
 import dataclasses

@@ -1,4 +1,6 @@
-"""Turns callers' arguments (conditions, counters, lifetimes) into operations, and has the outcomes of writes. Pure."""
+"""Turns callers' arguments (conditions, counters, lifetimes) into operations, and nodes' answers into the results that
+callers get. Pure.
+"""
 
 import math
 import time
@@ -40,12 +42,12 @@ class VersionedValue(NamedTuple):
     expires_at: float | None  # Unix time in seconds; None: never
 
     def seconds_left(self) -> float:
-        """The seconds that the value still lives, by this machine's clock; infinite if it never expires."""
+        """The seconds until the value expires, by this machine's clock; infinite if it never expires."""
         return math.inf if self.expires_at is None else max(0.0, self.expires_at - time.time())
 
 
 def versioned_value(found: Versioned) -> VersionedValue:
-    """The value as a node has answered it."""
+    """The value of a node's answer, as callers get it."""
     return VersionedValue(found.value, found.version, found.expires_ms / 1000 if found.expires_ms else None)
 
 
@@ -59,7 +61,7 @@ def conditional_set(
 ) -> Set:
     """A put, or a delete if `value` is None. Raises INVALID_ARGUMENT."""
     if bool(if_absent) + (if_value is not None) + (if_version is not None) > 1:
-        raise invalid("more than one condition: give one of if_absent, if_value and if_version")
+        raise invalid("give only one condition: if_absent, if_value or if_version")
     condition, expected, version = If.ALWAYS, b"", 0
     if if_absent:
         condition = If.ABSENT
@@ -94,7 +96,9 @@ def persist(key: bytes) -> Expire:
 
 
 def milliseconds(ttl: float | timedelta) -> int:
-    """A time to live, at least 1 ms. Raises INVALID_ARGUMENT if it isn't positive, or is over MAX_SECONDS."""
+    """The time to live in milliseconds, at least 1. Raises INVALID_ARGUMENT if it isn't positive, or is over
+    MAX_SECONDS.
+    """
     seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
     if type(seconds) not in (int, float) or not 0 < seconds <= MAX_SECONDS:
         raise invalid(f"ttl={ttl!r} isn't a positive time in seconds, up to {MAX_SECONDS:,}")
@@ -102,7 +106,7 @@ def milliseconds(ttl: float | timedelta) -> int:
 
 
 def raise_refusal(key: bytes, outcome: Outcome) -> None:
-    """Raise the error if the key's present value does not allow the operation."""
+    """Raise an error if a node refused the operation because of the key's present value."""
     if outcome.refusal is Refusal.NONE:
         return
     if outcome.refusal is Refusal.TOO_LARGE:

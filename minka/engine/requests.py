@@ -1,4 +1,6 @@
-"""Makes requests of callers' arguments. The error for a value of another type, or out of range, names the argument."""
+"""Makes the messages of requests from callers' arguments. The error for a value of a wrong type, or out of range, names
+the argument.
+"""
 
 from collections.abc import Mapping
 from operator import index
@@ -27,8 +29,9 @@ _RANGES: Final[Mapping[int, range]] = {
 
 
 def made(kind: type[_Message], /, *, called: Mapping[str, str] | None = None, **fields: Any) -> _Message:
-    """The message with these fields, which are a caller's arguments; `called` maps a field to its argument's name,
-    where the two differ. Raises INVALID_ARGUMENT. A str or bytes isn't a list: its parts would be items.
+    """The message whose fields have the values of these arguments of a caller. `called` maps a field to its argument's
+    name, where the two differ. Raises INVALID_ARGUMENT, also for a str or bytes in place of a list, since its
+    characters would be items.
     """
     names = called or {}
     descriptor = kind.DESCRIPTOR

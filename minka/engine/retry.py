@@ -1,4 +1,4 @@
-"""Decides if a request that a node refused is repeated, and the pause before that. Pure."""
+"""Decides if a request that a node refused is repeated, and after which pause. Pure."""
 
 from random import Random
 from typing import Final

@@ -1,4 +1,4 @@
-"""A scan: pages of pairs in the order of their keys, from one partition after the other, some of them read ahead.
+"""A scan: pages of pairs in the order of their keys, from one partition after the other. Some pages are read ahead.
 
 A scan goes on by key, not by partition: a page names the range for which it is complete, and the next page begins at
 the end of this range, in the partition that then has that key. So each key comes only once, even while partitions are
@@ -76,7 +76,7 @@ async def rows_of(pages: AsyncGenerator[list[_Row], None]) -> AsyncGenerator[_Ro
 
 
 class _Stretch:
-    """One range of a scan, which was one partition's when the scan began. Its task reads pages ahead."""
+    """One range of a scan: the range of one partition when the scan began. A task of its own reads its pages ahead."""
 
     def __init__(
         self, core: "Core", name: str, wanted: KeyRange, limit: int | None, reverse: bool, timeout: float
@@ -122,7 +122,7 @@ class _Stretch:
         return call.page
 
     def _advance_past(self, page: ScanPage) -> bool:
-        """Take the page's range off the rest of the stretch; return True if nothing is left. Raises INTERNAL."""
+        """Remove the page's range from the rest of the stretch; return True if nothing is left. Raises INTERNAL."""
         if self._limit is not None:
             self._limit -= len(page.keys)
         left, has = self._left, KeyRange(page.start, page.end)
@@ -135,5 +135,5 @@ class _Stretch:
             self._left = KeyRange(has.end, left.end)
             is_all = has.end == left.end
         if not fits or (not is_all and not page.keys and has.start == has.end):
-            raise MinkaError(Code.INTERNAL, f"a page of {has} isn't a part of {left}")
+            raise MinkaError(Code.INTERNAL, f"the node's page has the range {has}, which isn't a part of {left}")
         return is_all

@@ -24,8 +24,8 @@ _CONNECT_S: Final = 2.0
 
 
 class NodeStream:
-    """Sends parts to one node, and gives their calls the answers, as the connection's `Receiver`. It connects when
-    there is something to send.
+    """Sends parts to one node, and gives the answers to the calls of these parts. It connects when there is something
+    to send, and is the `Receiver` of its connection.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class NodeStream:
             self._fill_soon()
 
     def ended(self) -> None:
-        """The node sends no more."""
+        """The node sends nothing more, so its stream ends."""
         self._give_up(MinkaError(Code.OUTCOME_UNKNOWN, "the node ended the stream"))
 
     def lost(self, error: MinkaError | None) -> None:
@@ -97,10 +97,10 @@ class NodeStream:
         self._end(error)
 
     def paused(self) -> None:
-        """The node takes no more at the moment."""
+        """The node takes nothing more for now, so nothing is sent."""
 
     def resumed(self) -> None:
-        """The node has taken everything."""
+        """Everything that was sent has left, so the node takes more."""
         self._fill_soon()
 
     # Sending
@@ -172,7 +172,7 @@ class NodeStream:
         self._end(error)
 
     def _end(self, error: MinkaError) -> None:
-        """Refuse the parts under way: they may have been done, unless there was no connection. Queued parts were never
+        """Refuse all parts. Those under way may have been done, unless there was no connection; queued parts were never
         sent.
         """
         self._connection = None

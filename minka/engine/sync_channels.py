@@ -16,7 +16,7 @@ class Channels:
     """One channel for each address, kept open until `close`. Any thread may use this."""
 
     def __init__(self, tls: Tls | None) -> None:
-        """Raises INVALID_CONFIG for a bad file."""
+        """`tls` is for a cluster with TLS; a mistake in its files raises INVALID_CONFIG."""
         self._credentials: Final = channel_credentials(tls)
         self._open: dict[str, grpc.Channel] = {}
         self._lock = Lock()

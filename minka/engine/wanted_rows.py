@@ -13,15 +13,15 @@ MAX_SLOTS: Final = 4000  # a client that needs more rows of a keyspace gets all 
 
 @dataclass(slots=True)
 class _Rows:
-    """The slots of a keyspace whose rows are meant; with `whole`, all its rows are meant."""
+    """Rows of one keyspace: all of them if `whole` is true, else those of `slots`."""
 
     whole: bool = False
     slots: set[int] = field(default_factory=set)
 
 
 class Wanted:
-    """The keyspaces that the client uses. Of a large keyspace by hash the client has only the rows of slots that it has
-    needed.
+    """The keyspaces that the client uses. Of a large keyspace by hash, the client asks only for the rows of the slots
+    that it has needed.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,9 @@ class Wanted:
         self._lacks: dict[str, _Rows] = {}
 
     def has(self, keyspace: str) -> bool:
-        """True if rows of the keyspace have come. Of a large keyspace by hash, a row comes when its slot is needed."""
+        """True if an answer with the keyspace has come. Of a large keyspace by hash, rows of single slots may still be
+        missing.
+        """
         return keyspace in self._has
 
     def lacks(self, keyspace: str) -> bool:

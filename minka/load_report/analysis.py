@@ -76,7 +76,9 @@ class PartitionPoint:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLoad:
-    """A partition's traffic over the whole time; `peak` is its busiest step. Its leader last reported these sizes."""
+    """A partition's traffic over the whole time; `peak` is its busiest step. The sizes are the last that its leader
+    reported.
+    """
 
     partition_id: int
     keyspace_id: int
@@ -105,7 +107,7 @@ class LoadAnalysis:
 
 
 def step_of(from_ms: int, to_ms: int) -> int:
-    """The length of a step, in milliseconds, for a plot of this time without too many points."""
+    """The length of a step, in milliseconds, such that a plot of this time doesn't have too many points."""
     fits = (step for step in _STEPS_MS if (to_ms - from_ms) / step <= _MAX_POINTS)
     return next(fits, _STEPS_MS[-1])
 

@@ -274,7 +274,7 @@ def _path(line: Line, x: Callable[[int], float], y: Callable[[float], float]) ->
 
 
 def _figures(lines: Sequence[Line], show: Callable[[float], str]) -> str:
-    """The table of the figures, with every time, or with every nth time if there are many."""
+    """The table of a plot's figures. It has a row for each time or, if there are many times, for every nth time."""
     times = sorted({at for line in lines for at, _ in line.points})
     step = math.ceil(len(times) / _MAX_TABLE_ROWS)
     values = [dict(line.points) for line in lines]
@@ -282,7 +282,7 @@ def _figures(lines: Sequence[Line], show: Callable[[float], str]) -> str:
     for at in times[::step]:
         found = [one.get(at) for one in values]
         rows.append([_time(at), *("-" if value is None else show(value) for value in found)])
-    said = f"<p>The table has one of {step} steps.</p>" if step > 1 else ""
+    said = f"<p>The table has only one of every {step} steps.</p>" if step > 1 else ""
     return said + _table(("Time (UTC)", *(line.name for line in lines)), rows)
 
 
@@ -312,7 +312,7 @@ def _scale(most: float, thousand: int) -> tuple[float, int]:
 
 
 def number_text(value: float) -> str:
-    """A whole number, or three significant digits of a small one."""
+    """A number as text: whole if it is large, else with three significant digits."""
     return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:,.3g}"
 
 

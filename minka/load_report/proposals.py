@@ -31,7 +31,7 @@ _LITTLE_ROOM: Final = 0.1  # a smaller free part of the file system is too littl
 
 @dataclass(frozen=True, slots=True)
 class ProposedSplit:
-    """A split of a partition into `parts` of equal bytes."""
+    """A split of a partition into `parts` parts of about equal size."""
 
     partition_id: int
     partition: str  # "authors/7"
@@ -59,7 +59,7 @@ class ProposedMove:
 
 @dataclass(frozen=True, slots=True)
 class Proposals:
-    """The proposals. `notes` are problems that have no remedy here."""
+    """The proposed splits and moves. `notes` are sentences on problems that no split or move can remedy."""
 
     splits: list[ProposedSplit] = field(default_factory=list)
     moves: list[ProposedMove] = field(default_factory=list)
@@ -186,7 +186,9 @@ def _look_at(view: _View, id_: int, row: Partition, found: Proposals) -> None:
 
 
 def _even_out(view: _View, taken: set[int]) -> list[ProposedMove]:
-    """Moves from the busiest node to others. The first is the move that leaves its two nodes most even."""
+    """Moves from the node that is the busiest at each step to other nodes. Of all possible moves, each step takes the
+    one that leaves its two nodes most even.
+    """
     load = view.node_ops
     mean = fmean(load.values()) if load else 0.0
     if not load or max(load.values()) < max(_UNEVEN * mean, _LEAST_OPS):

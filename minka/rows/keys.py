@@ -72,7 +72,7 @@ def encode_key(columns: Sequence[KeyPart]) -> bytes:
     """
     key = _joined(columns)
     if not key:
-        raise MinkaError(Code.INVALID_ARGUMENT, "a key has at least one column: without one it would be empty")
+        raise MinkaError(Code.INVALID_ARGUMENT, "a key needs at least one column, since it must not be empty")
     return key
 
 
@@ -82,7 +82,8 @@ def prefix_range(columns: Sequence[KeyPart]) -> KeyRange:
 
     Raises the errors of `encode_key` for a column.
     """
-    # 0xff isn't the code of a type, and comes after a zero byte only where text or a tuple goes on.
+    # A key with more columns goes on with the code of a type, which is never 0xff. If a key goes on with 0xff, its last
+    # column is another one: text or a tuple that goes on after a zero byte.
     prefix = _joined(columns)
     return KeyRange(prefix, prefix + b"\xff")
 
@@ -90,8 +91,8 @@ def prefix_range(columns: Sequence[KeyPart]) -> KeyRange:
 def decode_key(key: bytes) -> tuple[KeyPart, ...]:
     """The columns of a key: None, bytes, str, int, Single, float, bool, UUID, tuple.
 
-    Raises MinkaError(INVALID_ARGUMENT) with the place (from 0) of the first byte that isn't possible there in a key of
-    `encode_key`.
+    Raises MinkaError(INVALID_ARGUMENT) with the position (from 0) of the first byte that `encode_key` can't have
+    written there.
     """
     if not key:
         raise MinkaError(Code.INVALID_ARGUMENT, "the key is empty, so it has no columns")
@@ -107,7 +108,7 @@ def _joined(columns: Sequence[KeyPart]) -> bytes:
     # Each character of a str, or byte of bytes, would count as a column.
     if isinstance(columns, str | bytes) or not isinstance(columns, Iterable):
         kind = type(columns).__name__
-        raise MinkaError(Code.INVALID_ARGUMENT, f"the columns are {kind}, not a sequence: one is (column,)")
+        raise MinkaError(Code.INVALID_ARGUMENT, f"the columns are {kind}, not a sequence; a single column is (column,)")
     return b"".join(_encoded(column, str(number), 0) for number, column in enumerate(columns, 1))
 
 

@@ -1,7 +1,7 @@
 """Values of columns: one JSON object (RFC 8259) in UTF-8, the same bytes as Spark's `to_json` writes.
 
 There is no whitespace. The columns are in the order given, and null columns are included. Values for which JSON has no
-type:
+type are written as:
 
 - bytes: base64 (RFC 4648, with padding);
 - date: "2013-01-31"; timestamp: "2013-01-31T05:17:00.000000Z", in UTC; timestamp_ntz, a datetime without a time zone:

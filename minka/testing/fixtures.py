@@ -23,7 +23,7 @@ Then a test names the fixtures that it wants:
     def test_a_service_for_asyncio(minka_cluster: LocalCluster, minka_keyspace: minka.Keyspace) -> None:
         assert asyncio.run(order(minka_cluster.endpoints, minka_keyspace.name)) == b"two apples"
 
-With a `minka_session_cluster` of your own the fixtures use another cluster, for example on a slow machine:
+Define a `minka_session_cluster` of your own if the fixtures are to use another cluster, for example on a slow machine:
 
     @pytest.fixture(scope="session")
     def minka_session_cluster() -> Iterator[LocalCluster]:
@@ -58,8 +58,8 @@ def minka_session_cluster() -> Iterator[LocalCluster]:
 @pytest.fixture
 def minka_cluster(minka_session_cluster: LocalCluster) -> Iterator[LocalCluster]:
     """The cluster of the session (athens, byzantium, cyrene). A test may kill, pause and restart its nodes, also with
-    other settings, and add nodes: these are the faults that there are. Before the next test, the same nodes run with
-    their own settings and are ready. After a test that added a node, the cluster begins again without any keyspace.
+    other settings, and add nodes. Before the next test, this fixture makes the same nodes run again with their own
+    settings, until they are ready. After a test that added a node, the cluster begins again without any keyspace.
     """
     for node in minka_session_cluster.nodes.values():
         if node.running:

@@ -1,5 +1,5 @@
-"""Starts nodes from another process, the launcher. From the second node on, the launcher has imported minkad, and a
-node is a fork of it, so it starts in a tenth of the time. Nodes end when this process ends, even if it is killed.
+"""Starts nodes from another process, the launcher. From the second node on, a node is a fork of the launcher, which has
+then imported minkad, so the node starts in a tenth of the time. Nodes end when this process ends, even if it is killed.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ from minka.errors import Code, MinkaError
 _LAUNCHERS: Final = 3  # several, so that nodes have different seeds for the hashes of strings, as real nodes have
 # Prefixes of variables that have an effect only when a process begins, or when minkad is imported.
 _EARLY: Final = ("LD_", "PYTHON", "MALLOC_")
-_FAILPOINTS: Final = "MINKA_FAILPOINTS_FILE"  # whether it is there counts at the import, its value doesn't
+_FAILPOINTS: Final = "MINKA_FAILPOINTS_FILE"  # at its import, minkad looks if this is set, not at its value
 # Nodes don't get these variables: they come from the service manager of the process that starts the cluster, and are
 # meant only for that process.
 _NOT_INHERITED: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID")
@@ -34,7 +34,9 @@ _launchers: "Final[dict[tuple[int, int, bool], Launcher]]" = {}
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What the launcher needs to start a node. Sessions matter, since Linux first divides processors among sessions."""
+    """The data with which the launcher starts a node. A session of its own matters, since Linux first divides
+    processors among sessions.
+    """
 
     config: Path
     log: Path
@@ -57,7 +59,7 @@ class NodeProcess:
         os.close(self._ended)
 
     def poll(self) -> int | None:
-        """The exit status, the negative number of the signal that ended it, or None while it runs."""
+        """The exit status of the process, or the negative number of the signal that ended it; None while it runs."""
         return self._status(0)
 
     def wait(self, timeout: float | None = None) -> int:
@@ -118,7 +120,7 @@ class Launcher:
 
     @property
     def has_ended(self) -> bool:
-        """True if the process answers no more."""
+        """True if the process no longer answers."""
         return self._connection.closed
 
     def ask(self, *request: Any) -> Any:
@@ -131,7 +133,7 @@ class Launcher:
                 self._connection.close()
                 raise MinkaError(Code.PLAYGROUND_FAILED, "the process that starts the nodes has ended") from error
             except BaseException:
-                # Without this the next request would take the answer to this one for its own.
+                # The connection is closed, since the next request would take the answer to this one for its own.
                 self._connection.close()
                 raise
         if isinstance(answer, Exception):
@@ -145,7 +147,9 @@ def _end(connection: Connection, process: "subprocess.Popen[bytes]") -> None:
 
 
 def launcher(index: int, env: dict[str, str]) -> Launcher:
-    """The launcher for a cluster's node of this index and environment. The clusters of this process share it."""
+    """The launcher for a node with this index in its cluster, and with this environment. All clusters of this process
+    share the launchers.
+    """
     key = (os.getpid(), index % _LAUNCHERS, _FAILPOINTS in env)
     if key not in _launchers or _launchers[key].has_ended:
         _launchers[key] = Launcher(failpoints=_FAILPOINTS in env)
@@ -153,7 +157,7 @@ def launcher(index: int, env: dict[str, str]) -> Launcher:
 
 
 def inherited() -> dict[str, str]:
-    """The variables of this process that its nodes get."""
+    """The environment variables of this process that its nodes get."""
     return {k: v for k, v in os.environ.items() if k not in _NOT_INHERITED and not k.startswith("MINKAD_")}
 
 
@@ -176,7 +180,7 @@ def _early(env: dict[str, str]) -> dict[str, str]:
 
 def serve(descriptor: int) -> None:
     """Answer requests until their sender is gone. A forked node leaves this with SystemExit when it ends. If a request
-    fails, its error is the answer, since all nodes end with this process.
+    fails, this answers with the error and goes on, since all nodes would end with this process.
     """
     connection, starts = Connection(descriptor), 0
     while True:

@@ -52,7 +52,7 @@ class LocalNode:
 
     @property
     def log(self) -> Path:
-        """The file with the node's stdout and stderr of all its runs."""
+        """The file with the stdout and stderr of all runs of the node."""
         return self.directory / "minkad.log"
 
     @property
@@ -96,10 +96,10 @@ class LocalCluster:
             cluster.restart("athens", env={"SETTING": "value"}, config={"storage": {"max_sync_s": 2}})
 
     Without `directory` everything is in a temporary directory, which is removed at the end, also when this process is
-    killed. The nodes never outlive this process. With `directory`, a cluster that an earlier run left there goes on.
-    `config` is merged into every node's configuration ({"membership": {"clearance_ms": 500}}), `env` into every node's
-    environment. Linux first divides processors among sessions, and each node has a session of its own; with
-    `shares_session` all nodes are in this process's session, so that priorities hold among the threads of all
+    killed. The nodes never outlive this process. With `directory`, a cluster that an earlier run left there runs again,
+    with its data. `config` is merged into every node's configuration ({"membership": {"clearance_ms": 500}}), `env`
+    into every node's environment. Linux first divides processors among sessions, and each node has a session of its
+    own; with `shares_session` all nodes are in this process's session, so that priorities hold among the threads of all
     processes. Methods that wait until nodes are ready wait at most `ready_timeout_s` seconds: give more on a slow
     machine. After `stop` no node can be started. Methods raise MinkaError(PLAYGROUND_FAILED) and name the log.
     """
@@ -119,7 +119,7 @@ class LocalCluster:
     ) -> None:
         names = NAMES[:nodes] if isinstance(nodes, int) else tuple(items(nodes, "a number of nodes, or their names,"))
         if isinstance(nodes, int) and nodes != len(names):
-            raise invalid(f"{nodes} nodes: by number 1 to {len(NAMES)}; name the nodes for up to {MAX_NODES}")
+            raise invalid(f"nodes={nodes}: as a number, from 1 to {len(NAMES)}; give names for up to {MAX_NODES} nodes")
         if not 1 <= len(names) <= MAX_NODES:
             raise invalid(f"a local cluster has 1 to {MAX_NODES} nodes, not {len(names)}")
         if twice := [name for name, count in Counter(names).items() if count > 1]:
@@ -186,7 +186,11 @@ class LocalCluster:
         """
         name = name or next((free for free in NAMES if free not in self.nodes), "")
         if not name or name in self.nodes or len(self.nodes) >= MAX_NODES:
-            problem = f"{name} exists already" if name in self.nodes else f"{len(self.nodes)} nodes are enough"
+            problem = (
+                f"{name} exists already"
+                if name in self.nodes
+                else f"there are {len(self.nodes)} nodes: give a name for one more, up to {MAX_NODES}"
+            )
             raise MinkaError(Code.PLAYGROUND_FAILED, problem)
         self._check_going(name)
         node = self._make(name, bootstrap=False)
@@ -363,8 +367,9 @@ def _not_running(node: LocalNode) -> MinkaError:
 
 @contextlib.contextmanager
 def put_back(cluster: LocalCluster) -> Iterator[None]:
-    """Afterwards put back the nodes and their settings, whatever was done inside; `start` starts what doesn't run. If a
-    node was added, the cluster begins again without any data, since the new node may have some of it.
+    """At the end of the `with` block, put back the nodes and their settings, whatever the block did; `start` then
+    starts the nodes that don't run. If the block added a node, the cluster begins again without any data, since the
+    added node may have some of the data.
     """
     before = {node.name: copy.deepcopy((node.config, node.env)) for node in cluster.nodes.values()}
     yield
@@ -393,8 +398,8 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def free_addresses(count: int) -> list[str]:
-    """Loopback host:port pairs, in `PORTS`, on which nobody listens now. This leaves out the pairs that it returned
-    lately, since their nodes may be stopped and start again.
+    """Loopback addresses host:port, with ports from `PORTS`, on which nobody listens now. Addresses that this returned
+    lately are left out, since their nodes may be stopped and start again.
     """
     found: list[str] = []
     for port in random.SystemRandom().sample(PORTS, len(PORTS)):

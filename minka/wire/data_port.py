@@ -42,8 +42,8 @@ class Purpose(StrEnum):
 
 class Hello(msgspec.Struct, array_like=True, gc=False):
     """The first frame: the connection's purpose, and the side that connects. Clients may leave out the cluster, and
-    have no node. A node that sends its log to another node names that node, since the address may belong to a third one
-    by now.
+    have no node. A node that sends its log to another node names that node, since the address may belong to a third
+    node by now.
     """
 
     purpose: str
@@ -75,7 +75,7 @@ class Splitter:
     """Divides the bytes that arrive on a connection into frames."""
 
     def __init__(self, preface: bytes = b"") -> None:
-        """`preface`: the bytes before the first frame."""
+        """`preface` has the bytes that come before the first frame."""
         self.max_bytes = MAX_FRAME_BYTES  # the most bytes of a frame; a new value holds from the next frame on
         self._preface = preface
         self._rest = b""
@@ -83,8 +83,8 @@ class Splitter:
         self._missing = 0  # the bytes of that frame that haven't come yet
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """The frames that are complete now, one after the other. Raises INVALID_ARGUMENT for another protocol, and
-        TOO_LARGE.
+        """Take bytes that have arrived, and yield the frames that are now complete. Raises INVALID_ARGUMENT for another
+        protocol, and TOO_LARGE.
         """
         if self._missing > len(data):
             self._parts.append(data)
@@ -126,7 +126,7 @@ class Splitter:
 
 
 class Receiver(Protocol):
-    """The user of a connection."""
+    """A connection calls these methods when frames arrive, and when its own state changes."""
 
     def received(self, content: bytes) -> None:
         """A frame of data has come. An error that this raises ends the connection, and is sent to the other side."""
@@ -145,10 +145,10 @@ class Receiver(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """One side of a connection. All frames of one turn of the loop leave in one write."""
+    """One side of a connection. All frames that are sent in one turn of the event loop leave in one write."""
 
     def __init__(self, receiver: Receiver, preface: bytes = b"") -> None:
-        """`preface`: the bytes that the other side sends before its first frame."""
+        """`preface` has the bytes that the other side sends before its first frame."""
         self.receiver = receiver
         self.is_paused = False  # the other side doesn't read
         self.is_reading = True
@@ -163,7 +163,7 @@ class Connection(asyncio.Protocol):
     # Called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection is there."""
+        """The connection is established."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=_UNSENT_BYTES, low=0)
         keep_alive(self._transport.get_extra_info("socket"))
@@ -303,7 +303,7 @@ def _sent_error(content: bytes) -> MinkaError:
 
 
 class _Deaf:
-    """The receiver of a connection that nobody listens to."""
+    """A receiver that ignores all calls."""
 
     def received(self, content: bytes) -> None: ...
     def ended(self) -> None: ...

@@ -1,8 +1,10 @@
-"""Frames of the data stream: raw bytes on the bidirectional gRPC call `/minka.v1.Kv/Batch`.
+"""Frames with clients' reads and writes, and with the nodes' answers. They travel on the data port and, for clients in
+other languages, on the bidirectional gRPC call `/minka.v1.Kv/Batch`.
 
-Each message has a cost that doesn't depend on its size, so a frame carries operations for many partitions of one node.
-Frames are MessagePack arrays. The body of a write goes into the partition's log and to its followers as it came. A node
-sends a long answer in pieces, so that gRPC buffers only little for a client that doesn't read.
+Frames are MessagePack arrays. Each message has a cost that doesn't depend on its size, so a frame carries operations
+for many partitions of one node. The body of a plain write goes into the partition's log, and to the followers, as the
+client sent it. On the gRPC call, a node sends a long answer in pieces, so that gRPC buffers only little for a client
+that doesn't read.
 """
 
 from collections.abc import Iterator
@@ -64,10 +66,10 @@ class Request(msgspec.Struct, array_like=True, gc=False):
 
 
 class GroupResult(msgspec.Struct, array_like=True, gc=False):
-    """The result of a group. `error` is a serialized `minka.v1.Error` or None. `body` is encoded: the `ReadResult` of a
-    READ, the `StaleResult` of a READ_STALE, the `ScanPage` of a SCAN, the outcomes of an OPERATE, in order, or for a
-    READ_VERSIONED a list with a `minka.wire.key_operations.Versioned` or None for each key. For other groups it is
-    None.
+    """The result of a group. `error` is a serialized `minka.v1.Error` or None. `body` is encoded: a `ReadResult` for
+    READ, a `StaleResult` for READ_STALE, a `ScanPage` for SCAN; a list with the `Outcome` of each operation for
+    OPERATE, and with a `Versioned` or None for each key for READ_VERSIONED (both types are in
+    `minka.wire.key_operations`). For other groups `body` is None.
     """
 
     error: bytes | None
@@ -89,8 +91,8 @@ class WriteBody(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields
 
 
 class StoredWrite(WriteBody, array_like=True, gc=False):
-    """A write that a leader made. It occurs only in the log. The values are in their stored form, see `stored_values`.
-    Later writes of the partition get versions above `floor`.
+    """A write that a leader made, from operations on keys or in a merge. It occurs only in logs. The values are in
+    their stored form, see `stored_values`. Later writes of the partition get versions above `floor`.
     """
 
     floor: int = 0
@@ -147,7 +149,7 @@ decode_stale: Final = msgspec.msgpack.Decoder(StaleResult).decode
 
 
 def pieces(frame: bytes) -> Iterator[bytes]:
-    """The messages in which a frame is sent."""
+    """The messages of the gRPC call in which a frame is sent."""
     if len(frame) <= PIECE_BYTES:
         yield frame
         return

@@ -20,14 +20,14 @@ _FLAG_AT: Final = HEAD_BYTES - 1
 
 
 def version_at(place: int, number: int = 0) -> int:
-    """The version of an operation's value. `place` is its log entry's offset plus the replica's version base,
-    and `number` the operation's number in the entry, below MAX_OPERATIONS.
+    """The version of a value that an operation writes. `place` is its log entry's offset plus the replica's version
+    base, and `number` the operation's number in the entry, below MAX_OPERATIONS.
     """
     return place << _INDEX_BITS | number
 
 
 def head(version: int, expires_ms: int = 0) -> bytes:
-    """The bytes before the value. `expires_ms` 0: it never expires."""
+    """The bytes before the value. If `expires_ms` is 0, the value never expires."""
     if not expires_ms:
         return (version << 1).to_bytes(HEAD_BYTES, "big")
     return (version << 1 | 1).to_bytes(HEAD_BYTES, "big") + expires_ms.to_bytes(8, "big")
@@ -59,8 +59,8 @@ def version_of(stored: bytes) -> int:
 
 
 def with_version(stored: bytes, loaded_version: int) -> bytes:
-    """The same value with its version in the head, so that the version stays right in a partition that takes in other
-    loads.
+    """The value, with `loaded_version` in its head if it is a row of a load's file. So the row keeps its version when a
+    merge copies it into a partition that has taken in other loads.
     """
     return head(loaded_version) + stored[HEAD_BYTES:] if stored.startswith(LOADED) else stored
 

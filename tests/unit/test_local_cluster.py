@@ -22,7 +22,7 @@ def test_one_text_is_refused_where_names_of_nodes_are_expected(tmp_path: Path, n
     ("nodes", "why"),
     [
         (0, "a local cluster has 1 to 100 nodes, not 0"),
-        (21, "21 nodes: by number 1 to 20; name the nodes for up to 100"),
+        (21, "nodes=21: as a number, from 1 to 20; give names for up to 100 nodes"),
         ([f"n{number}" for number in range(101)], "a local cluster has 1 to 100 nodes, not 101"),
         (["athens", "cyrene", "athens"], "two nodes have the same name: athens"),
     ],

@@ -142,7 +142,7 @@ def test_partitions_are_given_by_name_as_rows_or_by_id(node: ControlNode, admin:
     assert [(one.partition_id, one.replicas) for one in planned.partitions] == [(47, ["athens"]), (40, ["cyrene"])]
     assert unclean.unclean.partition_id == 47
     twice: dict[Any, list[str]] = {"flights/7": ["athens"], 47: ["cyrene"]}
-    with pytest.raises(MinkaError, match="INVALID_ARGUMENT: partitions names one of them twice"):
+    with pytest.raises(MinkaError, match="INVALID_ARGUMENT: partitions has one partition twice"):
         admin.plan_reassign(partitions=twice)
     for unknown in ("flights/8", "nowhere/7"):
         with pytest.raises(MinkaError, match=f"UNKNOWN_PARTITION: there is no partition {unknown}"):
@@ -173,7 +173,10 @@ def test_waiting_goes_on_through_an_outage(node: ControlNode) -> None:
     ("answer", "why"),
     [
         (RUNNING, "operation 3 is running after"),
-        (MinkaError(Code.NO_CONTROLLER, "none"), r"no node tells if operation 3 has ended \(NO_CONTROLLER: .*\) after"),
+        (
+            MinkaError(Code.NO_CONTROLLER, "none"),
+            r"no node has said if operation 3 has ended \(NO_CONTROLLER: .*\) after",
+        ),
     ],
 )
 def test_waiting_ends_in_time_and_says_what_was_seen_last(node: ControlNode, answer: Any, why: str) -> None:
@@ -247,7 +250,7 @@ def test_a_change_of_members_is_done_when_it_returns(
     assert statuses == []
     node.answers["GetStatus"] = BEFORE
     node.asked.clear()
-    with pytest.raises(MinkaError, match=r"DEADLINE_EXCEEDED: not seen within 0\.3 s: (cyrene|byzantium) is"):
+    with pytest.raises(MinkaError, match=r"DEADLINE_EXCEEDED: no sign within 0\.3 s that (cyrene|byzantium) is"):
         change(admin)
     repeated = [asked for asked, _ in node.asked if asked == method]
     assert len(repeated) == 1 if method == "RemoveNode" else len(repeated) > 1

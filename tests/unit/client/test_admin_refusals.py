@@ -21,13 +21,16 @@ WRONG: list[tuple[str, Ask]] = [
     ("partitions is '8', not int", lambda admin: admin.create_keyspace("f", partitions="8")),
     ("partitions is -1, not from 0 to 4,294,967,295", lambda admin: admin.create_keyspace("f", partitions=-1)),
     ("partitions is True, not int", lambda admin: admin.create_keyspace("f", partitions=True)),
-    ("partitions is 0: at least 1", lambda admin: admin.create_keyspace("f", partitions=0)),
-    ("replicas is 0: at least 1, or None", lambda admin: admin.create_keyspace("f", partitions=8, replicas=0)),
-    ("min_insync is 0: at least 1, or None", lambda admin: admin.create_keyspace("f", partitions=8, min_insync=0)),
-    ("max_bytes is 0: at least 1, or None", lambda admin: admin.create_keyspace("f", split_points=[], max_bytes=0)),
-    ("max_bytes and max_ops are for", lambda admin: admin.create_keyspace("f", partitions=4, max_bytes=1 << 30)),
-    ("max_bytes and max_ops are for", lambda admin: admin.create_keyspace("f", partitions=4, max_ops=0)),
-    ("hash_function is for", lambda a: a.create_keyspace("f", split_points=[], hash_function=HashFunction.CRC16)),
+    ("partitions is 0; give at least 1", lambda admin: admin.create_keyspace("f", partitions=0)),
+    ("replicas is 0; give at least 1, or None", lambda admin: admin.create_keyspace("f", partitions=8, replicas=0)),
+    ("min_insync is 0; give at least 1, or None", lambda admin: admin.create_keyspace("f", partitions=8, min_insync=0)),
+    (
+        "max_bytes is 0; give at least 1, or None",
+        lambda admin: admin.create_keyspace("f", split_points=[], max_bytes=0),
+    ),
+    ("max_bytes and max_ops are only for", lambda admin: admin.create_keyspace("f", partitions=4, max_bytes=1 << 30)),
+    ("max_bytes and max_ops are only for", lambda admin: admin.create_keyspace("f", partitions=4, max_ops=0)),
+    ("hash_function is only for", lambda a: a.create_keyspace("f", split_points=[], hash_function=HashFunction.CRC16)),
     ("the name of a keyspace is int, not str", lambda admin: admin.create_keyspace(5, partitions=8)),
     ("the name of a keyspace must be 1 to 63 of a-z", lambda admin: admin.create_keyspace("a b/", partitions=8)),
     ("unclean_election is 'no', not bool", lambda a: a.create_keyspace("f", partitions=8, unclean_election="no")),
@@ -133,7 +136,7 @@ def test_a_plan_is_kept_as_json(control_node: Start) -> None:
     assert Plan.from_json(kept).message == made
     edited = kept.replace("a new disk", "mine")
     for text, code, why in (
-        (edited, Code.DAMAGED_PLAN, "the plan was edited: it says digest"),
+        (edited, Code.DAMAGED_PLAN, "the plan was edited: it names the digest"),
         ("{", Code.INVALID_ARGUMENT, "not a plan: "),
         ('{"moves": 5}', Code.INVALID_ARGUMENT, "not a plan: "),
         ("{}", Code.INVALID_ARGUMENT, "not a plan: it has no digest, or names no cluster"),

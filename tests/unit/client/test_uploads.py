@@ -94,6 +94,6 @@ def test_a_transfer_that_breaks_off_after_the_timeout_is_tried_again(written: Wr
 def test_a_node_that_no_longer_answers_is_given_up(written: Written) -> None:
     node = Node()
     node.answers = False
-    with pytest.raises(MinkaError, match="takes no more of the file") as refused:
+    with pytest.raises(MinkaError, match="no longer answers while it receives the file") as refused:
         upload_to(node, written)
     assert refused.value.code is Code.NOT_ENOUGH_SPOOLS

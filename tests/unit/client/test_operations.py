@@ -211,7 +211,7 @@ async def test_an_operation_is_not_repeated_after_a_broken_stream(data_cluster: 
 
 
 async def test_the_caller_gets_the_unknown_outcome_that_a_node_reports(data_cluster: Make) -> None:
-    """The leader has appended the operation, and then lost its leadership."""
+    """A leader reports this if it appended the operation and then lost its leadership."""
     async with data_cluster("athens") as cluster, client_of(cluster) as client:
         cluster.nodes["athens"].refuse = lambda group: MinkaError(Code.OUTCOME_UNKNOWN, "no longer the leader")
         with pytest.raises(OutcomeUnknown, match="OUTCOME_UNKNOWN: key n at athens"):
@@ -232,7 +232,7 @@ async def test_the_outcome_of_an_operation_without_an_answer_is_unknown(data_clu
 async def test_the_outcome_of_an_operation_at_a_silent_node_is_unknown_once_another_node_leads(
     data_cluster: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client does not send the operation to the new leader. A read, and the next operation, go there."""
+    """The client sends reads and the next operation to the new leader, but doesn't send this operation again."""
     monkeypatch.setattr(stream, "QUIET_S", 0.05)
     async with data_cluster("athens", "byzantium") as cluster, client_of(cluster, timeout=8) as client:
         key, athens, byzantium = cluster.key_of(0), cluster.nodes["athens"], cluster.nodes["byzantium"]

@@ -70,7 +70,7 @@ def test_a_key_is_routed_by_its_slot() -> None:
         route = flights.routes[flights.place(name)]
         assert route is not None
         found[name] = (route.partition_id, table.addresses_of(route.leader)[0])
-    # The first table of Fixed Partitions: 0, 1, 2, 2.
+    # The first table in the pattern Fixed Partitions gives these names the partitions 0, 1, 2 and 2.
     assert found == {
         b"Alice": (100, "athens:7000"),
         b"Bob": (101, "byzantium:7000"),
@@ -80,7 +80,7 @@ def test_a_key_is_routed_by_its_slot() -> None:
 
 
 def test_rows_from_an_older_table_lower_the_version() -> None:
-    """With the higher version, the client would never ask for the changes between the two versions."""
+    """If the client kept the higher version, it would never ask for the changes between the two versions."""
     table = RoutingTable()
     assert table.add(_table(5, [_row(0, "athens")]))
     assert table.version == 5
@@ -195,7 +195,7 @@ def test_a_row_outside_of_its_keyspace_is_refused() -> None:
         table.update([_row(3, "athens")])
 
 
-# By ranges
+# Keyspaces by ranges
 
 
 def _authors(*rows: tuple[int, bytes, bytes, int]) -> RoutingTable:
@@ -288,7 +288,7 @@ def test_any_history_of_splits_and_merges_in_any_order(data: st.DataObject) -> N
             behind = now.pop(place + 1)
             generation = max(row.generation, behind.generation) + 1
             made = [_range(row.id, row.start_key, behind.end_key, generation, number + 2)]
-            # a row of the range that is merged away, with the new generation
+            # The partition that the merge removes may also send a row with the new generation.
             said.append(_range(behind.id, behind.start_key, behind.end_key, generation, number + 2))
         else:
             key = bytes([data.draw(st.integers(1, 255))])

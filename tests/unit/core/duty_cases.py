@@ -73,7 +73,7 @@ def plain(draw: st.DrawFn, heaviest: int = 50) -> tuple[list[PlacedDuty], list[S
 
 @st.composite
 def anything(draw: st.DrawFn) -> tuple[list[PlacedDuty], list[ShardRoom]]:
-    """Cases with fixed, pinned or quarantined duties, and with shards that leave, are too small, or take none."""
+    """Cases with fixed, pinned or quarantined duties, and with shards that leave, are too small, or take no duties."""
     names = draw(st.sampled_from([NAMES[:n] for n in range(6)]))
     shard = st.sampled_from(["", "gone", *names])
     rows = draw(

@@ -115,7 +115,7 @@ def test_a_failed_node_comes_back_only_as_a_new_process() -> None:
 
 
 def test_an_older_copy_of_a_data_directory_is_refused() -> None:
-    """The number of starts tells that the copy is older. One process may register several times."""
+    """A copy is older if its number of starts isn't greater than the last one. The same process may register again."""
     c = Controller()
 
     def register(incarnation: str, starts: int) -> None:
@@ -133,7 +133,9 @@ def test_an_older_copy_of_a_data_directory_is_refused() -> None:
 
 
 def test_a_member_registers_once_its_log_is_known_to_be_whole() -> None:
-    """Raft refuses an older copy of the log. Such a copy must not take the number of the newest copy's next start."""
+    """Raft checks the log, and refuses an older copy. If such a copy could register before the check, it would take the
+    next number of starts, and the node's newest copy would be refused.
+    """
     c = Controller()
     c.register("athens", incarnation="1")
     c.fail("athens")

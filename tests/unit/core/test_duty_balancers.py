@@ -156,7 +156,7 @@ def test_the_next_fullest_shard_gives_duties_if_those_of_the_fullest_are_fixed()
 
 
 def test_the_last_bit_of_room_is_used() -> None:
-    """The shard that lacks most has no room for the heavier duty; the lighter one just fits."""
+    """The shard a lacks the most weight, but has room for only 2. It gets the lighter duty, and b gets the heavier one."""
     shards = [ShardRoom("a", 10, weight=8), ShardRoom("b", None, weight=20), ShardRoom("c", None, weight=20)]
     plan = CAPACITY.place(duties_of([3, 2]), shards, DEFAULTS)
     assert [(move.number, move.target) for move in plan.moves] == [(0, "b"), (1, "a")]
@@ -185,7 +185,7 @@ def test_only_as_many_duties_move_as_bring_the_uneven_shard_within_1_percent() -
 
 
 def test_shares_are_of_the_weight_that_is_not_fixed() -> None:
-    """The fixed duty alone exceeds its shard's share. The other shards are within 5 % of their shares of the rest."""
+    """The fixed duty takes up the shard a. The others share the rest, and are within 5 % of their shares of it."""
     shards = shards_of(a=10_000, b=10_000, c=10_000)
     fixed = [replace(duty, is_fixed=True) for duty in duties_of([5000], "a")]
     duties = fixed + duties_of([1] * 103, "b", first=1) + duties_of([1] * 97, "c", first=200)
@@ -195,7 +195,7 @@ def test_shares_are_of_the_weight_that_is_not_fixed() -> None:
 
 @pytest.mark.parametrize("balancer", [FAIR, CAPACITY], ids=lambda balancer: str(balancer.name))
 def test_a_weight_that_goes_up_and_down_moves_one_duty_at_most(balancer: object) -> None:
-    """There are few heavy duties, and 5 % is less than one of them. A duty that moved once does not move back."""
+    """The duties are few and heavy: each is more than 5 % of a shard's share. A duty that moved does not move back."""
     shards, duties = shards_of(a=1000, b=1000), duties_of([50] * 4, "a") + duties_of([50] * 4, "b", first=4)
     moves = 0
     for weight in (60, 50, 74, 50, 80, 50, 80, 50):

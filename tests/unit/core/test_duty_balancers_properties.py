@@ -184,7 +184,7 @@ def test_duties_placed_at_once_are_within_one_duty_of_their_shares(name: str, ca
 
 
 def check_shares(name: str, after: Sequence[PlacedDuty], shards: Sequence[ShardRoom], times: float) -> None:
-    """Check that each shard's weight differs from its share by at most 5 %, or by `times` the heaviest duty."""
+    """Check that each shard's weight differs from its share by at most 5 %, or at most `times` the heaviest weight."""
     parts = {shard.name: 1 if name == "fair_workload" else shard.capacity or 0 for shard in shards}
     heaviest = max((duty.weight for duty in after), default=0)
     for shard, weight in weights(after, shards).items():
@@ -209,7 +209,7 @@ def test_spill_over_keeps_its_bound_when_shards_are_small(found: list[int], shar
 
 
 def check_filled(after: Sequence[PlacedDuty], shards: Sequence[ShardRoom], settings: BalancerSettings) -> None:
-    """Check that no duty is on a shard while an earlier one has room for it and is less than 95 % full."""
+    """Check that no duty is on a shard if an earlier shard is less than 95 % full and has room for this duty."""
     by_count = by_number("spill_over", settings)
     total = (counts if by_count else weights)(after, shards)
     named = [n for n in settings.shard_order if n in total]
@@ -271,7 +271,7 @@ def test_duties_of_equal_weight_make_the_fewest_moves(
 @by_weight
 @given(case=plain(), data=st.data())
 def test_a_small_change_of_weights_moves_nothing(name: str, case: Case, data: st.DataObject) -> None:
-    """Totals are within 1 % of the shares; then weights, and so shares and totals, grow by at most 3 %."""
+    """At first each shard's weight is within 1 % of its share. Then the duties' weights grow by at most 3 %."""
     duties, shards = case
     heavy = duties_of((duty.weight * 100 for duty in duties), shards[0].name)
     roomy = [ShardRoom(shard.name, (shard.capacity or 1) * 200) for shard in shards]
@@ -292,7 +292,7 @@ def test_a_small_change_of_weights_moves_nothing(name: str, case: Case, data: st
     settings=settings_of,
 )
 def test_fewer_moves_would_be_less_even(name: str, found: list[tuple[int, str]], settings: BalancerSettings) -> None:
-    """The test tries all ways to place a few duties. Those with fewer moves end further from the ideal weights."""
+    """The test tries all ways to place a few duties. All ways with fewer moves end further from the ideal weights."""
     shards = [ShardRoom(n, 60) for n in "abc"]
     duties = [PlacedDuty(n, str(n), weight, n, shard) for n, (weight, shard) in enumerate(found)]
     plan = BALANCERS[name].rebalance(duties, shards, settings)

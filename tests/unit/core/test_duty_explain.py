@@ -1,4 +1,4 @@
-"""The sentences about where duties are name the capacities of shards."""
+"""The explanation of a duty's place names the capacities of shards."""
 
 from minka.v1.duties_pb2 import PalletCapacity, Shard
 from minkad.core.controller import RegisterShard

@@ -212,7 +212,7 @@ def test_each_move_helps_and_the_moves_end(counts: list[int], leaders: list[int]
     raise AssertionError("it goes on and on")
 
 
-# Times
+# The times of the moves
 
 
 class Clock:

@@ -44,7 +44,7 @@ def test_even_load_is_halved() -> None:
 @pytest.mark.parametrize("exponent", [0.8, 1.0, 1.2])
 @pytest.mark.parametrize("in_order", [True, False])
 def test_popular_keys(exponent: float, in_order: bool) -> None:
-    """The share of the most popular key bounds the error, even if the popular keys are adjacent."""
+    """The halves' loads differ at most by that of the most popular key, even if the popular keys are adjacent."""
     rng = Random(1)
     keys = KEYS if in_order else rng.sample(KEYS, len(KEYS))
     asked = zipf(rng, keys, exponent)
@@ -71,7 +71,7 @@ def test_scans_that_cross_every_key_prevent_a_split() -> None:
 
 
 def test_the_cut_is_at_the_key_that_the_fewest_scans_cross() -> None:
-    """Scans cross the middle key, so the cut is at the next key after them."""
+    """Many scans cross the middle key, so the cut is at the first key after these scans."""
     scans = [*[(b"0300", b"0520")] * 200, *[(b"0800", b"0900")] * 200]
     found = cut([*points(*KEYS), *scans])
     assert found == Cut(b"0520", 720 / 1400, 680 / 1400, 0.0)

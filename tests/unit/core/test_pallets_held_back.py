@@ -20,7 +20,7 @@ def world() -> DutyWorld:
 
 
 def why_held_back(world: DutyWorld) -> str:
-    """The reason for which nothing is balanced automatically."""
+    """Return the reason for which the controller doesn't balance the pallet ("": it does)."""
     return held_back(world.state, world.duties.pallets["feeds"], rooms(world.state, "feeds", world.now_ms))
 
 

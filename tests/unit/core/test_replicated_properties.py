@@ -42,7 +42,7 @@ REFUSALS = {
 
 
 class Cluster(RuleBasedStateMachine):
-    """Five nodes with a few partitions. `holds`: by partition, the nodes that have every acknowledged write."""
+    """Five nodes with a few partitions. `holds` has, for each partition, the nodes with every acknowledged write."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -248,8 +248,8 @@ class Cluster(RuleBasedStateMachine):
         for operation in self.c.state.unended_operations():
             self.c.run(PauseOperation(operation.id, False))
         self.settle()
-        # A running operation waits for something that a person has to do, and says so; a queued one waits for that
-        # operation.
+        # Each running operation that is left waits for a person, and its blockers say for what. Each queued operation
+        # waits for a running one.
         while unended := self.c.state.unended_operations():
             for operation in unended:
                 assert all(b.reason for b in blockers_of(self.c.state, operation)), operation

@@ -28,7 +28,7 @@ from minkad.core.state.replica_states import invalid_replica_changes, replica_st
 
 P, R = PartitionStateName, ReplicaStateName
 
-# The states, as that page lists them.
+# The changes of states that Kafka Controller Internals lists.
 VALID_PARTITION = {
     (P.NON_EXISTENT, P.NEW),
     (P.NEW, P.ONLINE),
@@ -161,8 +161,8 @@ def test_a_created_keyspace_must_have_new_partitions_or_ones_with_their_first_le
 
 
 def test_the_nodes_that_are_told_of_a_change() -> None:
-    """Only the leader is told that its partition is ONLINE. All replicas are told of a hand-over, even before the
-    former leader has reported that it leads.
+    """The controller tells only the leader that its partition is ONLINE. It tells all replicas of a hand-over, even if
+    the partition was not ONLINE before.
     """
     assigned = row(PartitionState.PARTITION_STATE_ASSIGNED, 1, successor="b")
     online = row(PartitionState.PARTITION_STATE_ONLINE, 2, leader_epoch=1, successor="b")

@@ -66,7 +66,7 @@ def test_no_change_is_due_before_the_cluster_is_created() -> None:
     assert next_membership_change(ConfState(voters=[1, 2, 3]), [], {}, 1, SETTINGS, 0) is None
 
 
-# Zones: a text has a letter for each node, from node 1 on.
+# Zones. In a text like "aab", the first letter is the zone of node 1, the second that of node 2, and so on.
 
 
 def zoned(zones: str, since: int = 0, **failed: int) -> list[Node]:

@@ -188,7 +188,7 @@ def data_at(offset: int, leader_epoch: int = 1) -> MemoryData:
 
 
 class View:
-    """A `ClusterView`."""
+    """A `ClusterView` whose keyspaces, absent nodes and low disks a test sets."""
 
     def __init__(self) -> None:
         self.keyspaces = {1: Keyspace(id=1, min_insync=1)}
@@ -206,7 +206,7 @@ class View:
 
 
 class Bench:
-    """A node with its replicas."""
+    """The replicas on one node. A test sets the time, and carries out the instructions in the outbox."""
 
     def __init__(self, id: str = "athens") -> None:  # noqa: A002
         self.now = 0.0

@@ -1,4 +1,4 @@
-"""A leader is checked repeatedly only while there may be something to do."""
+"""A node checks a leader repeatedly only while the leader may have something to do."""
 
 from collections.abc import Callable
 

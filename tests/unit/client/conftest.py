@@ -178,7 +178,7 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
         return wanted is not None and (not some or row.slot in wanted.slots)
 
     def closed(self, connection: Connection) -> None:
-        """Forget a connection that is over."""
+        """Forget a connection that has ended."""
         self.streams -= 1
         self._connections.discard(connection)
 
@@ -411,7 +411,7 @@ class DataCluster:
 
 
 class RangeCluster(DataCluster):
-    """Data nodes with a keyspace by ranges; the nodes lead its partitions in turn."""
+    """Data nodes with a keyspace by ranges. The first node leads the first partition, the second the next one, …"""
 
     def __init__(self, names: Sequence[str], points: Sequence[bytes]) -> None:
         super().__init__(names, len(points) + 1)

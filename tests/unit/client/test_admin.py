@@ -270,7 +270,7 @@ def test_a_user_id_without_a_name_can_send_requests(monkeypatch: pytest.MonkeyPa
 
 
 def _called(source: str) -> set[str]:
-    """The methods that are called on something named `control`."""
+    """Return the names of the methods that this source code calls on anything named `control`."""
     found = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute) and getattr(node.value, "attr", getattr(node.value, "id", "")) == "control":

@@ -37,7 +37,7 @@ async def test_stale_reads_go_to_any_replica(data_cluster: Make) -> None:
         read = [await client.get_stale("key") for _ in range(50)]
         assert {value for value, _ in read} == {b"value"}
         assert {age for _, age in read} == {0.0, 0.1, 0.2}
-        cluster.nodes["athens"].refuse = lambda _: MinkaError(Code.AGE_UNKNOWN, "just started")
+        cluster.nodes["athens"].refuse = lambda _: MinkaError(Code.AGE_UNKNOWN, "the node has just started")
         await cluster.nodes["byzantium"].stop()
         cluster.lead(0, "")
         assert {(await client.get_stale("key")).age for _ in range(10)} == {0.2}
@@ -168,7 +168,7 @@ async def test_calls_wait_for_an_offline_partition(data_cluster: Make) -> None:
         await client.put(cluster.key_of(1), b"v")
         cluster.lead(0, "")
         cluster.nodes["athens"].refuse = lambda group: (
-            MinkaError(Code.NO_CLEARANCE, "not yet") if group.partition_id == 0 else None
+            MinkaError(Code.NO_CLEARANCE, "no clearance yet") if group.partition_id == 0 else None
         )
         with pytest.raises(MinkaError, match=r"PARTITION_OFFLINE: .*no leader; given up after \d+ tries within 0.5 s"):
             await client.put(cluster.key_of(0), b"v", timeout=0.5)
@@ -186,7 +186,7 @@ async def test_a_refused_write_is_not_repeated_shortly_before_its_deadline(data_
     async with data_cluster("athens") as cluster, client_of(cluster) as client:
         await client.get("key")
         athens = cluster.nodes["athens"]
-        athens.refuse = lambda _: MinkaError(Code.NOT_ENOUGH_REPLICAS, "one of two")
+        athens.refuse = lambda _: MinkaError(Code.NOT_ENOUGH_REPLICAS, "one of two is in sync")
         first = len(athens.frames)
         refusals = await asyncio.gather(
             *(client.put(f"key-{i}", b"v", timeout=1) for i in range(40)), return_exceptions=True
@@ -388,7 +388,7 @@ async def test_a_node_that_never_answers_is_given_up(data_cluster: Make, monkeyp
         with pytest.raises(MinkaError, match="DEADLINE_EXCEEDED"):
             await client.put("key", b"w")
         writing = asyncio.create_task(client.put("key", b"x", timeout=10))
-        # The second put is on the same stream as the first one, whose deadline has passed: so the client gives up both.
+        # The first put's deadline passed long ago, so the client gives up the stream, which also has the second put.
         with pytest.raises(MinkaError, match=r"OUTCOME_UNKNOWN.*connected but answers nothing"):
             await writing
         athens.go_on.set()

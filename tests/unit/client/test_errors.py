@@ -75,7 +75,7 @@ def test_the_class_of_each_code(code: str, kind: type[minka.MinkaError], builtin
 
 @pytest.mark.parametrize("code", minka.Code)
 def test_remedies_suit_programs_too(code: minka.Code) -> None:
-    """A remedy names an option of minkactl only within a command, or beside the argument's name."""
+    """A remedy names an option of minkactl only in a whole command, or together with the argument of the Python API."""
     for remedy in (code.info.remedy, code.info.node_remedy):
         without_commands = re.sub(r"minkactl [a-z-]+( [a-z-]+)*( --?[a-zA-Z-]+| [A-Z]+| offline)*", "", remedy)
         for option in re.findall(r"--([a-z-]+)", without_commands):

@@ -30,7 +30,7 @@ from tests.unit.client.asking import Make, client_of, until
 
 
 def _operations(node: Any) -> list[list[Operation]]:
-    """The operations that came to a node, one list for each group."""
+    """Return the operations that came to a node: for each group of a frame, a list."""
     groups = [group for frame in node.frames for group in frame.groups if group.op == kv_frames.Op.OPERATE]
     return [decode_operations(group.body) for group in groups]
 
@@ -131,7 +131,7 @@ async def test_batches(data_cluster: Make) -> None:
 
 
 async def test_operations_made_in_one_turn_travel_in_one_frame(data_cluster: Make) -> None:
-    """Each caller gets its own outcome."""
+    """The client sends one frame for several callers, and each caller gets the outcome of its own operation."""
     async with data_cluster("athens", partitions=2) as cluster, client_of(cluster) as client:
         await client.get("connect first")
         athens = cluster.nodes["athens"]
@@ -147,7 +147,7 @@ async def test_operations_made_in_one_turn_travel_in_one_frame(data_cluster: Mak
 
 
 async def test_a_large_operation_travels_alone(data_cluster: Make) -> None:
-    """Together with others, the large operation would make a group too large for the node."""
+    """If the client sent the large operation together with others, their group would be too large for the node."""
     async with data_cluster("athens", partitions=1) as cluster, client_of(cluster) as client:
         await client.get("connect first")
         large = b"v" * (kv_frames.MAX_BODY_BYTES // 2 - 1000)
@@ -213,7 +213,7 @@ async def test_an_operation_is_not_repeated_after_a_broken_stream(data_cluster: 
 async def test_the_caller_gets_the_unknown_outcome_that_a_node_reports(data_cluster: Make) -> None:
     """A leader reports this if it appended the operation and then lost its leadership."""
     async with data_cluster("athens") as cluster, client_of(cluster) as client:
-        cluster.nodes["athens"].refuse = lambda group: MinkaError(Code.OUTCOME_UNKNOWN, "no longer the leader")
+        cluster.nodes["athens"].refuse = lambda group: MinkaError(Code.OUTCOME_UNKNOWN, "another node leads by now")
         with pytest.raises(OutcomeUnknown, match="OUTCOME_UNKNOWN: key n at athens"):
             await client.increment("n")
         assert len(cluster.nodes["athens"].frames) == 1

@@ -1,4 +1,4 @@
-"""The routing table: the newest row wins, in whatever order rows arrive."""
+"""The routing table keeps the newest row of each partition, in whatever order the rows arrive."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -279,7 +279,7 @@ def test_a_partition_that_was_merged_into_another_is_dropped() -> None:
 
 @given(st.data())
 def test_any_history_of_splits_and_merges_in_any_order(data: st.DataObject) -> None:
-    """A client gets some rows in any order, and then the whole table. It routes by the whole table."""
+    """A client gets old and new rows in any order. In the end, each key goes to the partition that has it now."""
     now, said = [_range(1, b"", b"", 1)], [_range(1, b"", b"", 1)]
     for number in range(data.draw(st.integers(1, 12))):
         place = data.draw(st.integers(0, len(now) - 1))

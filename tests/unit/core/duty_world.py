@@ -56,7 +56,7 @@ class DutyWorld:
 
     @property
     def duties(self) -> DutyState:
-        """The tables."""
+        """The tables of duties, pallets and shards."""
         return self.state.duties
 
     def do(self, command: Command) -> None:
@@ -69,7 +69,7 @@ class DutyWorld:
         self.state.apply(record)
 
     def look(self) -> list[Record]:
-        """The records about duties that the controller would now propose without a command."""
+        """Return the records about duties that the controller would now propose automatically."""
         return self.distributor.next_facts(self.state, self.now_ms)
 
     def follow(self) -> None:
@@ -121,7 +121,7 @@ class DutyWorld:
         self.do(ChangeDuties([DutyChange(delete=DutyName(pallet=pallet, id=id_)) for id_ in ids]))
 
     def pin(self, pallet: str, id_: str, shard: str) -> None:
-        """Pin a duty to a shard; "": unpin it."""
+        """Pin a duty to a shard ("": unpin the duty)."""
         pin = DutyPin(duty=DutyName(pallet=pallet, id=id_), shard=shard)
         self.do(ChangeDuties([DutyChange(pin=pin)]))
 
@@ -240,7 +240,7 @@ class DutyWorld:
         return "" if holder is None else holder.shard
 
     def why_unplaced(self, id_: str, pallet: str = "feeds") -> str:
-        """The reason for which no shard has the duty, as people see it."""
+        """Return the explanation that people get if no shard has the duty."""
         return describe_unplaced(self.state, self.distributor, self.row(id_, pallet), self.now_ms)
 
     def counts(self, pallet: str = "feeds") -> dict[str, int]:

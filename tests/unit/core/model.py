@@ -39,7 +39,7 @@ def changed(partition: Partition, change: Callable[[Partition], None]) -> Partit
 
 
 def check_indexes(state: State) -> None:
-    """Check that the indexes of the rows find the same rows as a look at all of them."""
+    """Check that the indexes find the same rows as a search through all rows."""
     rows = state.partitions
     fresh = Partitions.of_encoded(rows.encoded())
     for row in state.tombstones.values():
@@ -70,7 +70,7 @@ class Controller:
         self.run(CreateCluster(Cluster(id="c", name="test", min_nodes=min_nodes), ()))
 
     def run(self, command: Command) -> None:
-        """Decide and apply. Raises MinkaError when refused."""
+        """Decide the command, and apply its records. Raises MinkaError if the command is refused."""
         self._apply(RecordBatch(records=decide(self.state, command, self.now_ms)))
 
     def schedule(self) -> None:
@@ -158,7 +158,7 @@ class Controller:
     # Leaders
 
     def alter_isr(self, row: Partition, isr: Sequence[str], eligible: Sequence[str] | None = None) -> None:
-        """Change the in-sync set, as the leader would. By default, replicas that leave with all entries are `eligible`."""
+        """Change the in-sync set, as the leader would. By default, `eligible` has the others that have all entries."""
         change = IsrChange(
             partition_id=row.id,
             leader_epoch=row.leader_epoch,

@@ -27,7 +27,7 @@ def refused(code: Code) -> pytest.RaisesExc[MinkaError]:
 
 
 def test_a_joining_node_takes_no_founders_raft_id() -> None:
-    """A node that comes before the founders can register only once they are recorded."""
+    """If a node comes before the founders, it can register only once the founders are recorded."""
     state = State()
     node = Node(id="cyrene", data_id="d", incarnation="1", address="cyrene:1")
     with refused(Code.NO_CONTROLLER):
@@ -165,7 +165,7 @@ def test_leaving_counts_only_for_the_present_process() -> None:
 
 
 def test_leaving_without_a_registration_changes_nothing() -> None:
-    """The node may be unknown, or a voter that has yet to register."""
+    """A request to leave may come from an unknown node, or from a voter that has not registered yet."""
     c = Controller()
     c.register("athens")
     voter = Node(id="byzantium", raft_id=2, incarnation="1", state=NodeState.NODE_STATE_JOINING)

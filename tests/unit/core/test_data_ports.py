@@ -32,7 +32,7 @@ class Judge:
         self.judge = DataPortJudge(GRACE)
 
     def say(self, accused: str, watchers: str, reason: str = "no answer") -> None:
-        """Let each watcher report that the ports of the accused don't answer, for this reason, and that all others do."""
+        """Let each watcher report that the accused ports don't answer, for this reason, and that all others do."""
         for watcher in watchers:
             self.judge.note(watcher, dict.fromkeys(accused, reason))
         self.judge.turn(self.table, self.now)
@@ -148,7 +148,7 @@ def test_the_judge_knows_since_when_a_port_is_silent() -> None:
 
 
 def test_the_port_of_a_failed_node_is_dead_until_it_answers_the_others() -> None:
-    """A failed node sends no heartbeats, so its own last report doesn't count."""
+    """Only the others' reports count: a failed node sends no heartbeats, so its own last report is old."""
     table = nodes("bcde", failed="a")
     judge = Judge(table)
     judge.say("a", "bcd")
@@ -158,7 +158,7 @@ def test_the_port_of_a_failed_node_is_dead_until_it_answers_the_others() -> None
 
 
 def test_a_node_has_given_up_its_clearance_once_it_has_seen_all_answers_with_grants() -> None:
-    """A node sends heartbeats without waiting for answers to earlier ones, so a grant may still be on its way."""
+    """Nodes send heartbeats without waiting for answers, so an earlier answer with a grant may still be on its way."""
     judge = Judge(nodes("abcde"))
     judge.judge.granted_to(beat(7, 5, without=False))
     judge.say("a", "abcd")

@@ -1,5 +1,5 @@
-"""The controller's decisions about duties and shards. The shards here follow every instruction. Source of the rules:
-the Minka library in Java.
+"""The controller's decisions about duties and shards. Here all shards follow every instruction. The rules come from the
+Minka library in Java.
 """
 
 import pytest
@@ -24,7 +24,7 @@ def world() -> DutyWorld:
 
 
 def refused(world: DutyWorld, command: ChangeDuties | ChangePallets) -> Code:
-    """The code with which the command is refused. Checks that the refusal changes nothing."""
+    """Run a command that must be refused; returns the code. Check that the refusal changes nothing."""
     before = world.duties.revision
     with pytest.raises(MinkaError) as caught:
         world.do(command)
@@ -113,7 +113,7 @@ def test_duties_are_placed_and_move_when_a_shard_joins(world: DutyWorld) -> None
 
 
 def test_at_most_moves_per_shard_duties_are_on_their_way_to_a_shard(world: DutyWorld) -> None:
-    """Duties that the shard was told to attach count until they are attached."""
+    """A duty counts from the instruction to attach it until the shard has attached it."""
     world.change_pallet("feeds", moves_per_shard=2, balancer=Balancer(kind=BalancerKind.BALANCER_KIND_ROUND_ROBIN))
     source = world.join("s1")
     world.create("feeds", TEN)
@@ -416,7 +416,7 @@ def test_a_drained_shard_keeps_duties_that_fit_nowhere_else() -> None:
     assert world.counts() == {"s1": 6, "s2": 4}
 
 
-# Deploys
+# Deploys of new versions of the shards
 
 
 def test_a_rolling_deploy_moves_each_duty_at_most_once(world: DutyWorld) -> None:

@@ -13,11 +13,11 @@ CAPACITY, FAIR = BALANCERS["capacity_workload"], BALANCERS["fair_workload"]
 every_balancer = pytest.mark.parametrize("name", BALANCERS)
 
 
-# The page
+# The examples of the page
 
 
 def test_the_balancers_of_figure_5() -> None:
-    """Four pallets on three shards. The white duty is synthetic, so the balancers ignore it."""
+    """The figure has four pallets on three shards. Its white duty is synthetic, so the balancers ignore it."""
     green, green_shards = duties_of([5] * 26), shards_of(a=200, b=100, c=0)
     after = applied(green, CAPACITY.rebalance(green, green_shards, DEFAULTS))
     assert counts(after, green_shards) == {"a": 17, "b": 9, "c": 0}  # the page: "one shard responded zero allocation"
@@ -37,7 +37,7 @@ def test_the_balancers_of_figure_5() -> None:
 
 @pytest.mark.parametrize("at_once", [True, False])
 def test_the_java_sample_fills_all_shards_to_the_same_percentage(at_once: bool) -> None:
-    """100 duties of weight 5 on shards with the capacities 100, 300, 500 and 500."""
+    """The sample has 100 duties of weight 5, and shards with the capacities 100, 300, 500 and 500."""
     shards = shards_of(a=100, b=300, c=500, d=500)
     duties = duties_of([5] * 100)
     if at_once:
@@ -156,7 +156,7 @@ def test_the_next_fullest_shard_gives_duties_if_those_of_the_fullest_are_fixed()
 
 
 def test_the_last_bit_of_room_is_used() -> None:
-    """The shard a lacks the most weight, but has room for only 2. It gets the lighter duty, and b gets the heavier one."""
+    """The shard a lacks the most weight, but has room for only 2. It gets the lighter duty, and b the heavier one."""
     shards = [ShardRoom("a", 10, weight=8), ShardRoom("b", None, weight=20), ShardRoom("c", None, weight=20)]
     plan = CAPACITY.place(duties_of([3, 2]), shards, DEFAULTS)
     assert [(move.number, move.target) for move in plan.moves] == [(0, "b"), (1, "a")]
@@ -285,7 +285,7 @@ def test_a_shard_whose_capacity_shrinks_keeps_excess_duties_that_fit_nowhere_els
     assert plan.moves[0].reason == "a has weight 100 and may have 50; b has weight 0 and is to have 30"
 
 
-# Side by side
+# The comparison of all balancers
 
 
 def test_compare_shows_all_four_balancers() -> None:

@@ -73,7 +73,7 @@ def test_the_order_of_the_input_does_not_matter(name: str, case: Case, settings:
 @few
 @given(case=anything(), settings=settings_of)
 def test_a_plan_respects_fixed_duties_and_limits(name: str, case: Case, settings: BalancerSettings) -> None:
-    """Fixed duties stay, no duty goes where it must not be, and no move exceeds a limit."""
+    """Fixed duties stay, no duty goes to a shard that may not have it, and no move exceeds a limit."""
     duties, shards = case
     by_name, by_number_of = {shard.name: shard for shard in shards}, {duty.number: duty for duty in duties}
     new = [duty for duty in duties if not duty.shard]
@@ -143,7 +143,7 @@ def test_placing_leaves_other_duties_where_they_are_and_leaves_out_only_those_th
             assert not may_be_on(duty, shard) or size > limit_of(name, shard, settings) - total[shard.name]
 
 
-# The bounds
+# The bounds that each balancer keeps
 
 
 @given(case=plain(), difference=st.integers(1, 5))
@@ -158,7 +158,7 @@ def test_round_robin_keeps_its_bound_with_the_fewest_moves(case: Case, differenc
 
 
 def fewest_given(has: Sequence[int], homeless: int, difference: int) -> int:
-    """The fewest duties that must leave their shards so that each shard ends with `low` to `low + difference`."""
+    """Return the fewest duties that must move so that each shard ends with `low` to `low + difference` duties."""
     total, best = sum(has) + homeless, sum(has)
     for low in range(total // len(has) + 1):
         if (low + difference) * len(has) >= total:
@@ -320,7 +320,7 @@ def test_fewer_moves_would_be_less_even(name: str, found: list[tuple[int, str]],
     rows=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 60), st.integers(0, 200)), min_size=1, max_size=8),
 )
 def test_level_shares(total: int, rows: list[tuple[int, int, int]]) -> None:
-    """Shares between floor and ceiling are in proportion to their weights. The others are at their floor or ceiling."""
+    """Each share is in proportion to its weight, unless it would be below its floor or above its ceiling."""
     parts = {str(n): float(part) for n, (part, _, _) in enumerate(rows)}
     floors = {str(n): float(floor) for n, (_, floor, _) in enumerate(rows)}
     ceilings = {str(n): float(floor + more) for n, (_, floor, more) in enumerate(rows)}

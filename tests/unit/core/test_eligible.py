@@ -226,7 +226,7 @@ def test_a_loss_is_not_accepted_while_a_replica_leads_or_for_an_older_row() -> N
 
 
 def test_a_damaged_leader_that_is_alone_in_sync_can_be_replaced() -> None:
-    """The row names the node as the leader, but the node serves nothing."""
+    """The row still names the damaged node as leader, although the node serves nothing."""
     c, _ = alone()
     c.register("c", incarnation="2")
     epoch = row(c).partition_epoch

@@ -23,7 +23,7 @@ PLANNERS = str(Path(minkad.core.placement.__file__).parent)
 
 
 def a_table(nodes: int, partitions: int, *, more: int = 0, zones: int = 0, keyspaces: int = 1) -> State:
-    """Partitions of three replicas, spread evenly over the first `nodes`; `more` nodes are empty."""
+    """Make a table of partitions with three replicas, evenly on the first `nodes` nodes; `more` nodes are empty."""
     state = State()
     rows = [
         Node(id=f"n{i:04}", state=NodeState.NODE_STATE_LIVE, zone=f"z{i % zones}" if zones else "")
@@ -46,7 +46,7 @@ def planned(state: State, *drain: str) -> Plan:
 
 
 def lines_of(work: Callable[[], object]) -> int:
-    """The number of lines that the planners execute."""
+    """Do the work; returns the number of lines of code that the planners executed, a measure that never varies."""
     lines = 0
 
     def trace(frame: FrameType, event: str, arg: Any) -> Any:

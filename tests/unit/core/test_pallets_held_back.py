@@ -1,4 +1,4 @@
-"""A pallet isn't balanced while one of its shards is being emptied. Duties that stay on such a shard don't delay it."""
+"""No pallet is balanced while one of its shards is being emptied. Duties that stay on the shard cause no delay."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The planner of reassignments: it makes the fewest moves, with reasons. A plan is applied exactly or not at all."""
+"""The planner of reassignments makes the fewest moves, with reasons. The controller applies the whole plan or none."""
 
 import pytest
 from hypothesis import given

@@ -64,7 +64,7 @@ def join_all(c: Controller) -> None:
     c.catch_up()
 
 
-# The automatic steps, one event at a time.
+# The steps that the controller and the nodes do automatically. Each function does one step.
 STEPS: dict[str, Callable[[Controller], object]] = {
     "schedule": Controller.schedule_once,
     "deliver": Controller.deliver,
@@ -315,7 +315,7 @@ def test_a_reassignment_that_is_removing_old_replicas_completes_although_cancell
     assert c.operation(operation).outcome.startswith("1 of 1 partitions moved; cancelled by tester")
 
 
-# Several reassignments
+# Reassignments of several partitions
 
 
 def test_a_paused_operation_begins_no_migration() -> None:

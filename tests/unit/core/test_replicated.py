@@ -55,7 +55,7 @@ def led_by(c: Controller, node: str) -> Partition:
     return next(p for p in rows(c) if p.leader == node)
 
 
-# Creation
+# The creation of keyspaces
 
 
 def test_a_new_partition_has_a_leader_from_its_first_record_on() -> None:
@@ -128,7 +128,7 @@ def test_numbers_of_replicas_that_are_refused(replicas: int, min_insync: int, co
     assert refusal.value.code is code
 
 
-# onBrokerFailure, onBrokerStartup
+# Nodes that fail or start (Kafka's onBrokerFailure and onBrokerStartup)
 
 
 def test_after_a_nodes_failure_a_leader_is_elected_from_the_isr_and_shrinks_it() -> None:
@@ -315,7 +315,7 @@ def test_all_partitions_are_online_after_all_nodes_restarted_at_once() -> None:
     assert all(p.state == PartitionState.PARTITION_STATE_ONLINE and len(p.isr) == 3 for p in rows(c))
 
 
-# Controlled shutdown, drains
+# Nodes that stop gracefully or are drained
 
 
 def test_a_stopping_node_hands_over_and_then_leaves_the_isr() -> None:
@@ -526,7 +526,7 @@ def test_undrain_cancels_a_running_decommission() -> None:
     assert not any(p.removing_replicas for p in rows(c))
 
 
-# onPreferredReplicaElection
+# Elections of preferred leaders (Kafka's onPreferredReplicaElection)
 
 
 def test_an_election_makes_preferred_leaders_lead_again() -> None:

@@ -1,4 +1,4 @@
-"""Whatever happens, in any order: the last replica in sync is never dropped, and everything ends."""
+"""Whatever happens, in any order: the controller never drops the last replica in sync, and each operation ends."""
 
 from collections.abc import Callable
 
@@ -227,7 +227,7 @@ class Cluster(RuleBasedStateMachine):
         else:
             self.c.run(PauseOperation(operation.id, what == "pause"))
 
-    # The end
+    # The end of a run
 
     def settle(self) -> None:
         """Settle until no queued operation can begin."""
@@ -268,7 +268,7 @@ class Cluster(RuleBasedStateMachine):
 
 
 def began_anew(before: ReplicaStateName, now: ReplicaStateName) -> bool:
-    """True if a replica that was being added begins again after its node went away."""
+    """True if the replica is one that was being added, and that begins again since its node was away."""
     return (before, now) == (ReplicaStateName.OFFLINE, ReplicaStateName.NEW)
 
 

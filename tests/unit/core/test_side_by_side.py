@@ -193,7 +193,7 @@ def begin_queued(c: Controller) -> None:
 
 
 def settle(c: Controller) -> None:
-    """Settle until no queued operation is left."""
+    """Let the controller and the nodes work, and begin queued operations, until nothing is left to do."""
     while True:
         c.settle()
         before = len(c.log)

@@ -97,11 +97,11 @@ def a_state(old: Partition) -> State:
     [
         (row(PartitionState.PARTITION_STATE_OFFLINE), row(PartitionState.PARTITION_STATE_NEW, 2, isr=[])),
         (row(PartitionState.PARTITION_STATE_ONLINE), row(PartitionState.PARTITION_STATE_NEW, 2)),
-        # NonExistentReplica → OnlineReplica
+        # A replica may not come online before it is new (NonExistentReplica → OnlineReplica).
         (ROWS[P.ONLINE], row(PartitionState.PARTITION_STATE_ONLINE, 2, replicas=["a", "b", "c", "d"])),
-        # OnlineReplica → NonExistentReplica
+        # A replica that is online may not disappear at once (OnlineReplica → NonExistentReplica).
         (ROWS[P.ONLINE], row(PartitionState.PARTITION_STATE_ONLINE, 2, replicas=["a", "b"], isr=["a", "b"])),
-        # OnlineReplica → NewReplica
+        # A replica that is online may not become new again (OnlineReplica → NewReplica).
         (
             ROWS[P.ONLINE],
             row(
@@ -196,7 +196,7 @@ def test_the_state_of_a_replica_follows_from_the_rows() -> None:
     assert invalid_replica_changes(ROWS[P.ONLINE], stopped, state.nodes) == []
 
 
-# Selectors: the replicas are a, b and c; a and b are in sync; the leader was a.
+# Selectors choose a leader. In these tests, the replicas are a, b and c, the leader was a, and a and b are in sync.
 
 ALL = Live(frozenset("abcd"))
 AB = row(PartitionState.PARTITION_STATE_ONLINE, isr=["a", "b"])

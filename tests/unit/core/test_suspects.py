@@ -34,7 +34,7 @@ class Poisoned:
             self.world.join(name, grace_ms=grace_ms)
 
     def told(self, process: Process) -> list[Duty]:
-        """The duties that the rows tell the process to attach."""
+        """Return the duties that the process should attach, by the rows."""
         some = self.world.duties.on_shard.get(process.name, {}).values()
         found = [one.duty for one in some if one.state == AssignmentState.ASSIGNMENT_STATE_ASSIGNED]
         return [self.world.duties.duties[number] for number in found]
@@ -107,7 +107,7 @@ def test_a_bad_duty_is_blamed_although_its_ended_shard_was_told_to_release_it() 
 
 
 def test_a_rebalance_does_not_move_a_suspect_whose_shard_ends() -> None:
-    """The suspect's shard ends after the rebalance has begun, for whatever reason."""
+    """The rebalance has begun to move the suspect when the suspect's shard ends, for whatever reason."""
     fleet = Poisoned("bad", shards=("a",))
     fleet.world.create("feeds", ["bad"], weight=1)
     fleet.world.create("feeds", ["other"], weight=2, stationary=True)
@@ -190,7 +190,7 @@ def test_only_the_suspect_is_blamed_if_other_duties_are_attached_beside_it() -> 
 
 
 def test_a_process_that_is_killed_once_makes_no_suspects() -> None:
-    """After a power cut, the shards attach the same duties again at once, all together."""
+    """After a power cut, for example, all shards may attach their duties again at once."""
     fleet = Poisoned()
     fleet.world.create("feeds", ids(20))
     fleet.world.follow()

@@ -96,7 +96,7 @@ def test_a_shard_that_takes_a_pallet_later_gets_its_synthetic_duties(world: Duty
 
 
 def test_one_more_assignment_does_not_copy_the_assignments_on_other_shards(world: DutyWorld) -> None:
-    """With copies, the cost of an assignment would grow with the number of shards."""
+    """If each assignment copied the others, its cost would grow with the number of shards."""
     world.join("s1")
     world.create("feeds", ["white"], synthetic=True)
     world.settle()

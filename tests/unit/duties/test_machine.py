@@ -312,7 +312,7 @@ def test_a_release_that_hangs_repeatedly_does_not_delay_other_duties(world: Worl
 
 
 def test_many_duties_are_released_before_the_reports_about_them_are_made() -> None:
-    """While the delegate still has duties, the machine only notes the released ones, which takes little memory and time."""
+    """While the delegate still has duties, the machine only notes the released ones, which costs little."""
     world = World(methods=(Method.ATTACH, Method.DETACH))
     world.connect()
     count = 3 * MAX_CALL_DUTIES

@@ -225,7 +225,7 @@ class Bench:
         return replica
 
     def adopt(self, replica: Replica, **fields: Any) -> None:
-        """Adopt the replica's next row; `fields` are its changes."""
+        """Give the replica its next row, in which `fields` have changed."""
         self.replicas.adopt(changed(replica.row, **fields), self.now)
 
     def take(self, kind: type[InstructionT]) -> list[InstructionT]:
@@ -269,7 +269,7 @@ class Bench:
         self.replicas.has_applied(replica, self.now)
 
     def tick(self, replica: Replica, now: float) -> None:
-        """Move the clock to `now`, and tick."""
+        """Move the clock to `now`, and give the replica a tick."""
         self.now = now
         self.replicas.tick(replica.id, now)
 
@@ -326,7 +326,7 @@ def gate_of(replica: Replica) -> Gate:
 
 
 def sent(progress: Progress) -> list[Append]:
-    """Send a follower everything that it may get now; returns the messages."""
+    """Take all messages that the leader may send to the follower now; returns them."""
     progress.is_queued = False
     appends: list[Append] = []
     while (append := progress.next_append(2**30)) is not None:

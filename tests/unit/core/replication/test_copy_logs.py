@@ -1,4 +1,4 @@
-"""The logs that are kept for copies share one disk."""
+"""The logs that a node keeps for copies of its partitions share its disk, so their total size is limited."""
 
 from minkad.core.replication.copy_logs import NONE
 from minkad.core.replication.replica import Replica

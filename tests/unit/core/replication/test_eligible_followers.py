@@ -28,7 +28,7 @@ def alone() -> tuple[Bench, Replica]:
 
 
 def proposed(bench: Bench) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """The in-sync sets that were proposed since the last call, each with its eligible replicas."""
+    """Return the in-sync sets that the leader has proposed since the last call, each with its eligible replicas."""
     return [(proposal.isr, proposal.eligible) for proposal in bench.take(IsrProposal)]
 
 

@@ -281,7 +281,7 @@ def test_a_follower_acknowledges_nothing_before_the_leader_has_said_where_the_lo
 
 
 def test_a_copy_that_fails_during_a_probe_names_the_files_that_it_keeps() -> None:
-    """Without these names, the leader would send all files of the broken checkpoint again."""
+    """If the follower didn't name the files, the leader would send all files of the broken checkpoint again."""
     f = Following(log_of(1))
     f.probe()
     f.append(1, WRITE, watermark=2)

@@ -12,7 +12,7 @@ from minkad.core.replication.instructions import MakeRoom, OpenData, Reached, Wa
 from tests.unit.core.replication.bench import SETTINGS, VERSION, MemoryData, a_write, gate_of
 from tests.unit.core.replication.merging import LEFT, RIGHT, UNKNOWN, Merging, asked_to_end, request
 
-# Copying
+# The copy of the rows
 
 
 def test_the_left_log_first_gets_a_mark_and_then_the_rows() -> None:
@@ -133,7 +133,7 @@ LARGE = bytes(40 * 1024)  # two such values don't fit into one entry
 
 
 def large(m: Merging, count: int) -> None:
-    """Append `count` writes to the right partition's log. The copy of each is an entry of its own."""
+    """Append `count` writes to the right partition's log. They are so large that each copy takes a whole entry."""
     for _ in range(count):
         m.right.append(encode(WriteBody([b"n"], [LARGE])))
 
@@ -235,7 +235,7 @@ def test_after_an_error_the_copy_begins_again_from_the_first_key() -> None:
     log, read = m.right.log, m.right.log.read
 
     def broken(start: int, end: int, max_bytes: int) -> Any:
-        raise MinkaError(Code.STORAGE_FAILED, "no")
+        raise MinkaError(Code.STORAGE_FAILED, "the disk fails")
 
     log.read = broken  # type: ignore[method-assign]
     m.right.high_watermark = m.right.applied = 2

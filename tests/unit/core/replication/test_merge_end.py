@@ -120,7 +120,7 @@ def test_while_the_outcome_is_unknown_writes_wait_and_the_leader_asks_again() ->
 
 def test_a_temporary_refusal_leaves_the_outcome_unknown() -> None:
     m, ask = asked_to_end(b"n")
-    m.answer(ask, MinkaError(Code.OVERLOADED, "later"))
+    m.answer(ask, MinkaError(Code.OVERLOADED, "try again later"))
     assert gate_of(m.right) is Gate.FROZEN
 
 

@@ -1,4 +1,4 @@
-"""A split as the leaders carry it out: the marker, the end, and one in-sync set for both halves."""
+"""The steps of a split that its leader carries out: the marker, the end, and the same in-sync set for both halves."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from minkad.core.replication.split import awaits_child, marker_due, provisional_
 from minkad.core.replication.state import Applying, Role
 from tests.unit.core.replication.bench import NODES, Bench, MemoryData, MemoryLog, data_at, leader_of, log_of, row
 
-REFUSED = MinkaError(Code.STALE_EPOCH, "no")
+REFUSED = MinkaError(Code.STALE_EPOCH, "the row has changed")
 PARENT, CHILD = 1, 2
 
 
@@ -35,7 +35,7 @@ def data_of(replica: Replica) -> MemoryData:
     return replica.data
 
 
-# The marker
+# The marker of the split
 
 
 def test_the_leader_appends_the_marker_once() -> None:
@@ -89,7 +89,7 @@ def test_a_child_that_is_yet_to_be_made_does_nothing() -> None:
     assert (child.role, child.awaits_split) == (Role.IDLE, True)
 
 
-# The end
+# The end of the split
 
 
 def finish(partition_epoch: int = 1) -> FinishSplitRequest:

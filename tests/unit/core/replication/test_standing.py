@@ -1,4 +1,4 @@
-"""Followers in sync that have lost committed entries, and leaders whose data is damaged."""
+"""A leader reacts when a follower in sync has lost committed entries, and when its own data is damaged."""
 
 from typing import Any
 
@@ -102,7 +102,7 @@ def test_a_checkpoint_to_a_node_that_no_longer_follows_is_cancelled() -> None:
 
 def test_a_damaged_leader_proposes_an_isr_without_itself() -> None:
     bench, replica = three_entries()
-    replica.data.condemn(MinkaError(Code.CORRUPT_DATA, "a block"))
+    replica.data.condemn(MinkaError(Code.CORRUPT_DATA, "a block is damaged"))
     leader_of(replica).shrink()
     assert [one.isr for one in bench.take(IsrProposal)] == [("byzantium", "cyrene")]
     assert not replica.is_ready
@@ -110,7 +110,7 @@ def test_a_damaged_leader_proposes_an_isr_without_itself() -> None:
 
 def test_a_damaged_leader_whose_data_is_made_again_from_its_log_stays_in_the_isr() -> None:
     bench, replica = three_entries()
-    replica.data.condemn(MinkaError(Code.CORRUPT_DATA, "a block"))
+    replica.data.condemn(MinkaError(Code.CORRUPT_DATA, "a block is damaged"))
     replica.copy = Copy.REBUILDING
     leader_of(replica).shrink()
     assert bench.take(IsrProposal) == []
@@ -119,7 +119,7 @@ def test_a_damaged_leader_whose_data_is_made_again_from_its_log_stays_in_the_isr
 def test_a_damaged_leader_that_is_alone_in_the_isr_stays_in_it() -> None:
     bench, replica = three_entries(isr=("athens",))
     bench.take_all()
-    replica.data.condemn(MinkaError(Code.CORRUPT_DATA, "a block"))
+    replica.data.condemn(MinkaError(Code.CORRUPT_DATA, "a block is damaged"))
     leader_of(replica).proposed = None
     leader_of(replica).shrink()
     assert bench.take(IsrProposal) == []

@@ -1,4 +1,4 @@
-"""The removal of keys outside of a replica's range ("foreign" keys), and of the room that they take."""
+"""A replica removes keys outside of its range ("foreign" keys), and then frees the disk space that they took."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The table of commands, the answers and the patterns are those of Redis."""
+"""The table of commands, the forms of answers and the patterns for keys are the same as in Redis."""
 
 import pytest
 

@@ -145,7 +145,7 @@ async def test_a_refusal_ends_a_scan(range_cluster: Make) -> None:
     async with range_cluster("athens", points=[b"m"]) as cluster, client_of(cluster) as client:
         await client.put_many(AUTHORS)
         node = cluster.nodes["athens"]
-        node.refuse = lambda group: MinkaError(Code.CORRUPT_DATA, "a bad block") if group.partition_id == 2 else None
+        node.refuse = lambda group: MinkaError(Code.CORRUPT_DATA, "a block is bad") if group.partition_id == 2 else None
         found: list[bytes] = []
 
         async def scan() -> None:

@@ -92,7 +92,7 @@ def test_after_an_outrun_copy_the_next_one_waits_for_fewer_writes_or_a_minute() 
 
 
 def test_a_copy_outrun_while_it_followed_the_log_waits_for_fewer_writes() -> None:
-    """The next copy waits even if its checkpoint is small, since the copy was outrun after its checkpoint."""
+    """The last copy had its checkpoint when it was outrun, so the next one waits even if its checkpoint is small."""
     c = Copied(0, size=1 * MB)
     c.run(5, 40 * MB, 30 * MB)
     c.rates.note_outrun(following=True)

@@ -276,7 +276,7 @@ class Bench:
     # Answers of followers to leaders on this node
 
     def stands(self, replica: Replica, node: str, log: MemoryLog, standing: Standing = Standing.STORED) -> Progress:
-        """Probe a follower, and let it answer with this log as its standing."""
+        """Probe a follower, and let it answer that it has this log, with this standing."""
         leader, progress = leader_of(replica), leader_of(replica).progress[node]
         progress.is_queued = False
         probe = progress.next_append(2**20)
@@ -296,7 +296,7 @@ class Bench:
         leader.acknowledged(progress, ack, self.now)
 
     def align(self, replica: Replica, *nodes: str) -> None:
-        """Let followers have everything that the leader has."""
+        """Let these followers acknowledge everything that the leader has."""
         for node in nodes:
             assert isinstance(replica.log, MemoryLog)
             if not leader_of(replica).progress[node].is_replicating:
@@ -304,7 +304,7 @@ class Bench:
             self.ack(replica, node)
 
     def serve_alone(self, replica: Replica) -> None:
-        """Apply everything, as a leader without other replicas in sync."""
+        """Sync and apply everything, as a leader does that is alone in the in-sync set."""
         leader_of(replica).epoch_durable()
         self.sync(replica)
         self.apply(replica)

@@ -1,4 +1,6 @@
-"""A copy of a partition starts over only if the log after its checkpoint is no longer kept. The new copy says why."""
+"""A copy of a partition starts over only if its leader no longer keeps the log after its checkpoint. The new copy
+states the reason.
+"""
 
 from dataclasses import replace
 

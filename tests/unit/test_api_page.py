@@ -16,7 +16,7 @@ from minka.spark.options import _NAMES
 
 ROOT = Path(minka.__file__).parent.parent
 TEXT = (ROOT / "docs" / "api.md").read_text("utf-8").partition("## Error codes")[0]
-# Names of other libraries, and words for the values of a type.
+# Classes of other libraries, which docs/api.md names without explaining them.
 ELSEWHERE = {"DataFrame", "Path", "SparkSession"}
 
 

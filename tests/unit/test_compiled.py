@@ -1,4 +1,4 @@
-"""The form of the hot modules that is tested: plain Python, or with MINKA_COMPILED=1 compiled by mypyc."""
+"""Daemons run the hot modules in the form that tests use: plain Python, or compiled by mypyc if MINKA_COMPILED=1."""
 
 import ast
 import os

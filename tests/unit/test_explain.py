@@ -22,8 +22,8 @@ def test_a_damaged_copy_is_named() -> None:
 def advice(
     replicas: list[str], leader: str, up: str = "", *, by_ranges: bool = False, damaged: str = "", eligible: str = ""
 ) -> list[str]:
-    """The advice for authors/0, whose leader's copy is damaged; without a leader, authors/0 is OFFLINE. The copies on
-    the nodes `damaged` are damaged, too.
+    """Return the advice for authors/0. Its leader's copy is damaged, and so is the copy on the node `damaged`. If
+    `leader` is "", authors/0 is OFFLINE.
     """
     status = GetStatusResponse()
     keyspace = status.table.keyspaces.add(id=1, name="authors", partition_count=1)

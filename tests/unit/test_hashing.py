@@ -61,7 +61,7 @@ def test_every_hash_function_of_the_protocol_is_implemented() -> None:
     assert set(HASH_FUNCTIONS) == set(HashFunction.values()) - {HashFunction.HASH_FUNCTION_UNSPECIFIED}
 
 
-# The first is the check value of CRC-16/XMODEM; the others are answers of Redis's CLUSTER KEYSLOT.
+# The first slot is the check value of CRC-16/XMODEM. The others are answers of Redis to CLUSTER KEYSLOT.
 @pytest.mark.parametrize(
     ("key", "slot"),
     [

@@ -27,7 +27,7 @@ def test_one_text_is_refused_where_names_of_nodes_are_expected(tmp_path: Path, n
         (["athens", "cyrene", "athens"], "two nodes have the same name: athens"),
     ],
 )
-def test_how_many_nodes_there_can_be(tmp_path: Path, nodes: Any, why: str) -> None:
+def test_a_wrong_number_of_nodes_is_refused(tmp_path: Path, nodes: Any, why: str) -> None:
     with pytest.raises(MinkaError) as refusal:
         LocalCluster(nodes, tmp_path)
     assert (refusal.value.code, refusal.value.message) == (Code.INVALID_ARGUMENT, why)

@@ -1,4 +1,4 @@
-"""Uneven load as minkactl reports it, with the command against it; and the command that starts a node."""
+"""The uneven load that minkactl reports, and the commands that it proposes: to even out load, and to start a node."""
 
 from collections.abc import Mapping, Sequence
 

@@ -32,7 +32,7 @@ def test_every_part_is_drawn_once_in_order_and_the_strip_is_full(weights: list[i
 def test_a_heavier_part_is_not_narrower(weights: list[int], width: int) -> None:
     runs = layout(weights, width)
     drawn = sorted((sum(weights[run.first : run.end]), run.cells) for run in runs)
-    # Rounding may make a difference of one cell.
+    # Because of rounding, a heavier part may be one cell narrower.
     assert all(heavier >= lighter - 1 for (_, lighter), (_, heavier) in pairwise(drawn))
 
 
@@ -79,7 +79,7 @@ def test_ticks_stay_within_the_strip_and_point_at_their_cells(labels: list[tuple
 
 
 def places(line: str) -> list[int]:
-    """The cell of the line at which each character begins."""
+    """Return, for each character of the line, the cell at which it begins."""
     return [cells_of(line[:place]) for place in range(len(line))]
 
 

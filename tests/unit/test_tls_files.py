@@ -137,7 +137,7 @@ def test_files_that_are_not_certificates_are_refused(content: bytes) -> None:
 
 
 def useless(tls: Tls, kind: str) -> tuple[Tls, str]:
-    """A certificate that other nodes of this authority refuse, and the message about it, without the path."""
+    """Return a certificate that nodes with this authority refuse, and the message about it, without the file's path."""
     if kind == "expired":
         return issued(tls, kind, OVER), "was valid until 2021-01-01 00:00:00 UTC only"
     if kind == "not yet valid":
@@ -225,7 +225,9 @@ def test_an_authority_is_renewed_in_three_rounds(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_client_only_refuses_a_certificate_for_its_dates(tmp_path: Path, kind: str) -> None:
-    """A client's certificate needs no name, and its authority may be one that only the nodes have in their `ca`."""
+    """Names and authorities aren't checked: a client's certificate needs no name, and only the nodes' `ca` may have its
+    authority.
+    """
     wrong, why = useless(make(tmp_path), kind)
     if kind in ("expired", "not yet valid"):
         with pytest.raises(InvalidArgument) as caught:
@@ -237,7 +239,7 @@ def test_a_client_only_refuses_a_certificate_for_its_dates(tmp_path: Path, kind:
 
 
 def test_later_certificates_in_a_file_may_have_expired(tmp_path: Path) -> None:
-    """The other side may have a way to an authority without the expired one."""
+    """The other side may not need the expired certificate to find a way to an authority."""
     made, over = issued(make(tmp_path), "own"), issued(make(tmp_path, "other"), "over", OVER)
     with Path(made.cert).open("ab") as file:
         file.write(Path(over.cert).read_bytes())

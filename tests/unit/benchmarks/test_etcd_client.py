@@ -1,4 +1,4 @@
-"""The hand-written gRPC client against gRPC's own server, which knows HTTP/2 better than we do."""
+"""The benchmarks' hand-written gRPC client, tested against the server of the gRPC library."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -40,7 +40,7 @@ class Recorder:
 
 
 async def load_from(recorder: Recorder, message: bytes, concurrency: int, connections: int) -> Calls:
-    """Run load for 0.05 s, and then until every request is answered."""
+    """Send requests for 0.05 s, and wait until the recorder has answered all of them."""
     load = Calls(PUT, lambda number: message + put_request(b"%d" % number, b""))
     async with recorder.serve() as address, asyncio.timeout(30):
         await load.run(address, concurrency, connections, 0.05)
@@ -64,7 +64,7 @@ async def test_refused_call_is_an_error() -> None:
 
 
 def test_messages_are_encoded_as_etcd_encodes_them() -> None:
-    """Field numbers from rpc.proto: PutRequest.key 1 and value 2, TxnRequest.success 2, RequestOp.request_put 2."""
+    """Numbers of fields in rpc.proto: PutRequest.key is 1, value 2; TxnRequest.success 2; RequestOp.request_put 2."""
     put = bytes.fromhex("0a016b") + bytes.fromhex("1203767676")
     assert put_request(b"k", b"vvv") == put
     assert txn_request([(b"k", b"vvv")] * 2) == (b"\x12\x0a\x12\x08" + put) * 2

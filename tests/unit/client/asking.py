@@ -12,7 +12,7 @@ BadCalls = list[tuple[Callable[[Any], Any], str]]  # a call of either kind of cl
 
 
 def client_of(cluster: Any, **options: Any) -> AsyncClient:
-    """A client of the servers' keyspace."""
+    """Make a client for the keyspace `flights`, which the test's servers serve."""
     return AsyncClient(cluster.endpoints, keyspace="flights", rng=Random(1), **options)
 
 

@@ -100,7 +100,7 @@ def free_address() -> Callable[[], str]:
 
 
 class DataNode(admin_pb2_grpc.MetadataServicer):
-    """A node that serves the partition table, and data from a dict, and that fails as a test tells it."""
+    """A node that serves the partition table, and data from a dict. A test sets the ways in which it fails."""
 
     def __init__(self, name: str, table: PartitionTable) -> None:
         self.name = name
@@ -178,7 +178,7 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
         return wanted is not None and (not some or row.slot in wanted.slots)
 
     def closed(self, connection: Connection) -> None:
-        """Forget a connection that is over."""
+        """Forget a connection that has ended."""
         self.streams -= 1
         self._connections.discard(connection)
 
@@ -229,7 +229,7 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
             return kv_frames.GroupResult(None, kv_frames.encode(kv_frames.StaleResult(self.age_ms, values)))
         if sum(len(value or b"") for value in values) > self.largest_read:
             return kv_frames.GroupResult(
-                error_to_proto(MinkaError(Code.TOO_LARGE, "too much")).SerializeToString(), None
+                error_to_proto(MinkaError(Code.TOO_LARGE, "the values exceed the limit")).SerializeToString(), None
             )
         return kv_frames.GroupResult(None, kv_frames.encode(values))
 
@@ -298,10 +298,10 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
     def _routed_wrong(self, group: kv_frames.Group) -> MinkaError | None:
         row = next(row for row in self.table.partitions if row.id == group.partition_id)
         if row.leader != self.name and group.op != kv_frames.Op.READ_STALE:
-            return with_rows(MinkaError(Code.NOT_LEADER, f"{row.leader} leads it"), [row])
+            return with_rows(MinkaError(Code.NOT_LEADER, f"{row.leader} leads partition {row.id}"), [row])
         if group.generation < row.generation:
             other = [one for one in self.table.partitions if one.id == row.split_to]
-            return with_rows(MinkaError(Code.STALE_GENERATION, "it has moved"), [row, *other])
+            return with_rows(MinkaError(Code.STALE_GENERATION, "the partition has changed"), [row, *other])
         if group.op != kv_frames.Op.SCAN:
             keys = _keys_of(group)
             assert all(KeyRange(row.start_key, row.end_key).contains(key) for key in keys)
@@ -394,7 +394,7 @@ class DataCluster:
         return [node.address for node in self.nodes.values()]
 
     def key_of(self, partition_id: int, number: int = 0) -> bytes:
-        """A key of this partition; a different one for each number."""
+        """Return a key of this partition: for each `number` a different key."""
         count = self.partition_count
         keys = (b"key-%d" % n for n in itertools.count())
         return next(itertools.islice((k for k in keys if murmur3(k) % count == partition_id), number, None))
@@ -411,7 +411,7 @@ class DataCluster:
 
 
 class RangeCluster(DataCluster):
-    """Data nodes with a keyspace by ranges; the nodes lead its partitions in turn."""
+    """Data nodes with a keyspace by ranges. The first node leads the first partition, the second the next one, …"""
 
     def __init__(self, names: Sequence[str], points: Sequence[bytes]) -> None:
         super().__init__(names, len(points) + 1)

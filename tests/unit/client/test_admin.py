@@ -150,7 +150,10 @@ def test_partitions_are_given_by_name_as_rows_or_by_id(node: ControlNode, admin:
 
 
 def _answers(*states: Any, then: Any) -> Callable[[object], Any]:
-    """One answer to GetOperations after the other, by states or errors; `then` for ever."""
+    """Make a function that answers GetOperations with one of `states` at a time, and after the last one with `then`.
+
+    Each is the state of operation 3, or an error.
+    """
     left = list(states)
 
     def answer(_: object) -> Any:
@@ -174,7 +177,7 @@ def test_waiting_goes_on_through_an_outage(node: ControlNode) -> None:
     [
         (RUNNING, "operation 3 is running after"),
         (
-            MinkaError(Code.NO_CONTROLLER, "none"),
+            MinkaError(Code.NO_CONTROLLER, "no leader"),
             r"no node has said if operation 3 has ended \(NO_CONTROLLER: .*\) after",
         ),
     ],
@@ -205,7 +208,7 @@ def test_blockers_are_asked_for_without_the_partition_table(node: ControlNode, a
 
 
 def _seats(controller: str, voters: str, learners: str = "", nodes: str = "") -> admin_pb2.GetStatusResponse:
-    """The active controller's status, with the nodes' names as words."""
+    """Make the active controller's status. Each text has the names of nodes, with spaces between them."""
     raft = admin_pb2.CoordinatorStatus(controller=controller, voters=voters.split(), learners=learners.split())
     status = admin_pb2.GetStatusResponse(from_controller=True, coordinator=raft)
     status.table.nodes.extend(cluster_pb2.Node(id=name) for name in nodes.split())
@@ -267,7 +270,7 @@ def test_a_user_id_without_a_name_can_send_requests(monkeypatch: pytest.MonkeyPa
 
 
 def _called(source: str) -> set[str]:
-    """The methods that are called on something named `control`."""
+    """Return the names of the methods that this source code calls on anything named `control`."""
     found = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute) and getattr(node.value, "attr", getattr(node.value, "id", "")) == "control":
@@ -276,7 +279,7 @@ def _called(source: str) -> set[str]:
 
 
 def test_minkactl_makes_changes_only_through_admin() -> None:
-    """Admin and minkactl call no method of Control in common, except those in `READING`."""
+    """The commands of minkactl call no method of Control that Admin calls, except the methods in `READING`."""
     of_admin = _called(inspect.getsource(admin_client)) - READING
     assert {"create_keyspace", "apply_plan", "remove_node", "drain_status"} <= of_admin <= set(dir(Control))
     for path in Path(minkactl.__file__).parent.rglob("*.py"):

@@ -1,4 +1,4 @@
-"""The rows of `minka.admin` have what the protos' messages have."""
+"""The dataclasses and words of `minka.admin` have every field and value of the protos that they stand for."""
 
 import dataclasses
 from typing import Any

@@ -1,4 +1,4 @@
-"""`minka.AsyncClient` against real gRPC servers, each of which has its own table, and fails as the test tells it."""
+"""`minka.AsyncClient` against real gRPC servers. Each has its own partition table, and fails as the test tells it."""
 
 import asyncio
 import time
@@ -37,7 +37,7 @@ async def test_stale_reads_go_to_any_replica(data_cluster: Make) -> None:
         read = [await client.get_stale("key") for _ in range(50)]
         assert {value for value, _ in read} == {b"value"}
         assert {age for _, age in read} == {0.0, 0.1, 0.2}
-        cluster.nodes["athens"].refuse = lambda _: MinkaError(Code.AGE_UNKNOWN, "just started")
+        cluster.nodes["athens"].refuse = lambda _: MinkaError(Code.AGE_UNKNOWN, "the node has just started")
         await cluster.nodes["byzantium"].stop()
         cluster.lead(0, "")
         assert {(await client.get_stale("key")).age for _ in range(10)} == {0.2}
@@ -168,7 +168,7 @@ async def test_calls_wait_for_an_offline_partition(data_cluster: Make) -> None:
         await client.put(cluster.key_of(1), b"v")
         cluster.lead(0, "")
         cluster.nodes["athens"].refuse = lambda group: (
-            MinkaError(Code.NO_CLEARANCE, "not yet") if group.partition_id == 0 else None
+            MinkaError(Code.NO_CLEARANCE, "no clearance yet") if group.partition_id == 0 else None
         )
         with pytest.raises(MinkaError, match=r"PARTITION_OFFLINE: .*no leader; given up after \d+ tries within 0.5 s"):
             await client.put(cluster.key_of(0), b"v", timeout=0.5)
@@ -180,11 +180,13 @@ async def test_calls_wait_for_an_offline_partition(data_cluster: Make) -> None:
 
 
 async def test_a_refused_write_is_not_repeated_shortly_before_its_deadline(data_cluster: Make) -> None:
-    """If the answer came too late, the outcome would be unknown, although every node that answered did nothing."""
+    """The answer to a late repetition could miss the deadline. The client would then have to report an unknown outcome,
+    although it knows so far that no node has done the write.
+    """
     async with data_cluster("athens") as cluster, client_of(cluster) as client:
         await client.get("key")
         athens = cluster.nodes["athens"]
-        athens.refuse = lambda _: MinkaError(Code.NOT_ENOUGH_REPLICAS, "one of two")
+        athens.refuse = lambda _: MinkaError(Code.NOT_ENOUGH_REPLICAS, "one of two is in sync")
         first = len(athens.frames)
         refusals = await asyncio.gather(
             *(client.put(f"key-{i}", b"v", timeout=1) for i in range(40)), return_exceptions=True
@@ -295,7 +297,7 @@ async def test_a_read_that_is_too_large_for_one_answer_is_halved(data_cluster: M
         await client.put_many(pairs)
         cluster.nodes["athens"].largest_read = 1000
         assert await client.get_many(pairs) == pairs
-        # A read is not refused because the reads in its frame are too large together.
+        # The reads in a frame are too large for one answer, but no single read is: the client gets all values.
         assert await asyncio.gather(*(client.get(key) for key in pairs)) == list(pairs.values())
         cluster.nodes["athens"].largest_read = 99
         with pytest.raises(MinkaError, match="TOO_LARGE"):
@@ -332,7 +334,7 @@ async def test_a_read_at_a_silent_node_is_answered_by_the_new_leader(
 async def test_the_outcome_of_a_write_at_a_silent_node_is_unknown_once_another_node_leads(
     data_cluster: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next write goes to the new leader, and so does a write that was never sent to the silent node."""
+    """Two kinds of writes go to the new leader: those that were never sent to the silent node, and later ones."""
     monkeypatch.setattr(stream, "QUIET_S", 0.05)
     async with data_cluster("athens", "byzantium") as cluster, client_of(cluster, timeout=8) as client:
         await client.put(cluster.key_of(0), b"v")
@@ -357,7 +359,7 @@ async def test_the_outcome_of_a_write_at_a_silent_node_is_unknown_once_another_n
 async def test_a_write_waits_for_the_answer_of_a_node_that_is_only_busy(
     data_cluster: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The node is silent, but LIVE in the table. It has handed over its leadership."""
+    """The table says that athens is LIVE, so it will answer, although it is silent now and byzantium leads already."""
     monkeypatch.setattr(stream, "QUIET_S", 0.05)
     async with data_cluster("athens", "byzantium") as cluster:
         athens, byzantium = cluster.nodes["athens"], cluster.nodes["byzantium"]
@@ -386,7 +388,7 @@ async def test_a_node_that_never_answers_is_given_up(data_cluster: Make, monkeyp
         with pytest.raises(MinkaError, match="DEADLINE_EXCEEDED"):
             await client.put("key", b"w")
         writing = asyncio.create_task(client.put("key", b"x", timeout=10))
-        # The first frame's deadline passed long ago; the second frame was sent on the same stream.
+        # The first put's deadline passed long ago, so the client gives up the stream, which also has the second put.
         with pytest.raises(MinkaError, match=r"OUTCOME_UNKNOWN.*connected but answers nothing"):
             await writing
         athens.go_on.set()

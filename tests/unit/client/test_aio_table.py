@@ -54,7 +54,7 @@ async def test_a_refusal_without_rows_makes_the_client_fetch_the_table_elsewhere
 async def test_a_waiting_call_is_sent_again_once_a_newer_table_names_the_leader(
     data_cluster: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The call doesn't wait for its next try, even if the table was fetched for another call."""
+    """The call doesn't wait until its pause is over, even if the client fetched the table for another call."""
     monkeypatch.setattr(call, "delay_s", lambda attempt, rng: 1000.0)
     async with data_cluster("athens", "byzantium") as cluster, client_of(cluster) as client:
         await client.put(cluster.key_of(0), b"old")

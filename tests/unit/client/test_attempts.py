@@ -1,4 +1,4 @@
-"""Which node a control call asks next, for how long, and when it gives up."""
+"""The attempts of a control call: the choice of the next node, the time for its answer, and the end of the attempts."""
 
 import pytest
 
@@ -9,7 +9,7 @@ A, B, C = "athens:7400", "byzantium:7400", "cyrene:7400"
 
 
 def refusal(code: Code, leader: str = "") -> MinkaError:
-    return MinkaError(code, "no", leader_address=leader)
+    return MinkaError(code, "the node refuses", leader_address=leader)
 
 
 def attempts(first: str = "", *, is_repeatable: bool = True, timeout: float = 6.0) -> Attempts:

@@ -100,7 +100,7 @@ def _client_threads() -> list[str]:
 
 
 def _tasks_end() -> bool:
-    """True if all tasks of clients end within the deadline."""
+    """Wait until all tasks of clients have ended, for at most 10 s; returns True, so that callers can assert it."""
     assert loops._shared is not None
     deadline = time.monotonic() + 10
     while left := {task.get_name() for task in asyncio.all_tasks(loops._shared.loop)}:
@@ -226,7 +226,7 @@ def test_a_client_refuses_calls_in_a_forked_child(cluster: Any) -> None:
         """
     *told, last = _forking(cluster, 'client = Client(endpoints, keyspace="flights"); client.put("key", b"v")', child)
     assert len(told) == 2
-    # With gRPC's fork support, one child in ten crashes before it does anything.
+    # If gRPC's fork support were on, one forked child in ten would crash before it does anything.
     assert os.environ["GRPC_ENABLE_FORK_SUPPORT"] == "false"
     assert all(line.startswith("INVALID_ARGUMENT: this process was forked from one that") for line in told)
     assert last == "child: 7"

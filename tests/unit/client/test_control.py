@@ -25,7 +25,7 @@ Start = Callable[[], Any]
 
 
 def _not_controller(address: str = "") -> MinkaError:
-    return MinkaError(Code.NOT_CONTROLLER, "byzantium is not it", leader="athens", leader_address=address)
+    return MinkaError(Code.NOT_CONTROLLER, "byzantium doesn't lead", leader="athens", leader_address=address)
 
 
 def _created(name: str = "flights") -> admin_pb2.CreateKeyspaceResponse:
@@ -149,7 +149,7 @@ def test_the_refusal_of_the_only_reachable_node_is_reported(
     control_node: Start, free_address: Callable[[], str]
 ) -> None:
     node = control_node()
-    node.answers["RemoveNode"] = MinkaError(Code.NO_CLEARANCE, "it has no clearance")
+    node.answers["RemoveNode"] = MinkaError(Code.NO_CLEARANCE, "the node has no clearance")
     endpoints = [free_address(), node.address, free_address()]
     with Control(endpoints, timeout=1.0) as control, pytest.raises(MinkaError) as caught:
         control.remove_node("cyrene")
@@ -330,7 +330,7 @@ def test_the_request_for_a_plan_has_all_arguments(control_node: Start) -> None:
 
 
 def test_clients_in_one_process_do_not_share_connections() -> None:
-    """Another client's failed connection would make this client fail, too, although the node is back."""
+    """If they shared one, a client could fail because of another client's earlier failure, with the node up again."""
     with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as stack:
         server.settimeout(10)
         for _ in range(2):

@@ -32,7 +32,7 @@ BBC = Duty(number=1, pallet="feeds", id="bbc", version=1)
 
 
 class Twin:
-    """The asyncio client, used like the synchronous one."""
+    """An asyncio client with the methods of the synchronous one, so that both kinds pass the same tests."""
 
     def __init__(self, endpoints: list[str], timeout: float = 5.0) -> None:
         self._endpoints, self._timeout = endpoints, timeout
@@ -48,7 +48,7 @@ class Twin:
 
 @pytest.fixture(params=[Client, Twin], ids=["sync", "async"])
 def connect(request: pytest.FixtureRequest) -> Any:
-    """The class of the client, once for each kind."""
+    """Run the test twice: with the class of the synchronous client, and with `Twin`."""
     return request.param
 
 
@@ -231,7 +231,7 @@ def test_a_request_goes_to_another_endpoint_if_the_first_is_dead(
 
 def test_the_endpoint_that_answered_is_asked_first(control_node: Start) -> None:
     refusing, node = control_node(), control_node()
-    refusing.answers["ChangeDuties"] = MinkaError(Code.SHUTTING_DOWN, "it stops")
+    refusing.answers["ChangeDuties"] = MinkaError(Code.SHUTTING_DOWN, "the node stops")
     node.answers["ChangeDuties"] = ChangeDutiesResponse(duties=[BBC])
     with Client([refusing.address, node.address]) as client:
         client.create("feeds", "bbc")
@@ -241,7 +241,7 @@ def test_the_endpoint_that_answered_is_asked_first(control_node: Start) -> None:
 
 def test_the_node_that_a_refusal_names_is_asked_first_from_then_on(control_node: Start) -> None:
     follower, leader = control_node(), control_node()
-    follower.answers["ChangeDuties"] = MinkaError(Code.NOT_CONTROLLER, "it follows", leader_address=leader.address)
+    follower.answers["ChangeDuties"] = MinkaError(Code.NOT_CONTROLLER, "ask the leader", leader_address=leader.address)
     leader.answers["ChangeDuties"] = ChangeDutiesResponse(duties=[BBC])
     with Client([follower.address]) as client:
         client.create("feeds", "bbc")
@@ -251,7 +251,7 @@ def test_the_node_that_a_refusal_names_is_asked_first_from_then_on(control_node:
 
 def test_the_caller_gets_a_nodes_refusal_unchanged(connect: Any, control_node: Start) -> None:
     node = control_node()
-    node.answers["ChangeDuties"] = MinkaError(Code.VERSION_MISMATCH, "it has version 4", version="4")
+    node.answers["ChangeDuties"] = MinkaError(Code.VERSION_MISMATCH, "bbc has version 4", version="4")
     with pytest.raises(MinkaError) as caught:
         connect([node.address]).update("feeds", "bbc", weight=3, if_version=3)
     assert (caught.value.code, caught.value.details) == (Code.VERSION_MISMATCH, {"version": "4"})
@@ -259,7 +259,7 @@ def test_the_caller_gets_a_nodes_refusal_unchanged(connect: Any, control_node: S
 
 def test_a_change_without_an_answer_is_not_repeated(connect: Any, control_node: Start) -> None:
     node, other = control_node(), control_node()
-    node.answers["ChangeDuties"] = other.answers["ChangeDuties"] = MinkaError(Code.OUTCOME_UNKNOWN, "it broke off")
+    node.answers["ChangeDuties"] = other.answers["ChangeDuties"] = MinkaError(Code.OUTCOME_UNKNOWN, "the call was lost")
     with pytest.raises(MinkaError) as caught:
         connect([node.address, other.address]).delete("feeds", "bbc")
     assert caught.value.code is Code.OUTCOME_UNKNOWN

@@ -30,16 +30,16 @@ KINDS = (
 
 
 def failure(code: minka.Code) -> Failure:
-    return Failure((b"k",), "athens", "athens:7400", minka.MinkaError(code, "because it is so"))
+    return Failure((b"k",), "athens", "athens:7400", minka.MinkaError(code, "the reason"))
 
 
 @pytest.mark.parametrize("code", minka.Code)
 def test_every_code_has_a_class_that_tells_whether_to_repeat(code: minka.Code) -> None:
-    error = minka.MinkaError(code, "because it is so")
+    error = minka.MinkaError(code, "the reason")
     assert type(error) in KINDS
-    assert str(error) == f"{code.name}: because it is so"
-    # A caller that repeats on Unavailable never repeats a call that was done, may have been done, or can't work, and
-    # misses none that can.
+    assert str(error) == f"{code.name}: the reason"
+    # Code that repeats a call after Unavailable does right: the class has all codes that mean that the call was surely
+    # not done and may work later, and no other codes.
     assert isinstance(error, minka.Unavailable) == code.info.retriable
     assert isinstance(error, minka.OutcomeUnknown) == (code.name in ("OUTCOME_UNKNOWN", "DEADLINE_EXCEEDED"))
 
@@ -67,7 +67,7 @@ def test_every_code_has_a_class_that_tells_whether_to_repeat(code: minka.Code) -
     ],
 )
 def test_the_class_of_each_code(code: str, kind: type[minka.MinkaError], builtin: type[Exception]) -> None:
-    error = minka.MinkaError(minka.Code[code], "because it is so", node="athens")
+    error = minka.MinkaError(minka.Code[code], "the reason", node="athens")
     assert type(error) is kind
     assert isinstance(error, builtin)
     assert kind_of(minka.Code[code]) is kind
@@ -75,7 +75,7 @@ def test_the_class_of_each_code(code: str, kind: type[minka.MinkaError], builtin
 
 @pytest.mark.parametrize("code", minka.Code)
 def test_remedies_suit_programs_too(code: minka.Code) -> None:
-    """A remedy names an option of minkactl only within a command, or beside the argument's name."""
+    """A remedy names an option of minkactl only in a whole command, or together with the argument of the Python API."""
     for remedy in (code.info.remedy, code.info.node_remedy):
         without_commands = re.sub(r"minkactl [a-z-]+( [a-z-]+)*( --?[a-zA-Z-]+| [A-Z]+| offline)*", "", remedy)
         for option in re.findall(r"--([a-z-]+)", without_commands):
@@ -102,7 +102,7 @@ def test_the_class_of_an_error_follows_from_the_registry(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("code", [minka.Code.UNREACHABLE, minka.Code.DEADLINE_EXCEEDED, minka.Code.TOO_LARGE])
 def test_errors_can_be_pickled(code: minka.Code) -> None:
-    error = minka.MinkaError(code, "because it is so", node="athens")
+    error = minka.MinkaError(code, "the reason", node="athens")
     again = pickle.loads(pickle.dumps(error))  # noqa: S301  # our own
     assert (type(again), again.code, again.message, again.details) == (type(error), code, error.message, error.details)
     batch = pickle.loads(pickle.dumps(BatchError([failure(code)], 3)))  # noqa: S301

@@ -1,4 +1,4 @@
-"""The number of missing in-sync replicas of a partition, and partitions with fewer in sync than min-insync."""
+"""How many in-sync replicas a partition lacks, and whether it has fewer than min_insync."""
 
 import pytest
 
@@ -13,8 +13,8 @@ from minka.v1.cluster_pb2 import Keyspace, Partition
         ("abc", "ab", "", "", 1),
         ("abc", "", "", "", 3),
         ("a", "a", "", "", 0),
-        # {a,b,c} → {d,e,f}: the former replicas are in sync, or one of them isn't; the new ones have joined; the former
-        # ones have left the set, and then one of the new ones has left it, too.
+        # A reassignment from {a,b,c} to {d,e,f}. At first only former replicas are in sync: all of them, or all but b.
+        # Then the new ones have joined, and the former ones have left the set. In the last row, f has left it, too.
         ("abcdef", "abc", "def", "def", 0),
         ("abcdef", "ac", "def", "def", 1),
         ("abcdef", "abcdef", "def", "", 0),

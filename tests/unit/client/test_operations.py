@@ -30,7 +30,7 @@ from tests.unit.client.asking import Make, client_of, until
 
 
 def _operations(node: Any) -> list[list[Operation]]:
-    """The operations that came to a node, one list for each group."""
+    """Return the operations that came to a node: for each group of a frame, a list."""
     groups = [group for frame in node.frames for group in frame.groups if group.op == kv_frames.Op.OPERATE]
     return [decode_operations(group.body) for group in groups]
 
@@ -131,7 +131,7 @@ async def test_batches(data_cluster: Make) -> None:
 
 
 async def test_operations_made_in_one_turn_travel_in_one_frame(data_cluster: Make) -> None:
-    """Each caller gets its own outcome."""
+    """The client sends one frame for several callers, and each caller gets the outcome of its own operation."""
     async with data_cluster("athens", partitions=2) as cluster, client_of(cluster) as client:
         await client.get("connect first")
         athens = cluster.nodes["athens"]
@@ -147,7 +147,7 @@ async def test_operations_made_in_one_turn_travel_in_one_frame(data_cluster: Mak
 
 
 async def test_a_large_operation_travels_alone(data_cluster: Make) -> None:
-    """Together with others, the large operation would make a group too large for the node."""
+    """If the client sent the large operation together with others, their group would be too large for the node."""
     async with data_cluster("athens", partitions=1) as cluster, client_of(cluster) as client:
         await client.get("connect first")
         large = b"v" * (kv_frames.MAX_BODY_BYTES // 2 - 1000)
@@ -211,9 +211,9 @@ async def test_an_operation_is_not_repeated_after_a_broken_stream(data_cluster: 
 
 
 async def test_the_caller_gets_the_unknown_outcome_that_a_node_reports(data_cluster: Make) -> None:
-    """The leader has appended the operation, and then lost its leadership."""
+    """A leader reports this if it appended the operation and then lost its leadership."""
     async with data_cluster("athens") as cluster, client_of(cluster) as client:
-        cluster.nodes["athens"].refuse = lambda group: MinkaError(Code.OUTCOME_UNKNOWN, "no longer the leader")
+        cluster.nodes["athens"].refuse = lambda group: MinkaError(Code.OUTCOME_UNKNOWN, "another node leads by now")
         with pytest.raises(OutcomeUnknown, match="OUTCOME_UNKNOWN: key n at athens"):
             await client.increment("n")
         assert len(cluster.nodes["athens"].frames) == 1
@@ -232,7 +232,7 @@ async def test_the_outcome_of_an_operation_without_an_answer_is_unknown(data_clu
 async def test_the_outcome_of_an_operation_at_a_silent_node_is_unknown_once_another_node_leads(
     data_cluster: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client does not send the operation to the new leader. A read, and the next operation, go there."""
+    """The client sends reads and the next operation to the new leader, but doesn't send this operation again."""
     monkeypatch.setattr(stream, "QUIET_S", 0.05)
     async with data_cluster("athens", "byzantium") as cluster, client_of(cluster, timeout=8) as client:
         key, athens, byzantium = cluster.key_of(0), cluster.nodes["athens"], cluster.nodes["byzantium"]

@@ -1,4 +1,4 @@
-"""The requests that are repeated, the waits between the tries, and the error that tells what each node answered."""
+"""The client's choice of requests to repeat, its pauses between tries, and the error that has each node's answer."""
 
 from random import Random
 
@@ -37,7 +37,7 @@ NOTHING_WAS_DONE = {
 
 @pytest.mark.parametrize("code", list(Code))
 def test_a_write_is_repeated_only_if_the_node_has_done_nothing(code: Code) -> None:
-    error = MinkaError(code, "")
+    error = MinkaError(code, "the reason")
     assert is_repeatable(error, Op.WRITE) == (code in NOTHING_WAS_DONE)
     assert is_repeatable(error, Op.OPERATE) == (code in NOTHING_WAS_DONE)
     for read in (Op.READ, Op.READ_STALE, Op.SCAN, Op.READ_VERSIONED):
@@ -58,8 +58,8 @@ def test_the_last_repeat_leaves_time_for_its_answer() -> None:
 
 
 def test_a_busy_node_does_not_cause_a_fetch_of_the_table() -> None:
-    assert not asks_for_table(MinkaError(Code.OVERLOADED, ""))
-    assert asks_for_table(MinkaError(Code.NO_CLEARANCE, ""))
+    assert not asks_for_table(MinkaError(Code.OVERLOADED, "the node is busy"))
+    assert asks_for_table(MinkaError(Code.NO_CLEARANCE, "the node has no clearance"))
 
 
 def _tried(*codes: Code) -> dict[str, MinkaError]:

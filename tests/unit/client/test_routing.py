@@ -1,4 +1,4 @@
-"""The routing table: the newest row wins, in whatever order rows arrive."""
+"""The routing table keeps the newest row of each partition, in whatever order the rows arrive."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -70,7 +70,7 @@ def test_a_key_is_routed_by_its_slot() -> None:
         route = flights.routes[flights.place(name)]
         assert route is not None
         found[name] = (route.partition_id, table.addresses_of(route.leader)[0])
-    # The first table of Fixed Partitions: 0, 1, 2, 2.
+    # The first table in the pattern Fixed Partitions gives these names the partitions 0, 1, 2 and 2.
     assert found == {
         b"Alice": (100, "athens:7000"),
         b"Bob": (101, "byzantium:7000"),
@@ -80,7 +80,7 @@ def test_a_key_is_routed_by_its_slot() -> None:
 
 
 def test_rows_from_an_older_table_lower_the_version() -> None:
-    """With the higher version, the client would never ask for the changes between the two versions."""
+    """If the client kept the higher version, it would never ask for the changes between the two versions."""
     table = RoutingTable()
     assert table.add(_table(5, [_row(0, "athens")]))
     assert table.version == 5
@@ -195,7 +195,7 @@ def test_a_row_outside_of_its_keyspace_is_refused() -> None:
         table.update([_row(3, "athens")])
 
 
-# By ranges
+# Keyspaces by ranges
 
 
 def _authors(*rows: tuple[int, bytes, bytes, int]) -> RoutingTable:
@@ -279,7 +279,7 @@ def test_a_partition_that_was_merged_into_another_is_dropped() -> None:
 
 @given(st.data())
 def test_any_history_of_splits_and_merges_in_any_order(data: st.DataObject) -> None:
-    """A client gets some rows in any order, and then the whole table. It routes by the whole table."""
+    """A client gets old and new rows in any order. In the end, each key goes to the partition that has it now."""
     now, said = [_range(1, b"", b"", 1)], [_range(1, b"", b"", 1)]
     for number in range(data.draw(st.integers(1, 12))):
         place = data.draw(st.integers(0, len(now) - 1))
@@ -288,7 +288,7 @@ def test_any_history_of_splits_and_merges_in_any_order(data: st.DataObject) -> N
             behind = now.pop(place + 1)
             generation = max(row.generation, behind.generation) + 1
             made = [_range(row.id, row.start_key, behind.end_key, generation, number + 2)]
-            # a row of the range that is merged away, with the new generation
+            # The partition that the merge removes may also send a row with the new generation.
             said.append(_range(behind.id, behind.start_key, behind.end_key, generation, number + 2))
         else:
             key = bytes([data.draw(st.integers(1, 255))])

@@ -28,13 +28,13 @@ async def scanned(client: AsyncClient, *bounds: bytes | str, **options: Any) -> 
 
 
 def scans(cluster: Any) -> set[int]:
-    """The partitions that were asked for a page."""
+    """Return the partitions that the client has asked for a page."""
     frames = [frame for node in cluster.nodes.values() for frame in node.frames]
     return {group.partition_id for frame in frames for group in frame.groups if group.op == Op.SCAN}
 
 
 async def test_the_names_from_a_to_c(range_cluster: Make) -> None:
-    """Only partitions in the range are asked, as in the example of the pattern Key-Range Partitions."""
+    """The client asks only partitions in the range, as in the example of the pattern Key-Range Partitions."""
     async with range_cluster(*NODES, points=[b"b", b"d"]) as cluster, client_of(cluster) as client:
         await client.put_many(AUTHORS)
         assert [node.data[b"bob"] for node in cluster.nodes.values()] == [b"BOB"] * 3
@@ -119,7 +119,7 @@ async def test_a_scan_returns_each_key_once_during_splits_and_moves(range_cluste
 
 
 async def test_a_scan_asks_ahead_for_pages_and_partitions(range_cluster: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the consumer has its first row, the client asks for pages of only the first four partitions."""
+    """When the consumer has got only its first row, the client has asked the first four partitions for pages."""
     monkeypatch.setattr(scan_pages, "PAGE_ROWS", 2)
     points = [b"%d" % n for n in range(1, 10)]
     async with range_cluster("athens", points=points) as cluster, client_of(cluster) as client:
@@ -145,7 +145,7 @@ async def test_a_refusal_ends_a_scan(range_cluster: Make) -> None:
     async with range_cluster("athens", points=[b"m"]) as cluster, client_of(cluster) as client:
         await client.put_many(AUTHORS)
         node = cluster.nodes["athens"]
-        node.refuse = lambda group: MinkaError(Code.CORRUPT_DATA, "a block") if group.partition_id == 2 else None
+        node.refuse = lambda group: MinkaError(Code.CORRUPT_DATA, "a block is bad") if group.partition_id == 2 else None
         found: list[bytes] = []
 
         async def scan() -> None:

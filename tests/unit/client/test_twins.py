@@ -63,7 +63,7 @@ def test_the_twins_have_the_same_methods_with_the_same_signatures(sync: type, tw
 
 @pytest.mark.parametrize(("sync", "twin"), PAIRS)
 def test_the_twins_say_the_same_of_their_methods(sync: type, twin: type) -> None:
-    """Those of the synchronous one say so, or say the same in the same words."""
+    """A synchronous method's docstring refers to the asyncio one ("As `AsyncClient.get` …"), or has the same words."""
     for name, method in inspect.getmembers(sync, inspect.isfunction):
         text = inspect.getdoc(method) or ""
         if name.startswith("_") or text.startswith(f"As `{twin.__name__}.{name}`"):
@@ -75,7 +75,7 @@ def test_the_twins_say_the_same_of_their_methods(sync: type, twin: type) -> None
 
 
 @pytest.mark.parametrize(("sync", "twin"), PAIRS)
-def test_what_one_twin_awaits_the_other_waits_for(sync: type, twin: type) -> None:
+def test_the_asyncio_twin_has_coroutines_and_the_synchronous_one_has_none(sync: type, twin: type) -> None:
     iterating = {"list", "scan", "scan_pages"}
     waiting = {name for name, method in methods(twin).items() if inspect.iscoroutinefunction(method)}
     assert waiting == methods(twin).keys() - {"__init__", "keyspace", "name"} - iterating
@@ -83,7 +83,7 @@ def test_what_one_twin_awaits_the_other_waits_for(sync: type, twin: type) -> Non
 
 
 @pytest.mark.parametrize(("sync", "twin"), PAIRS)
-def test_what_iterates_refuses_an_argument_in_the_call(sync: Any, twin: Any) -> None:
+def test_methods_that_iterate_refuse_a_bad_argument_at_the_call(sync: Any, twin: Any) -> None:
     names = {"scan", "scan_pages", "list"} & methods(sync).keys()
     for client, name in itertools.product((made(sync), made(twin)), names):
         for bad in ({"shard": "\n"} if name == "list" else {"limit": 0}, {"timeout": -1}):
@@ -98,7 +98,7 @@ def made(kind: Any) -> Any:
 
 
 def named(hint: Any) -> Iterator[type]:
-    """The classes in a type, and for dataclasses also the classes in their fields."""
+    """Yield the classes that a type hint names; for a dataclass, also the classes of its fields."""
     for part in typing.get_args(hint):
         yield from named(part)
     if isinstance(hint, type):

@@ -1,4 +1,4 @@
-"""An upload of a load's file waits for a node for as long as the node answers."""
+"""An upload of a file waits for a busy node as long as the node answers questions about its state."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +29,7 @@ class Node:
         self._breaks, self._asked = breaks, Semaphore(0)
 
     def upload(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
-        """Take a file. A transfer that breaks off does so after `LOOKS` requests for the node's state."""
+        """Take a file, or break off the transfer once the client has asked `LOOKS` times for the node's state."""
         self.transfers += 1
         if self.transfers <= self._breaks:
             for _ in range(LOOKS):
@@ -43,7 +43,7 @@ class Node:
     def list_files(self, _: ListFilesRequest, context: grpc.ServicerContext) -> ListFilesResponse:
         """Answer the request by which the client asks whether the node is alive."""
         if not self.answers:
-            context.abort(grpc.StatusCode.UNAVAILABLE, "it hangs")
+            context.abort(grpc.StatusCode.UNAVAILABLE, "the node hangs")
         self._asked.release()
         return ListFilesResponse()
 
@@ -84,7 +84,7 @@ def upload_to(node: Node, written: Written) -> None:
 
 
 def test_a_transfer_that_breaks_off_after_the_timeout_is_tried_again(written: Written) -> None:
-    """The timeout counts only the time in which the node does not answer."""
+    """The client gives up only if the node doesn't answer for as long as the timeout; a slow transfer isn't enough."""
     node = Node(breaks=1)
     node.free.set()
     upload_to(node, written)

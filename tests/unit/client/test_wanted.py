@@ -14,7 +14,7 @@ ALL = [FLIGHTS, FARES, AUTHORS]
 
 
 def asked(request: GetTableRequest | None) -> dict[str, list[int] | None]:
-    """By keyspace, the slots that the request asks for; None: all slots."""
+    """Return, for each keyspace, the slots that the request asks for (None: all slots)."""
     assert request is not None
     return {one.keyspace: list(one.slots) if one.whole_up_to else None for one in request.keyspaces}
 

@@ -90,7 +90,7 @@ def test_the_service_is_hardened() -> None:
 
 def test_the_service_is_well_formed(tmp_path: Path) -> None:
     unit = (CONFIGS / "minkad.service").read_text()
-    # Verification needs a program that exists, so only the program's path is changed.
+    # systemd-analyze complains about a program that doesn't exist, so the copy that it verifies names another program.
     assert unit.count("/opt/minka/bin/minkad") == 1
     copy = tmp_path / "minkad.service"
     copy.write_text(unit.replace("/opt/minka/bin/minkad", "/bin/true"))
@@ -160,7 +160,7 @@ def rule_named(name: str) -> dict[str, Any]:
     ],
 )
 def test_an_alert_fires_if_no_node_of_a_cluster_is_scraped(name: str, tells: str) -> None:
-    """The cluster's present metrics are missing then, so the alert uses past ones."""
+    """If no node is scraped, the cluster has no present metrics, so the alert uses metrics of the last 7 days."""
     rule = rule_named(name)
     assert re.search(tells, rule["expr"])
     assert re.findall(r"minka_[a-z_]+[^)]*", rule["expr"]) == ["minka_node_info[7d]"]

@@ -1,4 +1,4 @@
-"""A loaded configuration: defaults, types, origins, environment; and each mistake with its line."""
+"""Loading a configuration: defaults, types, origins, the environment. Each mistake is reported with its line."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +27,7 @@ def write(tmp_path: Path, text: str) -> Path:
 
 
 def mistakes(tmp_path: Path, text: str, environ: dict[str, str] | None = None) -> list[str]:
-    """The mistakes in the text, without the folder's name."""
+    """Load the text as a file; returns the reported mistakes, without the folder's name."""
     with pytest.raises(MinkaError) as caught:
         load(write(tmp_path, text), environ or {})
     assert caught.value.code is Code.INVALID_CONFIG

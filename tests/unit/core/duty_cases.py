@@ -21,7 +21,7 @@ def shards_of(**capacities: int | None) -> list[ShardRoom]:
 
 
 def applied(duties: Sequence[PlacedDuty], plan: DutyPlan) -> list[PlacedDuty]:
-    """The duties after the plan's moves. Checks that each move begins at the shard that has its duty."""
+    """Return the duties after the plan's moves. Check that each move begins at the shard that has the duty."""
     moves = {move.number: move for move in plan.moves}
     assert len(moves) == len(plan.moves)
     for duty in duties:
@@ -30,7 +30,7 @@ def applied(duties: Sequence[PlacedDuty], plan: DutyPlan) -> list[PlacedDuty]:
 
 
 def weights(duties: Iterable[PlacedDuty], shards: Iterable[ShardRoom]) -> dict[str, int]:
-    """By shard, the total weight of its duties."""
+    """Return, for each shard, the total weight of its duties."""
     found = {shard.name: 0 for shard in shards}
     for duty in duties:
         if duty.shard in found:
@@ -39,7 +39,7 @@ def weights(duties: Iterable[PlacedDuty], shards: Iterable[ShardRoom]) -> dict[s
 
 
 def counts(duties: Iterable[PlacedDuty], shards: Iterable[ShardRoom]) -> dict[str, int]:
-    """By shard, the number of its duties."""
+    """Return, for each shard, the number of its duties."""
     return weights((replace(duty, weight=1) for duty in duties), shards)
 
 
@@ -73,7 +73,7 @@ def plain(draw: st.DrawFn, heaviest: int = 50) -> tuple[list[PlacedDuty], list[S
 
 @st.composite
 def anything(draw: st.DrawFn) -> tuple[list[PlacedDuty], list[ShardRoom]]:
-    """Cases with fixed, pinned or quarantined duties, and with shards that leave, are too small, or take none."""
+    """Cases with fixed, pinned or quarantined duties, and with shards that leave, are too small, or take no duties."""
     names = draw(st.sampled_from([NAMES[:n] for n in range(6)]))
     shard = st.sampled_from(["", "gone", *names])
     rows = draw(

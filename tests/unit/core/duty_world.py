@@ -34,7 +34,7 @@ PIECES = 1000  # steps after which `follow` and `settle` fail
 
 @dataclass
 class Process:
-    """A shard's process, and the duties that it holds: by number, the epoch."""
+    """A shard's process. `held` has the duties that it holds: the epoch of each, by the duty's number."""
 
     name: str
     incarnation: str
@@ -42,7 +42,7 @@ class Process:
 
 
 class DutyWorld:
-    """The tables of duties, and shards' processes. Every record passes `apply`. Only a test moves `now_ms`."""
+    """The controller's tables of duties, and the processes of shards. Time (`now_ms`) passes only as a test says."""
 
     def __init__(self) -> None:
         self.state = State()
@@ -56,7 +56,7 @@ class DutyWorld:
 
     @property
     def duties(self) -> DutyState:
-        """The tables."""
+        """The tables of duties, pallets and shards."""
         return self.state.duties
 
     def do(self, command: Command) -> None:
@@ -65,11 +65,11 @@ class DutyWorld:
             self.apply(record)
 
     def apply(self, record: Record) -> None:
-        """Apply a record that was decided."""
+        """Apply one record to the state."""
         self.state.apply(record)
 
     def look(self) -> list[Record]:
-        """The records about duties that the controller would now propose without a command."""
+        """Return the records about duties that the controller would now propose automatically."""
         return self.distributor.next_facts(self.state, self.now_ms)
 
     def follow(self) -> None:
@@ -88,7 +88,7 @@ class DutyWorld:
         raise AssertionError("the controller comes to no end")
 
     def settle(self) -> None:
-        """Like `follow`, but processes do what the rows tell them, until nothing changes any more."""
+        """Let the controller work, and the processes do what the rows tell them, until nothing is left to do."""
         for _ in range(PIECES):
             self.follow()
             worked = [self.work(process) for process in list(self.processes.values())]
@@ -121,7 +121,7 @@ class DutyWorld:
         self.do(ChangeDuties([DutyChange(delete=DutyName(pallet=pallet, id=id_)) for id_ in ids]))
 
     def pin(self, pallet: str, id_: str, shard: str) -> None:
-        """Pin a duty to a shard; "": unpin it."""
+        """Pin a duty to a shard ("": unpin the duty)."""
         pin = DutyPin(duty=DutyName(pallet=pallet, id=id_), shard=shard)
         self.do(ChangeDuties([DutyChange(pin=pin)]))
 
@@ -199,7 +199,7 @@ class DutyWorld:
         return self.duties.duties[number].synthetic
 
     def fail_to_attach(self, name: str, id_: str, pallet: str = "feeds", reason: str = "ValueError: no") -> None:
-        """Report that the delegate has raised for a duty as often as it may."""
+        """Report that the shard has given up a duty, since its delegate raised at each try to attach it."""
         row, process = self.row(id_, pallet), self.processes[name]
         one = self.duties.assignment(row.number, name)
         assert one is not None
@@ -240,7 +240,7 @@ class DutyWorld:
         return "" if holder is None else holder.shard
 
     def why_unplaced(self, id_: str, pallet: str = "feeds") -> str:
-        """The reason for which no shard has the duty, as people see it."""
+        """Return the explanation that people get if no shard has the duty."""
         return describe_unplaced(self.state, self.distributor, self.row(id_, pallet), self.now_ms)
 
     def counts(self, pallet: str = "feeds") -> dict[str, int]:
@@ -248,7 +248,7 @@ class DutyWorld:
         return {name: self.duties.load(name, pallet).duties for name in sorted(self.processes)}
 
     def check_held_once(self) -> None:
-        """Check that no two processes hold the same duty; synthetic ones are excepted."""
+        """Check that no two processes hold the same duty, unless the duty is synthetic."""
         holders: dict[int, str] = {}
         for process in self.processes.values():
             for number in process.held:

@@ -39,7 +39,7 @@ def changed(partition: Partition, change: Callable[[Partition], None]) -> Partit
 
 
 def check_indexes(state: State) -> None:
-    """Check that the indexes of the rows find the same rows as a look at all of them."""
+    """Check that the indexes find the same rows as a search through all rows."""
     rows = state.partitions
     fresh = Partitions.of_encoded(rows.encoded())
     for row in state.tombstones.values():
@@ -70,7 +70,7 @@ class Controller:
         self.run(CreateCluster(Cluster(id="c", name="test", min_nodes=min_nodes), ()))
 
     def run(self, command: Command) -> None:
-        """Decide and apply. Raises MinkaError when refused."""
+        """Decide the command, and apply its records. Raises MinkaError if the command is refused."""
         self._apply(RecordBatch(records=decide(self.state, command, self.now_ms)))
 
     def schedule(self) -> None:
@@ -105,7 +105,7 @@ class Controller:
             yield from (NotifyNode(effect.node, id_) for id_ in ids)
 
     def replace_controller(self) -> None:
-        """Replace the controller with another one, which has only the state, and goes on with the work."""
+        """Replace the controller with a new one, which knows only the state, and goes on with the work."""
         fresh = State()
         for batch in self.log:
             fresh.apply_batch(RecordBatch.FromString(batch))
@@ -134,7 +134,7 @@ class Controller:
             self.run(Register(node, holder_alive))
 
     def fail(self, *names: str) -> None:
-        """Fail the nodes one after the other; after each, leaders take it out of their in-sync sets."""
+        """Fail the nodes one after the other. After each failure, leaders take the node out of their in-sync sets."""
         for name in names:
             self.run(FailNodes({name: "no heartbeat for 1.5 s"}))
             self.take_out_absent()
@@ -158,7 +158,7 @@ class Controller:
     # Leaders
 
     def alter_isr(self, row: Partition, isr: Sequence[str], eligible: Sequence[str] | None = None) -> None:
-        """Change the in-sync set, as its leader would. By default, all members with everything are `eligible`."""
+        """Change the in-sync set, as the leader would. By default, `eligible` has the others that have all entries."""
         change = IsrChange(
             partition_id=row.id,
             leader_epoch=row.leader_epoch,
@@ -169,7 +169,7 @@ class Controller:
         self.run(AlterIsr(row.leader, [change]))
 
     def take_out_absent(self) -> None:
-        """Let leaders that are up take those nodes out of their in-sync sets that the table says are gone."""
+        """Let each leader that is up take nodes out of its in-sync set if they are gone by the table."""
         for row in list(self.state.partitions.values()):
             left = [node for node in self.state.partitions[row.id].isr if is_up(self.state.nodes[node])]
             if row.leader and is_up(self.state.nodes[row.leader]) and len(left) < len(row.isr):
@@ -187,7 +187,7 @@ class Controller:
                 self.alter_isr(row, [*row.isr, *behind])
 
     def hand_over(self, partition_id: int) -> None:
-        """Hand over, as the leader does once its successor has everything."""
+        """Hand over the partition, as its leader does once the successor has all entries."""
         row = self.state.partitions[partition_id]
         self.run(HandOver(row.leader, row.id, row.partition_epoch, row.successor))
 
@@ -252,7 +252,7 @@ class Controller:
         return self.state.operations[operation_id]
 
     def counts(self) -> dict[str, int]:
-        """By node, the number of partitions that it leads."""
+        """Return, for each node, the number of partitions that it leads."""
         counts = dict.fromkeys(self.state.nodes, 0)
         for partition in self.state.partitions.values():
             if partition.leader:

@@ -1,4 +1,4 @@
-"""The changes since a version: applied to the table of that version, they give the present table."""
+"""A client with an older version of the table gets only the changes since then, and has the present table with them."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from tests.unit.core.ranges import by_ranges, finish, merge, rows_of, split
 
 
 def busy_cluster() -> tuple[Controller, dict[int, PartitionTable]]:
-    """A cluster with a long history of nodes, splits, merges and moves; and its table at each version."""
+    """Give a cluster a history of nodes, splits, merges and moves; returns it, with its table at each version."""
     c = Controller()
     tables: dict[int, PartitionTable] = {}
 

@@ -18,7 +18,7 @@ _TEXT = Path(__file__).parents[3].joinpath("CONTRIBUTING.md").read_text("utf-8")
 
 
 def shown(path: str) -> str:
-    """The content of the file that the diff of this path makes."""
+    """Return the content of the file that CONTRIBUTING.md's diff for this path would make."""
     (block,) = (block for block in re.findall(r"```diff\n(.*?)```", _TEXT, re.DOTALL) if f"+++ {path}\n" in block)
     return "".join(line[1:] for line in block.splitlines(keepends=True)[2:])
 
@@ -43,7 +43,7 @@ def test_the_balancer_of_the_example(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_kind_of_operation_of_the_example(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The proto lacks the example's own field, so the test uses the field of another kind."""
+    """The proto has no field for the example's operation, so the test uses the field of another kind of operation."""
     source = shown("minkad/core/controller/holds.py")
     for its_own, other in (
         ("HoldOperation", "DrainOperation"),

@@ -27,7 +27,7 @@ def refused(code: Code) -> pytest.RaisesExc[MinkaError]:
 
 
 def test_a_joining_node_takes_no_founders_raft_id() -> None:
-    """A node that comes before the founders can register only once they are recorded."""
+    """If a node comes before the founders, it can register only once the founders are recorded."""
     state = State()
     node = Node(id="cyrene", data_id="d", incarnation="1", address="cyrene:1")
     with refused(Code.NO_CONTROLLER):
@@ -115,7 +115,7 @@ def test_a_failed_node_comes_back_only_as_a_new_process() -> None:
 
 
 def test_an_older_copy_of_a_data_directory_is_refused() -> None:
-    """The number of starts tells that the copy is older. One process may register several times."""
+    """A copy is older if its number of starts isn't greater than the last one. The same process may register again."""
     c = Controller()
 
     def register(incarnation: str, starts: int) -> None:
@@ -133,7 +133,9 @@ def test_an_older_copy_of_a_data_directory_is_refused() -> None:
 
 
 def test_a_member_registers_once_its_log_is_known_to_be_whole() -> None:
-    """Raft refuses an older copy of the log. Such a copy must not take the number of the newest copy's next start."""
+    """Raft checks the log, and refuses an older copy. If such a copy could register before the check, it would take the
+    next number of starts, and the node's newest copy would be refused.
+    """
     c = Controller()
     c.register("athens", incarnation="1")
     c.fail("athens")
@@ -163,7 +165,7 @@ def test_leaving_counts_only_for_the_present_process() -> None:
 
 
 def test_leaving_without_a_registration_changes_nothing() -> None:
-    """The node may be unknown, or a voter that has yet to register."""
+    """A request to leave may come from an unknown node, or from a voter that has not registered yet."""
     c = Controller()
     c.register("athens")
     voter = Node(id="byzantium", raft_id=2, incarnation="1", state=NodeState.NODE_STATE_JOINING)

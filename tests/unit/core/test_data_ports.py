@@ -32,7 +32,7 @@ class Judge:
         self.judge = DataPortJudge(GRACE)
 
     def say(self, accused: str, watchers: str, reason: str = "no answer") -> None:
-        """Let each of the watchers report for this reason that all the accused don't answer, and that all others do."""
+        """Let each watcher report that the accused ports don't answer, for this reason, and that all others do."""
         for watcher in watchers:
             self.judge.note(watcher, dict.fromkeys(accused, reason))
         self.judge.turn(self.table, self.now)
@@ -99,7 +99,9 @@ def test_the_report_of_a_failed_watcher_does_not_count() -> None:
 
 @pytest.mark.parametrize(("names", "by", "silent"), [("abc", "b", ""), ("abc", "bc", "a"), ("ab", "b", "a")])
 def test_the_verdict_on_a_port_is_the_same_after_its_node_has_failed(names: str, by: str, silent: str) -> None:
-    """The node's own report is missing then. If it counted, the node would fail and register in turns."""
+    """A failed node no longer reports about its own port. If its report counted, the node would fail and register in
+    turns.
+    """
     judge = Judge(nodes(names))
     judge.say("a", f"a{by}")
     assert judge.judge.unanswered("a") is not None if silent else judge.withheld() == ""
@@ -146,7 +148,7 @@ def test_the_judge_knows_since_when_a_port_is_silent() -> None:
 
 
 def test_the_port_of_a_failed_node_is_dead_until_it_answers_the_others() -> None:
-    """A failed node sends no heartbeats, so its own last report doesn't count."""
+    """Only the others' reports count: a failed node sends no heartbeats, so its own last report is old."""
     table = nodes("bcde", failed="a")
     judge = Judge(table)
     judge.say("a", "bcd")
@@ -156,7 +158,7 @@ def test_the_port_of_a_failed_node_is_dead_until_it_answers_the_others() -> None
 
 
 def test_a_node_has_given_up_its_clearance_once_it_has_seen_all_answers_with_grants() -> None:
-    """A node sends heartbeats without waiting for answers to earlier ones, so a grant may still be on its way."""
+    """Nodes send heartbeats without waiting for answers, so an earlier answer with a grant may still be on its way."""
     judge = Judge(nodes("abcde"))
     judge.judge.granted_to(beat(7, 5, without=False))
     judge.say("a", "abcd")

@@ -1,5 +1,5 @@
-"""The controller's decisions about duties and shards. The shards here follow every instruction. Source of the rules:
-the Minka library in Java.
+"""The controller's decisions about duties and shards. Here all shards follow every instruction. The rules come from the
+Minka library in Java.
 """
 
 import pytest
@@ -24,7 +24,7 @@ def world() -> DutyWorld:
 
 
 def refused(world: DutyWorld, command: ChangeDuties | ChangePallets) -> Code:
-    """The code with which the command is refused. Checks that the refusal changes nothing."""
+    """Run a command that must be refused; returns the code. Check that the refusal changes nothing."""
     before = world.duties.revision
     with pytest.raises(MinkaError) as caught:
         world.do(command)
@@ -113,7 +113,7 @@ def test_duties_are_placed_and_move_when_a_shard_joins(world: DutyWorld) -> None
 
 
 def test_at_most_moves_per_shard_duties_are_on_their_way_to_a_shard(world: DutyWorld) -> None:
-    """Duties that the shard was told to attach count until they are attached."""
+    """A duty counts from the instruction to attach it until the shard has attached it."""
     world.change_pallet("feeds", moves_per_shard=2, balancer=Balancer(kind=BalancerKind.BALANCER_KIND_ROUND_ROBIN))
     source = world.join("s1")
     world.create("feeds", TEN)
@@ -255,7 +255,7 @@ def test_a_duty_pinned_elsewhere_leaves_a_shard_that_no_longer_takes_another_pal
 
 @pytest.mark.parametrize("is_forgotten", [False, True])
 def test_a_duty_pinned_to_a_shard_that_is_gone_goes_to_another(world: DutyWorld, is_forgotten: bool) -> None:
-    """The shard that is gone never took the duty's pallet."""
+    """The duty is pinned to s2, which takes another pallet. The duty waits for s2 only while s2 is up."""
     world.join("s1")
     world.join("s2", pallets=("mail",))
     world.create("feeds", ["a"])
@@ -286,7 +286,7 @@ def test_duties_that_do_not_fit_are_placed_as_soon_as_there_is_room() -> None:
 
 @pytest.mark.parametrize("is_seen", [False, True])
 def test_a_pallet_created_again_under_the_same_name_is_a_new_one(is_seen: bool) -> None:
-    """The old pallet's room and duties say nothing about the new pallet's."""
+    """The controller doesn't mistake the old pallet's room and duties for those of the new one."""
     world = DutyWorld()
     world.pallet("feeds")
     world.join("s1", capacity=10)
@@ -416,7 +416,7 @@ def test_a_drained_shard_keeps_duties_that_fit_nowhere_else() -> None:
     assert world.counts() == {"s1": 6, "s2": 4}
 
 
-# Deploys
+# Deploys of new versions of the shards
 
 
 def test_a_rolling_deploy_moves_each_duty_at_most_once(world: DutyWorld) -> None:

@@ -13,11 +13,11 @@ CAPACITY, FAIR = BALANCERS["capacity_workload"], BALANCERS["fair_workload"]
 every_balancer = pytest.mark.parametrize("name", BALANCERS)
 
 
-# The page
+# The examples of the page
 
 
 def test_the_balancers_of_figure_5() -> None:
-    """Four pallets on three shards. The white duty is synthetic, so the balancers ignore it."""
+    """The figure has four pallets on three shards. Its white duty is synthetic, so the balancers ignore it."""
     green, green_shards = duties_of([5] * 26), shards_of(a=200, b=100, c=0)
     after = applied(green, CAPACITY.rebalance(green, green_shards, DEFAULTS))
     assert counts(after, green_shards) == {"a": 17, "b": 9, "c": 0}  # the page: "one shard responded zero allocation"
@@ -37,7 +37,7 @@ def test_the_balancers_of_figure_5() -> None:
 
 @pytest.mark.parametrize("at_once", [True, False])
 def test_the_java_sample_fills_all_shards_to_the_same_percentage(at_once: bool) -> None:
-    """100 duties of weight 5 on shards with the capacities 100, 300, 500 and 500."""
+    """The sample has 100 duties of weight 5, and shards with the capacities 100, 300, 500 and 500."""
     shards = shards_of(a=100, b=300, c=500, d=500)
     duties = duties_of([5] * 100)
     if at_once:
@@ -156,7 +156,7 @@ def test_the_next_fullest_shard_gives_duties_if_those_of_the_fullest_are_fixed()
 
 
 def test_the_last_bit_of_room_is_used() -> None:
-    """The shard that lacks most has no room for the heavier duty; the lighter one just fits."""
+    """The shard a lacks the most weight, but has room for only 2. It gets the lighter duty, and b the heavier one."""
     shards = [ShardRoom("a", 10, weight=8), ShardRoom("b", None, weight=20), ShardRoom("c", None, weight=20)]
     plan = CAPACITY.place(duties_of([3, 2]), shards, DEFAULTS)
     assert [(move.number, move.target) for move in plan.moves] == [(0, "b"), (1, "a")]
@@ -185,7 +185,7 @@ def test_only_as_many_duties_move_as_bring_the_uneven_shard_within_1_percent() -
 
 
 def test_shares_are_of_the_weight_that_is_not_fixed() -> None:
-    """The fixed duty alone exceeds its shard's share. The other shards are within 5 % of their shares of the rest."""
+    """The fixed duty takes up the shard a. The others share the rest, and are within 5 % of their shares of it."""
     shards = shards_of(a=10_000, b=10_000, c=10_000)
     fixed = [replace(duty, is_fixed=True) for duty in duties_of([5000], "a")]
     duties = fixed + duties_of([1] * 103, "b", first=1) + duties_of([1] * 97, "c", first=200)
@@ -195,7 +195,7 @@ def test_shares_are_of_the_weight_that_is_not_fixed() -> None:
 
 @pytest.mark.parametrize("balancer", [FAIR, CAPACITY], ids=lambda balancer: str(balancer.name))
 def test_a_weight_that_goes_up_and_down_moves_one_duty_at_most(balancer: object) -> None:
-    """There are few heavy duties, and 5 % is less than one of them. A duty that moved once does not move back."""
+    """The duties are few and heavy: each is more than 5 % of a shard's share. A duty that moved does not move back."""
     shards, duties = shards_of(a=1000, b=1000), duties_of([50] * 4, "a") + duties_of([50] * 4, "b", first=4)
     moves = 0
     for weight in (60, 50, 74, 50, 80, 50, 80, 50):
@@ -285,7 +285,7 @@ def test_a_shard_whose_capacity_shrinks_keeps_excess_duties_that_fit_nowhere_els
     assert plan.moves[0].reason == "a has weight 100 and may have 50; b has weight 0 and is to have 30"
 
 
-# Side by side
+# The comparison of all balancers
 
 
 def test_compare_shows_all_four_balancers() -> None:

@@ -73,7 +73,7 @@ def test_the_order_of_the_input_does_not_matter(name: str, case: Case, settings:
 @few
 @given(case=anything(), settings=settings_of)
 def test_a_plan_respects_fixed_duties_and_limits(name: str, case: Case, settings: BalancerSettings) -> None:
-    """Fixed duties stay, no duty goes where it must not be, and no move exceeds a limit."""
+    """Fixed duties stay, no duty goes to a shard that may not have it, and no move exceeds a limit."""
     duties, shards = case
     by_name, by_number_of = {shard.name: shard for shard in shards}, {duty.number: duty for duty in duties}
     new = [duty for duty in duties if not duty.shard]
@@ -143,7 +143,7 @@ def test_placing_leaves_other_duties_where_they_are_and_leaves_out_only_those_th
             assert not may_be_on(duty, shard) or size > limit_of(name, shard, settings) - total[shard.name]
 
 
-# The bounds
+# The bounds that each balancer keeps
 
 
 @given(case=plain(), difference=st.integers(1, 5))
@@ -158,7 +158,7 @@ def test_round_robin_keeps_its_bound_with_the_fewest_moves(case: Case, differenc
 
 
 def fewest_given(has: Sequence[int], homeless: int, difference: int) -> int:
-    """The fewest duties that must leave their shards so that each shard ends with `low` to `low + difference`."""
+    """Return the fewest duties that must move so that each shard ends with `low` to `low + difference` duties."""
     total, best = sum(has) + homeless, sum(has)
     for low in range(total // len(has) + 1):
         if (low + difference) * len(has) >= total:
@@ -184,7 +184,7 @@ def test_duties_placed_at_once_are_within_one_duty_of_their_shares(name: str, ca
 
 
 def check_shares(name: str, after: Sequence[PlacedDuty], shards: Sequence[ShardRoom], times: float) -> None:
-    """Check that each shard's weight differs from its share by at most 5 %, or by `times` the heaviest duty."""
+    """Check that each shard's weight differs from its share by at most 5 %, or at most `times` the heaviest weight."""
     parts = {shard.name: 1 if name == "fair_workload" else shard.capacity or 0 for shard in shards}
     heaviest = max((duty.weight for duty in after), default=0)
     for shard, weight in weights(after, shards).items():
@@ -209,7 +209,7 @@ def test_spill_over_keeps_its_bound_when_shards_are_small(found: list[int], shar
 
 
 def check_filled(after: Sequence[PlacedDuty], shards: Sequence[ShardRoom], settings: BalancerSettings) -> None:
-    """Check that no duty is on a shard while an earlier one has room for it and is less than 95 % full."""
+    """Check that no duty is on a shard if an earlier shard is less than 95 % full and has room for this duty."""
     by_count = by_number("spill_over", settings)
     total = (counts if by_count else weights)(after, shards)
     named = [n for n in settings.shard_order if n in total]
@@ -271,7 +271,7 @@ def test_duties_of_equal_weight_make_the_fewest_moves(
 @by_weight
 @given(case=plain(), data=st.data())
 def test_a_small_change_of_weights_moves_nothing(name: str, case: Case, data: st.DataObject) -> None:
-    """Totals are within 1 % of the shares; then weights, and so shares and totals, grow by at most 3 %."""
+    """At first each shard's weight is within 1 % of its share. Then the duties' weights grow by at most 3 %."""
     duties, shards = case
     heavy = duties_of((duty.weight * 100 for duty in duties), shards[0].name)
     roomy = [ShardRoom(shard.name, (shard.capacity or 1) * 200) for shard in shards]
@@ -292,7 +292,7 @@ def test_a_small_change_of_weights_moves_nothing(name: str, case: Case, data: st
     settings=settings_of,
 )
 def test_fewer_moves_would_be_less_even(name: str, found: list[tuple[int, str]], settings: BalancerSettings) -> None:
-    """The test tries all ways to place a few duties. Those with fewer moves end further from the ideal weights."""
+    """The test tries all ways to place a few duties. All ways with fewer moves end further from the ideal weights."""
     shards = [ShardRoom(n, 60) for n in "abc"]
     duties = [PlacedDuty(n, str(n), weight, n, shard) for n, (weight, shard) in enumerate(found)]
     plan = BALANCERS[name].rebalance(duties, shards, settings)
@@ -320,7 +320,7 @@ def test_fewer_moves_would_be_less_even(name: str, found: list[tuple[int, str]],
     rows=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 60), st.integers(0, 200)), min_size=1, max_size=8),
 )
 def test_level_shares(total: int, rows: list[tuple[int, int, int]]) -> None:
-    """Shares between floor and ceiling are in proportion to their weights. The others are at their floor or ceiling."""
+    """Each share is in proportion to its weight, unless it would be below its floor or above its ceiling."""
     parts = {str(n): float(part) for n, (part, _, _) in enumerate(rows)}
     floors = {str(n): float(floor) for n, (_, floor, _) in enumerate(rows)}
     ceilings = {str(n): float(floor + more) for n, (_, floor, more) in enumerate(rows)}

@@ -1,4 +1,4 @@
-"""The sentences about where duties are name the capacities of shards."""
+"""The explanation of a duty's place names the capacities of shards."""
 
 from minka.v1.duties_pb2 import PalletCapacity, Shard
 from minkad.core.controller import RegisterShard
@@ -7,7 +7,7 @@ from tests.unit.core.duty_world import DutyWorld
 
 
 def says(world: DutyWorld, duty: str) -> dict[str, str]:
-    """By shard, the verdict about this duty."""
+    """Return, for each shard, the sentence that explains why it has this duty or can't have it."""
     return {one.shard: one.verdict for one in explain.verdicts(world.state, world.row(duty), world.now_ms)}
 
 

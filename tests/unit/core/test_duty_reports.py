@@ -37,7 +37,7 @@ def world() -> DutyWorld:
 def test_a_large_report_makes_several_records(
     world: DutyWorld, fields: dict[str, bool], of: Callable[[list[Holding]], ShardReport]
 ) -> None:
-    """Applying one record for all duties would keep the event loop busy for too long."""
+    """If one record had all duties of the report, applying it would block the event loop for too long."""
     world.create("feeds", MANY, **fields)
     world.follow()
     held = [Holding(duty=one.duty, epoch=one.epoch) for one in world.duties.on_shard["s1"].values()]

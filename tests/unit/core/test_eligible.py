@@ -1,5 +1,5 @@
-"""Eligible replicas: since they left the in-sync set, writes are refused, so they may lead if no replica in the set
-can. Also: losses that a person accepts.
+"""Eligible replicas may lead if no replica in sync can: writes have been refused since they left the in-sync set. And a
+person may accept a loss, and let any other replica lead.
 """
 
 import pytest
@@ -111,7 +111,9 @@ def test_a_replica_that_lacks_something_can_not_become_eligible(named: str) -> N
 
 
 def test_the_eligible_replicas_of_a_row_are_void_once_an_older_version_has_changed_it() -> None:
-    """A controller of an older version copies the field, and lets the in-sync set grow without regard to it."""
+    """A controller of an older version keeps the field `eligible` in the row, although the in-sync set grows and takes
+    writes again.
+    """
     c, _ = alone()
     old = changed(row(c), lambda new: new.isr.append("c"))
     assert list(old.eligible) == ["b"]
@@ -153,7 +155,7 @@ def test_no_replica_may_be_eligible_beside_a_set_that_takes_writes() -> None:
 
 
 def lost() -> Controller:
-    """The nodes a and b are gone, and c lacks something."""
+    """Partition 1 has no leader: the nodes a and b are gone, and c may lack acknowledged writes."""
     c, _ = alone()
     c.run(FailNodes({"a": "gone"}))
     c.register("c", incarnation="2")
@@ -224,7 +226,7 @@ def test_a_loss_is_not_accepted_while_a_replica_leads_or_for_an_older_row() -> N
 
 
 def test_a_damaged_leader_that_is_alone_in_sync_can_be_replaced() -> None:
-    """The row names the node as the leader, but the node serves nothing."""
+    """The row still names the damaged node as leader, although the node serves nothing."""
     c, _ = alone()
     c.register("c", incarnation="2")
     epoch = row(c).partition_epoch

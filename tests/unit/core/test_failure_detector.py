@@ -1,4 +1,4 @@
-"""The nodes that a judge fails, given the heartbeats that it has heard and the times of its turns."""
+"""A judge declares nodes failed, by the heartbeats that it has heard and the times of its own turns."""
 
 import pytest
 
@@ -25,7 +25,7 @@ class Judge:
             self.turn()
 
     def stand_still(self, seconds: float) -> None:
-        """Have no turn for a while. Messages that came meanwhile are heard after the late turn."""
+        """Let the judge have no turn for a while. It hears the messages of this time only after its late turn."""
         self.now += seconds
         self.turn()
 
@@ -114,7 +114,7 @@ def test_no_node_is_failed_before_the_clearances_of_former_judges_have_ended() -
 
 
 def test_a_node_known_to_be_silent_for_longer_is_failed_earlier() -> None:
-    """The node is the former leader: the voters report for how long they haven't heard it."""
+    """The voters tell a new judge for how long they haven't heard the former leader, so it fails that node earlier."""
     judge = Judge("a", "b", "c", clearances_end=0.1)
     judge.detector.heard("a", -0.6)
     judge.quiet = {"a"}
@@ -125,7 +125,7 @@ def test_a_node_known_to_be_silent_for_longer_is_failed_earlier() -> None:
 
 
 def test_a_judge_that_hears_few_nodes_suspects_itself_for_a_limited_time() -> None:
-    """Three of five nodes are silent; in the end they are failed together."""
+    """Three of five nodes are silent. The judge waits longer than usual, and then fails all three at once."""
     judge = Judge("a", "b", "c", "d")
     judge.run(2.0)
     judge.quiet = {"a", "b", "c"}

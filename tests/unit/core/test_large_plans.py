@@ -23,7 +23,7 @@ PLANNERS = str(Path(minkad.core.placement.__file__).parent)
 
 
 def a_table(nodes: int, partitions: int, *, more: int = 0, zones: int = 0, keyspaces: int = 1) -> State:
-    """Partitions of three replicas, spread evenly over the first `nodes`; `more` nodes are empty."""
+    """Make a table of partitions with three replicas, evenly on the first `nodes` nodes; `more` nodes are empty."""
     state = State()
     rows = [
         Node(id=f"n{i:04}", state=NodeState.NODE_STATE_LIVE, zone=f"z{i % zones}" if zones else "")
@@ -46,7 +46,7 @@ def planned(state: State, *drain: str) -> Plan:
 
 
 def lines_of(work: Callable[[], object]) -> int:
-    """The number of lines that the planners execute."""
+    """Do the work; returns the number of lines of code that the planners executed, a measure that never varies."""
     lines = 0
 
     def trace(frame: FrameType, event: str, arg: Any) -> Any:
@@ -72,7 +72,7 @@ def test_new_nodes_get_their_share_with_the_fewest_moves(zones: int) -> None:
     has = {n.node: n.partitions_after for n in plan.nodes}
     moved = [m for m in plan.moves if set(m.replicas) != set(m.target_replicas)]
     assert set(has.values()) == {share, share + 1}
-    # The new nodes need this many replicas in any plan, and no other replica moves.
+    # Every even plan has to move this many replicas to the new nodes, and this plan moves no others.
     assert len(moved) == plan.minimum_moves == sum(has[f"n{i:04}"] for i in range(100, 108)) <= 8 * (share + 1)
     assert not plan.notes
 
@@ -108,7 +108,7 @@ def test_the_work_does_not_grow_with_the_number_of_keyspaces() -> None:
 
 
 def test_leaders_are_spread_by_a_few_looks_at_the_table() -> None:
-    """At first, each of the first nodes has the preferred leaders of all its partitions."""
+    """At first the leaders are uneven: of a partition's replicas, the one on the first node is preferred."""
 
     def work(size: int) -> int:
         state = a_table(20 * size, 1000 * size)
@@ -125,7 +125,7 @@ def test_leaders_are_spread_by_a_few_looks_at_the_table() -> None:
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A list with an element for each plan that the controller makes when a drain begins."""
+    """A list that gets an element for each plan that the controller makes for a drain."""
 
     def planner(*args: Any) -> Plan:
         plans.append(1)

@@ -1,4 +1,4 @@
-"""Looks for leaderships to hand over. Each look reads few rows, even if no other node can lead most partitions."""
+"""A search for leaderships to hand over. Each step reads few rows, even if no other node can lead most partitions."""
 
 from collections import Counter
 
@@ -17,7 +17,7 @@ ALONE, TWICE = 30, 6  # the numbers of partitions with one replica, and with two
 
 @pytest.fixture
 def c(monkeypatch: pytest.MonkeyPatch) -> Controller:
-    """A node that is stopping. It leads partitions with no other replica, and some that another node has, too."""
+    """A cluster whose node `a` is stopping. It leads partitions with no other replica, and some that `b` has, too."""
     monkeypatch.setattr(leaderships, "LOOK", LOOK)
     made = Controller()
     made.register("a")
@@ -32,7 +32,7 @@ def c(monkeypatch: pytest.MonkeyPatch) -> Controller:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """A counter of the rows that are read."""
+    """A counter of the partitions' rows that the code under test reads."""
     counted = Counter[str]()
     read = Partitions.__getitem__
 

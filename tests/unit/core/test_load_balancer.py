@@ -1,4 +1,4 @@
-"""Moves of partitions because of their load: which partition moves, when, and how the move is recorded."""
+"""The balancer that moves partitions because of load: its choice of a partition and a time, and the move's record."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -59,7 +59,7 @@ def move(c: Controller, shift: Shift) -> Operation:
 
 
 def test_a_leadership_moves_to_a_replica_in_sync() -> None:
-    """No data is copied. Afterwards the new leader is the preferred one."""
+    """The move copies no data, and makes the new leader the preferred one."""
     c = cluster()
     ops = dict(zip(sorted(c.state.partitions), [900, 800, 300, 0, 0, 0], strict=True))
     shift = shift_of(c, ops)
@@ -88,7 +88,7 @@ def test_moves_go_on_until_the_load_is_even() -> None:
 
 
 def test_a_partition_without_another_replica_is_copied() -> None:
-    """Of two partitions whose move helps equally, the smaller one is copied."""
+    """If the moves of two partitions help equally, the balancer copies the smaller partition."""
     c = cluster(replicas=1)
     assert {row.leader for row in c.state.partitions.values()} == set(NODES)
     mine = sorted(row.id for row in c.state.partitions.values() if row.leader == "athens")
@@ -171,7 +171,7 @@ def test_a_node_of_weight_3_gets_three_times_the_load() -> None:
 
 
 def test_partitions_that_may_not_move_count_for_their_nodes_load() -> None:
-    """A node that is busy with a keyspace by hash gives up partitions of a keyspace by ranges."""
+    """If a node is busy with a keyspace by hash, which can't move, it gives up partitions of a keyspace by ranges."""
     c = cluster(points=LETTERS[:1])
     create(c, "flights", None, 3, 0)
     mine = [row.id for row in c.state.partitions.values() if row.keyspace_id == 1]
@@ -189,7 +189,7 @@ def test_partitions_that_may_not_move_count_for_their_nodes_load() -> None:
     st.sampled_from([1, 2, 3]),
 )
 def test_each_move_helps_and_the_moves_end(counts: list[int], leaders: list[int], replicas: int) -> None:
-    """After each move, the busier of its two nodes has less load than the busier one had before."""
+    """A move is between two nodes. After it, the busier of them has less load than the busier one had before."""
     c = cluster(LETTERS, replicas)
     for row, leader in zip(list(c.state.partitions.values()), leaders, strict=True):
         node = row.replicas[leader % replicas]
@@ -212,7 +212,7 @@ def test_each_move_helps_and_the_moves_end(counts: list[int], leaders: list[int]
     raise AssertionError("it goes on and on")
 
 
-# Times
+# The times of the moves
 
 
 class Clock:

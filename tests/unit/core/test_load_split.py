@@ -19,7 +19,7 @@ def points(*keys: bytes) -> list[Span]:
 
 
 def zipf(rng: Random, keys: list[bytes], exponent: float = 1.0) -> list[bytes]:
-    """Draws of keys: the first key is drawn most often, the n-th one 1/n times as often."""
+    """Draw keys at random by Zipf's law: with exponent 1, the n-th key is drawn 1/n times as often as the first."""
     cumulative = list(accumulate(1 / (rank + 1) ** exponent for rank in range(len(keys))))
     return [keys[bisect_right(cumulative, rng.random() * cumulative[-1])] for _ in keys]
 
@@ -44,7 +44,7 @@ def test_even_load_is_halved() -> None:
 @pytest.mark.parametrize("exponent", [0.8, 1.0, 1.2])
 @pytest.mark.parametrize("in_order", [True, False])
 def test_popular_keys(exponent: float, in_order: bool) -> None:
-    """The share of the most popular key bounds the error, even if the popular keys are adjacent."""
+    """The halves' loads differ at most by that of the most popular key, even if the popular keys are adjacent."""
     rng = Random(1)
     keys = KEYS if in_order else rng.sample(KEYS, len(KEYS))
     asked = zipf(rng, keys, exponent)
@@ -71,7 +71,7 @@ def test_scans_that_cross_every_key_prevent_a_split() -> None:
 
 
 def test_the_cut_is_at_the_key_that_the_fewest_scans_cross() -> None:
-    """Scans cross the middle key, so the cut is at the next key after them."""
+    """Many scans cross the middle key, so the cut is at the first key after these scans."""
     scans = [*[(b"0300", b"0520")] * 200, *[(b"0800", b"0900")] * 200]
     found = cut([*points(*KEYS), *scans])
     assert found == Cut(b"0520", 720 / 1400, 680 / 1400, 0.0)
@@ -111,7 +111,7 @@ def side(span: Span, key: bytes) -> str:
 
 @given(st.lists(point | scan, min_size=1, max_size=60), bound)
 def test_a_cut_has_the_shares_that_it_states(few: list[Span], bounds: tuple[bytes, bytes]) -> None:
-    """The cut is a sampled key after the start and before the end. The shares are of the load inside the range."""
+    """The cut is a sampled key inside the range. Its shares are those of the range's load before and after it."""
     range_, spans = KeyRange(*bounds), few * MIN_SPANS
     inside = [s for s in spans if (range_.contains(s[0]) if is_key(s) else KeyRange(*s).overlaps(range_))]
     found = best_cut(spans, range_)

@@ -1,6 +1,4 @@
-"""Loads in the replicated state: decisions about them, and their commits. A commit is recorded with all its pieces, or
-not at all.
-"""
+"""The controller's decisions about loads. A load's commit is recorded in pieces: either all of them or none."""
 
 import pytest
 

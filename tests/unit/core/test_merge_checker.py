@@ -14,7 +14,7 @@ AFTER = 60.0
 
 
 class Cold:
-    """A keyspace that has split automatically at b, d and f; its merge checker; and the time."""
+    """A keyspace that has split automatically at b, d and f, a merge checker, and a clock that the test sets."""
 
     def __init__(self, max_bytes: int = 4 * MIB, max_ops: int = 1000) -> None:
         self.c = c = Controller()

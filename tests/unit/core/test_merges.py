@@ -187,7 +187,9 @@ def test_a_move_of_a_partition_that_is_merged_meanwhile_fails() -> None:
 
 
 def test_elections_skip_a_partition_that_is_merged_meanwhile() -> None:
-    """One election runs, and another waits for it. Both go on without the partition that is gone (seed 207104)."""
+    """One election runs, and another waits for it. Both leave out the partition that the merge has removed (seed
+    207104 of the simulation).
+    """
     c = Controller()
     c.register("athens", "byzantium")
     by_ranges(c, [b"d", b"m"], replicas=2)

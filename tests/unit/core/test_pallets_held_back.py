@@ -1,4 +1,4 @@
-"""A pallet isn't balanced while one of its shards is being emptied. Duties that stay on such a shard don't delay it."""
+"""No pallet is balanced while one of its shards is being emptied. Duties that stay on the shard cause no delay."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def world() -> DutyWorld:
 
 
 def why_held_back(world: DutyWorld) -> str:
-    """The reason for which nothing is balanced automatically."""
+    """Return the reason for which the controller doesn't balance the pallet ("": it does)."""
     return held_back(world.state, world.duties.pallets["feeds"], rooms(world.state, "feeds", world.now_ms))
 
 

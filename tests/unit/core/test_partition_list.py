@@ -1,4 +1,4 @@
-"""The list of partitions: filters, order, and the number of rows in a piece."""
+"""The answer to ListPartitions: its filters, its order, and the number of rows in each of its pieces."""
 
 from typing import Any
 

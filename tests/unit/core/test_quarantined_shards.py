@@ -1,4 +1,6 @@
-"""A quarantined shard gets only duties that no other shard can take. Flaps don't count for the next process."""
+"""A quarantined shard gets only duties that no other shard can take. Late heartbeats of a shard's process don't count
+against its next process.
+"""
 
 import pytest
 
@@ -25,7 +27,7 @@ def world() -> DutyWorld:
 
 
 def crash(world: DutyWorld, *names: str, times: int = 1) -> None:
-    """End the processes and restart them under their names, `times` times, all at once each time."""
+    """End all these shards' processes and start new ones under the same names; do so `times` times."""
     for _ in range(times):
         for name in names:
             world.kill(name)
@@ -112,7 +114,7 @@ def test_the_end_of_a_leaving_process_is_not_a_crash(world: DutyWorld) -> None:
 
 
 def test_the_failure_of_a_shard_that_a_new_controller_never_heard_is_not_a_crash(world: DutyWorld) -> None:
-    """The shard's node may have lost the controller, as can happen whenever the controller changes."""
+    """The shard may be well. Whenever the controller changes, the shard's node may have lost its connection to it."""
     for number in range(3):
         world.create("feeds", [f"new{number}"])
         world.follow()

@@ -29,7 +29,7 @@ from tests.unit.core.ranges import NODES, by_ranges, finish, propose, ranges_of,
 
 
 def test_predefined_ranges() -> None:
-    """The pattern's predefined key ranges: the points b and d give three ranges, assigned to three nodes in turn."""
+    """As in the pattern's predefined key ranges, the points b and d give three ranges, and each node gets one."""
     c = three(points=[b"b", b"d"])
     rows = rows_of(c)
     assert ranges_of(rows) == ['["", b)', "[b, d)", '[d, "")']
@@ -42,7 +42,7 @@ def test_predefined_ranges() -> None:
 
 
 def test_names_from_a_to_c() -> None:
-    """The pattern's example: of the ranges of athens, byzantium and cyrene, the first two have names from a to c."""
+    """As in the pattern's example, two of three ranges have names from a to c: those on athens and byzantium."""
     ranges = ranges_at([b"b", b"d"])
     wanted = KeyRange(b"a", b"c")
     assert [wanted.overlaps(range_) for range_ in ranges] == [True, True, False]
@@ -53,7 +53,7 @@ def test_names_from_a_to_c() -> None:
 
 
 def test_automatic_splitting_begins_with_one_range() -> None:
-    """The pattern's automatic splitting: one partition has all keys; then P1 of athens is split at bob."""
+    """As in the pattern's example, one partition has all keys at first. Later P1 on athens is split at the key bob."""
     c = three()
     (only,) = rows_of(c)
     assert str(range_of(only)) == '["", "")'
@@ -72,7 +72,7 @@ def test_automatic_splitting_begins_with_one_range() -> None:
     assert not any(row.splitting for row in rows_of(c))
 
 
-# Refusals
+# Refused splits
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_the_number_of_splits_at_once_and_of_partitions_a_node_are_limited(monke
 
 
 def test_people_are_told_why_a_split_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each blocker has a remedy. `caps` apply only to splits that leaders propose, not to those of people."""
+    """Each blocker has a remedy. The `caps` limit splits that leaders propose, and don't limit people's splits."""
     c = three(points=[b"d", b"m"])
     row = rows_of(c)[0]
     assert split_blockers(c.state, row.id) == GetSplitBlockersResponse()
@@ -266,7 +266,7 @@ def test_another_node_leads_both_halves_when_the_leader_dies_during_a_split() ->
 
 
 def test_the_end_of_a_split_is_refused_for_an_older_in_sync_set() -> None:
-    """A replica that joined by the row of the other half may not have made this half yet."""
+    """A replica may have joined the set through the other half's row, and may not have made this half yet."""
     c = three(replicas=3)
     split(c, b"m")
     parent, child = rows_of(c)
@@ -318,7 +318,7 @@ def test_both_halves_come_back_with_one_leader_after_all_replicas_were_gone() ->
     assert parent.leader_epoch == child.leader_epoch
 
 
-# Assertions of the state
+# Rows that the state must never contain
 
 
 def test_a_gap_or_an_overlap_is_a_bug() -> None:

@@ -42,12 +42,12 @@ def only(c: Controller) -> Partition:
 
 
 def seen(row: Partition) -> Seen:
-    """The assigned replicas; and the leader with the in-sync set, written as in the page's table."""
+    """Return the assigned replicas, and the leader with the in-sync set, as the page's table writes them."""
     return "{" + ",".join(sorted(row.replicas)) + "}", f"{row.leader}/{{{','.join(sorted(row.isr))}}}"
 
 
 def watch(c: Controller) -> list[Seen]:
-    """The history of the only partition, without repeated entries. It grows with each record."""
+    """Return the history of the only partition, to which each record that changes the partition adds an entry."""
     history = [seen(only(c))]
 
     def note() -> None:
@@ -64,7 +64,7 @@ def join_all(c: Controller) -> None:
     c.catch_up()
 
 
-# The automatic steps, one event at a time.
+# The steps that the controller and the nodes do automatically. Each function does one step.
 STEPS: dict[str, Callable[[Controller], object]] = {
     "schedule": Controller.schedule_once,
     "deliver": Controller.deliver,
@@ -83,8 +83,8 @@ THE_EXAMPLE = [
 
 
 def run_to_the_end(c: Controller, operation: int, between: Callable[[int], None] = lambda _: None) -> int:
-    """Let the steps happen, event by event, until the operation ends; returns the number of events. `between` is called
-    with the number of each event after it.
+    """Run the steps one by one until the operation ends; returns their number. After each step, call `between` with the
+    number of steps so far.
     """
     events = 0
     for _ in range(100):
@@ -114,7 +114,7 @@ def test_the_states_of_a_reassignment_are_those_of_the_page() -> None:
 
 
 def test_a_reassignment_goes_on_when_the_controller_is_replaced() -> None:
-    """Each run replaces the controller after another event; the last run does so after every event."""
+    """Each run replaces the controller once, after a different step. The last run replaces it after every step."""
     c = six_nodes()
     events = run_to_the_end(c, c.begin(c.plan(partitions={only(c).id: ["4", "5", "6"]})))
     for dies_after in [*({n} for n in range(1, events + 1)), set(range(1, 10 * events))]:
@@ -217,7 +217,7 @@ def test_the_reassignment_waits_for_a_dead_successor() -> None:
     assert list(only(c).replicas) == ["4", "5", "6"]
 
 
-# Going back
+# Cancelled and impossible reassignments
 
 
 def begun(c: Controller, *joined: str) -> int:
@@ -315,7 +315,7 @@ def test_a_reassignment_that_is_removing_old_replicas_completes_although_cancell
     assert c.operation(operation).outcome.startswith("1 of 1 partitions moved; cancelled by tester")
 
 
-# Several reassignments
+# Reassignments of several partitions
 
 
 def test_a_paused_operation_begins_no_migration() -> None:
@@ -383,7 +383,7 @@ def test_a_move_that_depends_on_a_cancelled_one_is_given_up() -> None:
 
 
 def test_the_next_move_begins_when_the_ones_before_are_given_up() -> None:
-    """The move needs no other event to begin."""
+    """The controller begins the move in the same turn, without waiting for another event."""
     c = six_nodes()
     row = only(c)
     plan = c.plan(partitions={row.id: ["4", *row.replicas[1:]]})
@@ -432,7 +432,7 @@ def test_changes_of_the_in_sync_set_that_are_refused() -> None:
 
 
 def test_a_leader_with_a_damaged_copy_leaves_the_in_sync_set() -> None:
-    """The leader joins again only after it has caught up. It stays if no other replica in sync is up."""
+    """Another replica in sync leads from then on. If none is up, the leader's request to leave is refused."""
     c = six_nodes()
     row = only(c)
     c.alter_isr(row, ["2", "3"])

@@ -24,7 +24,7 @@ def a_cluster(nodes: int, partitions: int, replicas: int, zones: int = 0) -> Con
 
 
 def layout(c: Controller, plan: Plan) -> dict[int, list[str]]:
-    """The replicas after the plan. Checks each move: it adds at most one replica, and no node has two."""
+    """Return the replicas after the plan. Check that each move adds at most one replica, and puts no two on a node."""
     replicas = {p.id: list(p.replicas) for p in c.state.partitions.values()}
     for move in plan.moves:
         assert list(move.replicas) == replicas[move.partition_id]
@@ -256,7 +256,7 @@ def test_the_stated_minimum_of_moves_is_at_most_the_number_of_moves(data: st.Dat
 
 
 def test_the_stated_minimum_of_moves_respects_capacity() -> None:
-    """By shares alone nine moves would be needed, but the new node has room for four replicas."""
+    """An equal share for the new node would need nine moves, but the node has room for only four replicas."""
     c = a_cluster(3, 36, 1)
     c.register("small", capacity=40)
     plan = c.plan(sizes=dict.fromkeys(c.state.partitions, 10))
@@ -285,7 +285,7 @@ def test_a_plan_has_a_reason_and_a_rate_limit() -> None:
         assert (operation.reason, operation.rate_limit) == expected
 
 
-# Quotas
+# Quotas: the number of replicas that each node should have
 
 
 @given(

@@ -55,7 +55,7 @@ def led_by(c: Controller, node: str) -> Partition:
     return next(p for p in rows(c) if p.leader == node)
 
 
-# Creation
+# The creation of keyspaces
 
 
 def test_a_new_partition_has_a_leader_from_its_first_record_on() -> None:
@@ -69,7 +69,7 @@ def test_a_new_partition_has_a_leader_from_its_first_record_on() -> None:
 
 
 def test_a_node_that_fails_during_the_preparation_of_a_keyspace_leads_none_of_it() -> None:
-    """The partitions are recorded after the failure. Those that have no other replica wait for the node."""
+    """The partitions are recorded after the failure. Partitions with no other replica wait for the node."""
     c = Controller()
     c.register("a", "b")
     creation = Creation(c.state, CreateKeyspace("flights", 4, MURMUR3, 1))
@@ -128,7 +128,7 @@ def test_numbers_of_replicas_that_are_refused(replicas: int, min_insync: int, co
     assert refusal.value.code is code
 
 
-# onBrokerFailure, onBrokerStartup
+# Nodes that fail or start (Kafka's onBrokerFailure and onBrokerStartup)
 
 
 def test_after_a_nodes_failure_a_leader_is_elected_from_the_isr_and_shrinks_it() -> None:
@@ -196,7 +196,7 @@ def test_a_hand_over_ends_when_the_successor_fails() -> None:
 
 
 def test_a_migration_waits_for_a_failed_node_that_is_still_in_the_isr() -> None:
-    """No replica in sync is dropped for the migration."""
+    """The follower stays in sync while the node that is to replace it is down."""
     c = Controller()
     c.register("a", "b", "c")
     c.keyspace("flights", 1, replicas=3, min_insync=2)
@@ -251,7 +251,7 @@ def test_an_unclean_election_happens_only_if_allowed_and_is_counted() -> None:
 
 
 def test_a_leader_without_data_gives_way_to_a_replica_that_it_names() -> None:
-    """This is another unclean election, so it needs a keyspace that allows those."""
+    """This is an unclean election, so the keyspace must allow unclean elections."""
     for unclean in (True, False):
         c = three_nodes(1, unclean=unclean)
         (row,) = rows(c)
@@ -315,7 +315,7 @@ def test_all_partitions_are_online_after_all_nodes_restarted_at_once() -> None:
     assert all(p.state == PartitionState.PARTITION_STATE_ONLINE and len(p.isr) == 3 for p in rows(c))
 
 
-# Controlled shutdown, drains
+# Nodes that stop gracefully or are drained
 
 
 def test_a_stopping_node_hands_over_and_then_leaves_the_isr() -> None:
@@ -526,7 +526,7 @@ def test_undrain_cancels_a_running_decommission() -> None:
     assert not any(p.removing_replicas for p in rows(c))
 
 
-# onPreferredReplicaElection
+# Elections of preferred leaders (Kafka's onPreferredReplicaElection)
 
 
 def test_an_election_makes_preferred_leaders_lead_again() -> None:

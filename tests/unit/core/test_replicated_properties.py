@@ -1,4 +1,4 @@
-"""Whatever happens, in any order: the last replica in sync is never dropped, and everything ends."""
+"""Whatever happens, in any order: the controller never drops the last replica in sync, and each operation ends."""
 
 from collections.abc import Callable
 
@@ -42,7 +42,7 @@ REFUSALS = {
 
 
 class Cluster(RuleBasedStateMachine):
-    """Five nodes with a few partitions. `holds`: by partition, the nodes that have every acknowledged write."""
+    """Five nodes with a few partitions. `holds` has, for each partition, the nodes with every acknowledged write."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -227,7 +227,7 @@ class Cluster(RuleBasedStateMachine):
         else:
             self.c.run(PauseOperation(operation.id, what == "pause"))
 
-    # The end
+    # The end of a run
 
     def settle(self) -> None:
         """Settle until no queued operation can begin."""
@@ -248,8 +248,8 @@ class Cluster(RuleBasedStateMachine):
         for operation in self.c.state.unended_operations():
             self.c.run(PauseOperation(operation.id, False))
         self.settle()
-        # A running operation waits for something that a person has to do, and says so; a queued one waits for that
-        # operation.
+        # Each running operation that is left waits for a person, and its blockers say for what. Each queued operation
+        # waits for a running one.
         while unended := self.c.state.unended_operations():
             for operation in unended:
                 assert all(b.reason for b in blockers_of(self.c.state, operation)), operation
@@ -268,7 +268,7 @@ class Cluster(RuleBasedStateMachine):
 
 
 def began_anew(before: ReplicaStateName, now: ReplicaStateName) -> bool:
-    """True if a replica that was being added begins again after its node went away."""
+    """True if the replica is one that was being added, and that begins again since its node was away."""
     return (before, now) == (ReplicaStateName.OFFLINE, ReplicaStateName.NEW)
 
 

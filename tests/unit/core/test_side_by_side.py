@@ -1,4 +1,6 @@
-"""Operations on different things run at once. The second operation on one thing is refused, and told of the first."""
+"""Operations on different things run at once. A second operation on the same thing is refused, and the error names the
+first.
+"""
 
 import pytest
 
@@ -94,7 +96,7 @@ def test_the_refusal_of_a_plan_names_partitions_that_are_moving_by_now() -> None
 
 
 def test_a_plan_stays_valid_if_only_other_partitions_have_changed() -> None:
-    """The plan stays valid although another node has come, too."""
+    """The plan also stays valid when a new node joins."""
     c = two_keyspaces()
     plan = c.plan(keyspaces=["people"])
     c.begin(c.plan(keyspaces=["flights"]))
@@ -140,7 +142,7 @@ def test_nodes_are_drained_side_by_side() -> None:
 
 
 def test_a_drain_is_refused_while_a_replica_is_on_its_way_to_the_node() -> None:
-    """The drain's plan does not have that replica, so the replica would stay on the node."""
+    """The drain's plan could not move that replica, so the replica would stay on the node."""
     c = two_keyspaces()
     first = reassign(c, "flights")
     with pytest.raises(MinkaError, match=f"operation {first} moves flights/[0-9]+ and leaves a replica on ephesus"):
@@ -183,7 +185,7 @@ def test_a_damaged_plan_is_not_an_operation() -> None:
     assert not c.state.operations
 
 
-# Queued
+# Queued operations
 
 
 def begin_queued(c: Controller) -> None:
@@ -191,7 +193,7 @@ def begin_queued(c: Controller) -> None:
 
 
 def settle(c: Controller) -> None:
-    """Settle until no queued operation is left."""
+    """Let the controller and the nodes work, and begin queued operations, until nothing is left to do."""
     while True:
         c.settle()
         before = len(c.log)
@@ -281,7 +283,7 @@ def test_a_queued_operation_that_can_no_longer_begin_fails_with_a_reason() -> No
 
 
 def test_a_queued_plan_leaves_out_a_move_that_is_no_longer_possible() -> None:
-    """The operation before it was cancelled, so the partition never came to the source of this move."""
+    """The plan moves a partition away from ephesus, but the operation that should have moved it there was cancelled."""
     c = two_keyspaces()
     row = rows(c, "flights")[0]
     c.begin(c.plan(partitions={row.id: ["ephesus"]}))

@@ -28,7 +28,7 @@ from minkad.core.state.replica_states import invalid_replica_changes, replica_st
 
 P, R = PartitionStateName, ReplicaStateName
 
-# The states, as that page lists them.
+# The changes of states that Kafka Controller Internals lists.
 VALID_PARTITION = {
     (P.NON_EXISTENT, P.NEW),
     (P.NEW, P.ONLINE),
@@ -97,11 +97,11 @@ def a_state(old: Partition) -> State:
     [
         (row(PartitionState.PARTITION_STATE_OFFLINE), row(PartitionState.PARTITION_STATE_NEW, 2, isr=[])),
         (row(PartitionState.PARTITION_STATE_ONLINE), row(PartitionState.PARTITION_STATE_NEW, 2)),
-        # NonExistentReplica → OnlineReplica
+        # A replica may not come online before it is new (NonExistentReplica → OnlineReplica).
         (ROWS[P.ONLINE], row(PartitionState.PARTITION_STATE_ONLINE, 2, replicas=["a", "b", "c", "d"])),
-        # OnlineReplica → NonExistentReplica
+        # A replica that is online may not disappear at once (OnlineReplica → NonExistentReplica).
         (ROWS[P.ONLINE], row(PartitionState.PARTITION_STATE_ONLINE, 2, replicas=["a", "b"], isr=["a", "b"])),
-        # OnlineReplica → NewReplica
+        # A replica that is online may not become new again (OnlineReplica → NewReplica).
         (
             ROWS[P.ONLINE],
             row(
@@ -161,8 +161,8 @@ def test_a_created_keyspace_must_have_new_partitions_or_ones_with_their_first_le
 
 
 def test_the_nodes_that_are_told_of_a_change() -> None:
-    """Only the leader is told that its partition is ONLINE. All replicas are told of a hand-over, even before the
-    former leader has reported that it leads.
+    """The controller tells only the leader that its partition is ONLINE. It tells all replicas of a hand-over, even if
+    the partition was not ONLINE before.
     """
     assigned = row(PartitionState.PARTITION_STATE_ASSIGNED, 1, successor="b")
     online = row(PartitionState.PARTITION_STATE_ONLINE, 2, leader_epoch=1, successor="b")
@@ -196,7 +196,7 @@ def test_the_state_of_a_replica_follows_from_the_rows() -> None:
     assert invalid_replica_changes(ROWS[P.ONLINE], stopped, state.nodes) == []
 
 
-# Selectors: the replicas are a, b and c; a and b are in sync; the leader was a.
+# Selectors choose a leader. In these tests, the replicas are a, b and c, the leader was a, and a and b are in sync.
 
 ALL = Live(frozenset("abcd"))
 AB = row(PartitionState.PARTITION_STATE_ONLINE, isr=["a", "b"])

@@ -1,4 +1,4 @@
-"""Stationary duties are never moved to balance. When their shard fails, their pallet's setting decides about them."""
+"""Balancers never move stationary duties. If their shard fails, the pallet's `on_failure` says if others get them."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def world() -> DutyWorld:
 
 @pytest.fixture
 def left(world: DutyWorld) -> DutyWorld:
-    """A stationary duty on the first of two shards. Its pallet leaves it without a shard if that one fails."""
+    """A world with a stationary duty on s1, the first of two shards. If s1 fails, the duty stays without a shard."""
     world.change_pallet("feeds", on_failure=OnFailure.ON_FAILURE_LEAVE)
     world.create("feeds", ["a"], stationary=True)
     world.settle()
@@ -103,7 +103,7 @@ def test_a_duty_released_unasked_by_a_stopping_shard_has_not_failed(left: DutyWo
 
 
 def test_a_duty_released_unasked_by_a_running_shard_has_failed(left: DutyWorld) -> None:
-    """A shard does this if its clearance is about to end."""
+    """A running shard releases duties unasked if its clearance is about to end."""
     left.release("s1", "a")
     left.settle()
     assert left.where("a") == ""

@@ -1,4 +1,6 @@
-"""Suspects: duties that have ended a few of the processes that attach them. They are kept away, and tried alone."""
+"""Suspects are duties whose shards failed while they were attaching them. The controller keeps a suspect away from
+shards for a while, and lets a shard try it alone.
+"""
 
 from typing import Any
 
@@ -32,7 +34,7 @@ class Poisoned:
             self.world.join(name, grace_ms=grace_ms)
 
     def told(self, process: Process) -> list[Duty]:
-        """The duties that the rows tell the process to attach."""
+        """Return the duties that the process should attach, by the rows."""
         some = self.world.duties.on_shard.get(process.name, {}).values()
         found = [one.duty for one in some if one.state == AssignmentState.ASSIGNMENT_STATE_ASSIGNED]
         return [self.world.duties.duties[number] for number in found]
@@ -69,7 +71,7 @@ class Poisoned:
 
 
 def ids(count: int) -> list[str]:
-    """Names of innocent duties."""
+    """Return names for duties that end no process."""
     return [f"d{number:03}" for number in range(count)]
 
 
@@ -105,7 +107,7 @@ def test_a_bad_duty_is_blamed_although_its_ended_shard_was_told_to_release_it() 
 
 
 def test_a_rebalance_does_not_move_a_suspect_whose_shard_ends() -> None:
-    """The suspect's shard ends after the rebalance has begun, for whatever reason."""
+    """The rebalance has begun to move the suspect when the suspect's shard ends, for whatever reason."""
     fleet = Poisoned("bad", shards=("a",))
     fleet.world.create("feeds", ["bad"], weight=1)
     fleet.world.create("feeds", ["other"], weight=2, stationary=True)
@@ -188,7 +190,7 @@ def test_only_the_suspect_is_blamed_if_other_duties_are_attached_beside_it() -> 
 
 
 def test_a_process_that_is_killed_once_makes_no_suspects() -> None:
-    """After a power cut, the shards attach the same duties again at once, all together."""
+    """After a power cut, for example, all shards may attach their duties again at once."""
     fleet = Poisoned()
     fleet.world.create("feeds", ids(20))
     fleet.world.follow()
@@ -234,7 +236,7 @@ def test_a_suspect_changed_while_a_process_dies_of_it_is_tried_again_at_once() -
 
 @pytest.mark.parametrize("grace_ms", [0, 60_000])
 def test_a_suspect_does_not_end_the_only_shard_for_ever(grace_ms: int) -> None:
-    """Other duties kept for a shard within its grace go to its next process at once; a suspect does not."""
+    """The shard's next process gets the other duties at once, even those kept for the shard, but not the suspect."""
     fleet = Poisoned("bad", shards=("a",), grace_ms=grace_ms)
     fleet.world.create("feeds", [*ids(5), "bad"])
     fleet.settle()
@@ -331,7 +333,7 @@ def test_the_end_of_a_leaving_shard_makes_no_suspects() -> None:
 def test_many_suspects_that_wait_for_a_shard_cost_little(
     monkeypatch: pytest.MonkeyPatch, idle: str, plans: int
 ) -> None:
-    """The suspects wait: one shard takes long to attach, and the idle shard takes another pallet, or has no room."""
+    """The suspects wait: one shard attaches a duty for long, and the idle one takes another pallet or has no room."""
     world, asked = DutyWorld(), list[int]()
     world.pallet("feeds")
     world.pallet("mail")

@@ -46,7 +46,7 @@ def test_synthetic_duties_are_on_every_shard_even_on_later_ones(world: DutyWorld
 
 
 def test_many_synthetic_duties_are_assigned_in_pieces(world: DutyWorld) -> None:
-    """Shards that come in the meantime get all of them in the end; shards that go keep none."""
+    """Meanwhile one shard joins, which has all the duties in the end, and one fails, which has none."""
     ids = [f"y{number}" for number in range(400)]
     for number in range(8):
         world.join(f"s{number}")
@@ -67,7 +67,7 @@ def test_many_synthetic_duties_are_assigned_in_pieces(world: DutyWorld) -> None:
 
 
 def test_ordinary_duties_wait_while_many_synthetic_ones_are_on_their_way(world: DutyWorld) -> None:
-    """Ordinary duties wait until some synthetic ones are attached, or a shard is known to be slow."""
+    """Ordinary duties wait until the shard has attached some of the synthetic ones, or for SLOW_MS if it is slow."""
     world.join("s1")
     for start in range(0, WINDOW, 1000):
         world.create("feeds", [f"y{start + number}" for number in range(1000)], synthetic=True)
@@ -96,7 +96,7 @@ def test_a_shard_that_takes_a_pallet_later_gets_its_synthetic_duties(world: Duty
 
 
 def test_one_more_assignment_does_not_copy_the_assignments_on_other_shards(world: DutyWorld) -> None:
-    """With copies, the cost of an assignment would grow with the number of shards."""
+    """If each assignment copied the others, its cost would grow with the number of shards."""
     world.join("s1")
     world.create("feeds", ["white"], synthetic=True)
     world.settle()

@@ -1,4 +1,4 @@
-"""Counts that are updated with each changed row equal counts of the whole table."""
+"""The table's counts, which each changed row updates, equal counts of all rows."""
 
 from collections import Counter
 from collections.abc import Collection
@@ -46,7 +46,7 @@ changes = st.one_of(rows(), st.integers(1, 6), sizes, st.none())  # a row, a del
 
 
 def counted(table: dict[int, Partition], reported: dict[int, tuple[int, int]]) -> TableSummary:
-    """The summary, computed from all rows."""
+    """Compute the expected summary from all rows."""
 
     def number(of: Any) -> int:
         return sum(1 for row in table.values() if of(row))
@@ -75,7 +75,7 @@ def counted(table: dict[int, Partition], reported: dict[int, tuple[int, int]]) -
 
 
 def shares(own: Collection[Partition]) -> list[NodeShare]:
-    """The counts of a keyspace for each node; empty unless the nodes differ by much."""
+    """Return a keyspace's counts for each node, or an empty list if the nodes differ little."""
     elected = [row.replicas[0] if row.replicas[0] in row.isr else row.leader for row in own]
     found = [
         NodeShare(

@@ -66,7 +66,7 @@ def test_no_change_is_due_before_the_cluster_is_created() -> None:
     assert next_membership_change(ConfState(voters=[1, 2, 3]), [], {}, 1, SETTINGS, 0) is None
 
 
-# Zones: a text has a letter for each node, from node 1 on.
+# Zones. In a text like "aab", the first letter is the zone of node 1, the second that of node 2, and so on.
 
 
 def zoned(zones: str, since: int = 0, **failed: int) -> list[Node]:
@@ -78,7 +78,7 @@ def zoned(zones: str, since: int = 0, **failed: int) -> list[Node]:
 
 
 def change(nodes: list[Node], voters: Sequence[int], match: dict[int, int] | None = None, now: int = 60_000) -> Any:
-    """The next change, if node 1 is the leader and all nodes that don't vote are learners."""
+    """Return the controller's next change of members. Node 1 leads, and all nodes that don't vote are learners."""
     learners = [n.raft_id for n in nodes if n.raft_id not in voters]
     matched = dict.fromkeys([n.raft_id for n in nodes], 100) | (match or {})
     return steps(next_membership_change(ConfState(voters=voters, learners=learners), nodes, matched, 1, SETTINGS, now))

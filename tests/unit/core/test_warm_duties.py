@@ -111,7 +111,7 @@ def test_preparations_end_if_the_source_keeps_its_duties(world: DutyWorld) -> No
 
 
 def test_a_duty_for_which_a_shard_prepares_is_not_moved_by_a_rebalance(world: DutyWorld) -> None:
-    """Warm hand-overs empty a drained node's shard while its pallet is rebalanced."""
+    """The pallet is rebalanced while warm hand-overs empty s1, a shard on a node that is drained."""
     _draining_warm(world)
     assert world.rebalance("feeds")
     world.settle()

@@ -20,6 +20,6 @@ def world() -> World:
 
 @pytest.fixture
 def silent(world: World) -> World:
-    """The same shard, but its heartbeats are no longer answered."""
+    """The shard of `world`, whose heartbeats nobody answers any more."""
     world.answers = False
     return world

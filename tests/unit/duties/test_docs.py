@@ -1,4 +1,4 @@
-"""The delegate that docs/duties.md begins with."""
+"""The delegate in the first example of docs/duties.md works."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "duties.md"
 
 
 def first_delegate() -> type[Delegate]:
-    """The class of the first example. Its work ends only when a test says so."""
+    """Run the code of the first example; returns its class."""
     text = DOCUMENT.read_text().partition("    import asyncio\n")[2].partition("    run_shard(")[0]
     names: dict[str, Any] = {}
     exec("import asyncio\n" + "".join(line.removeprefix("    ") for line in text.splitlines(keepends=True)), names)  # noqa: S102 - it is the project's

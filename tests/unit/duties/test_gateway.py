@@ -79,7 +79,7 @@ class Shelf(PayloadStore):
 async def asked(
     controller: Controller, use: Callable[[DutyGateway], Awaitable[T]], shelf: Shelf | None = None, *rows: Duty
 ) -> T:
-    """The gateway's answer, at a node that knows the pallet feeds and these rows."""
+    """Call the gateway of a node that knows the pallet feeds and these rows; returns the result of `use`."""
     server = grpc.server(futures.ThreadPoolExecutor(2), options=[("grpc.so_reuseport", 0)])
     add_DutyControlServicer_to_server(controller, server)  # type: ignore[arg-type]  # answers by __getattr__
     (address,) = free_addresses(1)
@@ -136,7 +136,7 @@ async def test_payloads_that_are_too_large_together_are_refused() -> None:
 
 
 async def test_no_payload_is_stored_for_a_missing_pallet() -> None:
-    controller, shelf = Controller(MinkaError(Code.UNKNOWN_PALLET, "none")), Shelf()
+    controller, shelf = Controller(MinkaError(Code.UNKNOWN_PALLET, "no such pallet")), Shelf()
     with pytest.raises(MinkaError) as caught:
         await change(controller, changes.create("maps", "x", b"content"), shelf=shelf)
     assert caught.value.code is Code.UNKNOWN_PALLET
@@ -151,7 +151,7 @@ async def test_a_node_asks_the_controller_about_a_pallet_that_it_does_not_know()
 
 
 async def test_a_request_is_repeated_after_a_temporary_refusal() -> None:
-    controller = Controller(MinkaError(Code.NOT_CONTROLLER, "not me"), ChangeDutiesResponse())
+    controller = Controller(MinkaError(Code.NOT_CONTROLLER, "ask another node"), ChangeDutiesResponse())
     await change(controller, changes.update("feeds", "bbc", weight=3))
     assert len(controller.asked) == 2
 
@@ -190,7 +190,7 @@ async def test_changes_that_could_be_made_twice_are_not_repeated(wanted: list[Du
 
 @pytest.mark.parametrize("refusal", [Code.DUTY_EXISTS, Code.VERSION_MISMATCH])
 async def test_the_outcome_is_unknown_if_a_repetition_is_refused(refusal: Code) -> None:
-    controller = Controller(LOST, MinkaError(refusal, "somebody was faster"))
+    controller = Controller(LOST, MinkaError(refusal, "the duty has changed"))
     with pytest.raises(MinkaError) as caught:
         await change(controller, changes.create("feeds", "bbc", b"https://"))
     assert caught.value.code is Code.OUTCOME_UNKNOWN
@@ -263,7 +263,7 @@ async def test_the_payload_of_a_deleted_duty_is_deleted_later() -> None:
 
 
 class Deleting(PayloadStore):
-    """A store that only notes which payloads it is to delete."""
+    """A store that notes the payloads that it should delete, instead of deleting them."""
 
     def __init__(self) -> None:
         super().__init__("127.0.0.1:1", None)

@@ -1,4 +1,4 @@
-"""A thread of its own writes the log of the sessions' thread, so no handler of the program can block sessions."""
+"""A separate thread writes the log lines of the sessions' thread, so slow log handlers can't block sessions."""
 
 import asyncio
 import logging
@@ -36,7 +36,7 @@ class Blocking(logging.Handler):
 
 @pytest.fixture
 def stuck() -> Iterator[Blocking]:
-    """A blocking handler of the log of shards."""
+    """A handler that blocks the log of shards during the test."""
     handler, log = Blocking(), logging.getLogger("minka.duties")
     log.addHandler(handler)
     try:

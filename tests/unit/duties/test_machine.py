@@ -44,7 +44,7 @@ def test_attached_duties_are_reported_and_held(world: World) -> None:
 
 
 def test_the_release_of_a_later_assignment_ends_an_earlier_one(world: World) -> None:
-    """Meanwhile the cluster had assigned the duty here again, without telling the shard."""
+    """The controller has made a later assignment of the duty to this shard, of which the shard has not heard."""
     world.attach(held(1, 19))
     assert world.history == [("detach", [1])]
     world.history.clear()
@@ -206,7 +206,7 @@ def test_all_duties_are_released_before_the_clearance_ends(silent: World) -> Non
 
 @pytest.mark.parametrize("hundredths", range(0, 300, 7))
 def test_a_tick_at_the_moment_that_the_machine_named_is_enough(hundredths: int) -> None:
-    """Near 128 s, where the last bit of a float doubles, sums and differences of times are rounded differently."""
+    """Beyond 128 s, floats are only half as precise. No time that is rounded may make such a tick come too early."""
     world = World([method for method in ALL if method is not Method.REPORT])
     world.now = 125 + hundredths / 100
     world.connect()
@@ -297,7 +297,7 @@ def test_other_duties_go_on_beside_a_call_that_can_not_be_ended(world: World) ->
 
 
 def test_a_release_that_hangs_repeatedly_does_not_delay_other_duties(world: World) -> None:
-    """A coroutine that hangs is cancelled after 30 s. It is called again, now beside the calls for other duties."""
+    """A release that hangs is cancelled after 30 s, and tried again. Calls for other duties don't wait for this try."""
     world.attach(held(3, 13), held(4, 14))
     world.end_calls()
     world.detach((3, 13))
@@ -312,7 +312,7 @@ def test_a_release_that_hangs_repeatedly_does_not_delay_other_duties(world: Worl
 
 
 def test_many_duties_are_released_before_the_reports_about_them_are_made() -> None:
-    """Until the delegate has no duty left, a released duty takes little memory and time."""
+    """While the delegate still has duties, the machine only notes the released ones, which costs little."""
     world = World(methods=(Method.ATTACH, Method.DETACH))
     world.connect()
     count = 3 * MAX_CALL_DUTIES

@@ -50,7 +50,7 @@ CLOSED = ("INVALID_ARGUMENT", "the event loop was closed before the shard had en
 
 
 def test_a_closed_loop_ends_the_shard_when_all_duties_are_released(world: World) -> None:
-    """The delegate's methods are plain functions, which still run."""
+    """The delegate's methods are plain functions, so they can still run and release the duties."""
     world.tell(LoopClosed())
     assert not world.machine.holds(1, 11, world.now)
     assert world.history == [("detach", [1, 2])]

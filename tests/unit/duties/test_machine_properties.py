@@ -17,7 +17,7 @@ def is_lazy(duty: int) -> bool:
 
 
 class AnyCourse(RuleBasedStateMachine):
-    """A node that assigns and takes back as a controller may; broken sessions, failed calls, and pauses."""
+    """A node assigns duties and takes them back as a controller may. Sessions break, calls fail, the process pauses."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class AnyCourse(RuleBasedStateMachine):
     @precondition(lambda self: self.world.connected)
     @rule(duty=DUTIES)
     def say_again(self, duty: int) -> None:
-        """Assign a given-back duty again, like a node that doesn't know of its release yet."""
+        """Repeat an assignment that the shard may have given back, as a node does that has not heard of it yet."""
         if duty in self.assigned:
             self.world.attach(held(duty, self.assigned[duty], version=self.versions[duty], lazy=is_lazy(duty)))
 

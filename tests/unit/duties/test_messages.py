@@ -31,7 +31,8 @@ from minka.v1 import duties_pb2 as rows
 from minka.v1 import duty_api_pb2 as api
 from minka.v1.shards_pb2 import HeldDuty
 
-# By message: the dataclasses with its fields, if their names differ from its name; and the fields that they lack.
+# OTHER_NAMES: for each message whose dataclasses have other names than the message, these names. LEFT_OUT: for each
+# message, the fields that its dataclasses leave out.
 OTHER_NAMES = {
     "Duty": ("DutyRow", "Duty"),
     "DutyStatus": ("DutyStatus", "Duty"),
@@ -62,7 +63,7 @@ LISTS |= {"ComparePalletResponse"}  # clients return the lists in these messages
 
 
 def answered(descriptor: Descriptor) -> Iterator[Descriptor]:
-    """The message, and all messages in its fields."""
+    """Yield the message, and all messages in its fields."""
     yield descriptor
     for one in descriptor.fields:
         is_left_out = one.name in LEFT_OUT.get(descriptor.name, ()) and one.name != "shard"
@@ -71,7 +72,7 @@ def answered(descriptor: Descriptor) -> Iterator[Descriptor]:
 
 
 def answers() -> dict[str, Descriptor]:
-    """All messages in answers about duties. Plans are left out: they belong to `minka.admin`."""
+    """Return all messages in answers about duties, except plans, which belong to `minka.admin`."""
     service = api.DESCRIPTOR.services_by_name["Duties"]
     tops = [method.output_type for method in service.methods if method.output_type.name != "Plan"]
     return {one.name: one for top in (*tops, HeldDuty.DESCRIPTOR) for one in answered(top)}

@@ -10,7 +10,7 @@ from minkad.duties.payload_reads import MAX_BYTES, PayloadReads
 
 
 class Store:
-    """A store that has every payload, except the broken ones."""
+    """A store that has every payload, and fails if it is asked for the payload `broken`."""
 
     def __init__(self, broken: bytes = b"") -> None:
         self.calls: list[set[bytes]] = []
@@ -21,7 +21,7 @@ class Store:
         self.calls.append(set(ids))
         await asyncio.sleep(0)
         if self._broken in self.calls[-1]:
-            raise MinkaError(Code.UNREACHABLE, "its leader is away")
+            raise MinkaError(Code.UNREACHABLE, "no leader answers")
         return {id_: b"payload of " + id_ for id_ in self.calls[-1]}
 
 
@@ -48,7 +48,7 @@ async def test_a_payload_that_can_not_be_read_fails_all_reads_of_its_call() -> N
     reads = PayloadReads(store)
     outcomes = await asyncio.gather(reads.get_many([b"1"], 1), reads.get_many([b"2"], 1), return_exceptions=True)
     assert [type(one) for one in outcomes] == [type(outcomes[1])] * 2
-    with pytest.raises(MinkaError, match="its leader is away"):
+    with pytest.raises(MinkaError, match="no leader answers"):
         raise outcomes[0]  # type: ignore[misc]
     assert await reads.get_many([b"1"], 1) == {b"1": b"payload of 1"}
 

@@ -1,4 +1,4 @@
-"""A node's reports and heartbeats to the active controller for its shards."""
+"""A node sends its shards' reports and heartbeats to the active controller."""
 
 import asyncio
 from typing import Any
@@ -34,7 +34,7 @@ class Stub:
     async def shard_heartbeats(
         self, address: str, request: ShardHeartbeatsRequest, timeout: float
     ) -> ShardHeartbeatsResponse:
-        """Answer at once."""
+        """Answer the heartbeats at once."""
         self.signs.append([sign.shard for sign in request.signs])
         return ShardHeartbeatsResponse(clearance_ms=1000)
 
@@ -48,7 +48,7 @@ class Heard:
         self.granted_at: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def granted(self, sequence: int, clearance_ms: int) -> None:
-        """Note a grant, which comes only once."""
+        """Note the grant. A second grant would fail the test."""
         self.granted_at.set_result(sequence)
 
     def fenced(self, reason: str) -> None:

@@ -27,7 +27,7 @@ def closed_loop() -> asyncio.AbstractEventLoop:
 
 @pytest.fixture
 def ended(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The reasons for which the process would have been ended."""
+    """A list of reasons. Instead of ending the test's process, the library adds its reason to the list."""
     reasons: list[str] = []
     monkeypatch.setattr("minka.duties._session.end_process", lambda shard, reason: reasons.append(reason))
     return reasons
@@ -39,7 +39,9 @@ async def run(
     *events: Event,
     methods: Mapping[Method, UserMethod] = MappingProxyType({}),
 ) -> None:
-    """Run a session after these events on the sessions' loop, since gRPC suffers if a loop that uses it is closed."""
+    """Give these events to a session, and run it. It runs on the library's own loop, which no test closes, since gRPC
+    fails if a loop that has used it is closed.
+    """
 
     async def run_here() -> None:
         session = Session(world.machine, methods, NOBODY, None, user_loop)

@@ -23,9 +23,9 @@ class Relay:
         self.asked = False
 
     async def register(self, shard: Shard) -> int:
-        """Refuse, which ends the session."""
+        """Note the request, and refuse it, which ends the session."""
         self.asked = True
-        raise MinkaError(Code.SHARD_NAME_TAKEN, "it was asked")
+        raise MinkaError(Code.SHARD_NAME_TAKEN, "the name is taken")
 
 
 def sessions_with(relay: object, state: State, silence: float = 3.0) -> ShardSessions:
@@ -41,7 +41,9 @@ def sessions_with(relay: object, state: State, silence: float = 3.0) -> ShardSes
 
 
 async def begin(row: Shard | None, holdings: list[Holding]) -> Code:
-    """The code with which a node that has this row refuses process p1 of shard s, which holds these duties."""
+    """Let process p1 of shard s begin a session at a node that has this row; returns the code of the refusal. p1 holds
+    these duties.
+    """
     state, relay = State(), Relay()
     if row is not None:
         state.duties.put_shard(row)
@@ -82,7 +84,7 @@ async def test_a_session_without_a_hello_is_ended() -> None:
 
 
 async def test_a_session_that_is_cancelled_while_its_shard_leaves_ends_quietly() -> None:
-    """The session drops what it has not begun yet, without a warning."""
+    """The session drops the work that it has not begun yet, and Python gives no warning about that."""
     state = State()
     shard = Shard(name="s", incarnation="p1", state=ShardState.SHARD_STATE_LIVE)
     state.duties.put_shard(shard)
@@ -107,7 +109,7 @@ async def test_a_session_that_is_cancelled_while_its_shard_leaves_ends_quietly()
 
 
 async def test_a_shard_gets_a_goodbye_if_its_last_report_is_refused_because_the_shard_is_gone() -> None:
-    """By that report, the controller had recorded the shard's graceful stop."""
+    """The report completed the shard's graceful stop: the controller has recorded it, but its answer is a refusal."""
     state = State()
     shard = Shard(name="s", incarnation="p1", state=ShardState.SHARD_STATE_LIVE)
     state.duties.put_shard(shard)
@@ -120,7 +122,7 @@ async def test_a_shard_gets_a_goodbye_if_its_last_report_is_refused_because_the_
 
         async def report(self, shard: Shard, report: ShardReport) -> int:
             sessions.changed(state.duties.put_shard(gone))
-            raise MinkaError(Code.SHARD_FENCED, "it is gone")
+            raise MinkaError(Code.SHARD_FENCED, "the shard is gone")
 
     async def messages() -> AsyncIterator[ShardMessage]:
         yield ShardMessage(hello=ShardHello(shard=shard, known_index=7))
@@ -140,7 +142,7 @@ async def test_a_shard_gets_a_goodbye_if_its_last_report_is_refused_because_the_
 
 
 async def test_a_shard_is_told_which_of_its_pallets_do_not_exist() -> None:
-    """The node tells it at the beginning, and again when the shard takes other pallets."""
+    """The node tells the shard at the beginning of the session, and again when the shard takes other pallets."""
     state = State()
     state.duties.put_pallet(Pallet(id="feeds"))
     shard = Shard(name="s", incarnation="p1", state=ShardState.SHARD_STATE_LIVE)

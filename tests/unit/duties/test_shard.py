@@ -19,7 +19,7 @@ DEADLINE = 10.0
 
 
 class Refusal:
-    """A refusal for good, which a test makes `due`."""
+    """A permanent refusal by the cluster. Shards get it once the test has set `due`."""
 
     def __init__(self) -> None:
         self.due = threading.Event()
@@ -118,7 +118,7 @@ def test_a_delegate_has_the_methods_that_it_defines(make: Callable[[], Any]) -> 
 
 @pytest.fixture
 def refused(monkeypatch: pytest.MonkeyPatch) -> Refusal:
-    """A refusal that ends the session of every shard once it is `due`."""
+    """A permanent refusal that ends the session of every shard once the test has set `due`."""
     refusal = Refusal()
 
     async def run(_: Session) -> None:

@@ -1,4 +1,4 @@
-"""A node's messages to a shard, by the rows about it."""
+"""A node's messages to a shard: the node derives them from the table's rows about the shard."""
 
 import pytest
 
@@ -17,7 +17,7 @@ NONE = AssignmentState.ASSIGNMENT_STATE_UNSPECIFIED
 
 
 class Table:
-    """The rows, and the messages to a shard that follow from their changes."""
+    """The table's rows, and the messages that a node sends to a shard when they change."""
 
     def __init__(self, holdings: list[Holding] | None = None) -> None:
         self.rows = DutyState()

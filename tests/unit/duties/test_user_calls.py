@@ -66,7 +66,7 @@ def duty(number: int) -> Duty:
 
 
 class Harness:
-    """Calls to a delegate, the events that they cause, and a user's loop on a thread of its own."""
+    """Calls a delegate, and gets the resulting events. The user's event loop runs on a separate thread."""
 
     def __init__(self, delegate: Delegate) -> None:
         self.events: asyncio.Queue[Event] = asyncio.Queue()
@@ -212,7 +212,7 @@ class Changing(Asynchronous):
 
 
 class ChangingOnThread(Plain):
-    """The same as `Changing`, with functions on threads."""
+    """Like `Changing`, but its methods are plain functions, which run on threads."""
 
     report = Changing.report
 

@@ -108,7 +108,7 @@ class World:
                 self.notes.append(instruction)
 
     def timely(self) -> list[CallDelegate]:
-        """The calls under way that have not taken too long."""
+        """Return the calls under way, except those that have taken too long."""
         return [call for number, call in self.calls.items() if number not in self.late]
 
     def begin(self, call: CallDelegate) -> None:
@@ -153,14 +153,14 @@ class World:
         self.tell(CallEnded(number, error, reported))
 
     def end_calls(self) -> None:
-        """End all calls that are under way, and those that follow."""
+        """End all calls, and those that the machine begins as a result, until none is under way."""
         while self.calls:
             self.end_call()
 
     # The node
 
     def connect(self) -> None:
-        """Connect a session, with the welcome."""
+        """Connect the shard to a node, and let the node send its welcome."""
         self.connected = True
         self.tell(Connected())
         self.say(welcome=ShardWelcome(heartbeat_interval_ms=500))
@@ -200,5 +200,5 @@ class World:
         self.say(goodbye=ShardGoodbye())
 
     def reported(self, what: str) -> list[tuple[int, int]]:
-        """All elements of this field in the reports so far."""
+        """Return all elements of this field in the shard's reports so far."""
         return [(one.duty, one.epoch) for report in self.reports for one in getattr(report, what)]

@@ -18,7 +18,7 @@ JSON = {"Content-Type": "application/json"}
 
 
 async def ask(method: str, path: str, **named: Any) -> tuple[int, str, Any]:
-    """The status, content type and document of the answer to one request."""
+    """Send one request; returns the status, content type and document of the answer."""
     node, address = FakeNode(), free_address()
     rest = Rest(cast(Any, None), check, is_local=True).app()
     runner = await start(create_app(node, create_registry(node), rest), address)

@@ -66,7 +66,7 @@ class FakeNode:
 
 
 def free_address(host: str = "127.0.0.1") -> str:
-    """An address at which no process listens, from this process's part of the ports."""
+    """Return an address at which no process listens. Test processes take ports from separate ranges."""
     return join_address(host, split_address(free_addresses(1)[0])[1])
 
 
@@ -139,7 +139,7 @@ async def test_the_error_names_a_port_that_is_in_use() -> None:
 
 
 async def test_idle_connections_leave_room_for_a_probe() -> None:
-    """Half of the idle connections have sent half a request."""
+    """300 connections are idle; half of them have sent a part of a request."""
     address = free_address("127.0.0.1")
     host, port = split_address(address)
     async with served(FakeNode(), address) as session:
@@ -205,7 +205,7 @@ def busy_node() -> FakeNode:
 
 
 def samples(text: str) -> dict[str, float]:
-    """The samples of this text, by name and labels."""
+    """Return the values in the text of an answer from /metrics, by name and labels."""
     return {
         sample.name + "".join(f",{key}={value}" for key, value in sorted(sample.labels.items())): sample.value
         for family in parse_text(text)

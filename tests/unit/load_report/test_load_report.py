@@ -80,7 +80,7 @@ def proposed(intervals: list[NodeInterval], rows: PartitionTable) -> Proposals:
 
 
 def test_the_analysis_of_a_week_has_few_points_and_shows_a_hot_hour() -> None:
-    """In hour 50, one partition of athens has nine tenths of the node's load, and p99 is worse."""
+    """In hour 50, one partition of athens has nine tenths of the node's load, and requests are slower (p99)."""
 
     def rows(node: str, minute: int) -> list[PartitionInterval]:
         first = 10 * NODES.index(node) + 1
@@ -118,7 +118,7 @@ def test_a_node_that_was_down_does_not_count_as_a_node_without_load() -> None:
 
 
 def test_the_bytes_of_a_node_are_those_of_its_last_reports() -> None:
-    """A partition that moved away is no longer reported."""
+    """A partition that has moved away isn't in the node's last reports, so its bytes don't count."""
     intervals = [
         NodeInterval("athens", START + hour * HOUR_MS, HOUR_MS, 50 * GIB, 100 * GIB, 10 * GIB, 0, rows)
         for hour, rows in enumerate([[row(1, 0, GIB), row(2, 0, 2 * GIB)], [], [row(1, 0, GIB)], [], [row(1, 0, GIB)]])
@@ -140,7 +140,7 @@ def test_an_empty_history_does_not_fail() -> None:
 
 
 def points(free: Callable[[int], float], hours: int = 96) -> list[NodePoint]:
-    """A point for each hour. In each hour, a compaction takes 1 GiB for ten minutes."""
+    """Return a point for every five minutes. In each hour, a compaction takes 1 GiB for ten minutes."""
     return [
         NodePoint("athens", START + minute * MINUTE, 0, 0, 0, 0, round(free(minute // 60) - GIB * (minute % 60 < 10)))
         for minute in range(0, hours * 60, 5)
@@ -148,7 +148,7 @@ def points(free: Callable[[int], float], hours: int = 96) -> list[NodePoint]:
 
 
 def test_a_steady_decline_is_foreseen_despite_a_temporary_import() -> None:
-    """Of 200 GiB, 1 GiB an hour is used up. A big import comes and is deleted again; the rest is noise."""
+    """Each hour uses up 1 of 200 GiB. For 12 hours, a big import takes 60 GiB more. Noise is added to all of it."""
     rng = random.Random(7)
     (found,) = forecasts(points(lambda hour: (200 - hour - 60 * (40 <= hour < 52)) * GIB + rng.gauss(0, 0.5) * GIB))
     assert found.full_ms is not None
@@ -176,7 +176,7 @@ def test_a_full_disk_that_is_far_away_is_not_in_sight() -> None:
 
 
 def test_a_full_disk_is_not_in_sight_if_the_decline_is_within_the_noise() -> None:
-    """By the median of the slopes, the disk is full in three days. By their interval, the free space may also grow."""
+    """The median slope would fill the disk within four days, but the slope's interval contains growing free space."""
     rng = random.Random(5)
     (found,) = forecasts(points(lambda _: (30 + rng.gauss(0, 6)) * GIB, hours=12))
     assert found.bytes_per_day is not None
@@ -208,7 +208,7 @@ def test_the_interval_of_the_slope_is_as_wide_as_it_should_be() -> None:
 
 
 def steady(rows: Mapping[str, list[PartitionInterval]], **free: Callable[[int], int]) -> list[NodeInterval]:
-    """Four days with the same load in each hour."""
+    """Return a history of four days with the same load in each hour."""
     return [
         NodeInterval(
             node,

@@ -102,7 +102,7 @@ async def test_the_counters_of_elections_do_not_fall_when_a_partition_goes() -> 
 
 
 async def test_the_table_is_known_once_the_nodes_own_row_has_come() -> None:
-    """The answer to a registration may come before Raft has brought the decisions made while the node was down."""
+    """The answer to the registration may come before the Raft entries that the node missed while it was down."""
     state = State()
     own = health(state)
     own._member.node.incarnation = "this process"

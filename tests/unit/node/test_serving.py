@@ -1,4 +1,4 @@
-"""Failures while a node ends."""
+"""The reaction to a failure that comes while the node ends."""
 
 import asyncio
 from types import SimpleNamespace

@@ -49,7 +49,7 @@ def test_the_clock_is_slow_for_a_while_when_the_machines_clock_is_set_back() -> 
 
 
 class Member(Machine):
-    """A machine in a cluster; heartbeats tell its node by how much its clock is ahead of the other nodes'."""
+    """A machine in a cluster. Answers to heartbeats tell by how much its clock is ahead of the other nodes' clocks."""
 
     def __init__(self, ahead_ns: int = 0) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Member(Machine):
         self.cluster.told(ahead // _MS, sent)
 
     def error(self) -> int:
-        """The milliseconds by which its time differs from the right time."""
+        """Return the milliseconds by which the node's clock is ahead of the right time."""
         return self.clock.ms() - self.right // _MS
 
 

@@ -15,7 +15,7 @@ from minkad.process.exits import FAILED, MISTAKE, REFUSED, status_of
         (Code.DATA_DIRECTORY_ROLLED_BACK, REFUSED),
         (Code.QUORUM_ROLLED_BACK, REFUSED),
         (Code.UNKNOWN_FORMAT, REFUSED),
-        # The causes of these may end: the other process stops, the disk has room again, the network is back.
+        # These causes may end without a person: the other process stops, the disk has room again, the network is back.
         (Code.NODE_ID_TAKEN, FAILED),
         (Code.ADDRESS_IN_USE, FAILED),
         (Code.DATA_DIRECTORY_IN_USE, FAILED),
@@ -25,4 +25,4 @@ from minkad.process.exits import FAILED, MISTAKE, REFUSED, status_of
     ],
 )
 def test_only_lasting_causes_have_the_status_refused(code: Code, status: int) -> None:
-    assert status_of(MinkaError(code, "why")) == status
+    assert status_of(MinkaError(code, "the reason")) == status

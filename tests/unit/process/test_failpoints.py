@@ -1,4 +1,6 @@
-"""Failpoints do nothing unless the variable is set; then they do what the file says. Each case runs in a process."""
+"""Failpoints do nothing unless MINKA_FAILPOINTS_FILE is set. If it is, they do what the file says. Each test runs them
+in a new process.
+"""
 
 import os
 import signal
@@ -37,7 +39,7 @@ def run(file: Path | None, lines: str = "") -> subprocess.CompletedProcess[str]:
 
 
 def test_without_the_variable_a_failpoint_costs_nothing() -> None:
-    """The decorator returns the function itself."""
+    """The decorator `failpoint` returns the unchanged function."""
     assert run(None).stdout.splitlines() == ["same ['test.step']", "plain", "async"]
 
 

@@ -1,4 +1,4 @@
-"""Python's garbage collection: objects that were set aside are collected after all once memory has grown."""
+"""Python's garbage collector doesn't look at objects that were set aside, until memory has grown by a quarter."""
 
 import asyncio
 import gc

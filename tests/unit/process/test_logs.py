@@ -1,4 +1,4 @@
-"""Log lines in their forms: for people, as JSON for machines, and for the journal of systemd."""
+"""Log lines in three forms: as text for people, as JSON for programs, and for systemd's journal."""
 
 import io
 import json
@@ -162,8 +162,8 @@ def test_libraries_log_only_warnings_and_python_warnings_are_logged() -> None:
 def test_the_remedy_of_a_failed_start_does_not_refer_to_the_nodes_log(
     code: Code, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert complain(MinkaError(code, "because it is so"), 1) == 1
+    assert complain(MinkaError(code, "the reason"), 1) == 1
     complaint, remedy = capsys.readouterr().err.splitlines()
-    assert complaint == f"minkad: {code.name}: because it is so"
+    assert complaint == f"minkad: {code.name}: the reason"
     assert remedy.startswith("  remedy: ")
     assert "node's log" not in remedy

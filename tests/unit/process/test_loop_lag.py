@@ -1,4 +1,4 @@
-"""The log's report about a long turn of the event loop."""
+"""The log line that reports a long turn of the event loop."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""The division of limited memory among requests: who gets some, who waits, and who loses it."""
+"""The division of limited memory among requests: some requests get memory, others wait, stalled ones lose theirs."""
 
 import asyncio
 from typing import Any
@@ -179,7 +179,9 @@ def test_a_large_frame_is_sent_in_pieces_and_arrives_whole(size: int) -> None:
 
 
 def whole(messages: list[bytes]) -> bytes:
-    """The frame that came in these messages: each piece begins with a byte that MessagePack never uses, and a flag."""
+    """Return the frame in these messages. If it is in pieces, each begins with a byte that MessagePack never uses, and
+    with a flag: 1 if another piece follows.
+    """
     if messages[0][:1] != b"\xc1":
         (frame,) = messages
         return frame

@@ -76,7 +76,9 @@ async def test_a_task_that_awaits_a_cancelled_future_is_an_error() -> None:
     assert [type(error) for error in ends.of_node()] == [asyncio.CancelledError]
 
 
-@pytest.mark.parametrize(("error", "ends_node"), [(ValueError("x"), True), (MinkaError(Code.UNREACHABLE, "x"), False)])
+@pytest.mark.parametrize(
+    ("error", "ends_node"), [(ValueError("x"), True), (MinkaError(Code.UNREACHABLE, "away"), False)]
+)
 async def test_an_error_of_an_awaited_task_that_nobody_awaits_ends_the_node(
     monkeypatch: pytest.MonkeyPatch, error: Exception, ends_node: bool
 ) -> None:
@@ -137,7 +139,7 @@ def _started(file: Path) -> Iterator[str]:
 
 
 def test_only_tasks_py_and_task_groups_start_tasks() -> None:
-    """The linter refuses `asyncio.create_task`. This test also finds `create_task` of a loop."""
+    """The linter finds only calls of `asyncio.create_task`. This test also finds calls of a loop's `create_task`."""
     files = [file for file in MINKAD.rglob("*.py") if file != MINKAD / "process" / "tasks.py"]
     assert len(files) > 100
     assert [where for file in files for where in _started(file)] == []

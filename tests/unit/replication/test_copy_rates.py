@@ -1,4 +1,4 @@
-"""Whether a copy can end while its partition is written, at the present rates."""
+"""The check that a copy can end, given its rate and the rate at which clients write to the partition."""
 
 from types import SimpleNamespace
 from typing import cast
@@ -17,7 +17,7 @@ MB = 1_000_000
 
 
 class Copied:
-    """A partition of 1 GB. 1 GB of its log is kept, since the setting (100 MB) is less than the partition."""
+    """A partition of 1 GB and its copy. The log is kept up to 1 GB, the larger of its size and the setting (100 MB)."""
 
     def __init__(self, limit: int | None = None, size: int = 1000 * MB) -> None:
         self.now = 0.0
@@ -64,7 +64,7 @@ def test_an_insufficient_limit_is_reported_with_both_rates_and_a_remedy() -> Non
 
 
 def test_a_small_partition_may_be_copied_at_less_than_the_rate_of_writes() -> None:
-    """The partition's log is kept up to the setting, which is more than the partition."""
+    """The setting (100 MB) is more than the partition's size, so up to 100 MB of the log are kept for the copy."""
     c = Copied(5 * MB, size=10 * MB)
     c.run(3, 20 * MB)
     assert c.rates.obstacle() == ("", "")
@@ -92,7 +92,7 @@ def test_after_an_outrun_copy_the_next_one_waits_for_fewer_writes_or_a_minute() 
 
 
 def test_a_copy_outrun_while_it_followed_the_log_waits_for_fewer_writes() -> None:
-    """This holds even if the copy's checkpoint is small."""
+    """The last copy had its checkpoint when it was outrun, so the next one waits even if its checkpoint is small."""
     c = Copied(0, size=1 * MB)
     c.run(5, 40 * MB, 30 * MB)
     c.rates.note_outrun(following=True)
@@ -147,7 +147,7 @@ def test_a_copy_near_its_bound_demands_at_most_a_rate_that_it_can_reach() -> Non
 def test_a_copy_that_is_far_too_slow_is_given_up_once_half_of_its_log_is_used(
     copies: int, kept: int, ends: bool
 ) -> None:
-    """Clients would wait for such a copy in vain until its log comes to the bound."""
+    """A copy that demands a rate slows clients. If it can't end, it must not slow them until its log is full."""
     c = Copied()
     asked = []
     for second in range(8):

@@ -12,7 +12,7 @@ from tests.unit.core.replication.bench import Bench
 
 
 def slow_clock() -> float:
-    """By this clock every timer of the loop fires early. So do half of uvloop's timers, which count milliseconds."""
+    """By this clock, each timer of the loop fires early. Half of uvloop's timers do so, as they count milliseconds."""
     return 0.8 * time.monotonic()
 
 
@@ -28,7 +28,7 @@ class Woken(Replicas):
 
 
 async def test_a_timer_that_fires_early_is_set_again() -> None:
-    """When a timer fires early, nothing is due yet, and nothing else would ask for another wake-up."""
+    """A timer that fires early finds nothing due. If the executor didn't set it again, the replica would never wake."""
     bench = Bench()
     replicas = Woken(bench)
     executor = Executor(bench.outbox, replicas, {}, cast(Controller, None), slow_clock, lambda _: None)

@@ -50,7 +50,7 @@ def test_rates_follow_the_load_and_fall_to_zero() -> None:
 
 
 def test_a_request_without_keys_does_not_count_as_load() -> None:
-    """Such a request may be the only one since the node's start."""
+    """The load must stay 0, even if such a request is the only one since the node's start."""
     node = Node(1)
     node.stubs[1].load.count([])
     assert node.second(cpu=0.5) == [1]
@@ -58,7 +58,7 @@ def test_a_request_without_keys_does_not_count_as_load() -> None:
 
 
 def test_a_peak_counts_for_two_seconds() -> None:
-    """A peak counts for two seconds, however high it is. The time in which the rate fades does not count."""
+    """After a peak of any height, the measured rate fades for a while, but the steady rate is low after two seconds."""
     node = Node(1)
     load = node.stubs[1].load
     for _ in range(2):
@@ -92,7 +92,7 @@ def test_a_page_of_a_scan_counts_less_than_its_rows() -> None:
 
 
 def test_a_sample_of_requests_is_even_and_limited() -> None:
-    """Keys count alike, one by one or in batches. Scans count by their cost."""
+    """Each key counts the same, alone or in a batch. A scan counts by its cost."""
     sample = Sample(10)
     for i in range(1000):
         sample.add([b"batch-%d" % (i % 2)] * 9)

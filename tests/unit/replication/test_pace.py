@@ -9,7 +9,7 @@ from minkad.replication.pace import LEAST_RATE, LOOK_S, Pace
 
 
 class Node:
-    """A node that makes a copy while clients wait as long as the test says, and its pace. Time is simulated."""
+    """A node that copies a partition, and whose clients wait as long as the test says. Time is simulated."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0

@@ -9,7 +9,7 @@ from minkad.replication.rate_limit import RateLimit
 
 
 def test_chunks_are_sent_in_pieces_of_the_size_of_a_burst() -> None:
-    """Without a limit, a chunk is one piece."""
+    """If the operation has no limit, a chunk is sent in one piece."""
     data = bytes(range(256)) * 100
     for limit, sizes in ((0, [25_600]), (100_000, [10_000, 10_000, 5_600]), (10**9, [25_600]), (1, [1024] * 25)):
         parts = list(RateLimit(lambda: 0.0, {1: Operation(rate_limit=limit)}.get).parts(1, data))
@@ -19,14 +19,14 @@ def test_chunks_are_sent_in_pieces_of_the_size_of_a_burst() -> None:
 
 
 def test_a_changed_limit_applies_from_the_next_piece_on() -> None:
-    """The new limit applies even within a chunk."""
+    """If the limit changes while a chunk is sent, the new limit applies to the rest of the chunk."""
     limits = iter([Operation(rate_limit=10_000), Operation(rate_limit=20_000), None])
     parts = RateLimit(lambda: 0.0, lambda _: next(limits)).parts(1, bytes(10_000))
     assert [len(part) for part in parts] == [1024, 2000, 6976]
 
 
 async def test_a_large_chunk_is_sent_at_the_limit() -> None:
-    """This holds even if the chunk takes longer than a second."""
+    """At 50,000 bytes a second, a chunk of 25,000 bytes takes half a second."""
     loop = asyncio.get_running_loop()
     limit = RateLimit(loop.time, lambda _: Operation(rate_limit=50_000))
     started = loop.time()
@@ -36,7 +36,7 @@ async def test_a_large_chunk_is_sent_at_the_limit() -> None:
 
 
 async def test_the_moves_of_an_operation_share_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Moves of other operations don't count."""
+    """Only the moves of one operation share a limit: another operation's moves don't slow them."""
     operations = {1: Operation(id=7, rate_limit=50_000), 2: Operation(id=8, rate_limit=50_000)}
     operations[3] = operations[1]
     waits: list[float] = []

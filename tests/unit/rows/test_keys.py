@@ -136,7 +136,7 @@ def _rank(part: Any) -> Any:
 
 @st.composite
 def _pairs(draw: st.DrawFn) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Two rows of the same types, with nulls, which often begin alike. One of them may have more columns."""
+    """Two rows with the same types of columns. They may have nulls, often begin alike, and the first may be longer."""
     kinds = draw(st.lists(st.sampled_from(_SIMPLE), min_size=1, max_size=3))
     kinds = [
         st.lists(st.one_of(st.none(), kind), max_size=3).map(tuple) if draw(st.booleans()) else kind for kind in kinds

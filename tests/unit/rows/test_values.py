@@ -1,4 +1,4 @@
-"""Values of columns: the same JSON as Spark's to_json. tests/pipeline compares it with Spark itself."""
+"""Values of columns are the same JSON as that of Spark's to_json. tests/pipeline compares them with Spark."""
 
 import base64
 import json

@@ -82,7 +82,7 @@ def test_every_rule_belongs_to_a_field() -> None:
 
     for method in METHODS:
         walk(method.input_type)
-    # The first two begin streams of raw bytes. The last one is sent to the data port.
+    # No method takes these messages: the first two begin streams of raw bytes, and the last one goes to the data port.
     for raw in (load_api_pb2.UploadHeader, load_api_pb2.FetchRequest, RaftMessageBatch):
         walk(raw.DESCRIPTOR)
     assert set(rules.RULES) | set(rules.COUNTS) | set(rules.REQUIRED) <= names

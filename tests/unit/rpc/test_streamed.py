@@ -1,4 +1,4 @@
-"""Answers of streams, and the memory that they take on the node."""
+"""The limits on the memory that streamed answers take on the node."""
 
 import asyncio
 import time
@@ -40,7 +40,7 @@ class Context:
 
 
 class Node:
-    """A node's interceptor for streams, with two memories of `mib` MiB each."""
+    """A node's interceptor for streams. It has `mib` MiB of memory for calls, and as much for feeds."""
 
     def __init__(self, mib: int = 4) -> None:
         self.calls, self.feeds = (Memory(mib * MIB, time.monotonic) for _ in range(2))

@@ -1,4 +1,4 @@
-"""What callers of a job get if a task has failed."""
+"""If a task of a job fails, the job's caller gets the task's error."""
 
 import traceback
 

@@ -1,4 +1,4 @@
-"""The Java that Spark runs on, and where it is found."""
+"""The search for a Java on which Spark can run."""
 
 import subprocess
 from concurrent.futures import ThreadPoolExecutor

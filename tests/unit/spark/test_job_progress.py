@@ -1,4 +1,4 @@
-"""The output of minkactl about a running job."""
+"""The progress of a running job, as minkactl prints it."""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""Rows of a data frame that can't be in a keyspace are refused; tests/pipeline/test_source.py has one within Spark."""
+"""Rows of a data frame that can't be in a keyspace are refused. tests/pipeline/test_source.py has a test within
+Spark.
+"""
 
 import pyarrow as pa
 import pytest
@@ -25,7 +27,7 @@ def layout(delete_column: str = "", **columns: DataType) -> Layout:
         ("a", None, "column 'value' has a null; to delete keys, use the option deleteColumn"),
     ],
 )
-def test_a_row_that_can_not_be_is_refused(key: str | None, value: str | None, problem: str) -> None:
+def test_a_row_that_can_not_be_in_a_keyspace_is_refused(key: str | None, value: str | None, problem: str) -> None:
     batch = pa.RecordBatch.from_pydict({"key": ["k", key], "value": ["v", value]})
     plain = layout(key=StringType(), value=StringType())
     with pytest.raises(MinkaError, match=problem) as refused:

@@ -1,4 +1,6 @@
-"""Filters that Spark pushes down: rows that are left unread don't pass them. Hypothesis makes rows and filters."""
+"""Filters that Spark pushes down: the source leaves only rows unread that don't pass the filters. Hypothesis makes rows
+and filters.
+"""
 
 from datetime import date, datetime
 from decimal import Decimal
@@ -88,7 +90,7 @@ def is_wanted(wanted: WantedKeys, key: bytes) -> bool:
 
 
 def compared(value: Any) -> Any:
-    """The value in Spark's order of text: that of its UTF-8 bytes."""
+    """Return a value that Python sorts as Spark does: Spark sorts texts by their UTF-8 bytes."""
     return value.encode() if isinstance(value, str) else value
 
 
@@ -98,7 +100,7 @@ def cases(draw: st.DrawFn) -> tuple[list[StructField], list[dict[str, Any]], lis
     fields = [StructField(f"c{place}", kind) for place, kind in enumerate(kinds)]
     row = st.fixed_dictionaries({field.name: VALUES[field.dataType] for field in fields})
     rows = draw(st.lists(row, min_size=1, max_size=5))
-    # Filters whose values come from the rows match them often.
+    # Many of the filters compare with values of the rows, so that they often match.
     of = [
         filters(
             field.name,

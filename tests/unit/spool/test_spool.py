@@ -1,4 +1,4 @@
-"""The files of loads on a node."""
+"""A node's spool, which keeps the files of loads."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Sequence
@@ -25,7 +25,7 @@ _S = LoadState
 
 
 def plenty(_: int) -> None:
-    """Accept any size: there is room."""
+    """Raise no error, since the disk has room for any size."""
 
 
 def written(path: Path, rows: int, start: int = 0) -> tuple[LoadFile, bytes]:
@@ -75,11 +75,11 @@ async def test_a_file_is_received_as_a_whole_or_not_at_all(tmp_path: Path) -> No
 
 
 async def test_a_file_without_room_is_refused_at_once(tmp_path: Path) -> None:
-    """Other databases retried for 16 hours against a full disk: tidb issue 33446."""
+    """A TiDB import retried for 16 hours while the disk was full (TiDB's issue 33446)."""
 
     def small(size: int) -> None:
         if size > 100:
-            raise MinkaError(Code.DISK_LOW, f"{size} bytes more are too much")
+            raise MinkaError(Code.DISK_LOW, f"{size} bytes exceed the room")
 
     file, data = written(tmp_path / "one.sst", 1000)
     spool = Spool(tmp_path / "spool", small)
@@ -110,7 +110,7 @@ async def test_a_file_is_fetched_from_a_node_that_has_it_whole(tmp_path: Path) -
     async def fetch(node: str, request: FetchRequest) -> AsyncIterator[bytes]:
         asked.append(node)
         if node == "byzantium":
-            raise MinkaError(Code.UNKNOWN_FILE, "not here")
+            raise MinkaError(Code.UNKNOWN_FILE, "no such file")
         yield file.SerializeToString()
         async for chunk in chunks(data if node == "delphi" else data[:-1] + b"?"):
             yield chunk
@@ -245,7 +245,7 @@ async def test_files_that_no_load_needs_are_removed(tmp_path: Path) -> None:
 
 
 async def test_uploads_respect_their_rate_limit_and_give_way_to_clients(tmp_path: Path) -> None:
-    """Uploads become slower while the mean time of clients' requests is three times the usual one."""
+    """Uploads slow down when the mean time of clients' requests exceeds three times the usual one."""
     now, seconds, count = 0.0, 0.0, 0
     throttle = Throttle(lambda: now, lambda: (seconds, count))
     slept: list[float] = []
@@ -256,7 +256,7 @@ async def test_uploads_respect_their_rate_limit_and_give_way_to_clients(tmp_path
         now += delay
 
     async def upload(for_seconds: float, limit: int, wait: float) -> float:
-        """Upload while a client makes a hundred requests a second that take `wait` each; returns the bytes a second."""
+        """Upload while clients make 100 requests a second, each of which takes `wait`; returns the bytes a second."""
         nonlocal now, seconds, count
         began, taken = now, 0
         while now - began < for_seconds:

@@ -1,1 +1,1 @@
-"""Tests of the databases, one by one."""
+"""Tests of a node's databases and files, without replication."""

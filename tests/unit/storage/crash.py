@@ -1,4 +1,4 @@
-"""Copies of a folder, as a crash would leave it."""
+"""Copies of a folder in the state in which a crash would leave it."""
 
 import shutil
 import time
@@ -21,5 +21,5 @@ def crashed_copy(source: Path, target: Path) -> Path:
 
 
 def _state(folder: Path) -> list[tuple[Path, int]]:
-    # Times don't count, since RocksDB may write to its own LOG at any time.
+    # The files' times are left out, since RocksDB may write to its file LOG at any time, and this does no harm.
     return sorted((path, path.stat().st_ino) for path in folder.rglob("*"))

@@ -78,7 +78,7 @@ def pages(data: DataDatabase, range_: KeyRange, reverse: bool, rows: int, size: 
 
 @pytest.mark.parametrize("in_memory", [True, False])
 async def test_writes_to_the_child_lie_over_the_parents_rows(tmp_path: Path, in_memory: bool) -> None:
-    """The child's pages equal those of a model, before and after the child has a database."""
+    """Reads of the child equal those of a dict with the expected rows, before and after the child has a database."""
     halves = Halves(tmp_path, ROWS)
     if not in_memory:
         await halves.parent.flush()
@@ -175,7 +175,7 @@ async def test_the_parents_data_is_shared_from_the_marker_on(tmp_path: Path) -> 
 
 
 async def test_a_flush_of_the_child_ends_when_its_database_is_recorded(tmp_path: Path) -> None:
-    """After a flush the log is trimmed, which must not happen earlier."""
+    """The replica trims its log after a flush, so the flush must not end before the record of the database."""
     halves = Halves(tmp_path, ROWS)
     halves.attach()
     child = halves.child
@@ -211,7 +211,7 @@ async def test_a_closed_child_no_longer_holds_its_parent(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("is_closed", [True, False])
 async def test_a_child_is_damaged_with_its_parent(tmp_path: Path, is_closed: bool) -> None:
-    """The parent's data is closed for good, or found damaged."""
+    """If the parent's data is damaged or closed for good, the child has lost its rows, too."""
     halves = Halves(tmp_path, ROWS)
     halves.attach()
     if is_closed:

@@ -1,4 +1,4 @@
-"""Checkpoints: taken, sent, and put in place as a whole or not at all."""
+"""Checkpoints are taken, sent and received. A receiver puts a checkpoint in place as a whole or not at all."""
 
 import asyncio
 import gc
@@ -58,7 +58,7 @@ async def read(taken: Checkpoint, chunk_bytes: int = 1000) -> tuple[list[bytes],
 
 @pytest.mark.parametrize("chunk_bytes", [100, 4096, 1 << 20])
 async def test_a_copy_equals_the_original_at_the_time_of_the_checkpoint(tmp_path: Path, chunk_bytes: int) -> None:
-    """Writes to the original go on while it is copied."""
+    """Writes to the original go on while it is copied, and the copy doesn't have them."""
     data = await filled(tmp_path / "source")
     taken = await checkpoint.take(data, tmp_path / "out" / "1")
     data.write([WriteBody([KEYS[0]], [b"later"])], Applied(6, 2))
@@ -74,7 +74,7 @@ async def test_a_copy_equals_the_original_at_the_time_of_the_checkpoint(tmp_path
     assert copy.get(KEYS) == KEYS
     assert not (tmp_path / "out" / "1").exists()
     assert not (tmp_path / "in" / "1").exists()
-    # The two databases are independent of each other.
+    # A write to the copy doesn't change the original.
     copy.write([WriteBody([KEYS[1]], [b"copy"])], Applied(6, 3))
     await copy.flush()
     assert data.get(KEYS[:2]) == [b"later", KEYS[1]]
@@ -83,7 +83,7 @@ async def test_a_copy_equals_the_original_at_the_time_of_the_checkpoint(tmp_path
 
 
 async def test_an_older_folder_is_replaced(tmp_path: Path) -> None:
-    """The older files of the sender, of the receiver and of the database are removed."""
+    """Files from before are removed from the sender's folder, the receiver's folder and the database's folder."""
     data = await filled(tmp_path / "source")
     for folder in ("out", "in", "target"):
         (tmp_path / folder).mkdir()
@@ -98,7 +98,7 @@ async def test_an_older_folder_is_replaced(tmp_path: Path) -> None:
 
 
 async def test_files_of_any_size_are_received(tmp_path: Path) -> None:
-    """Empty files come first, last and between others."""
+    """Some files are empty: the first one, the last one and some in between."""
     sizes = [0, 5, 0, 0, 1, 3, 0]
     files = [CheckpointFile(f"f{i}", size) for i, size in enumerate(sizes)]
     incoming = Incoming(tmp_path / "in", files)
@@ -136,7 +136,7 @@ def test_file_names_that_lead_out_of_the_folder_are_refused(tmp_path: Path, name
 
 
 async def test_files_synced_before_a_failure_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other files are not kept, even if they were written."""
+    """Files that were written but not synced are not kept."""
     files = [CheckpointFile(name, 2 * MIB) for name in "abcde"]
     synced: list[int] = []
 
@@ -153,7 +153,7 @@ async def test_files_synced_before_a_failure_are_kept(tmp_path: Path, monkeypatc
 
 
 async def test_receiving_stops_at_once_after_a_cancellation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No write or sync follows: the folder may be removed, or used by the next try."""
+    """After the cancellation, nothing is written to the folder: it may be removed, or the next try may use it."""
     files = [CheckpointFile(name, 2 * MIB) for name in "abc"]
     syncing, go_on = threading.Event(), threading.Event()
     synced: list[int] = []
@@ -182,13 +182,13 @@ async def test_receiving_stops_at_once_after_a_cancellation(tmp_path: Path, monk
 async def test_a_reader_that_stops_early_leaves_nothing_behind(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The checkpoint may be removed at once, although the reader has not read all of it."""
+    """The reader stops before the end. Its checkpoint may be removed at once, and no error is logged."""
     (tmp_path / "a").write_bytes(b"content")
     chunks = Checkpoint(tmp_path, (CheckpointFile("a", 7), CheckpointFile("removed", 7))).read(MIB)
     assert isinstance(chunks, AsyncGenerator)
     assert await anext(chunks) == (b"content", zlib.crc32(b"content"))
     executor = asyncio.get_running_loop().run_in_executor
-    # The missing file's read comes first, so it has failed when these calls have ended.
+    # The executor began to read the missing file before these calls, so that read has failed when they have ended.
     await asyncio.gather(*(executor(None, bool) for _ in range(100)))
     await chunks.aclose()
     del chunks

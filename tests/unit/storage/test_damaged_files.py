@@ -79,7 +79,7 @@ async def make(path: Path, tables: int) -> Applied:
 
 
 async def use(data: DataDatabase, folder: Path) -> None:
-    """Do with the data all that a replica does. Checks that failures are CORRUPT_DATA, and that reads are right."""
+    """Make all calls that a replica makes. Check that failures are CORRUPT_DATA, and that other reads are right."""
 
     async def checked(work: Awaitable[object]) -> None:
         try:
@@ -145,7 +145,7 @@ async def test_files_damaged_while_the_database_is_open(
 
 
 async def test_an_error_that_is_kept_does_not_keep_the_database_open(path: Path) -> None:
-    """A log's handler or a task may keep the error while another database replaces the damaged one."""
+    """A log handler or a task may keep the error. A new database must still be able to replace the damaged one."""
     flipped(max(path.glob("*.sst")), 0.3)
     data = DataDatabase(path, Cache(MIB))
     await data.open()
@@ -159,11 +159,11 @@ async def test_an_error_that_is_kept_does_not_keep_the_database_open(path: Path)
 
 
 async def test_each_refusal_of_damaged_data_is_a_new_error(tmp_path: Path) -> None:
-    """An error that is raised repeatedly would keep the frames of all its receivers."""
+    """If all refusals raised the same error, its traceback would keep the frames of all callers in memory."""
     data = DataDatabase(tmp_path / "1", Cache(MIB))
-    data.condemn(MinkaError(Code.CORRUPT_DATA, "no"))
+    data.condemn(MinkaError(Code.CORRUPT_DATA, "a bad block"))
     assert data.damage is not data.damage
-    with pytest.raises(MinkaError, match="CORRUPT_DATA: no"):
+    with pytest.raises(MinkaError, match="CORRUPT_DATA: a bad block"):
         data.get([b"a"])
     await data.close()
 

@@ -32,7 +32,7 @@ async def opened(path: Path) -> AsyncIterator[DataDatabase]:
 
 
 async def test_without_data_there_is_no_folder(tmp_path: Path) -> None:
-    """Reading does not make a folder."""
+    """Reads of data that doesn't exist find nothing, and make no folder."""
     async with opened(tmp_path / "1") as data:
         assert data.get([b"a"]) == values_of(await data.stored_many([b"a"])) == [None]
         assert await data.count() == data.size() == Size()
@@ -41,7 +41,7 @@ async def test_without_data_there_is_no_folder(tmp_path: Path) -> None:
 
 
 async def test_writes_are_applied_in_order(tmp_path: Path) -> None:
-    """This holds within a batch, too. The offset is applied together with the writes."""
+    """The writes of one batch are applied in order, too, and together with the batch's offset."""
     async with opened(tmp_path) as data:
         body = WriteBody([b"a", b"b", b"a", b"c", b"c"], [b"1", b"2", b"3", b"4", None])
         data.write([body, WriteBody([b"b"], [b""])], Applied(7, 3))
@@ -52,7 +52,7 @@ async def test_writes_are_applied_in_order(tmp_path: Path) -> None:
 
 
 async def test_keys_may_be_any_bytes(tmp_path: Path) -> None:
-    """The database's own records don't show as keys, and don't collide with any key."""
+    """The database stores records of its own. They don't appear among the keys, and no key collides with them."""
     keys = [bytes([first]) + rest for first in range(256) for rest in (b"", b"\x00", b"\xff" * 20)]
     async with opened(tmp_path) as data:
         data.write([WriteBody(keys, list(keys))], Applied(1, 1))
@@ -63,7 +63,7 @@ async def test_keys_may_be_any_bytes(tmp_path: Path) -> None:
 
 
 async def test_after_a_crash_the_data_is_that_of_the_last_flush_with_its_offset(tmp_path: Path) -> None:
-    """Data and offset are never stored without each other."""
+    """The database stores data and offset together, so neither is newer than the other after a crash."""
     async with opened(tmp_path / "1") as data:
         data.write([WriteBody([b"a"], [b"1"])], Applied(1, 1))
         assert await data.flush() == Applied(1, 1)
@@ -79,7 +79,7 @@ async def test_after_a_crash_the_data_is_that_of_the_last_flush_with_its_offset(
 
 
 async def test_the_size_is_right_within_ten_percent(tmp_path: Path) -> None:
-    """This holds in memory, after a flush, and after a new opening. Deletions count."""
+    """The size is right for rows in memory, after a flush, after deletions, and after the database was opened again."""
     rng = random.Random(1)
     keys = [rng.randbytes(16) for _ in range(20_000)]
 
@@ -103,14 +103,14 @@ async def test_the_size_is_right_within_ten_percent(tmp_path: Path) -> None:
 
 
 def test_the_size_of_a_closed_database_is_the_given_one(tmp_path: Path) -> None:
-    """Asking for the size does not open the database."""
+    """The database returns the size that it was given, and isn't opened."""
     data = DataDatabase(tmp_path, Cache(MIB), Size(5, 6))
     assert data.size() == Size(5, 6)
     assert not data.is_open
 
 
 async def test_counting_leaves_turns_to_other_tasks(tmp_path: Path) -> None:
-    """Others get a turn after every few thousand keys."""
+    """Other tasks get a turn after every few thousand counted keys."""
     async with opened(tmp_path) as data:
         keys = [b"%06d" % i for i in range(10_000)]
         data.write([WriteBody(keys, list(keys))], Applied(1, 1))
@@ -129,7 +129,7 @@ async def test_counting_leaves_turns_to_other_tasks(tmp_path: Path) -> None:
 
 
 async def test_closing_waits_for_readers(tmp_path: Path) -> None:
-    """After that, the database is not opened again."""
+    """`close` waits for the count that is under way. Later reads are refused, and don't open the database again."""
     async with opened(tmp_path) as data:
         await data.open()
         keys = [b"%06d" % i for i in range(10_000)]
@@ -144,7 +144,7 @@ async def test_closing_waits_for_readers(tmp_path: Path) -> None:
 
 
 async def test_reads_of_a_damaged_block_are_refused(tmp_path: Path) -> None:
-    """Counting is refused, too; it could otherwise end early without an error."""
+    """A count is refused, too: without a check it could stop at the damaged block, and return too few keys."""
     keys = [b"%06d" % i for i in range(20_000)]
     async with opened(tmp_path) as data:
         data.write([WriteBody(keys, [random.Random(1).randbytes(50) for _ in keys])], Applied(1, 1))

@@ -1,4 +1,4 @@
-"""The thread that ends the process when the disk keeps it from ending."""
+"""The disk guard, a thread that ends the process if the disk hangs, so that the process can't end gracefully."""
 
 import asyncio
 import queue
@@ -13,7 +13,7 @@ from minkad.storage.log_database import LogDatabase
 
 
 async def test_a_disk_that_does_not_answer_ends_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This works even if the loop hangs. A disk that answers ends nothing."""
+    """The guard ends the process even if the event loop hangs. It does nothing while the disk answers."""
     free = threading.Event()
     ends: queue.SimpleQueue[MinkaError] = queue.SimpleQueue()
     db = LogDatabase.open(tmp_path / "log")
@@ -35,12 +35,12 @@ async def test_a_disk_that_does_not_answer_ends_the_process(tmp_path: Path, monk
 
 
 async def test_a_node_that_does_not_end_after_a_failure_is_ended(tmp_path: Path) -> None:
-    """The process ends with the error of that failure."""
+    """The guard ends the process with the error of the log database."""
     ends: queue.SimpleQueue[MinkaError] = queue.SimpleQueue()
     db = LogDatabase.open(tmp_path / "log")
     guard = DiskGuard(db, 3600, ends.put)
     guard.start()
-    failure = MinkaError(Code.STORAGE_FAILED, "no disk")
+    failure = MinkaError(Code.STORAGE_FAILED, "the disk fails")
     db.fail(failure)
     assert ends.get(timeout=20) is failure
     db.close()

@@ -1,4 +1,4 @@
-"""Epochs, a compressed list of the epoch of each entry, compared with the plain list."""
+"""`Epochs`, a compressed list of each entry's epoch, gives the same answers as a plain list."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,13 +17,13 @@ def build(base: int, epochs: list[int]) -> Epochs:
 
 
 def listed(epochs: Epochs, first: int, last: int) -> list[int]:
-    """The epochs of the positions from `first` to `last`."""
+    """Return the epochs of the positions from `first` to `last`."""
     return [epochs.at(position) for position in range(first, last + 1)]
 
 
 @given(numbers, st.integers(0, 5))
 def test_the_epoch_of_every_position_is_known(epochs: list[int], base: int) -> None:
-    """Positions go from the base to the end."""
+    """The positions from the base to the end have their epochs, also the base itself."""
     made = build(base, epochs)
     assert listed(made, base, base + len(epochs)) == [0, *epochs]
     assert made.last == (epochs[-1] if epochs else 0)
@@ -43,7 +43,7 @@ def test_epochs_are_found_again_by_bisection(epochs: list[int], base: int) -> No
 
 
 def test_the_epochs_of_a_million_entries_are_found_with_few_reads() -> None:
-    """There are about 20 reads for each change of the epoch."""
+    """The search needs about 20 reads for each change of the epoch."""
     reads = 0
 
     def read(position: int) -> int:
@@ -71,7 +71,7 @@ def test_the_remaining_epochs_are_unchanged_after_a_truncation_or_compaction(
 
 @given(st.data())
 def test_the_common_end_of_two_logs(data: st.DataObject) -> None:
-    """A comparison of whole logs finds the same end. In each epoch, a leader on one of two nodes writes to its log."""
+    """In each epoch, one of two nodes leads, and writes to its log. Comparing whole logs finds the same common end."""
     logs: list[list[tuple[int, int]]] = [[], []]  # entries as (epoch, content)
     for epoch in range(1, data.draw(st.integers(1, 8))):
         leader = data.draw(st.integers(0, 1))

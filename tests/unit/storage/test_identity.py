@@ -41,7 +41,7 @@ def test_the_directory_of_another_node_or_cluster_is_refused(tmp_path: Path) -> 
 
 
 def test_a_change_of_any_bit_is_noticed(tmp_path: Path) -> None:
-    """With a changed raft_id, for example, the node would vote as another node."""
+    """If a changed bit in raft_id went unnoticed, for example, the node would vote as another node."""
     identity.save(tmp_path, OWN)
     path = tmp_path / "identity.json"
     content = path.read_bytes()
@@ -60,7 +60,7 @@ def test_files_that_are_not_identities_are_refused(tmp_path: Path, content: byte
 
 @pytest.mark.parametrize("folder", ["log", "partitions"])
 def test_a_missing_identity_is_not_made_again(tmp_path: Path, folder: str) -> None:
-    """With a new identity, the node would found the cluster a second time."""
+    """If the node made a new identity, it would found the cluster a second time."""
     (tmp_path / folder / "1").mkdir(parents=True)
     gone = refusal(tmp_path)
     assert gone.code is Code.CORRUPT_DATA
@@ -68,17 +68,17 @@ def test_a_missing_identity_is_not_made_again(tmp_path: Path, folder: str) -> No
 
 
 def test_data_without_a_log_database_is_refused(tmp_path: Path) -> None:
-    """The first start makes the log database before any data."""
+    """The first start makes the log database before any data, so data alone means that the log is lost."""
     identity.save(tmp_path, OWN)
     (tmp_path / "partitions" / "1").mkdir(parents=True)
     assert "log is gone" in refusal(tmp_path).message
 
 
 def test_a_directory_of_another_format_is_refused(tmp_path: Path) -> None:
-    """Rows of another format would be misread."""
+    """The node would misread the rows of another format."""
     identity.save(tmp_path, replace(OWN, format=identity.FORMAT + 1))
     assert refusal(tmp_path).code is Code.UNKNOWN_FORMAT
-    # A node that the cluster knows can't start with an empty directory either (WRONG_DATA_DIRECTORY).
+    # The remedy warns that an empty directory doesn't help: the cluster knows the node (WRONG_DATA_DIRECTORY).
     assert "an empty data_dir alone is refused" in Code.UNKNOWN_FORMAT.info.remedy
     text = """{"cluster_id": "cluster", "node_id": "athens", "data_id": "data", "raft_id": 1, "cluster_name": "flights",
         "started": true, "checksum": 120319728}"""

@@ -33,7 +33,7 @@ async def made(path: Path, openings: Openings | None = None) -> AsyncIterator[Da
 
 
 async def test_a_write_makes_no_folder(tmp_path: Path) -> None:
-    """Written rows are only in memory until a flush, which makes the folder."""
+    """Written rows are only in memory at first. The first flush makes the folder."""
     async with made(tmp_path / "1") as data:
         data.write([WriteBody([b"b", b"a", b"c"], [b"2", b"1", None])], Applied(3, 2))
         assert (data.in_memory, data.is_closed, data.exists()) == (True, False, False)
@@ -49,7 +49,7 @@ async def test_a_write_makes_no_folder(tmp_path: Path) -> None:
 
 
 async def test_the_database_has_the_rows_that_were_in_memory(tmp_path: Path) -> None:
-    """Rows may be written and removed while the database is made. A close and a new opening change nothing."""
+    """Some rows are written or removed while the database is made. Closing and opening the database changes nothing."""
     rng, content = random.Random(5), dict[bytes, bytes]()
     async with made(tmp_path / "1") as data:
 
@@ -82,7 +82,7 @@ async def test_the_database_has_the_rows_that_were_in_memory(tmp_path: Path) -> 
 
 
 async def test_a_crash_before_the_flush_leaves_nothing(tmp_path: Path) -> None:
-    """The folder exists, and counts as empty. The log is applied again from its beginning."""
+    """The folder that the crash leaves counts as empty, so the replica applies its log again from the beginning."""
     async with made(tmp_path / "1") as data:
         data.write([WriteBody([b"a"], [b"1"])], Applied(1, 1))
         await data.open()
@@ -96,7 +96,7 @@ async def test_a_crash_before_the_flush_leaves_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_request_that_can_not_wait_does_not_open_closed_data(tmp_path: Path) -> None:
-    """Such a request is refused. Other requests open the data."""
+    """Calls that can't wait (`get`, `write`) are refused while the data is closed. Calls that can wait open it."""
     async with made(tmp_path / "1") as data:
         data.write([WriteBody([b"a"], [b"1"])], Applied(1, 1))
         await data.flush()
@@ -117,7 +117,7 @@ async def test_data_is_opened_once_for_all_who_wait(tmp_path: Path) -> None:
 
 
 async def test_data_may_be_closed_while_it_waits_to_be_opened(tmp_path: Path) -> None:
-    """Closing doesn't wait for the opening. Tasks that wait for the opening get an error."""
+    """`close` returns without waiting for the opening, and tasks that wait for the opening get an error."""
     openings = Openings()
     async with made(tmp_path / "1", openings) as data, openings.slot(lambda: 0):
         data.write([WriteBody([b"a"], [b"1"])], Applied(1, 1))
@@ -176,7 +176,7 @@ async def test_data_is_opened_one_at_a_time_and_the_most_urgent_first() -> None:
 
 
 async def test_data_at_rest_is_still_known_and_is_opened_again(tmp_path: Path) -> None:
-    """Nothing is lost, and the size is known without opening the data."""
+    """Data at rest loses nothing, and its size is known while it is closed."""
     openings = Openings()
     async with made(tmp_path / "1", openings) as data:
         keys = [b"%03d" % number for number in range(500)]

@@ -28,7 +28,7 @@ Rows = dict[bytes, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A mark in the log that says: here this load's file is taken in."""
+    """A mark in the log. A replica that applies it takes in the file of this load."""
 
     number: int
     floor: int
@@ -89,7 +89,7 @@ def expected(log: Sequence[Entry], rows_of: dict[int, Rows]) -> Rows:
 
 
 async def recovered(copy: Path, log: Sequence[Entry], links: Path) -> Rows:
-    """The rows after a crash, when the rest of the log has been applied."""
+    """Open the data that a crash has left, and apply the rest of the log; returns the rows."""
     data = await opened(copy)
     for offset in range(data.applied.offset + 1, len(log) + 1):
         await apply(data, offset, log[offset - 1], links)
@@ -102,7 +102,9 @@ async def recovered(copy: Path, log: Sequence[Entry], links: Path) -> Rows:
 async def test_rows_are_right_after_a_crash_at_any_moment(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A crash may come between a file and the record of it. A mark that is applied again undoes no later write."""
+    """A crash may come after a file was taken in and before this is recorded. The mark is then applied again, and must
+    not undo later writes.
+    """
     rng = random.Random(seed)
     rows_of: dict[int, Rows] = {}
     files: dict[int, Written] = {}

@@ -1,4 +1,4 @@
-"""The log database: syncs that several writes share, failures, damage."""
+"""The log database: several writes share a sync, a failure ends the database, and damage is found."""
 
 import asyncio
 import resource
@@ -28,7 +28,7 @@ def opened(path: Path) -> Iterator[LogDatabase]:
 
 
 async def test_synced_writes_survive_a_crash(tmp_path: Path) -> None:
-    """A copy of the files stands for a crash of the process."""
+    """Instead of a crash, the test opens a copy of the files, made while the database was open."""
     with opened(tmp_path / "log") as db:
         db.put(b"a", b"1")
         db.put(b"b", b"2")
@@ -41,7 +41,7 @@ async def test_synced_writes_survive_a_crash(tmp_path: Path) -> None:
 
 
 async def test_writes_of_one_turn_of_the_loop_share_a_sync(tmp_path: Path) -> None:
-    """Writes staged after the first call of `sync` share it, too."""
+    """Writes that are staged after the first call of `sync`, in the same turn, share its sync."""
     with opened(tmp_path) as db:
         futures = []
         for i in range(100):
@@ -53,7 +53,7 @@ async def test_writes_of_one_turn_of_the_loop_share_a_sync(tmp_path: Path) -> No
 
 
 async def test_writes_staged_during_a_sync_share_the_next_one(tmp_path: Path) -> None:
-    """Only one sync is under way at a time."""
+    """One sync is under way at a time, and the next one covers all writes that were staged meanwhile."""
     with opened(tmp_path) as db:
 
         async def writer(number: int) -> None:
@@ -86,7 +86,7 @@ async def test_a_cancelled_waiter_does_not_cancel_the_sync_for_others(tmp_path: 
 async def test_no_task_waits_for_a_closed_database(
     tmp_path: Path, asks: Callable[[LogDatabase], asyncio.Future[None]]
 ) -> None:
-    """The database is closed before or during a write. A call after the close doesn't wait either."""
+    """The database is closed before a write, or during it. Calls made before the close and after it all end."""
     for turns in range(2):
         db = LogDatabase.open(tmp_path / "log")
         futures = [asks(db)]
@@ -113,7 +113,7 @@ async def test_the_last_keys_of_groups(tmp_path: Path) -> None:
 
 
 async def test_scans(tmp_path: Path) -> None:
-    """Scans have bounds, directions and limits."""
+    """A scan has two bounds, a direction and a limit."""
     with opened(tmp_path) as db:
         for i in range(10):
             db.put(b"k%d" % i, b"x" * 10)
@@ -146,7 +146,7 @@ def small_files() -> Iterator[None]:
 
 @pytest.mark.usefixtures("small_files")
 async def test_a_full_disk_fails_the_database_for_good(tmp_path: Path) -> None:
-    """Everybody who waits gets the error, now and later. The owner is told once."""
+    """Each task that waits gets the error, and so does each later call. The database tells its owner once."""
     with opened(tmp_path / "log") as db:
         failures: list[MinkaError] = []
         db.on_failure = failures.append
@@ -179,7 +179,7 @@ async def write_some(path: Path) -> Path:
 
 
 async def test_a_torn_tail_is_cut_off(tmp_path: Path) -> None:
-    """The torn write was interrupted by a power cut, so nobody has acknowledged it."""
+    """A power cut interrupted the torn write, so the node had not acknowledged it."""
     with opened(tmp_path / "log") as db:
         db.put(b"acknowledged", b"1")
         await db.sync()
@@ -210,7 +210,7 @@ async def test_a_second_process_is_refused(tmp_path: Path) -> None:
 
 
 async def test_an_unsynced_write_survives_a_kill_and_is_synced_soon(tmp_path: Path) -> None:
-    """The write needs no sync of its own: it may share the batch of another write."""
+    """`write` waits for no sync. The database syncs soon, once for this write and others."""
     with opened(tmp_path / "log") as db:
         db.put(b"a", b"1")
         await db.write()
@@ -247,7 +247,7 @@ class HeldSyncs:
 
 
 async def is_left_waiting(future: asyncio.Future[None]) -> bool:
-    """True if the future is not done after a moment. A longer moment would only find more bugs."""
+    """True if the future is not done after 0.1 s. On a slow machine, a bug may go unnoticed, but no test fails."""
     _, left = await asyncio.wait([future], timeout=0.1)
     return bool(left)
 
@@ -255,7 +255,7 @@ async def is_left_waiting(future: asyncio.Future[None]) -> bool:
 async def test_no_write_is_acknowledged_while_an_earlier_one_is_unsynced_for_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The write waits for the sync that is due. If it did not, a crash could lose more than promised."""
+    """The second write waits for the sync that is due. Otherwise a crash could lose more than promised."""
     with opened(tmp_path) as db:
         held = HeldSyncs(db, monkeypatch)
         db.put(b"first", b"1")
@@ -274,7 +274,7 @@ async def test_no_write_is_acknowledged_while_an_earlier_one_is_unsynced_for_lon
 async def test_writes_wait_for_their_sync_while_syncs_take_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If writes were acknowledged before, a slow sync would leave them unsynced for longer than promised."""
+    """If writes were acknowledged before their sync, a slow sync would leave them unsynced for longer than promised."""
     with opened(tmp_path) as db:
         held = HeldSyncs(db, monkeypatch)
         slow = db.sync()
@@ -307,7 +307,7 @@ async def test_writes_are_synced_even_while_the_loop_stands_still(tmp_path: Path
 async def test_a_disk_counts_as_stalled_while_the_write_of_the_mark_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Staged writes wait for the mark, too."""
+    """Staged writes also wait until the mark (see log_mark.py) is written."""
     goes_on, began = threading.Event(), threading.Event()
 
     def write(*_: object) -> None:

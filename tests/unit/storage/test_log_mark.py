@@ -1,4 +1,4 @@
-"""A log database notices if durable data is missing, whichever file had it, since a mark has the end of the log."""
+"""A mark beside the log database says where the log ends. So the database notices if a file has lost durable data."""
 
 import random
 import shutil
@@ -65,7 +65,7 @@ def zero(path: Path) -> None:
 async def test_after_a_crash_a_missing_or_damaged_file_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pattern: str, harm: Callable[[Path], None]
 ) -> None:
-    """A second start says the same as the first, although RocksDB has cleaned up in between."""
+    """A second start is refused like the first one, although RocksDB cleans up files at the first start."""
     path = await crashed(tmp_path, monkeypatch)
     (file,) = (path / "log").glob(pattern)
     harm(file)
@@ -74,7 +74,7 @@ async def test_after_a_crash_a_missing_or_damaged_file_is_noticed(
 
 
 async def test_a_manifest_without_its_end_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """RocksDB takes it for an older manifest, and opens without the newest table."""
+    """RocksDB takes the shorter manifest for an older one, and opens the database without its newest table."""
     path = await crashed(tmp_path, monkeypatch)
     (manifest,) = (path / "log").glob("MANIFEST-*")
     manifest.write_bytes(manifest.read_bytes()[:-20])
@@ -99,7 +99,7 @@ async def test_an_older_copy_of_the_folder_is_noticed(tmp_path: Path) -> None:
 
 
 async def test_after_a_clean_stop_the_mark_covers_the_last_write(tmp_path: Path) -> None:
-    """A clean stop tears no write, so even the last one must be there at the next start."""
+    """No write is torn in a clean stop, so the next start needs every write, even the last one."""
     await grown(tmp_path, 5)
     assert marked(tmp_path) == 5
 
@@ -114,7 +114,7 @@ async def test_a_missing_folder_or_mark_is_noticed(tmp_path: Path) -> None:
 
 
 async def test_one_slot_of_the_mark_may_be_damaged(tmp_path: Path) -> None:
-    """The write of a mark may be torn like any other. If both slots are damaged, the start is refused."""
+    """A crash may tear the write of one slot, so the other is enough. If both are damaged, the start is refused."""
     await grown(tmp_path, 1)
     path = tmp_path / "log.mark"
     content = path.read_bytes()
@@ -130,7 +130,7 @@ async def test_one_slot_of_the_mark_may_be_damaged(tmp_path: Path) -> None:
 
 
 async def test_damage_found_by_a_read_ends_the_node(tmp_path: Path) -> None:
-    """Votes and acknowledgements are in the same database, so nothing more may be written to it."""
+    """The node must not write to a damaged log database any more: it has votes and acknowledged writes."""
     db = LogDatabase.open(tmp_path / "log")
     for i in range(100):
         db.put(b"%03d" % i, random.Random(i).randbytes(100))

@@ -1,4 +1,4 @@
-"""The Raft log on disk, compared with the one in memory."""
+"""The Raft log on disk gives the same answers as the one in memory, and notices damage."""
 
 import random
 import shutil
@@ -60,7 +60,7 @@ class Both:
         self.memory.set_hard_state(state)
 
     async def install(self, index: int, term: int) -> None:
-        """Install a snapshot of the leader, and append an entry behind it."""
+        """Install a snapshot of the leader, and append an entry after it."""
         metadata = SnapshotMetadata(conf_state=ConfState(voters=[1, index]), index=index, term=term)
         snapshot = Snapshot(data=b"state at %d" % index, metadata=metadata)
         entry = Entry(term=term, index=index + 1)
@@ -110,7 +110,7 @@ class Both:
 @pytest.mark.seeds(5)
 @pytest.mark.parametrize("tail_bytes", [0, 200, 1 << 20])
 async def test_the_log_on_disk_equals_the_one_in_memory(tmp_path: Path, seed: int, tail_bytes: int) -> None:
-    """The steps are conflicting appends, snapshots, compactions and restarts."""
+    """Both logs get the same random steps: appends that conflict, snapshots, compactions and restarts."""
     rng = random.Random(seed)
     both = Both(tmp_path, tail_bytes)
     try:
@@ -122,7 +122,7 @@ async def test_the_log_on_disk_equals_the_one_in_memory(tmp_path: Path, seed: in
 
 
 async def filled(db: LogDatabase) -> RaftStorage:
-    """A log with the entries 2 to 11 behind a bootstrap."""
+    """Bootstrap a log, and append the entries 2 to 11."""
     log = RaftStorage(db)
     log.bootstrap(ConfState(voters=[1, 2, 3]))
     log.stage(ready([Entry(term=1, index=i) for i in range(2, 12)]))
@@ -131,7 +131,7 @@ async def filled(db: LogDatabase) -> RaftStorage:
 
 
 async def test_a_bootstrapped_log(tmp_path: Path) -> None:
-    """The log begins as if entry 1 had made the configuration. A second bootstrap is refused."""
+    """After a bootstrap, the log looks as if its entry 1 had set the voters. A second bootstrap is refused."""
     db = LogDatabase.open(tmp_path)
     log = RaftStorage(db)
     assert log.is_empty()
@@ -165,7 +165,7 @@ async def test_the_exceptions_that_the_raft_core_expects(tmp_path: Path) -> None
 
 
 async def test_a_lost_entry_is_noticed(tmp_path: Path) -> None:
-    """The loss is noticed at the start, and when the entry is read."""
+    """The log notices the loss when it is opened, and when somebody reads the entry."""
     db = LogDatabase.open(tmp_path)
     await filled(db)
     log = RaftStorage(db)
@@ -183,7 +183,7 @@ async def test_a_lost_entry_is_noticed(tmp_path: Path) -> None:
 
 
 async def test_a_log_that_lost_its_end_is_noticed(tmp_path: Path) -> None:
-    """The commit index is beyond the end of the log."""
+    """The start notices that the commit index is beyond the end of the log."""
     db = LogDatabase.open(tmp_path)
     await filled(db)
     RaftStorage(db).stage(ready([], HardState(term=1, commit=11)))
@@ -207,7 +207,7 @@ async def write_tables(path: Path) -> Path:
 
 
 async def test_a_flipped_bit_in_any_entry_is_found_at_the_start(tmp_path: Path) -> None:
-    """The bit is found even in entries that nothing else reads. The error names the file."""
+    """The start checks all entries, even those that nothing else reads, and its error names the file."""
     table = await write_tables(tmp_path / "log")
     content = table.read_bytes()
     for place in range(10_000, 400_000, 130_000):

@@ -92,7 +92,7 @@ async def test_a_database_is_trimmed_to_a_range(tmp_path: Path, keep: KeyRange) 
 
 @pytest.mark.parametrize("flush", [0, 3000])
 async def test_keys_that_divide_a_range_evenly(tmp_path: Path, flush: int) -> None:
-    """Keys may have been written in any order, and some may still be in memory."""
+    """The keys were written in random order, and some may still be in memory."""
     rng = random.Random(3)
     keys = [b"%08x" % rng.getrandbits(32) for _ in range(10_000)]
     data = await database(tmp_path / "data", keys, flush=flush)
@@ -146,7 +146,7 @@ async def test_a_range_with_one_huge_value_is_divided_around_it(tmp_path: Path) 
 async def test_a_scan_goes_on_once_deleted_keys_in_its_way_are_cleared(
     tmp_path: Path, reverse: bool, flushed: bool
 ) -> None:
-    """A page skips only a few deleted keys, and returns the rows before them."""
+    """A page passes a limited number of deleted keys. If there are more, it returns the rows before them."""
     many = 3 * MAX_PASSED
     keys = [b"%06d" % n for n in range(many)]
     few = {0, 1, many - 2, many - 1}
@@ -171,7 +171,7 @@ async def test_a_scan_goes_on_once_deleted_keys_in_its_way_are_cleared(
 async def test_of_much_deleted_data_only_the_beginning_is_cleared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reverse: bool
 ) -> None:
-    """Some tables are cleared, and only as a whole."""
+    """Each call of `clear` rewrites only the next few tables, as a whole."""
     rng = random.Random(1)
     keys = [b"%06d" % n for n in range(40_000)]
     data = DataDatabase(tmp_path / "data", Cache(1 << 20))
@@ -207,7 +207,7 @@ async def test_a_database_with_many_deleted_keys_is_counted_and_divided(tmp_path
 
 
 async def test_the_share_of_a_range_in_a_database(tmp_path: Path) -> None:
-    """The share is computed from whole tables. If there is only one table, the share is a half."""
+    """The share is rough, since it counts whole tables. If there is at most one table, the share is a half."""
     rng = random.Random(1)
     keys = [b"%06d" % n for n in range(80_000)]
     data = DataDatabase(tmp_path / "data", Cache(1 << 20))

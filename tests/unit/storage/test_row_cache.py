@@ -21,7 +21,7 @@ MIB = 1024 * KIB
 
 
 class Row(bytes):
-    """A value that counts the rows that are alive."""
+    """A value that counts how many of its kind are still in memory."""
 
     alive = 0
 
@@ -86,7 +86,7 @@ class Model:
 
 @pytest.mark.parametrize("seed", range(5))
 async def test_cached_reads_equal_the_database(tmp_path: Path, seed: int) -> None:
-    """Rows are written, trimmed and taken in between the reads, and the databases are closed and opened."""
+    """Between the reads, rows are written, trimmed and ingested, and the databases are closed and opened."""
     rng, cache = random.Random(seed), RowCache(16 * KIB)
     models = [Model(tmp_path / name, cache, rng) for name in ("a", "b")]
     for model in models:
@@ -104,7 +104,7 @@ async def test_cached_reads_equal_the_database(tmp_path: Path, seed: int) -> Non
 
 
 def test_the_memory_of_all_cached_rows_is_limited() -> None:
-    """The limit is for all databases together, and includes rows that are about to be dropped."""
+    """The limit is for the rows of all databases together, and for rows that are about to be dropped."""
     cache, value = RowCache(64 * KIB), bytes(100)
     databases = [CachedRows(cache) for _ in range(3)]
     most = 0
@@ -118,7 +118,7 @@ def test_the_memory_of_all_cached_rows_is_limited() -> None:
 
 
 def test_a_changed_row_counts_with_its_new_size() -> None:
-    """With old sizes, growing rows would take any amount of memory, and shrinking rows would push out others."""
+    """If the old size counted, growing rows could take any amount of memory, and smaller rows would push out others."""
     cache = RowCache(64 * KIB)
     rows = CachedRows(cache)
     keys = [b"%03d" % number for number in range(50)]
@@ -135,7 +135,7 @@ def test_a_changed_row_counts_with_its_new_size() -> None:
 
 
 def test_rows_that_are_read_stay_in_the_cache() -> None:
-    """Rows that are not read make room for them."""
+    """When the cache is full, it drops rows that were not read again."""
     cache = RowCache(16 * KIB)
     rows = CachedRows(cache)
     rows.keep(b"often", b"1" * 10)
@@ -147,7 +147,7 @@ def test_rows_that_are_read_stay_in_the_cache() -> None:
 
 
 def test_large_rows_are_not_cached() -> None:
-    """A cache of size 0 keeps no row at all."""
+    """A row that becomes too large is dropped, too. A cache of size 0 keeps no rows."""
     rows = CachedRows(RowCache(MIB))
     rows.keep(b"a", bytes(17 * KIB))
     rows.keep(b"b", bytes(8))
@@ -159,7 +159,7 @@ def test_large_rows_are_not_cached() -> None:
 
 
 def test_a_row_counts_only_while_its_database_keeps_it() -> None:
-    """If released rows counted, other rows would be pushed out too early."""
+    """If rows still counted after their database has dropped them, the cache would drop others too early."""
     cache = RowCache(64 * KIB)
     rows, other = CachedRows(cache), CachedRows(cache)
     rows.keep(b"here", b"1" * 10)

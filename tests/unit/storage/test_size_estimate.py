@@ -1,7 +1,7 @@
-"""The size of a database, known without reading all of it.
+"""The estimated size of a database, for which the database looks up only a sample of the written keys.
 
 The tolerances follow from the number of samples: if 1 of s keys is looked up, and a share q of n keys was there, the
-standard error is at most sqrt(n q (1 - q) s) keys. Four of them are allowed: once in 16,000 a seed would fail.
+standard error is at most sqrt(n q (1 - q) s) keys. The tests allow four standard errors: 1 of 16,000 seeds would fail.
 """
 
 import asyncio
@@ -92,7 +92,7 @@ async def test_the_size_of_new_keys_is_exact(tmp_path: Path, count: int) -> None
 
 @pytest.mark.parametrize("count", [100, 20_000])
 async def test_the_size_if_each_key_is_written_three_times(tmp_path: Path, count: int) -> None:
-    """Every key that is looked up exists. Only the block that has begun is uncertain; its step is that of few keys."""
+    """In each round, all sampled keys exist or none does, so only the last block, which is incomplete, is uncertain."""
     async with opened(tmp_path) as model:
         keys = names(count)
         for seed in range(3):
@@ -114,7 +114,7 @@ async def test_the_size_if_some_keys_are_written_much_more_often(tmp_path: Path)
 
 
 async def test_the_size_if_a_batch_has_the_same_key_repeatedly(tmp_path: Path) -> None:
-    """Only the last value of the key counts, and is written."""
+    """Only the last value of each key is written, and only this value counts."""
     async with opened(tmp_path) as model:
         model.write([b"a", b"b", b"a", b"b"] * 100, [b"1", b"2", b"333", None] * 100)
         model.check(0, 0)
@@ -144,7 +144,7 @@ async def test_the_size_after_deletions_of_keys_that_do_not_exist(tmp_path: Path
 
 
 async def test_the_size_with_values_of_very_different_sizes(tmp_path: Path) -> None:
-    """The stated error is derived from the present sizes."""
+    """The database derives its stated error from the sizes that the rows have now."""
     async with opened(tmp_path) as model:
         rng, count = Random(3), 20_000
         keys = names(count)
@@ -153,14 +153,14 @@ async def test_the_size_with_values_of_very_different_sizes(tmp_path: Path) -> N
         for _ in range(2):
             rng.shuffle(values)
             model.write(keys, values)
-        # The standard deviation of exponentially distributed sizes is their mean.
+        # The sizes are distributed exponentially, so their standard deviation equals their mean, 300.
         most = SURE * math.sqrt(2 * count * 16) * 300
         model.check(2 * 16, most)
         assert 0.5 * most < SURE * model.data.size_error() * model.size().bytes < 2 * most
 
 
 async def test_the_estimate_survives_a_crash_and_a_close(tmp_path: Path) -> None:
-    """The estimate is stored with the data."""
+    """The database stores its estimate together with the data."""
     async with opened(tmp_path / "1") as model:
         keys = names(10_000)
         for _ in range(3):
@@ -181,7 +181,7 @@ async def test_the_estimate_survives_a_crash_and_a_close(tmp_path: Path) -> None
 
 
 async def test_a_compaction_makes_the_size_exact(tmp_path: Path) -> None:
-    """Writes made during the compaction count as always."""
+    """Writes made during the compaction add to the exact size, by the usual estimate."""
     async with opened(tmp_path) as model:
         keys = names(20_000)
         model.write(keys, [bytes(i % 1000) for i in range(20_000)])
@@ -194,7 +194,7 @@ async def test_a_compaction_makes_the_size_exact(tmp_path: Path) -> None:
         while not compacting.done():
             model.write(names(100, seed=len(model.content)), same(b"v" * 10, 100))
             await asyncio.sleep(0)
-        # Keys written before the compaction's flush are counted twice until the next compaction.
+        # Keys that were written before the compaction's flush count twice until the next compaction.
         assert await model.data.compact() == model.size()
 
 
@@ -209,7 +209,7 @@ async def test_a_table_with_only_deletions_is_compacted(tmp_path: Path) -> None:
 
 
 async def test_a_database_without_an_estimate_has_the_size_of_its_tables(tmp_path: Path) -> None:
-    """Older versions stored no estimate. It is unknown how many keys were overwritten in their databases."""
+    """Databases of older versions have no estimate, and nobody knows how many of their keys were overwritten."""
     options = data_options(Cache(MIB))
     options.create_if_missing(True)
     db = Rdict(str(tmp_path), options)
@@ -227,7 +227,7 @@ async def test_a_database_without_an_estimate_has_the_size_of_its_tables(tmp_pat
 
 
 async def test_rows_removed_without_the_estimates_knowledge_do_not_count_for_ever(tmp_path: Path) -> None:
-    """The estimate is limited to the total of the tables, and its error is stated as unknown."""
+    """The database lowers the estimate to the total of its tables, and states that the error is unknown."""
     async with opened(tmp_path) as model:
         model.write(names(5000), same(b"v" * 100, 5000))
         await model.data.flush()
@@ -243,7 +243,7 @@ async def test_rows_removed_without_the_estimates_knowledge_do_not_count_for_eve
 
 
 def test_a_flush_during_a_measurement_does_not_change_the_measured_size() -> None:
-    """The flush shows that there is less than was estimated before."""
+    """The flush lowers the old estimate while the measurement runs. The measured size must not be lowered as well."""
     estimate = SizeEstimate(Size(120, 12))
     before = estimate.copy()
     estimate.bounded(Size(110, 11))
@@ -254,7 +254,7 @@ def test_a_flush_during_a_measurement_does_not_change_the_measured_size() -> Non
 
 
 def test_one_key_of_each_block_is_looked_up() -> None:
-    """The place of this key in its block varies, whatever the sizes of the batches."""
+    """The place in the block is random, and doesn't depend on the sizes of the batches."""
     rng, estimate = Random(1), SizeEstimate(Size(100_000_000, 20_000))
     step, written, places = 16, 0, []
     while written < 160_000:

@@ -1,4 +1,4 @@
-"""Decisions about conditional operations, given the rows that are there."""
+"""Decisions about operations on keys, given the keys' present rows."""
 
 from collections.abc import Sequence
 

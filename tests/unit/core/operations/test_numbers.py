@@ -1,4 +1,4 @@
-"""Integers and decimals as texts."""
+"""Values that are read and written as numbers: integers and decimals in the form of text."""
 
 from decimal import Decimal
 

@@ -188,7 +188,7 @@ def data_at(offset: int, leader_epoch: int = 1) -> MemoryData:
 
 
 class View:
-    """A `ClusterView`."""
+    """A `ClusterView` whose keyspaces, absent nodes and low disks a test sets."""
 
     def __init__(self) -> None:
         self.keyspaces = {1: Keyspace(id=1, min_insync=1)}
@@ -206,7 +206,7 @@ class View:
 
 
 class Bench:
-    """A node with its replicas."""
+    """The replicas on one node. A test sets the time, and carries out the instructions in the outbox."""
 
     def __init__(self, id: str = "athens") -> None:  # noqa: A002
         self.now = 0.0
@@ -225,7 +225,7 @@ class Bench:
         return replica
 
     def adopt(self, replica: Replica, **fields: Any) -> None:
-        """Adopt the replica's next row; `fields` are its changes."""
+        """Give the replica its next row, in which `fields` have changed."""
         self.replicas.adopt(changed(replica.row, **fields), self.now)
 
     def take(self, kind: type[InstructionT]) -> list[InstructionT]:
@@ -269,14 +269,14 @@ class Bench:
         self.replicas.has_applied(replica, self.now)
 
     def tick(self, replica: Replica, now: float) -> None:
-        """Move the clock to `now`, and tick."""
+        """Move the clock to `now`, and give the replica a tick."""
         self.now = now
         self.replicas.tick(replica.id, now)
 
     # Answers of followers to leaders on this node
 
     def stands(self, replica: Replica, node: str, log: MemoryLog, standing: Standing = Standing.STORED) -> Progress:
-        """Probe a follower, and let it answer with this log as its standing."""
+        """Probe a follower, and let it answer that it has this log, with this standing."""
         leader, progress = leader_of(replica), leader_of(replica).progress[node]
         progress.is_queued = False
         probe = progress.next_append(2**20)
@@ -296,7 +296,7 @@ class Bench:
         leader.acknowledged(progress, ack, self.now)
 
     def align(self, replica: Replica, *nodes: str) -> None:
-        """Let followers have everything that the leader has."""
+        """Let these followers acknowledge everything that the leader has."""
         for node in nodes:
             assert isinstance(replica.log, MemoryLog)
             if not leader_of(replica).progress[node].is_replicating:
@@ -304,7 +304,7 @@ class Bench:
             self.ack(replica, node)
 
     def serve_alone(self, replica: Replica) -> None:
-        """Apply everything, as a leader without other replicas in sync."""
+        """Sync and apply everything, as a leader does that is alone in the in-sync set."""
         leader_of(replica).epoch_durable()
         self.sync(replica)
         self.apply(replica)
@@ -326,7 +326,7 @@ def gate_of(replica: Replica) -> Gate:
 
 
 def sent(progress: Progress) -> list[Append]:
-    """Send a follower everything that it may get now; returns the messages."""
+    """Take all messages that the leader may send to the follower now; returns them."""
     progress.is_queued = False
     appends: list[Append] = []
     while (append := progress.next_append(2**30)) is not None:

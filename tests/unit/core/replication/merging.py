@@ -13,12 +13,12 @@ from tests.unit.core.replication.bench import Bench, a_write, row
 
 LEFT, RIGHT = 1, 2
 ALONE = ("athens",)
-REFUSED = MinkaError(Code.STALE_EPOCH, "no")
-UNKNOWN = MinkaError(Code.UNREACHABLE, "gone")
+REFUSED = MinkaError(Code.STALE_EPOCH, "the row has changed")
+UNKNOWN = MinkaError(Code.UNREACHABLE, "no answer")
 
 
 class Merging:
-    """Two partitions with one replica each: the left, [b"", b"m"), gets the range of the right, [b"m", b"t")."""
+    """Two partitions with one replica each. The left, [b"", b"m"), is to get the range of the right, [b"m", b"t")."""
 
     def __init__(self, *rows: bytes, is_async: bool = False) -> None:
         self.bench = Bench()
@@ -30,7 +30,7 @@ class Merging:
             self.write(key)
 
     def begin(self) -> None:
-        """Adopt the rows of the merge."""
+        """Give both partitions the rows with which the merge begins."""
         self.bench.adopt(self.right, merge_into=LEFT)
         self.bench.adopt(self.left, merge_from=RIGHT)
 
@@ -43,7 +43,7 @@ class Merging:
         self.bench.apply(replica)
 
     def run(self) -> list[FinishMergeRequest]:
-        """Apply and wake until nothing changes; returns the requests to the controller that end the merge."""
+        """Let both partitions apply, and wake them, until nothing changes; returns the requests to end the merge."""
         asked: list[FinishMergeRequest] = []
         for _ in range(50):
             self.settle(self.left)
@@ -63,7 +63,7 @@ class Merging:
         self.bench.replicas.merge_answered(request, error, self.bench.now)
 
     def copied(self) -> list[Any]:
-        """The entries of the left partition's log."""
+        """Return the entries in the left partition's log, all of which come from the merge."""
         if self.left.log.end == 0:
             return []
         return [decode_entry(entry.body) for entry in self.left.log.read(1, self.left.log.end, 2**30)]

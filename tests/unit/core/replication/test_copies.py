@@ -1,4 +1,6 @@
-"""A copy of a partition starts over only if the log after its checkpoint is no longer kept. The new copy says why."""
+"""A copy of a partition starts over only if its leader no longer keeps the log after its checkpoint. The new copy
+states the reason.
+"""
 
 from dataclasses import replace
 
@@ -41,7 +43,7 @@ def write_and_flush(bench: Bench, replica: Replica, flushes: int, size: int) -> 
 
 
 def test_the_log_is_kept_while_a_copy_is_sent_and_catches_up() -> None:
-    """Only the bytes of the log are limited, not the time."""
+    """The log may be kept for any time, but only up to a number of bytes."""
     bench, replica, progress, _ = moving()
     leader, settings = leader_of(replica), bench.node.settings
     write_and_flush(bench, replica, 8, 50)
@@ -109,7 +111,7 @@ def test_for_a_replica_in_sync_the_log_is_kept_as_for_others() -> None:
 
 
 def test_no_log_is_kept_for_a_copy_that_waits_for_its_checkpoint() -> None:
-    """The copy may wait long, and needs no entries from before its checkpoint."""
+    """The copy may wait for long, and the checkpoint that it waits for will contain all entries up to then."""
     bench, replica, progress, _ = moving()
     leader = leader_of(replica)
     leader.checkpoint_sent(progress, 4, bench.now)

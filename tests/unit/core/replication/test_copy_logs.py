@@ -1,4 +1,4 @@
-"""The logs that are kept for copies share one disk."""
+"""The logs that a node keeps for copies of its partitions share its disk, so their total size is limited."""
 
 from minkad.core.replication.copy_logs import NONE
 from minkad.core.replication.replica import Replica
@@ -8,7 +8,7 @@ MOST = 1000
 
 
 def copied(*kept: int) -> tuple[Bench, list[Replica]]:
-    """Leaders of one partition each. `kept`: by partition, the bytes of log kept for its copy, at most MOST."""
+    """Make a leader for each of `kept`, the bytes of log that it keeps for a copy of its partition (at most MOST)."""
     bench = Bench()
     replicas = []
     for id_, size in enumerate(kept, 1):

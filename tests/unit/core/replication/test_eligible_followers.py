@@ -1,4 +1,4 @@
-"""How a leader treats eligible followers: it waits for them, and proposes to drop those for which it can't wait."""
+"""A leader waits for eligible followers before it commits, and proposes to drop those that are gone."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def alone() -> tuple[Bench, Replica]:
 
 
 def proposed(bench: Bench) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """The in-sync sets that were proposed since the last call, each with its eligible replicas."""
+    """Return the in-sync sets that the leader has proposed since the last call, each with its eligible replicas."""
     return [(proposal.isr, proposal.eligible) for proposal in bench.take(IsrProposal)]
 
 
@@ -41,8 +41,8 @@ def test_a_follower_that_leaves_with_everything_is_eligible() -> None:
 
 
 def test_a_follower_that_may_lack_something_when_it_leaves_is_not_eligible() -> None:
-    """The leader can't wait for the follower: it serves only after it has committed all that a former one may have
-    acknowledged.
+    """A new leader first has to commit all entries that the former leader may have acknowledged. If the follower stayed
+    eligible, the leader would have to wait for it, although it is gone.
     """
     bench, replica = led()
     bench.view.absent = {"byzantium"}
@@ -112,7 +112,7 @@ def test_an_eligible_replica_that_has_lost_something_is_dropped_before_it_gets_a
 
 def test_a_leader_with_damaged_data_lets_an_eligible_replica_take_over() -> None:
     bench, replica = alone()
-    replica.data.condemn(MinkaError(Code.CORRUPT_DATA, "a block"))
+    replica.data.condemn(MinkaError(Code.CORRUPT_DATA, "a block is damaged"))
     leader_of(replica).shrink()
     assert proposed(bench) == [(BOTH, ())]
     bench.adopt(replica, isr=BOTH, eligible=(), eligible_at=0)

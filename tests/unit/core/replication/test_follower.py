@@ -54,7 +54,7 @@ def test_a_follower_answers_a_probe_with_the_leader_epochs_of_its_log() -> None:
 
 
 def test_a_follower_answers_a_probe_only_once_its_whole_log_is_durable() -> None:
-    """After an earlier answer, the leader would tell it to truncate entries that are committed later."""
+    """If a follower answered earlier, the leader could make it truncate entries that are committed in the meantime."""
     f = Following(log_of(1))
     f.probe()
     f.append(1, WRITE, watermark=2)
@@ -118,7 +118,7 @@ def test_in_an_async_keyspace_a_mark_must_be_on_the_disk() -> None:
 
 
 def test_in_an_async_keyspace_a_followers_first_entry_must_be_on_the_disk() -> None:
-    """Applying the entry makes the data's folder, which a power cut could leave without a record of its owner."""
+    """Applying it makes the data's folder. A power cut must not leave the folder without a record of its owner."""
     f = Following(is_async=True)
     f.probe()
     f.append(0, WRITE)
@@ -198,7 +198,7 @@ def test_a_follower_asks_for_a_checkpoint_instead_of_truncating_committed_entrie
 
 
 def test_entries_sent_before_the_request_for_a_checkpoint_are_ignored() -> None:
-    """Such entries follow entries that the log should have truncated. Other partitions still use the stream."""
+    """They belong after a truncation that this follower has refused. The stream goes on, for other partitions."""
     f = Following(log_of(1, 1, 1))
     f.probe()
     f.append(3, watermark=2)
@@ -281,7 +281,7 @@ def test_a_follower_acknowledges_nothing_before_the_leader_has_said_where_the_lo
 
 
 def test_a_copy_that_fails_during_a_probe_names_the_files_that_it_keeps() -> None:
-    """Without these names, the leader would send all files of the broken checkpoint again."""
+    """If the follower didn't name the files, the leader would send all files of the broken checkpoint again."""
     f = Following(log_of(1))
     f.probe()
     f.append(1, WRITE, watermark=2)
@@ -289,7 +289,7 @@ def test_a_copy_that_fails_during_a_probe_names_the_files_that_it_keeps() -> Non
     kept = [KeptFile("000001.sst", 3, 5)]
     f.follower.probed(f.stream, kept)
     assert f.answers() == []
-    f.replica.data.condemn(MinkaError(Code.CORRUPT_DATA, "a block"))
+    f.replica.data.condemn(MinkaError(Code.CORRUPT_DATA, "a block is damaged"))
     f.follower.needs_checkpoint()
     f.bench.sync(f.replica)
     [ack] = f.answers()

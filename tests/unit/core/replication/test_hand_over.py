@@ -1,5 +1,5 @@
-"""The steps of a leader's hand-over: the successor comes near, the gate closes, the successor gets all entries, and the
-leader asks the controller.
+"""The steps of a leader's hand-over: the successor lacks only a few entries, the write gate closes, the successor gets
+all entries, and the leader asks the controller to record the successor as leader.
 """
 
 from minka.errors import Code, MinkaError
@@ -9,8 +9,8 @@ from minkad.core.replication.instructions import AskHandOver, Changed, GateOpene
 from minkad.core.replication.replica import Replica
 from tests.unit.core.replication.bench import SETTINGS, Bench, gate_of, leader_of, log_of, row
 
-REFUSED = MinkaError(Code.INELIGIBLE_REPLICA, "no")
-UNKNOWN = MinkaError(Code.UNREACHABLE, "gone")
+REFUSED = MinkaError(Code.INELIGIBLE_REPLICA, "the successor isn't in sync")
+UNKNOWN = MinkaError(Code.UNREACHABLE, "no answer")
 
 
 def handing_over() -> tuple[Bench, Replica]:
@@ -28,7 +28,7 @@ def handing_over() -> tuple[Bench, Replica]:
 
 
 def asking() -> tuple[Bench, Replica, HandOverRequest]:
-    """A leader that has sent the controller its request."""
+    """A leader that has sent the controller its request to record byzantium as leader."""
     bench, replica = handing_over()
     bench.ack(replica, "byzantium")
     bench.ack(replica, "cyrene")
@@ -63,7 +63,7 @@ def test_writes_do_not_wait_for_a_successor_that_is_not_in_sync() -> None:
 
 
 def test_the_gate_is_not_closed_while_a_node_of_the_in_sync_set_is_gone() -> None:
-    """Nothing is committed until that node has left the set."""
+    """The leader can't commit entries before that node has left the set, so the hand-over couldn't end."""
     bench, replica = handing_over()
     bench.view.absent = {"cyrene"}
     bench.ack(replica, "byzantium")

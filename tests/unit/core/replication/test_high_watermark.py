@@ -9,7 +9,7 @@ from tests.unit.core.replication.bench import Bench, a_write, leader_of, log_of,
 
 
 def three(**fields: Any) -> tuple[Bench, Replica]:
-    """A leader and two followers that have all of its log."""
+    """Make a leader and two followers, which have its whole log."""
     bench = Bench()
     replica = bench.host(row(**fields), log_of(1))
     bench.align(replica, "byzantium", "cyrene")

@@ -1,4 +1,4 @@
-"""A request that the leader repeats to the controller until its outcome is known."""
+"""A leader repeats a request to the controller until it knows the request's outcome."""
 
 import pytest
 
@@ -6,8 +6,8 @@ from minka.errors import Code, MinkaError
 from minkad.core.replication.inquiry import REFUSALS, Inquiry, Outcome
 from tests.unit.core.replication.bench import SETTINGS
 
-REFUSED = MinkaError(Code.STALE_EPOCH, "no")
-UNKNOWN = MinkaError(Code.UNREACHABLE, "late")
+REFUSED = MinkaError(Code.STALE_EPOCH, "the row has changed")
+UNKNOWN = MinkaError(Code.UNREACHABLE, "no answer")
 
 
 def test_one_request_is_under_way_at_a_time() -> None:
@@ -29,7 +29,7 @@ def test_the_outcome_of_a_recorded_request() -> None:
 def test_the_outcome_of_a_refused_request(code: Code) -> None:
     inquiry = Inquiry(SETTINGS)
     inquiry.asked("first")
-    assert inquiry.answered("first", MinkaError(code, "no"), 0.0) is Outcome.REFUSED
+    assert inquiry.answered("first", MinkaError(code, "a refusal"), 0.0) is Outcome.REFUSED
 
 
 def test_after_an_unknown_outcome_no_refusal_is_certain() -> None:

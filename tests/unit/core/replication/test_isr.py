@@ -10,7 +10,7 @@ ALONE = ("athens",)
 
 
 def led(isr: tuple[str, ...] = ALONE, entries: int = 2) -> tuple[Bench, Replica]:
-    """A leader whose in-sync set is `isr`, and the other replicas of three."""
+    """A leader with two followers. The in-sync set is `isr`."""
     bench = Bench()
     replica = bench.host(row(isr=isr), log_of(*[1] * entries))
     leader_of(replica).epoch_durable()
@@ -19,11 +19,11 @@ def led(isr: tuple[str, ...] = ALONE, entries: int = 2) -> tuple[Bench, Replica]
 
 
 def proposed(bench: Bench) -> list[tuple[str, ...]]:
-    """The in-sync sets that were proposed since the last call."""
+    """Return the in-sync sets that the leader has proposed since the last call."""
     return [proposal.isr for proposal in bench.take(IsrProposal)]
 
 
-# Joining
+# Replicas that join the in-sync set
 
 
 def test_a_follower_joins_once_it_has_everything() -> None:
@@ -136,7 +136,7 @@ def test_a_proposed_follower_counts_although_its_stream_breaks() -> None:
     assert leader_of(replica).may_be_in_sync() == {"athens", "byzantium"}
 
 
-# Answers of the controller
+# The controller's answers to proposals
 
 
 def test_a_refused_follower_is_proposed_again_after_a_pause() -> None:
@@ -158,7 +158,7 @@ def test_after_a_refusal_in_doubt_the_leader_proposes_the_present_set() -> None:
     proposal.in_doubt = True
     leader_of(replica).isr_refused(proposal, bench.now)
     assert bench.take(IsrProposal) == [IsrProposal(1, 1, 1, ALONE, in_doubt=True)]
-    # The first request may still be recorded, so the joining replica still counts.
+    # The controller may still record the first request, so the leader still waits for the joining replica.
     assert leader_of(replica).may_be_in_sync() == {"athens", "byzantium"}
     bench.write(replica)
     bench.sync(replica)
@@ -194,7 +194,7 @@ def test_a_late_refusal_of_another_proposal_changes_nothing() -> None:
     assert leader_of(replica).proposed is proposal
 
 
-# Leaving
+# Replicas that leave the in-sync set
 
 
 def test_absent_nodes_are_taken_out() -> None:
@@ -275,7 +275,7 @@ def test_a_newer_row_replaces_the_proposal() -> None:
 
 
 def elected_with_nothing(*, allows_unclean: bool) -> tuple[Bench, Replica]:
-    """A leader that is alone in the set, and has no data: a checkpoint that was to replace its copy broke off."""
+    """A leader that is alone in the in-sync set and has lost its data, since a checkpoint for its copy broke off."""
     bench = Bench()
     bench.view.keyspaces[1].unclean_election = allows_unclean
     replica = bench.host(row(leader="byzantium", isr=("byzantium",)))

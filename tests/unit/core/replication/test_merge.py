@@ -12,7 +12,7 @@ from minkad.core.replication.instructions import MakeRoom, OpenData, Reached, Wa
 from tests.unit.core.replication.bench import SETTINGS, VERSION, MemoryData, a_write, gate_of
 from tests.unit.core.replication.merging import LEFT, RIGHT, UNKNOWN, Merging, asked_to_end, request
 
-# Copying
+# The copy of the rows
 
 
 def test_the_left_log_first_gets_a_mark_and_then_the_rows() -> None:
@@ -102,7 +102,7 @@ def test_copied_rows_raise_the_versions_of_later_writes_to_the_left_partition() 
 
 
 def test_copies_of_copied_rows_keep_their_versions() -> None:
-    """The right partition may have been the left partition of another merge."""
+    """An earlier merge may have copied rows into the partition that is now the right one."""
     m = Merging(b"n")
     m.right.append(encode(StoredWrite([b"o"], [head(VERSION) + b"v"], 500)))
     m.right.append(a_write(b"p"))
@@ -133,13 +133,13 @@ LARGE = bytes(40 * 1024)  # two such values don't fit into one entry
 
 
 def large(m: Merging, count: int) -> None:
-    """Append `count` writes to the right partition's log. The copy of each is an entry of its own."""
+    """Append `count` writes to the right partition's log. They are so large that each copy takes a whole entry."""
     for _ in range(count):
         m.right.append(encode(WriteBody([b"n"], [LARGE])))
 
 
 def test_writes_made_during_the_copy_share_an_entry() -> None:
-    """The values of a key stay in order."""
+    """The entry has all values of the key, in the order of the writes."""
     m = Merging()
     for value in range(30):
         m.right.append(encode(WriteBody([b"n"], [b"%d" % value])))
@@ -185,7 +185,7 @@ def test_nothing_is_copied_while_one_of_the_partitions_is_being_handed_over() ->
         assert m.copied_keys() == [b"n"]
 
 
-# Room
+# Deleted keys that delay the copy
 
 
 def test_many_deleted_keys_in_the_way_are_cleared_first() -> None:
@@ -222,7 +222,7 @@ def test_the_end_of_a_clearing_for_an_earlier_merge_is_ignored() -> None:
     m.bench.replicas.cleared(LEFT, UNKNOWN, 0.0)
     for now in (0.1, 0.1 + SETTINGS.write_pause_timeout):
         m.tick(now)
-    # The outcome is unknown: a write that is accepted now may come after the merge.
+    # The controller may already have recorded the merge: a write that the right partition accepted now would be lost.
     assert (gate_of(m.right), m.left.log.end) == (Gate.FROZEN, end)
 
 
@@ -235,7 +235,7 @@ def test_after_an_error_the_copy_begins_again_from_the_first_key() -> None:
     log, read = m.right.log, m.right.log.read
 
     def broken(start: int, end: int, max_bytes: int) -> Any:
-        raise MinkaError(Code.STORAGE_FAILED, "no")
+        raise MinkaError(Code.STORAGE_FAILED, "the disk fails")
 
     log.read = broken  # type: ignore[method-assign]
     m.right.high_watermark = m.right.applied = 2

@@ -120,7 +120,7 @@ def test_while_the_outcome_is_unknown_writes_wait_and_the_leader_asks_again() ->
 
 def test_a_temporary_refusal_leaves_the_outcome_unknown() -> None:
     m, ask = asked_to_end(b"n")
-    m.answer(ask, MinkaError(Code.OVERLOADED, "later"))
+    m.answer(ask, MinkaError(Code.OVERLOADED, "try again later"))
     assert gate_of(m.right) is Gate.FROZEN
 
 
@@ -172,8 +172,8 @@ def test_the_next_leadership_copies_from_the_first_key_again() -> None:
 
 
 def test_the_row_of_the_next_merge_does_not_begin_the_present_one_again() -> None:
-    """The controller has recorded the end, and requested the next merge into the same partition. The row of that merge
-    comes before the row of the end.
+    """The controller has recorded the end of a merge, and then the next merge into the same partition. The row
+    of the partition that is merged next arrives before the row that tells of the end.
     """
     m, ask = asked_to_end(b"n")
     third = m.bench.host(row(3, ALONE, start_key=b"t"))

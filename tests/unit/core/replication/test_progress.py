@@ -1,4 +1,4 @@
-"""A leader's replication to one follower: a probe, the follower's answer, then entries."""
+"""A leader replicates to one follower: it sends a probe, gets the follower's answer, and then sends entries."""
 
 import pytest
 
@@ -83,8 +83,8 @@ def test_after_a_checkpoint_entries_are_sent_from_its_offset() -> None:
     assert sent(progress) == [Append(1, 2, 2, 3, 3, [Entry(1, BODY)], truncate=True)]
 
 
-def test_after_a_checkpoint_during_which_the_stream_broke_the_follower_is_probed() -> None:
-    """A follower ignores entries on a stream without a probe."""
+def test_if_the_stream_breaks_during_a_checkpoint_the_follower_is_probed_afterwards() -> None:
+    """The leader has to begin a new stream with a probe: before it, the follower ignores entries."""
     bench, progress = two(log_of(1, 1, 1))
     replica = bench.replicas.hosted[1]
     bench.stands(replica, "byzantium", log_of(), Standing.NEEDS_CHECKPOINT)

@@ -1,4 +1,4 @@
-"""A node's replicas take the roles that their rows say."""
+"""Each replica on a node takes the role that its row gives it."""
 
 import pytest
 
@@ -163,16 +163,16 @@ def test_a_leader_whose_data_is_damaged_leads_and_serves_nothing() -> None:
 def test_a_leader_whose_disk_fails_does_not_lead() -> None:
     bench = Bench()
     replica = bench.host(row(), log_of(1), data_at(1))
-    assert bench.replicas.data_failed(1, MinkaError(Code.STORAGE_FAILED, "no"))
+    assert bench.replicas.data_failed(1, MinkaError(Code.STORAGE_FAILED, "the disk fails"))
     assert (replica.role, list(bench.node.failed)) == (Role.IDLE, [1])
 
 
 def test_a_node_can_not_go_on_if_data_fails_that_has_entries_to_apply() -> None:
     bench = Bench("byzantium")
     replica = bench.host(row(), log_of(1), data_at(1))
-    assert bench.replicas.data_failed(1, MinkaError(Code.STORAGE_FAILED, "no"))
+    assert bench.replicas.data_failed(1, MinkaError(Code.STORAGE_FAILED, "the disk fails"))
     replica.high_watermark = 1
-    assert not bench.replicas.data_failed(1, MinkaError(Code.STORAGE_FAILED, "no"))
+    assert not bench.replicas.data_failed(1, MinkaError(Code.STORAGE_FAILED, "the disk fails"))
 
 
 def test_a_new_leader_does_not_open_data_that_has_its_whole_log() -> None:
@@ -205,7 +205,7 @@ def test_only_a_leader_appends_to_its_log() -> None:
         replica.append(b"")
 
 
-# Reports
+# The reports of leaders
 
 
 def test_a_leader_reports_the_lag_of_each_follower_in_entries_and_seconds() -> None:

@@ -1,4 +1,4 @@
-"""The beginning of a replica's log: the entries that are kept, and for whom."""
+"""The trimming of a replica's log, and the readers, copies and followers for which entries are kept."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +8,7 @@ from tests.unit.core.replication.bench import Bench, leader_of, log_of, row
 
 
 def flushed(retention: Retention, *offsets: int) -> list[int]:
-    """Flush at each of these offsets; returns the offsets up to which the log is then trimmed."""
+    """Flush at each of these offsets; returns, for each flush, the offset up to which the log may be trimmed."""
     return [retention.base(offset, 0, is_alone=False) for offset in offsets]
 
 

@@ -1,4 +1,4 @@
-"""A leader is checked repeatedly only while there may be something to do."""
+"""A node checks a leader repeatedly only while the leader may have something to do."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from tests.unit.core.replication.bench import Bench, leader_of, log_of, row
 
 
 def settled() -> tuple[Bench, Replica]:
-    """A leader whose followers have everything, and that has been checked."""
+    """A leader whose followers have all entries, and whose check has found nothing to do."""
     bench = Bench()
     replica = bench.host(row(), log_of(1))
     leader_of(replica).epoch_durable()

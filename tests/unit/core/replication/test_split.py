@@ -1,4 +1,4 @@
-"""A split as the leaders carry it out: the marker, the end, and one in-sync set for both halves."""
+"""The steps of a split that its leader carries out: the marker, the end, and the same in-sync set for both halves."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from minkad.core.replication.split import awaits_child, marker_due, provisional_
 from minkad.core.replication.state import Applying, Role
 from tests.unit.core.replication.bench import NODES, Bench, MemoryData, MemoryLog, data_at, leader_of, log_of, row
 
-REFUSED = MinkaError(Code.STALE_EPOCH, "no")
+REFUSED = MinkaError(Code.STALE_EPOCH, "the row has changed")
 PARENT, CHILD = 1, 2
 
 
@@ -26,7 +26,7 @@ def child_row(**fields: Any) -> Any:
 
 
 def made(bench: Bench, **fields: Any) -> Replica:
-    """Let this node have made its child; returns the child's replica."""
+    """Host the child as if this node had just made it from the parent's data; returns the child's replica."""
     return bench.host(child_row(**fields), MemoryLog(4, 1), data_at(4))
 
 
@@ -35,7 +35,7 @@ def data_of(replica: Replica) -> MemoryData:
     return replica.data
 
 
-# The marker
+# The marker of the split
 
 
 def test_the_leader_appends_the_marker_once() -> None:
@@ -89,7 +89,7 @@ def test_a_child_that_is_yet_to_be_made_does_nothing() -> None:
     assert (child.role, child.awaits_split) == (Role.IDLE, True)
 
 
-# The end
+# The end of the split
 
 
 def finish(partition_epoch: int = 1) -> FinishSplitRequest:
@@ -127,7 +127,7 @@ def test_the_split_waits_for_a_replica_in_sync_whose_stream_is_broken() -> None:
 
 
 def test_the_split_waits_until_the_child_has_its_databases() -> None:
-    """The leader and all others in sync need their own database of the child."""
+    """The leader, and every other replica in sync, needs a database for the child alone."""
     bench = Bench()
     child = made(bench)
     data = data_of(child)
@@ -184,7 +184,7 @@ def test_a_replica_of_the_child_joins_once_its_database_is_made() -> None:
 
 
 def test_the_parent_goes_on_applying_when_the_child_is_detached() -> None:
-    """The parent's next mark waited for the detachment."""
+    """The parent could not apply its next mark while the child was attached."""
     bench = Bench()
     parent = bench.host(parent_row(), log_of(1))
     made(bench)
@@ -226,7 +226,7 @@ def test_the_controller_is_not_asked_after_the_end_of_the_split() -> None:
     assert bench.take(AskFinishSplit) == []
 
 
-# One in-sync set
+# Both halves of a split have the same in-sync set
 
 
 def halves(*joining: str, isr: tuple[str, ...] = ("athens",)) -> tuple[Bench, Replica, Replica]:

@@ -1,4 +1,4 @@
-"""Followers in sync that have lost committed entries, and leaders whose data is damaged."""
+"""A leader reacts when a follower in sync has lost committed entries, and when its own data is damaged."""
 
 from typing import Any
 
@@ -64,7 +64,7 @@ def test_a_follower_that_lacks_only_uncommitted_entries_stays_in_the_isr() -> No
 
 
 def test_an_empty_follower_gets_even_a_long_log_while_nothing_is_committed() -> None:
-    """If this leader died while a checkpoint replaced the follower's copy, no replica could lead."""
+    """A checkpoint replaces the follower's copy. If this leader died meanwhile, no replica could lead."""
     long = log_of(1)
     long.append(1, a_write(b"k", b"v" * 300_000))
     bench = Bench()
@@ -102,7 +102,7 @@ def test_a_checkpoint_to_a_node_that_no_longer_follows_is_cancelled() -> None:
 
 def test_a_damaged_leader_proposes_an_isr_without_itself() -> None:
     bench, replica = three_entries()
-    replica.data.condemn(MinkaError(Code.CORRUPT_DATA, "a block"))
+    replica.data.condemn(MinkaError(Code.CORRUPT_DATA, "a block is damaged"))
     leader_of(replica).shrink()
     assert [one.isr for one in bench.take(IsrProposal)] == [("byzantium", "cyrene")]
     assert not replica.is_ready
@@ -110,7 +110,7 @@ def test_a_damaged_leader_proposes_an_isr_without_itself() -> None:
 
 def test_a_damaged_leader_whose_data_is_made_again_from_its_log_stays_in_the_isr() -> None:
     bench, replica = three_entries()
-    replica.data.condemn(MinkaError(Code.CORRUPT_DATA, "a block"))
+    replica.data.condemn(MinkaError(Code.CORRUPT_DATA, "a block is damaged"))
     replica.copy = Copy.REBUILDING
     leader_of(replica).shrink()
     assert bench.take(IsrProposal) == []
@@ -119,7 +119,7 @@ def test_a_damaged_leader_whose_data_is_made_again_from_its_log_stays_in_the_isr
 def test_a_damaged_leader_that_is_alone_in_the_isr_stays_in_it() -> None:
     bench, replica = three_entries(isr=("athens",))
     bench.take_all()
-    replica.data.condemn(MinkaError(Code.CORRUPT_DATA, "a block"))
+    replica.data.condemn(MinkaError(Code.CORRUPT_DATA, "a block is damaged"))
     leader_of(replica).proposed = None
     leader_of(replica).shrink()
     assert bench.take(IsrProposal) == []

@@ -22,7 +22,7 @@ def stage(made: ReplicaState, count: int) -> None:
         made.log.append(1, a_write())
 
 
-# Durable
+# The durable offset
 
 
 def test_in_a_sync_keyspace_entries_that_are_not_on_the_disk_are_not_durable() -> None:
@@ -105,7 +105,7 @@ steps = st.lists(
 
 @given(steps, st.booleans())
 def test_the_durable_offset_never_exceeds_what_is_stored(steps: list[tuple[str, int]], is_async: bool) -> None:
-    """Syncs end late and in any order. An entry's number is the time at which it was staged."""
+    """Syncs end late and in any order. The test's log has a number for each entry: the time at which it was staged."""
     made = state(is_async=is_async)
     log: list[int] = []  # for each entry, the time at which it was staged
     begun: list[tuple[list[int], int]] = []  # for each sync, the entries staged when it began
@@ -137,7 +137,7 @@ def test_the_durable_offset_never_exceeds_what_is_stored(steps: list[tuple[str, 
         assert not barriers & set(durable) - on_disk
 
 
-# Opening
+# The opening of the data
 
 
 def take_over(made: ReplicaState) -> None:

@@ -1,4 +1,4 @@
-"""The removal of keys outside of a replica's range ("foreign" keys), and of the room that they take."""
+"""A replica removes keys outside of its range ("foreign" keys), and then frees the disk space that they took."""
 
 import pytest
 
@@ -43,7 +43,9 @@ def test_a_compaction_proves_nothing_if_the_range_changes_meanwhile(range_: KeyR
 
 
 def test_the_compaction_of_a_merges_mark_does_not_remove_its_later_copies() -> None:
-    """The copies of a cancelled merge come after its mark, so the mark's compaction proves nothing about them."""
+    """A merge writes its mark, and then copies rows. The compaction for the mark doesn't remove these rows, which are
+    foreign if the merge is cancelled.
+    """
     trim = trimmed()
     trim.suspect(since=6)
     assert not trim.compacted(LOWER, LOWER, is_changing=False)
@@ -109,7 +111,7 @@ def test_a_leader_that_is_not_ready_or_is_merging_appends_no_mark() -> None:
 
 
 def test_foreign_keys_remain_on_a_replica_that_never_got_the_mark_of_the_merge() -> None:
-    """After an unclean election, a replica may lead that lacks the mark. It still has keys from before a split."""
+    """An unclean election may choose a leader that lacks the mark. The leader still has keys from before a split."""
     bench = Bench()
     replica = bench.host(row(end_key=b"t", leader="byzantium"))
     bench.adopt(replica, end_key=b"m")

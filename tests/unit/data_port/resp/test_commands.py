@@ -1,4 +1,4 @@
-"""The table of commands, the answers and the patterns are those of Redis."""
+"""The table of commands, the forms of answers and the patterns for keys are the same as in Redis."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from minkad.data_port.resp.key_flags import key_flags
 from minkad.data_port.resp.replies import NULL, Reply, RespError, Simple, bulk, reply
 from minkad.data_port.resp.table import COMMANDS
 
-# by name: arity, first key, last key, step, as COMMAND INFO of Redis 7 gives them
+# For each command: arity, first key, last key and step, as in the answer of Redis 7 to COMMAND INFO.
 REDIS = {
     "GET": (2, 1, 1, 1), "SET": (-3, 1, 1, 1), "SETNX": (3, 1, 1, 1), "SETEX": (4, 1, 1, 1), "PSETEX": (4, 1, 1, 1),
     "GETSET": (3, 1, 1, 1), "GETDEL": (2, 1, 1, 1), "GETEX": (-2, 1, 1, 1), "MGET": (-2, 1, -1, 1),

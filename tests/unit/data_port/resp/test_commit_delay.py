@@ -18,7 +18,7 @@ def test_a_batch_waits_neither_for_one_client_nor_for_very_many() -> None:
 
 
 def waits(commit_delay: CommitDelay, batches: int) -> int:
-    """The number of these batches that wait, if no client ever comes."""
+    """Make this many batches of writes, and let no client come while one waits; returns the number that waited."""
     count = 0
     for _ in range(batches):
         if commit_delay.awaited(4, 0):

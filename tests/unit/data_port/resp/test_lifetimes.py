@@ -1,4 +1,4 @@
-"""Times of expiry are accepted and refused as in Redis: up to the last millisecond that fits into 64 bits."""
+"""The node accepts the same times of expiry as Redis: up to the last millisecond that fits into 64 bits."""
 
 import time
 

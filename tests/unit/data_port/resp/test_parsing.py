@@ -1,4 +1,4 @@
-"""The network's cuts don't change the commands, and no command makes the node hold more than the limits."""
+"""The commands are the same however the network divides their bytes, and none takes more memory than the limits."""
 
 import random
 
@@ -128,7 +128,7 @@ def test_changes_between_inline_commands_and_arrays_take_little_time() -> None:
 
 
 def test_a_line_whose_beginning_is_uncertain_ends_the_connection() -> None:
-    """The reader doesn't say where the line begins, and the value before it looks alike at several places."""
+    """The parser can't find out where the line begins, since the value before it repeats the same bytes."""
     repeated = encoded([b"ECHO", b"\r\n" * 60])
     assert fed(repeated + b"PING\r\n") == ([[b"ECHO", b"\r\n" * 60], [b"PING"]], "")
     for rest in (6, 100):

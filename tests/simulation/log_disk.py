@@ -86,8 +86,8 @@ class LogDisk:
 
 
 class SimLogDatabase:
-    """The simulated `LogDatabase`: the part that `minkad.replication` uses. It calls `on_put` with each staged key and
-    value, and `on_delete` with each range to delete.
+    """The simulated `LogDatabase`, with the methods that `minkad.replication` uses. It calls `on_put` with each staged
+    key and value, and `on_delete` with the start and the end of each staged delete of a range.
     """
 
     def __init__(

@@ -69,7 +69,9 @@ def grant_unconfirmed() -> Sequence[Patch]:
 
 
 def _no_time_to_find_it() -> Sequence[Patch]:
-    """A new controller waits only until the clearances that its predecessor granted have ended."""
+    """A new controller fails shards as soon as the clearances that its predecessor granted have ended: it gives them
+    no time to find their new controller.
+    """
     original = ShardControl.__init__
 
     def init(self: ShardControl, *arguments: Any, **named: Any) -> None:
@@ -80,7 +82,7 @@ def _no_time_to_find_it() -> Sequence[Patch]:
 
 
 def give_name_twice() -> Sequence[Patch]:
-    """A process gets the name under which it registers at once, although another process may have this name."""
+    """A process that registers gets its name at once, although another living process may have this name."""
     return [(ShardControl, "is_alive", lambda *_: False)]
 
 
@@ -117,7 +119,7 @@ def give_away_at_once() -> Sequence[Patch]:
 
 
 def any_epoch() -> Sequence[Patch]:
-    """A report counts even if its epoch isn't the assignment's."""
+    """A shard's report on a duty counts even if it has another epoch than the assignment."""
 
     def meant(duties: DutyState, shard: Shard, said: Iterable[Holding], is_in: Any) -> Iterator[Assignment]:
         for holding in {one.duty: one for one in said}.values():
@@ -152,7 +154,7 @@ def delete_before_release() -> Sequence[Patch]:
 
 
 def forget_next_epoch() -> Sequence[Patch]:
-    """A snapshot lacks the next epoch, so epochs are used twice."""
+    """A snapshot of the state lacks the next epoch, so the controller gives some epochs twice."""
     original = DutyState.pieces
 
     def pieces(self: DutyState) -> Iterator[Any]:
@@ -167,7 +169,7 @@ def forget_next_epoch() -> Sequence[Patch]:
 
 
 def lagging_nodes() -> Sequence[Patch]:
-    """A node sends its state to a shard that has a newer one, and the shard accepts it."""
+    """A node whose table lags sends its state to a shard that has a newer state, and the shard accepts the old one."""
 
     async def settled(self: ShardSessions, index: int) -> None:
         pass

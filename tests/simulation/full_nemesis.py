@@ -45,7 +45,7 @@ class Nemesis:
         self._away = random.Random(f"{world.seed} away")
         self._takes_away = self._away.choice((0.0, 0.3, 0.7))  # the share of in-sync sets that lose all machines
         self._hangs_disks = random.Random(f"{world.seed} disks").random() < 0.2
-        self._deafens = random.Random(f"{world.seed} data ports")  # a second generator: other runs stay the same
+        self._deafens = random.Random(f"{world.seed} data ports")  # a generator of its own: it changes no other draw
         self._usual_sync_times: dict[int, float] = {}  # by machine
         self._ended = False
 

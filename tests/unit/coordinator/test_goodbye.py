@@ -27,7 +27,7 @@ async def _unasked(request: HandOverRequest) -> HandOverResponse:
 
 
 class Coordinators:
-    """Athens, a node that is stopping; the controller that it knows; the answers to its goodbyes."""
+    """The member of Athens, a node that is stopping; which controller it knows, and how nodes answer its goodbyes."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -82,9 +82,9 @@ class Coordinators:
         takes = 10 * TIMEOUT if address in self.silent else self.answer_takes
         await asyncio.sleep(min(takes, timeout))
         if takes >= timeout:
-            raise MinkaError(Code.DEADLINE_EXCEEDED, "it did not answer in time")
+            raise MinkaError(Code.DEADLINE_EXCEEDED, f"{address} did not answer in time")
         if address in self.refusals:
-            raise MinkaError(self.refusals[address], "not now")
+            raise MinkaError(self.refusals[address], "the goodbye is refused")
         self.heard.append((address, request))
 
 
@@ -112,7 +112,7 @@ def test_a_refused_goodbye_gets_to_the_next_controller(refusal: Code) -> None:
 
 @pytest.mark.parametrize("known", [None, OLD])
 def test_a_goodbye_that_no_controller_hears_ends_at_its_deadline(known: str | None) -> None:
-    """The stop then continues."""
+    """At the deadline the node goes on with its stop."""
     c = Coordinators()
     c.known = known
     c.refusals = {OLD: Code.NOT_CONTROLLER}
@@ -141,7 +141,7 @@ def test_a_goodbye_leaves_a_silent_controller_once_another_is_elected() -> None:
 
 
 def test_a_goodbye_that_is_refused_for_good_ends_at_once() -> None:
-    """The stop continues without an error."""
+    """The node goes on with its stop, without an error."""
     c = Coordinators()
     c.refusals = {OLD: Code.CLUSTER_MISMATCH}
     c.run(c.member.leave(TIMEOUT))

@@ -93,8 +93,8 @@ class Availability:
     # Failed nodes
 
     def recorded(self, before: Mapping[str, Node], after: Mapping[str, Node], controller: Machine | None) -> None:
-        """Check the nodes that the table has as FAILED since this change. The change replaced the nodes `before` by
-        `after`; `controller` decided it.
+        """Check each node that `controller` has just marked FAILED: the table had the nodes `before`, and has now the
+        nodes `after`.
         """
         for node in after.values():
             old = before.get(node.id)
@@ -142,7 +142,7 @@ class Availability:
 
     def in_use(self, row: Partition) -> None:
         """Note that the leader may act on this row from now on: the leader serves, or has itself proposed this in-sync
-        set. This counts even for a leader that has died: the controller can't know if it had heard that the row was
+        set. This counts even for a leader that has died: nobody can know if this leader had heard that the row was
         recorded.
         """
         self._in_use[row.id] = frozenset(has_everything(row))

@@ -78,8 +78,8 @@ class SimDataDatabase:
         return self._parent is not None
 
     def is_shared(self, offset: int) -> bool:
-        """True if this data is attached to its parent's, or if a child has been attached to this data since before this
-        offset of the log.
+        """True if this data is attached to its parent's, or if a child's data is attached to this data since an earlier
+        offset than this one.
         """
         return self.is_attached or any(since < offset for since in self._children.values())
 
@@ -257,7 +257,7 @@ class SimDataDatabase:
 
     @property
     def version_base(self) -> int:
-        """The number to add to an entry's offset for the version of its rows."""
+        """The version of a row is the offset of its entry plus this number."""
         return self.versions.base
 
     @property

@@ -76,7 +76,7 @@ class Admin:
         self._world.after(1.0, self._next)
 
     def end(self) -> None:
-        """End the requests of the run: only undrain all nodes, and create a last keyspace."""
+        """Send only two further kinds of requests: undrain all nodes, and create a last keyspace."""
         self._ended = True
         self._world.after(1.0, self._undrain_all)
         self._world.after(1.0, self._create_last)

@@ -138,8 +138,8 @@ class FullWorld:
     def through(
         self, link: Link, arrive: Callable[[], object], give_up: Callable[[], object], hung: float = 0.0
     ) -> None:
-        """Send a message as TCP does: while the link is cut, repeat the message, until the sender gives up. The sender
-        also repeats and gives up if acknowledgements have been missing for too long because the link back is cut.
+        """Send a message as TCP does: while the link is cut, repeat the message, until the sender gives up. The same
+        happens if only the link back is cut, once no acknowledgement has come back for too long.
         """
         back = (link[1], link[0])
         acknowledged = self.network.connected(*back) or self.now - self.cut_at.get(back, 0.0) < UNACKNOWLEDGED
@@ -450,7 +450,7 @@ class FullWorld:
         return max(active, key=lambda p: p.driver.raw.basic_status().term, default=None)
 
     def missing(self) -> str:
-        """Return the first error at the end; "" if there is none."""
+        """Check the whole world at the end of a run; returns the first error, or ""."""
         active = self.active()
         if active is None:
             return "no active controller"
@@ -492,7 +492,9 @@ def _unfinished(state: State) -> str:
 
 
 def _unevenly_seated(active: Process) -> str:
-    """Return the numbers of voters by zone if a zone could take a voter from a zone with at least two more; else ""."""
+    """Return the number of voters in each zone if some zone has at least two more than the zone of a node that isn't a
+    voter; else "".
+    """
     voters = set(active.driver.conf_state.voters)
     seated = Counter({node.zone: 0 for node in active.coordinator.state.nodes.values()})
     seated.update(node.zone for node in active.coordinator.state.nodes.values() if node.raft_id in voters)

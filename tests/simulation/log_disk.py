@@ -140,8 +140,8 @@ class SimLogDatabase:
         self._on_delete(start, end)
 
     def sync(self) -> asyncio.Future[None]:
-        """Return a future. It is done when everything staged so far, and in the rest of this turn of the loop, is
-        durable.
+        """Return a future. It is done when everything is durable that was staged until now, or is staged in the rest of
+        this turn of the loop.
         """
         if self._next is None:
             self._next = self._new_future()

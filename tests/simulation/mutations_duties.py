@@ -24,7 +24,9 @@ _A = AssignmentState
 
 
 def acknowledge_before_all_voters() -> Sequence[Patch]:
-    """The controller acknowledges a change that all voters should have as soon as a majority has it."""
+    """As soon as a majority of the voters has a change, the controller acknowledges it, even if all voters should have
+    it.
+    """
 
     async def confirmed_by(_: DutyRequests, _consistency: Any) -> None:
         pass
@@ -92,7 +94,7 @@ def blame_no_duty() -> Sequence[Patch]:
 
 
 def same_epoch_again() -> Sequence[Patch]:
-    """The controller attaches a kept duty again at its old epoch."""
+    """When a shard comes back, the controller attaches the duties that were kept for it, but at their old epochs."""
     original = DutyState._assignment
 
     def assignment(
@@ -131,7 +133,7 @@ def any_epoch() -> Sequence[Patch]:
 
 
 def no_grace() -> Sequence[Patch]:
-    """The controller gives a kept duty to another shard before the grace ends."""
+    """The controller gives a duty that is kept for an absent shard to another shard before the grace ends."""
     original = distribution._tidy_shard
 
     def tidy_shard(state: Any, shard: Shard, now_ms: int) -> Iterator[Record]:

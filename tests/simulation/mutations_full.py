@@ -165,7 +165,7 @@ def no_time_to_find_it() -> Sequence[Patch]:
 
 
 def wait_for_silent_controller() -> Sequence[Patch]:
-    """Calls and heartbeats still wait for a silent controller when Raft has another leader."""
+    """Calls and heartbeats go on waiting for a silent controller, although Raft already has another leader."""
     patience = 2.0
 
     @asynccontextmanager
@@ -181,7 +181,7 @@ def wait_for_silent_controller() -> Sequence[Patch]:
 
 
 def fail_nodes_one_by_one() -> Sequence[Patch]:
-    """The controller takes nodes that failed together out of in-sync sets one by one."""
+    """If several nodes fail together, the controller takes them out of in-sync sets one by one."""
     original = membership.fail
 
     def without(state: State, partition: Partition, node_ids: Collection[str], live: Live) -> list[Partition]:

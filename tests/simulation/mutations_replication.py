@@ -31,7 +31,7 @@ from tests.simulation.mutations_full import Patch
 
 
 def shrink_before_recorded() -> Sequence[Patch]:
-    """A leader uses an in-sync set as soon as it proposes it."""
+    """A leader acts on a smaller in-sync set as soon as it proposes the set to the controller."""
     original = Leader._propose
 
     def propose(self: Leader, isr: list[str]) -> None:

@@ -131,7 +131,7 @@ class OperationClients:
         )  # fmt: skip
 
     async def _ask(self, process: "Process", row: Partition, events: list[Operated]) -> None:
-        """Send the requests in one group, and record the outcome: UNKNOWN if no answer comes."""
+        """Send the events as one request, and record the outcome: UNKNOWN if no answer comes."""
         first, called = self._asked_for, self._world.now
         self._asked_for += len(events)
         where = f"{process.machine.id}, partition {row.id}"

@@ -448,7 +448,7 @@ class _Controller(ControllerCalls):
 
 
 async def _at_once(plan: Callable[..., Plan], *arguments: Any) -> Plan:
-    """Plan at once, since the simulation has no threads."""
+    """Call `plan` at once, since the simulation has no threads."""
     return plan(*arguments)
 
 

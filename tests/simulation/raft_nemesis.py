@@ -150,7 +150,7 @@ class Nemesis:
         self._churn_until = self._world.now + self._world.rng.expovariate(1 / 40)
 
     def elected(self, node: RaftNode) -> None:
-        """Kill the node soon, since it has just become a leader, if `_churn` says that leaders die."""
+        """Let the node, which has just become a leader, die soon if `_churn` is under way."""
         if self._world.now >= self._churn_until or self._ended:
             return
         rng = self._world.rng

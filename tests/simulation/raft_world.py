@@ -263,8 +263,8 @@ class RaftWorld:
             self.after(0.5, self._report, node, node.incarnation, to, None)
 
     def _report(self, node: RaftNode, incarnation: int, to: int, snapshot: bool | None) -> None:
-        """Report to the node's core, as its transport would. If `snapshot` is None: `to` can't be reached. If not:
-        sending a snapshot to `to` has succeeded (true) or failed.
+        """Report to the node's core, as its transport would: `to` can't be reached (if `snapshot` is None), or a
+        snapshot to `to` has arrived (true) or was lost (false).
         """
         if node.raw is None or node.incarnation != incarnation:
             return

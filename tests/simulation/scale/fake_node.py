@@ -176,7 +176,7 @@ class FakeNode:
         if not self.alive:
             return
         if request.incarnation != self._row.incarnation:
-            answered(MinkaError(Code.NOT_REGISTERED, f"{self.id} has another process by now"))
+            answered(MinkaError(Code.NOT_REGISTERED, f"{self.id} has a newer process"))
             return
         response, delay = UpdateReplicasResponse(), SYNC_S
         for row in request.partitions:

@@ -1,4 +1,4 @@
-"""The world of scale: a real controller and a thousand fake nodes, by a virtual clock.
+"""The world of scale: a real controller and a thousand fake nodes. They run by a virtual clock.
 
 Three voters run the real code, and the world measures the processor time of the active controller's loop. The fake
 nodes keep the controller as busy as a real cluster would.

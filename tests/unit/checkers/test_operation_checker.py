@@ -244,8 +244,8 @@ def test_what_is_answered_together_is_tried_in_the_order_of_the_calls() -> None:
 
 @pytest.mark.timeout(20)
 def test_many_increments_without_an_answer_are_no_riddle() -> None:
-    """The increments are nearly equal, so nearly every sum looks possible. The checker has to notice early that a sum is
-    impossible.
+    """The increments are nearly equal, so nearly every sum looks possible. The checker has to notice early that a sum
+    is impossible.
     """
     amounts = [2**32 + number for number in random.Random(1).sample(range(1000), 24)]
     unknown = [add(by, 0, 0, 1, UNKNOWN) for by in amounts]

@@ -89,7 +89,7 @@ class Harness:
             await self.look_around()
 
     async def look_around(self) -> None:
-        """Wait until the controller has looked at the whole state since this call."""
+        """Wait until the controller has looked at the whole state once more."""
         seen = self.ticks
         await until(lambda: self.ticks >= seen + 2)
 
@@ -427,7 +427,7 @@ class Watched:
             await self.h.look_around()
 
     def beat(self, node: str) -> str:
-        """Send a heartbeat of the node; returns the reason for which the answer grants no clearance."""
+        """Send a heartbeat of the node; returns the reason why the answer grants no clearance, or ""."""
         request = HeartbeatRequest(node_id=node, incarnation="1")
         if self.silent:
             request.unanswered.add(node_id=self.silent, reason=NOT_ANSWERED)

@@ -13,7 +13,7 @@ HOUR_MS = 3_600_000
 
 
 class World:
-    """Three nodes that send heartbeats to a controller. `ahead` has, by node, by how many milliseconds its clock is
+    """Three nodes that send heartbeats to a controller. `ahead`: for each node, the milliseconds that its clock is
     ahead.
     """
 

@@ -27,7 +27,9 @@ async def _unasked(request: HandOverRequest) -> HandOverResponse:
 
 
 class Coordinators:
-    """The member of Athens, a node that is stopping; which controller it knows, and how nodes answer its goodbyes."""
+    """The member of the node Athens, which is stopping. A test sets the controller that the member knows, and the
+    answers to its goodbyes.
+    """
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -98,7 +100,7 @@ def test_the_controller_hears_one_goodbye() -> None:
 
 @pytest.mark.parametrize("refusal", [Code.NOT_CONTROLLER, Code.NO_CONTROLLER, Code.UNREACHABLE, Code.SHUTTING_DOWN])
 def test_a_refused_goodbye_gets_to_the_next_controller(refusal: Code) -> None:
-    """Athens's controller loses its role. Later another one is elected, and becomes active."""
+    """The controller that Athens knows loses its role. Later another controller is elected, and becomes active."""
     c = Coordinators()
     c.refusals = {OLD: refusal, NEXT: Code.NOT_CONTROLLER}
     c.at(0.5, lambda: setattr(c, "known", None))
@@ -150,7 +152,7 @@ def test_a_goodbye_that_is_refused_for_good_ends_at_once() -> None:
 
 
 def test_a_node_that_never_registered_says_goodbye_too() -> None:
-    """The node may be registered without knowing it. A controller that doesn't know the process ignores the goodbye."""
+    """The node may be registered although it has no answer. A controller that doesn't know the process does nothing."""
     c = Coordinators()
     c.member.registered.clear()
     c.run(c.member.leave(TIMEOUT))

@@ -1,4 +1,4 @@
-"""Operations with thousands of migrations: other work gets turns, and rows that belong together are one entry."""
+"""Operations with thousands of migrations: other work gets turns, and rows that belong together are in one entry."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator

@@ -1,4 +1,6 @@
-"""A node finds the next active controller, even if the last one never answers. Only the node's waits take time."""
+"""A node finds the next active controller, even if the last one never answers. In these tests, only the node's waits
+take time.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
@@ -137,12 +139,12 @@ class Athens:
     def answer_here(self, request: HeartbeatRequest) -> HeartbeatResponse:
         self.heartbeats.append((self.seconds, OWN))
         if self.leader != OWN:
-            raise MinkaError(Code.NOT_CONTROLLER, "another one leads")
+            raise MinkaError(Code.NOT_CONTROLLER, "another node leads")
         return HeartbeatResponse(sequence=request.sequence, clearance_ms=int(self.grants * 1000))
 
     async def hand_over_here(self, request: HandOverRequest) -> HandOverResponse:
         if self.leader != OWN:
-            raise MinkaError(Code.NOT_CONTROLLER, "another one leads")
+            raise MinkaError(Code.NOT_CONTROLLER, "another node leads")
         return HandOverResponse(partition=Partition(id=2))
 
     async def hand_over(self, address: str, request: HandOverRequest, timeout: float) -> HandOverResponse:

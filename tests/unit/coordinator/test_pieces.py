@@ -1,4 +1,4 @@
-"""Commands over thousands of rows: other tasks get turns, and another controller can continue after each piece."""
+"""Commands that change thousands of rows: other tasks get turns, and another controller can go on after each piece."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

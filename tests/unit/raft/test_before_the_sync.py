@@ -1,4 +1,4 @@
-"""Messages that a leader sends before its own write is durable, and decisions that wait until it is."""
+"""A leader sends some messages before its own write is durable. Other messages, and decisions, wait for that."""
 
 from minka.v1.raft_pb2 import (
     CONF_CHANGE_ADD_LEARNER_NODE,

@@ -228,7 +228,9 @@ def test_acknowledgements_come_in_any_order() -> None:
 
 
 def test_the_only_voter_answers_after_it_has_committed_in_its_term_too() -> None:
-    """Before a restart, the voter may have committed more, and read more, than its stored commit index covers."""
+    """Before its restart, the voter may have committed entries after its stored commit index, and clients may have read
+    them.
+    """
     group = Group(1)
     group.elect(1).propose(b"x")
     group.process(1)

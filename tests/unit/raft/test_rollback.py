@@ -1,4 +1,6 @@
-"""Most voters come back without acknowledged entries. A node that still has them refuses to follow, and keeps them."""
+"""Most voters restart without entries that they had acknowledged. A node that still has these entries keeps them, and
+refuses to follow such voters.
+"""
 
 import pytest
 

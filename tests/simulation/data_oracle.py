@@ -320,8 +320,8 @@ def _within(pairs: Mapping[bytes, bytes], range_: KeyRange) -> dict[bytes, bytes
 def _missing(
     machine: "Machine", row: Partition, keys: Collection[bytes], files: Mapping[bytes, bytes], *, durably: bool
 ) -> list[bytes]:
-    """The keys that are neither in the data nor in the log on the machine's disk. While a split creates the partition,
-    the data and the log of its parent on this machine count, too.
+    """Those of `keys` that are neither in the partition's data nor in its log on the machine's disk. While a split
+    creates the partition, its parent's data and log on this machine count, too.
     """
     missing = list(keys)
     for id_ in (row.id, row.split_from if row.splitting else 0):

@@ -24,8 +24,8 @@ _A = AssignmentState
 
 
 def acknowledge_before_all_voters() -> Sequence[Patch]:
-    """As soon as a majority of the voters has a change, the controller acknowledges it, even if all voters should have
-    it.
+    """The controller acknowledges a change when a majority of the voters has it, even if the client asked that all
+    voters have it.
     """
 
     async def confirmed_by(_: DutyRequests, _consistency: Any) -> None:

@@ -125,8 +125,8 @@ def fail_too_early() -> Sequence[Patch]:
 
 
 def fail_without_confirmation() -> Sequence[Patch]:
-    """The controller marks silent nodes FAILED before a quorum confirms that it still leads, even if it heard nothing
-    only because it was paused.
+    """The controller marks silent nodes FAILED without waiting until a quorum confirms that it still leads. So it marks
+    them even if they only seem silent because the controller was paused.
     """
 
     async def keep_leading(self: ActiveController) -> None:

@@ -557,8 +557,8 @@ def answer_fits(event: Operated, value: bytes | None, made: int, told: dict[int,
 
 
 def tell(told: dict[int, int], made: int, version: int) -> bool:
-    """Record in `told` that the write number `made` made this version. Returns False if `told` has another version for
-    this write, or this version for another write.
+    """Record in `told` the version that the write number `made` made. Returns False if `told` already has another
+    version for this write, or another write with this version.
     """
     if made in told:
         return told[made] == version

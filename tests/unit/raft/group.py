@@ -134,8 +134,8 @@ class Group:
         return node
 
     def elect_after_timeout(self, id_: int) -> Role:
-        """Let time pass until the other nodes no longer wait for their leader, and this node campaigns; returns its role
-        after that.
+        """Let time pass until the other nodes no longer wait for their leader and this node campaigns; returns the role
+        of this node after that.
         """
         for other in self.nodes:
             self.tick(other, 10 if other != id_ else 15)

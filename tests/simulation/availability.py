@@ -93,8 +93,8 @@ class Availability:
     # Failed nodes
 
     def recorded(self, before: Mapping[str, Node], after: Mapping[str, Node], controller: Machine | None) -> None:
-        """Check the nodes that `controller` has marked FAILED: it changed the table's nodes from `before` to
-        `after`.
+        """Check each node that `controller` has just marked FAILED: the table had the nodes `before`, and has now the
+        nodes `after`.
         """
         for node in after.values():
             old = before.get(node.id)
@@ -141,14 +141,15 @@ class Availability:
             self._unserved_since.pop(id_, None)
 
     def in_use(self, row: Partition) -> None:
-        """Note that the leader may act on this row from now on: the leader serves, or has proposed exactly this in-sync
-        set. Even if the leader has died, the controller can't know if it had heard that its proposal was recorded.
+        """Note that the leader may act on this row from now on: the leader serves, or has itself proposed this in-sync
+        set. This counts even for a leader that has died: nobody can know if this leader had heard that the row was
+        recorded.
         """
         self._in_use[row.id] = frozenset(has_everything(row))
 
     def _patience(self, active: Process) -> float:
-        """The additional seconds for which the controller waits if it hears nothing from more than half of the nodes,
-        or has just marked more than half FAILED.
+        """The additional seconds that the controller waits before it marks nodes FAILED, if more than half of the nodes
+        are silent or were just marked FAILED.
         """
         world = self._world
         lately = world.now - _SERVED_AFTER
@@ -158,8 +159,8 @@ class Availability:
         return PATIENCE * world.controller_settings.failure_timeout if quiet > len(up) / 2 else 0.0
 
     def _waits_for_others(self, row: Partition, node_id: str) -> bool:
-        """True if another member of the recorded in-sync set came back a moment ago: a leader waits until this member
-        has caught up or has left the set.
+        """True if another replica in sync came back a moment ago: before it serves, a leader waits until this replica
+        has caught up or has left the in-sync set.
         """
         others = (self._world.machine(other) for other in has_everything(row) if other != node_id)
         lately = self._world.now - self._world.lag_timeout - _LEFT_OUT

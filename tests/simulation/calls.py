@@ -68,33 +68,33 @@ class Calls:
         self._process = process
 
     async def register(self, address: str, request: RegisterRequest, timeout: float) -> RegisterResponse:
-        """Coordinator.Register."""
+        """Call Coordinator.Register."""
         return await self._call(address, lambda to: to.requests.register(request), timeout, Code.UNREACHABLE)
 
     async def hand_over(self, address: str, request: HandOverRequest, timeout: float) -> HandOverResponse:
-        """Coordinator.HandOver."""
+        """Call Coordinator.HandOver."""
         return await self._call(address, lambda to: to.requests.hand_over(request), timeout, Code.OUTCOME_UNKNOWN)
 
     async def alter_isr(self, address: str, request: AlterIsrRequest, timeout: float) -> AlterIsrResponse:
-        """Coordinator.AlterIsr."""
+        """Call Coordinator.AlterIsr."""
         return await self._call(address, lambda to: to.requests.alter_isr(request), timeout, Code.OUTCOME_UNKNOWN)
 
     async def propose_split(self, address: str, request: ProposeSplitRequest, timeout: float) -> ProposeSplitResponse:
-        """Coordinator.ProposeSplit."""
+        """Call Coordinator.ProposeSplit."""
         return await self._call(address, lambda to: to.requests.propose_split(request), timeout, Code.UNREACHABLE)
 
     async def finish_split(self, address: str, request: FinishSplitRequest, timeout: float) -> FinishSplitResponse:
-        """Coordinator.FinishSplit."""
+        """Call Coordinator.FinishSplit."""
         return await self._call(address, lambda to: to.requests.finish_split(request), timeout, Code.UNREACHABLE)
 
     async def finish_merge(self, address: str, request: FinishMergeRequest, timeout: float) -> FinishMergeResponse:
-        """Coordinator.FinishMerge."""
+        """Call Coordinator.FinishMerge."""
         return await self._call(address, lambda to: to.requests.finish_merge(request), timeout, Code.OUTCOME_UNKNOWN)
 
     async def finish_load_parts(
         self, address: str, request: FinishLoadPartsRequest, timeout: float
     ) -> FinishLoadPartsResponse:
-        """LoadControl.FinishLoadParts."""
+        """Call LoadControl.FinishLoadParts."""
 
         async def serve(server: "Process") -> FinishLoadPartsResponse:
             return await LoadRequests(server.coordinator).finish_load_parts(request)
@@ -102,7 +102,7 @@ class Calls:
         return await self._call(address, serve, timeout, Code.UNREACHABLE)
 
     async def pull_file(self, node_id: str, request: PullFileRequest) -> None:
-        """Spool.PullFile."""
+        """Call Spool.PullFile."""
 
         async def serve(server: "Process") -> None:
             assert server.spool is not None
@@ -114,23 +114,23 @@ class Calls:
     async def controlled_shutdown(
         self, address: str, request: ControlledShutdownRequest, timeout: float
     ) -> ControlledShutdownResponse:
-        """Coordinator.ControlledShutdown."""
+        """Call Coordinator.ControlledShutdown."""
         return await self._call(address, lambda to: to.requests.controlled_shutdown(request), timeout, Code.UNREACHABLE)
 
     async def leave(self, address: str, request: LeaveRequest, timeout: float) -> None:
-        """Coordinator.Leave."""
+        """Call Coordinator.Leave."""
         await self._call(address, lambda to: to.requests.leave(request), timeout, Code.UNREACHABLE)
 
     async def register_shard(
         self, address: str, request: RegisterShardRequest, timeout: float
     ) -> RegisterShardResponse:
-        """ShardCoordinator.RegisterShard."""
+        """Call ShardCoordinator.RegisterShard."""
         return await self._call(address, lambda to: _doors(to).register_shard(request), timeout, Code.UNREACHABLE)
 
     async def shard_heartbeats(
         self, address: str, request: ShardHeartbeatsRequest, timeout: float
     ) -> ShardHeartbeatsResponse:
-        """ShardCoordinator.ShardHeartbeats."""
+        """Call ShardCoordinator.ShardHeartbeats."""
 
         async def serve(server: "Process") -> ShardHeartbeatsResponse:
             return _doors(server).shard_heartbeats(request)
@@ -138,15 +138,15 @@ class Calls:
         return await self._call(address, serve, timeout, Code.UNREACHABLE)
 
     async def report_shards(self, address: str, request: ReportShardsRequest, timeout: float) -> ReportShardsResponse:
-        """ShardCoordinator.ReportShards."""
+        """Call ShardCoordinator.ReportShards."""
         return await self._call(address, lambda to: _doors(to).report_shards(request), timeout, Code.UNREACHABLE)
 
     async def leave_shard(self, address: str, request: LeaveShardRequest, timeout: float) -> None:
-        """ShardCoordinator.LeaveShard."""
+        """Call ShardCoordinator.LeaveShard."""
         await self._call(address, lambda to: _doors(to).leave_shard(request), timeout, Code.UNREACHABLE)
 
     async def update_replicas(self, node_id: str, request: UpdateReplicasRequest) -> UpdateReplicasResponse:
-        """ReplicaControl.UpdateReplicas."""
+        """Call ReplicaControl.UpdateReplicas."""
 
         async def serve(server: "Process") -> UpdateReplicasResponse:
             check_process(request, server.member.node.incarnation)
@@ -164,7 +164,7 @@ class Calls:
         server = client.world.process_at(address)
 
         def fail() -> None:
-            settle(answer, MinkaError(broken, f"{address}: the call broke off"))
+            settle(answer, MinkaError(broken, f"{address}: the call ended before the answer came"))
 
         async def answer_it() -> None:
             assert server is not None
@@ -189,8 +189,8 @@ class Calls:
     async def heartbeat(
         self, address: str, requests: AsyncIterator[HeartbeatRequest]
     ) -> AsyncGenerator[HeartbeatResponse, None]:
-        """Coordinator.Heartbeat: messages keep their order in both directions, and no message is lost until the stream
-        breaks.
+        """Call Coordinator.Heartbeat, a stream: messages keep their order in both directions, and none is lost until
+        the stream breaks.
         """
         answers: asyncio.Queue[HeartbeatResponse | MinkaError] = asyncio.Queue()
         pump = asyncio.get_running_loop().create_task(_Stream(self._process, address, answers).run(requests))

@@ -106,7 +106,7 @@ class SimIncoming:
         kept: Mapping[str, int],
         there: dict[str, bytes],
     ) -> None:
-        """`there` has the files that an earlier try has received."""
+        """`there` has the files that have arrived in an earlier transfer."""
         self._process = process
         self._disk = disk
         self._id = partition_id
@@ -138,7 +138,7 @@ class SimIncoming:
                 found[file.name] = zlib.crc32(self._there[file.name])
                 await self._process.disk_work()
         if not self.complete:
-            raise MinkaError(Code.INVALID_ARGUMENT, f"{self.received} of {self._bytes} bytes came")
+            raise MinkaError(Code.INVALID_ARGUMENT, f"only {self.received} of {self._bytes} bytes came")
         return [found[file.name] for file in self._files]
 
     def finished(self) -> dict[str, int]:
@@ -148,7 +148,7 @@ class SimIncoming:
     def check(self, expected: Sequence[int], found: Sequence[int]) -> None:
         """Compare the checksums. Raises CORRUPT_DATA if they differ."""
         if list(expected) != list(found):
-            raise MinkaError(Code.CORRUPT_DATA, "other checksums than the sender's")
+            raise MinkaError(Code.CORRUPT_DATA, "the checksums differ from the sender's")
 
     async def verify(self) -> None:
         """Check that all files are present. Raises CORRUPT_DATA if some were removed."""

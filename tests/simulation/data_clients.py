@@ -23,7 +23,9 @@ _MAX_READ: Final = 100
 
 
 class Clients:
-    """A client runs on the machine of the node that it asks; it finds the leader in the table of any node."""
+    """Clients of the store. Each runs on the machine of the node that it asks, and finds the leader in the table of any
+    node.
+    """
 
     def __init__(self, world: "FullWorld") -> None:
         self._world = world
@@ -134,7 +136,7 @@ class Clients:
 
     @staticmethod
     def _follow(row: Partition, error: MinkaError) -> Partition | None:
-        """The newer row that came with the refusal."""
+        """The newer row of the partition that came with the refusal; None if the refusal has none."""
         newer = [one for one in newer_rows(error) if one.id == row.id and one.partition_epoch > row.partition_epoch]
         return newer[0] if newer else None
 

@@ -64,7 +64,7 @@ class SimDataDatabase:
         self._detaching: asyncio.Task[None] | None = None
 
     def attach(self, attachment: Attachment) -> None:
-        """Attach this data to its parent's: until it is opened, it is a part of the parent's data."""
+        """Attach this data to its parent's: until `open`, the rows are read from the parent's data."""
         parent = cast("SimDataDatabase", attachment.parent)
         self.attachment, self._parent = attachment, parent
         parent._children[self] = attachment.applied.offset
@@ -78,7 +78,9 @@ class SimDataDatabase:
         return self._parent is not None
 
     def is_shared(self, offset: int) -> bool:
-        """True if, at this offset of the log, this data is attached to its parent's, or a child's data to this data."""
+        """True if this data is attached to its parent's, or if a child's data is attached to this data since an earlier
+        offset than this one.
+        """
         return self.is_attached or any(since < offset for since in self._children.values())
 
     async def detach(self) -> None:
@@ -189,7 +191,7 @@ class SimDataDatabase:
             if self.is_database:
                 return
             self._check()
-            # A caller that gave up may have left a folder; the rows in memory still count.
+            # A caller that gave up during `open` may have left a folder. The rows in memory are still the newest.
             is_new = self.in_memory or self._id not in self._disk.folders
             if is_new and self._process.alive:
                 self._disk.folders.setdefault(self._id, Image())
@@ -255,7 +257,7 @@ class SimDataDatabase:
 
     @property
     def version_base(self) -> int:
-        """The number to add to an entry's offset for the version of its rows."""
+        """The version of a row is the offset of its entry plus this number."""
         return self.versions.base
 
     @property
@@ -328,7 +330,7 @@ class SimDataDatabase:
         return [self.rows[key][:MAX_HEAD_BYTES] if only_heads else self.rows[key] for key in keys]
 
     async def clear(self, wanted: KeyRange, reverse: bool) -> KeyRange:
-        """Return the whole range: in the simulation, deleted keys never delay a scan."""
+        """Return the part of the range in which deleted keys don't delay a scan: in the simulation, all of it."""
         return wanted
 
     async def count(self, wanted: KeyRange = ALL_KEYS, slice_keys: int = 0) -> Size:
@@ -347,7 +349,9 @@ class SimDataDatabase:
         return bool(outside)
 
     async def ingest(self, file: Path, size: Size, loads: TakenLoads, applied: Applied) -> None:
-        """Take in a file. Its rows are durable at once; the next flush makes `loads` and `applied` durable."""
+        """Take in the file of a load. Its rows are durable at once; only the next flush makes `loads` and `applied`
+        durable.
+        """
         await self.open()
         await self.flush()
         rows = {key: LOADED + value for key, value in self._process.spooled(file).items()}
@@ -389,7 +393,7 @@ class SimDataDatabase:
         return 0.0
 
     def share(self, part: KeyRange) -> float:
-        """The share of the data in the range, from 0 to 1."""
+        """The share of this data that lies in the range, from 0 to 1."""
         if self._over_parent is not None:
             return self._over_parent.share(part)
         total = self._size.bytes
@@ -422,7 +426,7 @@ class SimDataDatabase:
         return before
 
     async def checkpointed(self) -> Image:
-        """Flush, and return the content of a checkpoint taken now."""
+        """Flush, and return the data on the disk as the content of a checkpoint."""
         with self.in_use():
             return await self._checkpointed()
 

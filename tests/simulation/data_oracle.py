@@ -167,8 +167,8 @@ class DataOracle:
     # The data of replicas
 
     def _in_sync(self, process: "Process", partition_id: int) -> list[str]:
-        """The nodes that are in sync or eligible, according to the table or the leader's own row; except nodes that
-        were told to delete their copies, since they may have done so.
+        """The nodes that are in sync or eligible by the table or by the row that this process has. Nodes that are to
+        delete their copies are left out, since they may have done so.
         """
         recorded = self._world.rows.get(partition_id)
         if recorded is None:
@@ -209,8 +209,8 @@ class DataOracle:
                 return
 
     def claims_loss(self, process: "Process", partition_id: int, committed: int) -> None:
-        """Check the logs of a follower that says that its leader lacks entries up to `committed`, and will therefore
-        replace its copy: the two logs may not be equal up to `committed`.
+        """Check the claim of a follower that its leader lacks entries up to `committed`. The follower will replace its
+        copy because of that, so the leader's log may not have all of these entries.
         """
         follower = process.manager.replicas[partition_id]
         other = self._world.machine(follower.row.leader).process
@@ -257,8 +257,8 @@ class DataOracle:
                 group.open[key] = group.known.pop(key)
 
     def cut(self, machine: "Machine", start: bytes, end: bytes) -> None:
-        """Check, before a replica removes entries from its log, that it has flushed the acknowledged ones, if it is in
-        sync or eligible.
+        """Check the entries that a replica is about to remove from its log. If the replica is in sync or eligible, it
+        must have flushed those that are acknowledged.
         """
         id_ = partition_of(start)
         row = self._world.rows.get(id_)
@@ -278,7 +278,7 @@ class DataOracle:
     # The end
 
     def missing(self, state: State) -> str:
-        """Return the first error at the end, when no client writes; "" if there is none."""
+        """Check all replicas at the end of a run, when no client writes; returns the first error, or ""."""
         for row in state.partitions.values():
             group = self._group(row)
             known, maybe, refused = self.known_in(row), self.open_in(row), group.refused
@@ -320,8 +320,8 @@ def _within(pairs: Mapping[bytes, bytes], range_: KeyRange) -> dict[bytes, bytes
 def _missing(
     machine: "Machine", row: Partition, keys: Collection[bytes], files: Mapping[bytes, bytes], *, durably: bool
 ) -> list[bytes]:
-    """The keys that are neither in the data nor in the log on the machine's disk. While a split creates the partition,
-    the data and the log of its parent on this machine count, too.
+    """Those of `keys` that are neither in the partition's data nor in its log on the machine's disk. While a split
+    creates the partition, its parent's data and log on this machine count, too.
     """
     missing = list(keys)
     for id_ in (row.id, row.split_from if row.splitting else 0):

@@ -10,7 +10,7 @@ BOOTSTRAP_INDEX: Final = 1
 
 
 class RaftDisk:
-    """A node's Raft log as the node sees it, and its durable part. The class has the interface of
+    """A node's Raft log: all that the node has written, and the part that is durable. The class has the interface of
     `minkad.storage.raft_log`.
     """
 

@@ -46,7 +46,7 @@ class DutyChecks:
     # At each step
 
     def applied(self, duties: DutyState, index: int) -> None:
-        """Check the state after an entry's command, when the first replica has applied it."""
+        """Check the state after the entry at `index`, when the first node has applied the entry."""
         changed = duties is not self.duties or duties.revision != self._revisions
         self.duties = duties
         if not changed:
@@ -89,12 +89,13 @@ class DutyChecks:
         self._attached[key] = duty.epoch, process.core.shard.incarnation
 
     def poisoned(self, process: ShardProcess, number: int) -> None:
-        """Count a process that died while it attached this duty, and check that these are few."""
+        """Count a process that died while it attached this duty, and check that the duty has ended few processes."""
         self._died_of[number] += 1
         row = self.duties.duties.get(number)
         versions = row.version if row is not None else 0  # a change by a client causes a retry at once
         seconds = (self._world.now - self._died_first.setdefault(number, self._world.now)) * 1000 / PAUSE_MS
-        # A synthetic duty goes to all shards at once, and again to shards that are back before it ends another process.
+        # All shards attach a synthetic duty at the same time. A process that it has ended may be followed by another
+        # one, which attaches the duty again before the duty ends the processes of other shards.
         most = _SACRIFICED if row is not None and not row.synthetic else 2 * len(self.duties.shards) + _SACRIFICED
         if self._died_of[number] > most + versions + seconds:
             raise Violation(
@@ -103,7 +104,7 @@ class DutyChecks:
             )
 
     def stopped(self, process: ShardProcess) -> None:
-        """Check, when the SDK has stopped the shard, that the delegate has no duties left."""
+        """Check that the delegate has no duties left, when the SDK has stopped the shard."""
         if process.delegate.acting:
             raise Violation("a stopped shard has released everything", f"{process.id} has {process.delegate.acting}")
 
@@ -148,8 +149,8 @@ class DutyChecks:
         return duties.nowhere.get(row.pallet, {}) if row is not None else {}
 
     def _check_records(self, process: ShardProcess) -> None:
-        """Check that the same duties are attached for the SDK and for the delegate, except lazy duties that the
-        delegate has ended.
+        """Check that the SDK and the delegate have the same duties attached. Lazy duties that the delegate has ended
+        don't count.
         """
         live = {number for number, record in process.core.hosting.records.items() if record.live}
         acting = process.delegate.acting
@@ -160,8 +161,8 @@ class DutyChecks:
             )
 
     def _check_in_time(self, process: ShardProcess) -> None:
-        """Check that a process whose clearance has ended has released everything or ended itself, unless it is
-        stopped.
+        """Check that a process whose clearance has ended has released all duties, or has ended itself. A process that
+        was stopped a moment ago may still have duties.
         """
         awake = self._world.now - process.slept_at > self._world.controller_settings.shards.clearance
         over = process.now() > process.core.until + _LATE
@@ -172,11 +173,11 @@ class DutyChecks:
                 f"{process.now() - process.core.until:.2f} s ago",
             )
 
-    # In the calm: every duty soon has a shard if there is room
+    # After the faults have ended: every duty soon has a shard if a shard has room
 
     @property
     def bound(self) -> float:
-        """The seconds after which other shards have a dead process's duties: the failure timeout, and the time for the
+        """The seconds until other shards have the duties of a process that died: the failure timeout, and 3 s for the
         steps after it.
         """
         return self._world.controller_settings.shards.failure_timeout + 3.0
@@ -202,7 +203,9 @@ class DutyChecks:
                 )
 
     def _settled(self) -> object:
-        """The controller and its term if these haven't changed since the last check and all nodes are up; else None."""
+        """The controller and its term; None if these have changed since the last check, if a node isn't up, or before
+        the faults have ended.
+        """
         world, active = self._world, self._world.active()
         if not world.is_calm or active is None:
             return None
@@ -274,7 +277,7 @@ class DutyChecks:
     # The end
 
     def missing(self, duties: DutyState) -> str:
-        """Return the first error at the end; "" if there is none."""
+        """Check all duties at the end of a run; returns the first error, or ""."""
         if duties.deleting:
             return f"duty {next(iter(duties.deleting))} is not deleted"
         for host in self._world.shards.hosts:
@@ -318,7 +321,7 @@ class DutyChecks:
 
 
 def is_quarantined(shard: Shard, row: Duty) -> bool:
-    """True if the shard's version of the application failed to attach the duty, on this shard or on enough others."""
+    """True if the duty is quarantined for the shard's version of the application, on this shard or on all shards."""
     return any(one.shard in (shard.name, "") and one.shard_version == shard.version for one in row.quarantines)
 
 

@@ -60,8 +60,8 @@ NOTHING: Final = b""  # the payload id of a missing duty
 
 
 class DutyClients:
-    """Changes duties by their names. It repeats each change until its outcome is known; from then on the duty must be
-    in the state that the client was told.
+    """Clients that change duties. They repeat each change until they know its outcome; from then on the duty must be in
+    the state that they were told.
     """
 
     def __init__(self, world: "DutyWorld") -> None:
@@ -106,7 +106,9 @@ class DutyClients:
     # Requests
 
     def _doors(self) -> tuple[Process, ShardDoors] | None:
-        """A process that may be the controller, and its doors; None if no process can be asked."""
+        """Choose a process to ask, most often the active controller's; returns it with its services for duties. None
+        if no process can be asked.
+        """
         world, processes = self._world, self._world.processes()
         active = world.active()
         process = active if active is not None and self._rng.random() < 0.9 else None
@@ -149,7 +151,7 @@ class DutyClients:
                     tell(None)
 
         def give_up() -> None:
-            """Give up as soon as the asked process can't answer any more."""
+            """Check once a second if the asked process can still answer; if it can't, the outcome is unknown."""
             if process.alive and process.machine.process is process and not is_told:
                 self._world.after(1.0, give_up)
             else:
@@ -277,7 +279,7 @@ class DutyClients:
                     )
 
     def _check_gone(self, name: Name, possible: set[bytes]) -> None:
-        """Check the answer that the duty doesn't exist."""
+        """Check an answer that says that the duty doesn't exist."""
         if NOTHING not in possible and name not in self._over:
             raise Violation("an acknowledged change is not lost", f"{'/'.join(name)} is gone")
 
@@ -385,7 +387,9 @@ class DutyClients:
     # The end
 
     def missing(self, state: State) -> str:
-        """Return the first imbalance, or contradiction to an answer that a client got; "" if there is none."""
+        """Check at the end of a run that pallets are balanced, and that duties are as clients were told. Returns the
+        first error, or "".
+        """
         if self._busy:
             return f"the change of {sorted(self._busy)[0]} has no outcome"
         for pallet in self._world.pallets:
@@ -419,8 +423,8 @@ class DutyClients:
         last = next((one for one in reversed(state.operations.values()) if one.rebalance.pallet == pallet), None)
         if last is not None and last.state == OperationState.OPERATION_STATE_CANCELLED:
             return ""  # a person has cancelled the last rebalance, so the duties stay
-        # As penalties fade, equal shards can become unequal. So a state that was balanced at an earlier time counts as
-        # balanced.
+        # Shards that had equal penalties can have unequal ones later, since penalties fade. So the state counts as
+        # balanced if it was balanced at some earlier time.
         request, moves = PlanRebalanceRequest(pallet=pallet), 0
         for at_ms in range(now_ms, FIRST_UNIX_MS, -_PENALTIES_FADE_MS):
             moves = len(plan_rebalance(state, request, at_ms).moves)

@@ -51,7 +51,7 @@ class DutyWorld(FullWorld):
         self.checks = DutyChecks(self)
 
     def run(self) -> Outcome:
-        """Run like `FullWorld`."""
+        """Run like `FullWorld`, with shorter times for the rules of duties."""
         clock = SimpleNamespace(monotonic=lambda: asyncio.get_running_loop().time())
         with (
             mock.patch.object(shard_control, "unix_ms", self.unix_ms),

@@ -40,7 +40,7 @@ class Endpoint:
         self.world.wake(self, self.machine.clock.true_at(local))
 
     def turned(self) -> None:
-        """React to a turn of the process's loop, which has just ended."""
+        """React to the end of a turn of the process's loop."""
 
     async def pause(self, seconds: float) -> None:
         """Wait for `seconds` by the process's own clock."""
@@ -53,7 +53,7 @@ class Endpoint:
         self.loop.create_task(coroutine)
 
     def die(self) -> None:
-        """End the process: from here on its actions have no effect."""
+        """End the process: from now on its actions have no effect."""
         self.alive = False
         self.loop.halted = True
 
@@ -72,9 +72,9 @@ class Endpoint:
         act: Callable[[], object],
         broken: Callable[[], object] | None = None,
     ) -> None:
-        """Call `act` at `to` after some time; or, if `to` has died by then, call `broken` here.
+        """Call `act` at the process `to` after some time. If `to` has died by then, call `broken` at this process.
 
-        A message on a link that is cut waits: the caller may hear nothing for long, and the message may arrive
+        While a link is cut, messages on it wait: then the caller may hear nothing for long, and the message may arrive
         late.
         """
         world, here, there = self.world, self.machine.number, to.machine.number
@@ -93,7 +93,7 @@ class Endpoint:
             world.after(world.network.delay(), world.through, (here, there), arrive, break_off)
 
     def refused(self, address: str, broken: Callable[[], object]) -> None:
-        """Call `broken` soon, since no process listens at the address; the refusal is late if the link is cut."""
+        """Call `broken` soon, since no process listens at the address; or later, if the link from there is cut."""
         world, machine = self.world, self.world.machine_at(address)
         back = (machine.number, self.machine.number) if machine is not None else (0, 0)
         world.after(0.01, world.through, back, partial(self.if_alive, broken), partial(self.if_alive, broken))

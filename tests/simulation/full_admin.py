@@ -36,8 +36,8 @@ _QUEUED: Final = 0.3  # the share of requests that allow to be queued
 
 
 class Admin:
-    """Creates keyspaces, reassigns, splits and merges partitions, drains nodes, elects leaders, changes the voters, and
-    hands over leadership: each run does some of these, in its own mixture and at its own pace.
+    """Administrators. They create keyspaces, reassign, split and merge partitions, drain nodes, elect leaders, change
+    the voters, and hand over the leadership. The seed decides which of these requests a run has, and how often.
     """
 
     def __init__(self, world: "FullWorld") -> None:
@@ -76,7 +76,7 @@ class Admin:
         self._world.after(1.0, self._next)
 
     def end(self) -> None:
-        """Stop the requests, except one for a last keyspace; undrain all nodes."""
+        """Send only two further kinds of requests: undrain all nodes, and create a last keyspace."""
         self._ended = True
         self._world.after(1.0, self._undrain_all)
         self._world.after(1.0, self._create_last)
@@ -172,7 +172,7 @@ class Admin:
         self._ask(process, "", apply)
 
     def _split(self, process: Process) -> None:
-        """Split at one or two keys, which may be bounds already."""
+        """Split at one or two keys. Some may already be bounds of partitions."""
         rng = self._world.rng
         if keyspace := self._by_ranges(process):
             keys = [b"%02x" % rng.randrange(256) for _ in range(rng.randint(1, 2))]
@@ -248,7 +248,9 @@ class Admin:
     # The end
 
     def missing(self, state: State) -> str:
-        """Check that keyspaces are as clients were told; returns the reason why the end isn't reached, or ""."""
+        """Check that acknowledged keyspaces exist, and that refused ones don't; returns an error if the last keyspace
+        isn't created yet, else "".
+        """
         names = {keyspace.name for keyspace in state.keyspaces.values()}
         assert self._created <= names, f"acknowledged, but gone: {self._created - names}"
         assert not self._refused & names, f"refused, but there: {self._refused & names}"

@@ -17,7 +17,7 @@ _DEAF_RUNS: Final = 0.3  # the share of the runs in which data ports hang
 
 
 class Nemesis:
-    """Makes some of the faults; each run has its own mixture and pace."""
+    """Makes faults. The seed decides which kinds of faults a run has, and how often."""
 
     def __init__(self, world: "FullWorld") -> None:
         self._world = world
@@ -45,7 +45,7 @@ class Nemesis:
         self._away = random.Random(f"{world.seed} away")
         self._takes_away = self._away.choice((0.0, 0.3, 0.7))  # the share of in-sync sets that lose all machines
         self._hangs_disks = random.Random(f"{world.seed} disks").random() < 0.2
-        self._deafens = random.Random(f"{world.seed} data ports")  # a second generator: other runs stay the same
+        self._deafens = random.Random(f"{world.seed} data ports")  # a generator of its own: it changes no other draw
         self._usual_sync_times: dict[int, float] = {}  # by machine
         self._ended = False
 
@@ -81,13 +81,13 @@ class Nemesis:
         return self._world.rng.choice(self._world.machines)
 
     def elected(self, process: Process) -> None:
-        """React to a process that leads a new term: it may be killed soon."""
+        """In some runs, kill the process soon: it has just become the leader of a new term."""
         if self._kills_leaders and not self._ended and self._world.rng.random() < 0.5:
             process.kill_after = self._world.rng.randint(2, 60)
 
     def changed(self, before: Partition, row: Partition) -> None:
-        """React to a partition's new leader or successor, a new replica in sync, or the begin or end of a split: a node
-        of the partition, or the active controller, may get a fault soon.
+        """After a change of a row, sometimes give a node of the partition, or the active controller, a fault. Changes
+        that count: a new leader, successor or replica in sync, and the begin or end of a split.
         """
         rng = self._world.rng
         is_last = len(eligible_replicas(row)) > len(eligible_replicas(before))
@@ -101,7 +101,9 @@ class Nemesis:
             self._world.after(rng.expovariate(1 / self._strikes_after), self._strike, victim)
 
     def _take_away(self, partition_id: int) -> None:
-        """Stop all machines in sync for long, as if their disks were lost: an eligible replica has to lead."""
+        """Stop for long all machines with a replica of the partition in sync, as if their disks were lost. Then an
+        eligible replica has to lead.
+        """
         world, row = self._world, self._world.rows.get(partition_id)
         if row is None or self._ended or not eligible_replicas(row):
             return
@@ -119,7 +121,7 @@ class Nemesis:
         self._world.start(machine)
 
     def _strike(self, node_id: str) -> None:
-        """Make a fault at a node; "" stands for the active controller's node."""
+        """Make a fault at a node; "" stands for the node of the active controller."""
         if self._ended:
             return
         machine = self._world.machine(node_id) if node_id else None

@@ -56,7 +56,7 @@ class FullWorld:
         self.steps = 0
         self.oracle = RaftOracle(BOOTSTRAP_INDEX)
         self.network = Network(rng, _network_profile(rng))
-        # True if Raft's messages, like all others, wait until a cut link is whole again.
+        # True if Raft's messages on a cut link wait until the link works again, as all other messages do.
         self.hangs = random.Random(f"{seed} hangs").random() < 0.7
         self.cut_at: dict[Link, float] = {}
         founders = self._draw_settings(rng)
@@ -89,7 +89,7 @@ class FullWorld:
         self.availability = Availability(self)
 
     def _draw_settings(self, rng: random.Random) -> int:
-        """Draw the settings; returns the number of nodes that found the cluster."""
+        """Draw the settings; returns the number of founders, the first nodes of the cluster."""
         self.heartbeat = 0.15
         self.clearance = rng.choice((0.4, 0.6))
         self.tick = 0.1
@@ -138,8 +138,8 @@ class FullWorld:
     def through(
         self, link: Link, arrive: Callable[[], object], give_up: Callable[[], object], hung: float = 0.0
     ) -> None:
-        """Send like TCP: repeat a message on a cut link until the link is whole, or the sender gives the connection up.
-        If only the way back is cut, the sender stops when acknowledgements have been missing for too long.
+        """Send a message as TCP does: while the link is cut, repeat the message, until the sender gives up. The same
+        happens if only the link back is cut, once no acknowledgement has come back for too long.
         """
         back = (link[1], link[0])
         acknowledged = self.network.connected(*back) or self.now - self.cut_at.get(back, 0.0) < UNACKNOWLEDGED
@@ -156,8 +156,8 @@ class FullWorld:
         self.trace.add(self.now, who, what, detail)
 
     def run(self) -> Outcome:
-        """Run clients and faults; then, without faults, until everything is well. Raises Violation if that takes too
-        long.
+        """Run clients and faults. Then end the faults, and run until everything is well. Raises Violation if that takes
+        too long.
         """
         logger = logging.getLogger("minkad")
         level = logger.level
@@ -178,10 +178,10 @@ class FullWorld:
                     machine.process.loop.kill()
 
     def wire(self, process: Process) -> None:
-        """Wire the services that only some worlds have, when the daemon is built."""
+        """Add the services that only this world has to a daemon that is being built; here, none."""
 
     def load_sources(self, process: Process) -> LoadSources | None:
-        """The node's spool in a world with loads, else None."""
+        """The node's spool, which only a world with loads has; here, None."""
         return None
 
     def spooled(self, process: Process, file: Path) -> dict[bytes, bytes]:
@@ -244,7 +244,7 @@ class FullWorld:
             machine.process = Process(self, machine)
 
     def wake(self, process: Endpoint, when: float) -> None:
-        """Give the process a turn at `when`."""
+        """Give the process's loop a turn at the time `when`."""
         when = max(when, self.now)
         if process.wake is None or when < process.wake:
             process.wake = when
@@ -318,11 +318,11 @@ class FullWorld:
         self.data.claims_loss(process, partition, committed)
 
     def machine_with(self, raft_id: int | None) -> Machine | None:
-        """The machine of this member of the Raft group."""
+        """The machine whose node has this raft id."""
         return next((machine for machine in self.machines if raft_id and machine.raft_id == raft_id), None)
 
     def addresses(self, but: Machine) -> list[str]:
-        """The addresses of all other machines."""
+        """The addresses of all machines but this one."""
         return [machine.address for machine in self.machines if machine is not but]
 
     def processes(self) -> list[Process]:
@@ -358,8 +358,8 @@ class FullWorld:
             )
 
     def restored(self, process: Process, index: int, digest: int) -> None:
-        """Check the state of a process after a snapshot: it must equal the state of other processes after this
-        index.
+        """Check the state that a process has from a snapshot at `index`: it must equal the state that other processes
+        had after the last command up to this index.
         """
         position = max((p for p in self._digests if p[0] <= index), default=None)
         if position is not None and self._digests[position] != digest:
@@ -397,8 +397,8 @@ class FullWorld:
                 )
 
     def _check_rows(self, state: State) -> None:
-        """Check each row that has changed: the leader is in sync, and each replica in sync is assigned and has
-        everything.
+        """Check each row that has changed: the leader must be in sync, and each replica in sync must be assigned and
+        must have all acknowledged writes.
         """
         for id_ in self.rows.keys() - state.partitions.keys():
             del self.rows[id_]
@@ -423,8 +423,8 @@ class FullWorld:
                 self.nemesis.changed(before, row)
 
     def adopted(self, process: Process, row: Partition) -> None:
-        """Check that the row on which a node begins to act is recorded. (A node may create the child of a split before
-        it has the child's row.)
+        """Check that the row on which a node begins to act is recorded. A row with epoch 0 is exempt: by it a node
+        creates the child of a split before it has the child's recorded row.
         """
         if not row.partition_epoch:
             return
@@ -450,7 +450,7 @@ class FullWorld:
         return max(active, key=lambda p: p.driver.raw.basic_status().term, default=None)
 
     def missing(self) -> str:
-        """Return the first error at the end; "" if there is none."""
+        """Check the whole world at the end of a run; returns the first error, or ""."""
         active = self.active()
         if active is None:
             return "no active controller"
@@ -492,7 +492,9 @@ def _unfinished(state: State) -> str:
 
 
 def _unevenly_seated(active: Process) -> str:
-    """Return the numbers of voters by zone if a zone could take a voter from a zone with at least two more; else ""."""
+    """Return the number of voters in each zone if some zone has at least two more than the zone of a node that isn't a
+    voter; else "".
+    """
     voters = set(active.driver.conf_state.voters)
     seated = Counter({node.zone: 0 for node in active.coordinator.state.nodes.values()})
     seated.update(node.zone for node in active.coordinator.state.nodes.values() if node.raft_id in voters)

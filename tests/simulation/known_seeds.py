@@ -1,7 +1,7 @@
 """The seeds that found a bug, or a check that was too strict, in some version of Minka.
 
-Most of these seeds have another history by now, since the code draws its random numbers differently. They stay because
-a run takes only about a second.
+Most of these seeds give other runs today, since the code now draws its random numbers differently. They stay in the
+list because a run takes only about a second.
 """
 
 from typing import Final

@@ -25,7 +25,9 @@ _S = LoadState
 
 
 class LoadJobs:
-    """Sends the jobs' requests to any node, sometimes twice: like a job after a lost answer, or in a second run."""
+    """Jobs that send their requests to any node, and some requests twice, like a job that got no answer or that
+    somebody runs again.
+    """
 
     def __init__(self, world: "LoadWorld") -> None:
         self._world = world
@@ -41,7 +43,7 @@ class LoadJobs:
         self._world.after(1.5, self._next)
 
     def end(self) -> None:
-        """Start no more jobs. The controller abandons loads that no job commits."""
+        """Start no further jobs. The controller abandons the loads that no job has committed."""
         self._ended = True
 
     def _next(self) -> None:
@@ -94,7 +96,7 @@ class LoadJobs:
             self._committed.add(load.id)
 
     def _file(self, row: Partition) -> LoadFile:
-        """Make a file with new keys."""
+        """Make a file with new keys of the partition; some files get the slot of another partition."""
         rng = self._world.load_rng
         rows = {self._world.data_clients.new_key(row): b"loaded" for _ in range(rng.randint(1, 3))}
         rows = {key: value for key, value in rows.items() if range_of(row).contains(key)}
@@ -137,7 +139,7 @@ class LoadJobs:
         return self._rows.get(load.number, {})
 
     def check(self, state: State) -> None:
-        """Check that, at the end, each load has the outcome that a job was told."""
+        """Check at the end of a run that each load has the outcome that a job was told."""
         for load in state.loads.rows.values():
             if load.id in self._committed and load.state != _S.LOAD_STATE_DONE:
                 raise Violation("the outcome that a job was told is final", f"{load.id} was committed, and is {load}")

@@ -86,8 +86,8 @@ class LogDisk:
 
 
 class SimLogDatabase:
-    """The simulated `LogDatabase`: the part that `minkad.replication` uses. It calls `on_put` with each staged key and
-    value, and `on_delete` with each range to delete.
+    """The simulated `LogDatabase`, with the methods that `minkad.replication` uses. It calls `on_put` with each staged
+    key and value, and `on_delete` with the start and the end of each staged delete of a range.
     """
 
     def __init__(
@@ -140,8 +140,8 @@ class SimLogDatabase:
         self._on_delete(start, end)
 
     def sync(self) -> asyncio.Future[None]:
-        """Return a future. It is done when everything staged so far, and in the rest of this turn of the loop, is
-        durable.
+        """Return a future. It is done when everything is durable that was staged until now, or is staged in the rest of
+        this turn of the loop.
         """
         if self._next is None:
             self._next = self._new_future()

@@ -134,7 +134,7 @@ class ProcessLoop:
             self.error = self.error or error
 
     def fail(self, error: Exception) -> None:
-        """Let the turn raise this error, since the process can't continue."""
+        """Let `turn` raise this error, since the process can't continue."""
         self.error = self.error or error
 
     # The interface that the world needs
@@ -172,7 +172,9 @@ class ProcessLoop:
         raise AssertionError("the process spins")
 
     def kill(self) -> None:
-        """End every task, also those that continue after a cancellation. The process must have no effects any more."""
+        """End every task, even one that continues after a cancellation. Call this only when the process can no longer
+        have an effect.
+        """
         self.halted = False
         for _ in range(10):
             for task in list(self._tasks):

@@ -32,7 +32,7 @@ class Mutation:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Put the bug into the code within the block."""
+        """Let the code have the bug while the block runs."""
         patches = self.patches()
         originals = [(where, name, getattr(where, name)) for where, name, _ in patches]
         for where, name, value in patches:

@@ -24,7 +24,9 @@ _A = AssignmentState
 
 
 def acknowledge_before_all_voters() -> Sequence[Patch]:
-    """The controller acknowledges a change that all voters should have as soon as a majority has it."""
+    """The controller acknowledges a change when a majority of the voters has it, even if the client asked that all
+    voters have it.
+    """
 
     async def confirmed_by(_: DutyRequests, _consistency: Any) -> None:
         pass
@@ -69,7 +71,9 @@ def grant_unconfirmed() -> Sequence[Patch]:
 
 
 def _no_time_to_find_it() -> Sequence[Patch]:
-    """A new controller waits only until the clearances that its predecessor granted have ended."""
+    """A new controller fails shards as soon as the clearances that its predecessor granted have ended: it gives them
+    no time to find their new controller.
+    """
     original = ShardControl.__init__
 
     def init(self: ShardControl, *arguments: Any, **named: Any) -> None:
@@ -80,7 +84,7 @@ def _no_time_to_find_it() -> Sequence[Patch]:
 
 
 def give_name_twice() -> Sequence[Patch]:
-    """A process gets the name under which it registers at once, although another process may have this name."""
+    """A process that registers gets its name at once, although another living process may have this name."""
     return [(ShardControl, "is_alive", lambda *_: False)]
 
 
@@ -90,7 +94,7 @@ def blame_no_duty() -> Sequence[Patch]:
 
 
 def same_epoch_again() -> Sequence[Patch]:
-    """The controller attaches a kept duty again at its old epoch."""
+    """When a shard comes back, the controller attaches the duties that were kept for it, but at their old epochs."""
     original = DutyState._assignment
 
     def assignment(
@@ -117,7 +121,7 @@ def give_away_at_once() -> Sequence[Patch]:
 
 
 def any_epoch() -> Sequence[Patch]:
-    """A report counts even if its epoch isn't the assignment's."""
+    """A shard's report on a duty counts even if it has another epoch than the assignment."""
 
     def meant(duties: DutyState, shard: Shard, said: Iterable[Holding], is_in: Any) -> Iterator[Assignment]:
         for holding in {one.duty: one for one in said}.values():
@@ -129,7 +133,7 @@ def any_epoch() -> Sequence[Patch]:
 
 
 def no_grace() -> Sequence[Patch]:
-    """The controller gives a kept duty to another shard before the grace ends."""
+    """The controller gives a duty that is kept for an absent shard to another shard before the grace ends."""
     original = distribution._tidy_shard
 
     def tidy_shard(state: Any, shard: Shard, now_ms: int) -> Iterator[Record]:
@@ -152,7 +156,7 @@ def delete_before_release() -> Sequence[Patch]:
 
 
 def forget_next_epoch() -> Sequence[Patch]:
-    """A snapshot lacks the next epoch, so epochs are used twice."""
+    """A snapshot of the state lacks the next epoch, so the controller gives some epochs twice."""
     original = DutyState.pieces
 
     def pieces(self: DutyState) -> Iterator[Any]:
@@ -167,7 +171,7 @@ def forget_next_epoch() -> Sequence[Patch]:
 
 
 def lagging_nodes() -> Sequence[Patch]:
-    """A node sends its state to a shard that has a newer one, and the shard accepts it."""
+    """A node whose table lags sends its state to a shard that has a newer state, and the shard accepts the old one."""
 
     async def settled(self: ShardSessions, index: int) -> None:
         pass

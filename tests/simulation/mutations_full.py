@@ -125,8 +125,8 @@ def fail_too_early() -> Sequence[Patch]:
 
 
 def fail_without_confirmation() -> Sequence[Patch]:
-    """The controller marks silent nodes FAILED before a quorum confirms that it still leads, even if it heard nothing
-    only because it was paused.
+    """The controller marks silent nodes FAILED without waiting until a quorum confirms that it still leads. So it marks
+    them even if they only seem silent because the controller was paused.
     """
 
     async def keep_leading(self: ActiveController) -> None:
@@ -165,7 +165,7 @@ def no_time_to_find_it() -> Sequence[Patch]:
 
 
 def wait_for_silent_controller() -> Sequence[Patch]:
-    """Calls and heartbeats still wait for a silent controller when Raft has another leader."""
+    """Calls and heartbeats go on waiting for a silent controller, although Raft already has another leader."""
     patience = 2.0
 
     @asynccontextmanager
@@ -181,7 +181,7 @@ def wait_for_silent_controller() -> Sequence[Patch]:
 
 
 def fail_nodes_one_by_one() -> Sequence[Patch]:
-    """The controller takes nodes that failed together out of in-sync sets one by one."""
+    """If several nodes fail together, the controller takes them out of in-sync sets one by one."""
     original = membership.fail
 
     def without(state: State, partition: Partition, node_ids: Collection[str], live: Live) -> list[Partition]:

@@ -1,4 +1,4 @@
-"""Bugs in loads: in the decisions, in the table, and in the list of loads that data has taken in."""
+"""Bugs in loads: in the decisions, in the table, and in the list of loads that a partition's data has taken in."""
 
 import asyncio
 from collections.abc import Iterator, Sequence

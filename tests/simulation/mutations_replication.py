@@ -31,7 +31,7 @@ from tests.simulation.mutations_full import Patch
 
 
 def shrink_before_recorded() -> Sequence[Patch]:
-    """A leader uses an in-sync set as soon as it proposes it."""
+    """A leader acts on a smaller in-sync set as soon as it proposes the set to the controller."""
     original = Leader._propose
 
     def propose(self: Leader, isr: list[str]) -> None:
@@ -106,7 +106,7 @@ def cut_committed() -> Sequence[Patch]:
 
 
 def accept_stale_epoch() -> Sequence[Patch]:
-    """A follower accepts entries of a former leader, and the former leader counts the answer."""
+    """A follower accepts entries of a former leader, and this leader counts the follower's acknowledgement."""
 
     def take(self: ReplicationReceiver, append: Append, stream: IncomingStream, known_at: float) -> None:
         replica = self._replicas.get(append.partition_id)
@@ -175,7 +175,7 @@ def forget_attachments() -> Sequence[Patch]:
 
 
 def merge_too_early() -> Sequence[Patch]:
-    """A merge is recorded before the last writes are in it."""
+    """The leader asks the controller to record a merge before the left partition has the right one's last writes."""
     original = Merge._catch_up
 
     def catch_up(self: Merge) -> bool:
@@ -185,7 +185,7 @@ def merge_too_early() -> Sequence[Patch]:
 
 
 def merge_again() -> Sequence[Patch]:
-    """A row of one of the two partitions begins their merge, even if the merge has already begun."""
+    """The row of either partition of a merge begins the merge, even if it has already begun."""
 
     def begin(self: Replicas, replica: ReplicaCore) -> Merge | None:
         left = replica if replica.row.merge_from else self.hosted.get(replica.row.merge_into)
@@ -199,7 +199,9 @@ def merge_again() -> Sequence[Patch]:
 
 
 def wake_early() -> Sequence[Patch]:
-    """The executor doesn't postpone a wake-up that comes too early, so the replica misses the due time."""
+    """When a timer rings too early, the executor wakes the replica at once instead of waiting until the due time. The
+    replica finds nothing due, and isn't woken again.
+    """
 
     def tick(self: Executor, wake: WakeAt) -> None:
         if not self._closed:

@@ -27,7 +27,7 @@ class Network:
         self._calm = False
 
     def deliveries(self, sender: int, to: int) -> list[float]:
-        """The delays after which a message arrives: none if it is lost, two if it is duplicated."""
+        """Draw the delays after which a message arrives: none if the message is lost, two if it is duplicated."""
         if (sender, to) in self._blocked:
             return []
         profile, draw = self.profile, self._random
@@ -96,7 +96,7 @@ def partition(rng: random.Random, nodes: Sequence[int]) -> tuple[str, list[Link]
 
 
 def between(left: Collection[int], right: Collection[int], *, both: bool) -> list[Link]:
-    """The links from each of `left` to each of `right`; if `both`, also the links in the other direction."""
+    """The links from each node of `left` to each node of `right`; if `both`, also the links from `right` to `left`."""
     links = [(a, b) for a in sorted(left) for b in sorted(right)]
     return links + [(b, a) for a, b in links] if both else links
 

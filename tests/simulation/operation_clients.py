@@ -93,7 +93,7 @@ class OperationClients:
                 process.spawn(self._ask(process, row, self._group(rng.choice(keys))))
 
     def _is_exact(self, row: Partition) -> bool:
-        """True if no fault can lose acknowledged writes of the partition."""
+        """True if the partition's keyspace promises that no fault loses acknowledged writes."""
         keyspace = self._world.keyspaces.get(row.keyspace_id)
         is_sync = keyspace is not None and keyspace.durability == Durability.DURABILITY_SYNC
         return is_sync and keyspace is not None and not keyspace.unclean_election
@@ -106,7 +106,7 @@ class OperationClients:
         return [b"%s%s%d%s" % (name, OPERATED, row.keyspace_id, kind) for name in names for kind in (b"c", b"r")]
 
     def _group(self, key: bytes) -> list[Operated]:
-        """Choose the requests to send together: one request, or two operations on one key."""
+        """Draw the events that are sent as one request: one event, or two operations on the key."""
         both = [self._asked(key), self._asked(key)]
         together = all(map(is_operation, both)) and self._world.rng.random() < _TOGETHER
         return both if together else both[:1]
@@ -131,7 +131,7 @@ class OperationClients:
         )  # fmt: skip
 
     async def _ask(self, process: "Process", row: Partition, events: list[Operated]) -> None:
-        """Send the requests in one group, and record the outcome: UNKNOWN if no answer comes."""
+        """Send the events as one request, and record the outcome: UNKNOWN if no answer comes."""
         first, called = self._asked_for, self._world.now
         self._asked_for += len(events)
         where = f"{process.machine.id}, partition {row.id}"
@@ -156,12 +156,12 @@ class OperationClients:
 
 
 def is_operation(event: Operated) -> bool:
-    """True if clients send this as an operation; False if they send it as a read or a plain write."""
+    """True if clients send this event as an operation on a key; False if they send it as a read or a plain write."""
     return not event.is_read and not (event.is_blind and event.ttl is None)
 
 
 def request_of(events: list[Operated], row: Partition) -> tuple[kv_frames.Op, Partition, bytes]:
-    """Encode the request: its op, row and body."""
+    """Encode the events as one request; returns its op, its row and its body."""
     event = events[0]
     if event.is_read:
         op = kv_frames.Op.READ if event.kind is Kind.GET else kv_frames.Op.READ_VERSIONED

@@ -32,9 +32,9 @@ _Content = tuple[int, int, bytes]  # of an entry: the term of the entry before i
 class RaftOracle:
     """Checks every step of every node, every message and every entry. Its methods raise Violation.
 
-    The group begins with a snapshot at `bootstrap_index`, in term 1. With `disks`, by node, the oracle also checks that
-    leaders commit only entries that are on a quorum of disks; the configuration may then not change between a commit
-    and the next `observe`.
+    The group begins with a snapshot at `bootstrap_index`, in term 1. If `disks` has each node's disk, the oracle also
+    checks that leaders commit only entries that are on the disks of a quorum. For this check, the configuration may not
+    change between a commit and the next `observe`.
     """
 
     def __init__(self, bootstrap_index: int = 1, disks: Mapping[int, RaftDisk] | None = None) -> None:
@@ -62,7 +62,9 @@ class RaftOracle:
     # Nodes
 
     def restarted(self, id_: int, state: HardState, last_index: int) -> None:
-        """Check the state with which a node has restarted: it must have all that the node had promised."""
+        """Check the state with which a node has restarted: it must keep the promises that the node made before, in its
+        messages.
+        """
         promised = self._promised.get(id_, 0)
         if state.term < promised:
             raise Violation("term is monotonic", f"node {id_} spoke in term {promised} and comes back in {state.term}")
@@ -81,7 +83,7 @@ class RaftOracle:
         self._seen.pop(id_, None)
 
     def observe(self, raft: Raft) -> None:
-        """Check a node after a step."""
+        """Check a node's Raft core after a step."""
         log = raft.raft_log
         # Only a snapshot from the leader may replace unapplied entries.
         if log.unstable.snapshot is None and log.first_index() > log.applied + 1:
@@ -172,7 +174,7 @@ class RaftOracle:
                 raise Violation("one vote a term", f"node {sender} votes in term {term} for {other} and {message.to}")
 
     def appended(self, id_: int, entries: Sequence[Entry], term_before: int) -> None:
-        """Check entries that a node appends to its log, after an entry of `term_before`."""
+        """Check entries that a node appends to its log; the entry before them has the term `term_before`."""
         for entry in entries:
             index, term = entry.index, entry.term
             content = (term_before, entry.type, entry.data)
@@ -194,8 +196,8 @@ class RaftOracle:
             raise Violation("equal states", f"node {id_} has another state after entry {index} than another node")
 
     def configured(self, id_: int, index: int, conf_state: ConfState, *, changed: bool) -> None:
-        """Check the configuration of a node that has applied `index`. `changed` is true if the entry at `index` has set
-        it.
+        """Check the configuration of a node that has applied all entries up to `index`. `changed` is true if the entry
+        at `index` has set this configuration.
         """
         conf, known = conf_state.SerializeToString(deterministic=True), self._configurations
         if changed and (not known or index > known[-1][0]):
@@ -208,7 +210,9 @@ class RaftOracle:
 
 
 def _check_durable(message: Message, disk: RaftDisk) -> None:
-    """Check that a crash of the sender can't break the promise that the message makes. Raises Violation."""
+    """Check that the promise in the message is already on the sender's disk, so that a crash can't break it. Raises
+    Violation.
+    """
     said, type_ = f"node {message.from_id} tells {message.to}", message.type
     state, term = disk.durable_state, message.term
     if term > state.term:

@@ -71,7 +71,7 @@ _CHUNK_BYTES: Final = 100
 
 
 class Killed(BaseException):
-    """Raised where the process dies: no handler of the code may catch it."""
+    """The process dies at this point of its code. It is a BaseException, so that no handler in the code catches it."""
 
     def __init__(self, process: "Process") -> None:
         super().__init__(process.node.incarnation)
@@ -274,7 +274,7 @@ class Process(Endpoint):
         return manager
 
     def _reported(self, report: Report) -> None:
-        """Check a report that a replica would write to the daemon's log."""
+        """Check a replica's report, which a real daemon would write to its log."""
         if self.alive and report.text.startswith("the leader lacks what was committed"):
             self.world.claims_loss(self, report.names)
 
@@ -321,7 +321,7 @@ class Process(Endpoint):
             self.world.cut(self, start, end)
 
     def _failed(self, error: MinkaError) -> None:
-        """Let the run fail: the log database failed, although nothing in these worlds damages a disk."""
+        """Let the run fail, since the log database has failed. That is a bug: these worlds damage no disk."""
         self.loop.fail(AssertionError(f"{self.machine.id} can't go on: {error}"))
 
     def sync_time(self) -> float:
@@ -345,7 +345,9 @@ class Process(Endpoint):
         return self.world.spooled(self, file)
 
     async def _in_thread(self, plan: Callable[..., Any], *arguments: Any) -> Any:
-        """Plan, then wait as long as a thread would need; the process's other tasks continue during the wait."""
+        """Call `plan`, and then wait as long as a thread would need for it; the process's other tasks continue during
+        the wait.
+        """
         planned = plan(*arguments)
         await self.pause(self.world.planning_time())
         return planned
@@ -391,7 +393,7 @@ class Process(Endpoint):
     # Running
 
     def hear(self, message: Message, sender: str) -> None:
-        """Give a Raft message that has arrived to the driver."""
+        """Pass on to the driver a Raft message that has arrived."""
         if raft_id := sender_of([message]):
             self._transport.heard[raft_id] = sender
         self.driver.receive([message])
@@ -433,7 +435,7 @@ class Process(Endpoint):
 
 
 class _Controller(ControllerCalls):
-    """Calls to the controller. The world hears which in-sync sets the process proposes."""
+    """The process's calls to the controller. They tell the world which in-sync sets the process proposes."""
 
     def __init__(self, process: Process) -> None:
         super().__init__(lambda: process.member)
@@ -446,7 +448,7 @@ class _Controller(ControllerCalls):
 
 
 async def _at_once(plan: Callable[..., Plan], *arguments: Any) -> Plan:
-    """Plan at once, since the simulation has no threads."""
+    """Call `plan` at once, since the simulation has no threads."""
     return plan(*arguments)
 
 
@@ -552,7 +554,7 @@ class Transport:
         return lambda: self._process.driver.report_snapshot(raft_id, ok)
 
     def _report_unreachable(self, raft_id: int) -> Callable[[], None]:
-        """Return a report that the node has died or can't be reached; the report may be wrong."""
+        """Return a function that tells the driver that the node has died or can't be reached; neither need be true."""
         driver = self._process.driver
         report = driver.report_gone if self._process.world.rng.random() < 0.5 else driver.report_unreachable
         return lambda: report(raft_id)

@@ -66,8 +66,8 @@ class Clients:
         return b"%d" % self._numbers + b"." * self._payload_size
 
     def applied(self, node: RaftNode, entry: Entry) -> None:
-        """Check an entry that a node has applied: it may not be refused, and must be the proposal that a client waits
-        for at this node.
+        """Check an entry that a node has applied. It may not be a refused proposal; and if a client waits at this node
+        for its proposal with this index and term, the entry must be that proposal.
         """
         payload = self._world.oracle.data(entry.index)
         if payload in self._refused:
@@ -93,7 +93,7 @@ class Clients:
         self._reads[context] = committed
 
     def answered(self, node: RaftNode, read: ReadState) -> None:
-        """Check the index at which a node may answer a read."""
+        """Check the index at which a node answers a read: at least the commit index of the time when the read began."""
         floor = self._reads.pop(read.context, 0)
         if read.index < floor:
             raise Violation(

@@ -30,7 +30,7 @@ _TRANSITIONS: Final = (
 
 
 class Nemesis:
-    """Makes some of the faults; each run has its own mixture and pace, so rare combinations occur, too."""
+    """Makes faults. The seed decides which kinds of faults a run has, and how often: rare combinations occur, too."""
 
     def __init__(self, world: "RaftWorld") -> None:
         self._world = world
@@ -103,7 +103,9 @@ class Nemesis:
         self._block(f"leader {leader.id} with {sorted(company)}", links)
 
     def configured(self, leader: RaftNode) -> None:
-        """React to a configuration change that the leader has applied, before the others hear that it is committed."""
+        """In some runs, cut off part of the configuration that the leader has just applied, before the other nodes hear
+        that the change is committed.
+        """
         if self._parts_configurations and not self._ended and self._world.rng.random() < 0.3:
             self._part_configuration(leader)
 
@@ -144,11 +146,11 @@ class Nemesis:
         (node or self._any()).kill_after = self._world.rng.randint(1, 12)
 
     def _churn(self) -> None:
-        """For a while, let each leader die soon after its election: it leaves entries of its term on few disks."""
+        """For a while, let each leader die soon after its election: then entries of its term are only on few disks."""
         self._churn_until = self._world.now + self._world.rng.expovariate(1 / 40)
 
     def elected(self, node: RaftNode) -> None:
-        """React to a node that leads a new term: it may be killed soon."""
+        """Let the node, which has just become a leader, die soon if `_churn` is under way."""
         if self._world.now >= self._churn_until or self._ended:
             return
         rng = self._world.rng
@@ -209,8 +211,8 @@ class Nemesis:
             self._propose(leader, change)
 
     def _change(self, leader: RaftNode) -> ConfChange | ConfChangeV2 | None:
-        """Choose a change that leaves at least one voter; None if there is none. A change of several nodes uses a joint
-        configuration.
+        """Draw a configuration change, without the parts of it that would leave no voter; None if no part remains. A
+        change of several nodes uses a joint configuration.
         """
         rng, conf = self._world.rng, leader.conf_state
         voters, learners = set(conf.voters), set(conf.learners)

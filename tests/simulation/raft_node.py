@@ -48,7 +48,7 @@ class RaftNode:
         self.raw = RawNode(config)
 
     def crash(self, *, write_survives: bool) -> None:
-        """End the process. If `write_survives`, the write under way becomes durable."""
+        """End the process. If `write_survives`, the write that is under way becomes durable; if not, it is lost."""
         if write_survives:
             self.disk.sync()
         self.disk.crash()
@@ -85,6 +85,6 @@ class RaftNode:
             self.conf_state = self.raw.apply_conf_change(change)
 
     def take_snapshot(self, keep: int) -> None:
-        """Make a snapshot of the present state, and trim the log; keep the last `keep` entries before the snapshot."""
+        """Make a snapshot of the present state, and trim the log. The last `keep` applied entries stay in it."""
         self.disk.stage_snapshot(self.applied, self.conf_state, self.state.to_bytes(4, "big"))
         self.disk.compact(self.applied - keep)

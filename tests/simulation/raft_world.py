@@ -31,7 +31,7 @@ _ALL_BUT_SNAPSHOTS: Final = frozenset[int](MessageType.values()) - {MSG_SNAP}
 
 
 class Killed(Exception):
-    """Raised where a process dies."""
+    """A process dies at this step."""
 
 
 class RaftWorld:
@@ -48,7 +48,8 @@ class RaftWorld:
         self.snapshot_entries = rng.choice((8, 20, 60, 1000))
         self.sync_time = rng.choice((0.0, 0.0, 0.05, 0.3))
         self._restart_time = rng.choice((1.0, 4.0, 10.0))
-        # Messages that nodes handle during a write: none, heartbeats (like the driver), or all that the core permits.
+        # The types of messages that nodes handle during a write: none, heartbeats (as in a daemon), or all but
+        # snapshots.
         self._meanwhile = rng.choice((frozenset[int](), _HEARTBEATS, _HEARTBEATS, _ALL_BUT_SNAPSHOTS))
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._scheduled = 0
@@ -80,7 +81,7 @@ class RaftWorld:
         heappush(self._events, (self.now + delay, self._scheduled, function, arguments))
 
     def run(self) -> Outcome:
-        """Run clients and faults; then, without them, until all nodes agree again. Raises Violation if they don't."""
+        """Run clients and faults. Then end both, and run until all nodes agree. Raises Violation if they never do."""
         self.clients.begin()
         self.nemesis.begin()
         # If messages overtake each other for long, answers can cause messages faster than nodes handle them. Streams of
@@ -93,8 +94,9 @@ class RaftWorld:
         backlog = max(node.disk.seen.last_index() for node in self.nodes.values())
         patience = TICKS_TO_CONVERGE + TICKS_TO_CATCH_UP * backlog
         self._run_until(FAULTS_END + patience, self._converged)
-        # Without pre-vote, a member that missed a change of the voters can ask the former voters again and again, in a
-        # newer term than the node that could win. Then Raft promises no agreement (Ongaro's thesis, section 4.2.3).
+        # Without pre-vote, a member that missed a change of the voters can ask the former voters again and again, in
+        # newer terms than that of the node that could win. In this case Raft doesn't promise that the nodes agree in
+        # the end (Ongaro's thesis, section 4.2.3).
         if not self._converged() and self._settings["pre_vote"]:
             raise Violation("liveness", f"no agreement {patience:.0f} ticks after the last fault: {self._where()}")
         return Outcome(self.steps, self.trace.digest())
@@ -123,7 +125,7 @@ class RaftWorld:
     # The Ready loop
 
     def work(self, node: RaftNode) -> None:
-        """Handle all arrived messages and do all that is possible until the next write that takes time."""
+        """Handle all messages that have arrived. Stop at the next write to the disk that takes time."""
         if node.raw is None or self.now < node.stopped_until:
             return
         try:
@@ -227,7 +229,8 @@ class RaftWorld:
         self._observe(node)
         if changed and node.leads:
             self.nemesis.configured(node)
-        # A joining node accepts only a snapshot in which it is a member.
+        # Take a snapshot after a change of the configuration, since a joining node accepts only a snapshot in which it
+        # is a member.
         if changed or node.applied - node.disk.seen.snapshot().metadata.index >= self.snapshot_entries:
             node.take_snapshot(keep=self.snapshot_entries // 2)
 
@@ -260,8 +263,8 @@ class RaftWorld:
             self.after(0.5, self._report, node, node.incarnation, to, None)
 
     def _report(self, node: RaftNode, incarnation: int, to: int, snapshot: bool | None) -> None:
-        """Report, as the transport does, the outcome of a snapshot; or, if `snapshot` is None, that `to` can't be
-        reached.
+        """Report to the node's core, as its transport would: `to` can't be reached (if `snapshot` is None), or a
+        snapshot to `to` has arrived (true) or was lost (false).
         """
         if node.raw is None or node.incarnation != incarnation:
             return
@@ -326,8 +329,8 @@ class RaftWorld:
         self._finish_load()
 
     def _finish_load(self) -> None:
-        """Leave a joint configuration, stop removed nodes, and propose a last payload. Repeat this until the payload is
-        committed.
+        """Leave a joint configuration, stop removed nodes, and propose a last payload; the proposals end when the
+        payload is committed.
         """
         self.after(5.0, self._finish_load)
         leader = self.leader()
@@ -345,9 +348,9 @@ class RaftWorld:
             self.work(leader)
 
     def _stop_removed(self, leader: RaftNode) -> None:
-        """Stop removed nodes: a node that doesn't know of its removal may still lead, or disturb the others with
-        elections. But as long as a member doesn't know of the removal, it may need the removed node's vote; and an
-        entry that the leader hasn't applied yet may add the node again.
+        """Stop removed nodes, since a node that doesn't know of its removal may still lead, or disturb the others with
+        elections. Wait until all members know of the removal, since a member that doesn't may need the removed node's
+        vote. Also wait until the leader has applied its whole log, since an entry may add the node again.
         """
         members = self._members(leader.conf_state)
         knows = all(self._members(self.nodes[id_].conf_state) == members for id_ in members)

@@ -254,7 +254,7 @@ class Delegate:
 
     @property
     def manners(self) -> Manners:
-        """The present manners; they may change."""
+        """The manners of the machine, which may change during a run."""
         return self._process.machine.manners
 
     def begin(self, call: CallDelegate) -> None:

@@ -50,7 +50,7 @@ class ShardDoors:
 
 
 def payload_of(payload_id: bytes) -> bytes:
-    """Compute the payload that is stored under the id."""
+    """Compute the payload that is stored under this id; no payload is kept in memory."""
     return payload_id[::-1]
 
 
@@ -96,7 +96,9 @@ class ShardStream:
         self._there.send(partial(self._take, copy))
 
     def close(self) -> None:
-        """Close the session, as the shard does, or its machine if the process is gone; the node hears of it."""
+        """Close the session from the shard's side: the shard does this, or its machine if the process is gone. The node
+        hears of it later.
+        """
         self.is_open = False
         if self._server is not None:
             server, world = self._server, self._client.world

@@ -18,7 +18,7 @@ _HEALTHY: Final = 0.01  # mean seconds of a delegate's call after the faults
 
 
 class Shards:
-    """Runs the shards, and makes some of the faults; each run has its own mixture and pace."""
+    """Runs the shards, and makes their faults. The seed decides which kinds of faults a run has, and how often."""
 
     def __init__(self, world: "DutyWorld") -> None:
         self._world = world
@@ -172,7 +172,7 @@ class Shards:
             host.process.slept_at = host.stopped_until
 
     def _cut(self) -> None:
-        """Cut a shard off from some or all nodes, in one or both directions."""
+        """Cut a shard off from some or all nodes, in one direction or in both."""
         world, rng = self._world, self._rng
         host = self._any()
         numbers = [machine.number for machine in world.machines]
@@ -219,7 +219,9 @@ class Shards:
         self._again(host)
 
     def _change_capacities(self) -> None:
-        """Change a shard's capacities. The running process reports the new capacities, or the next process does."""
+        """Change a shard's capacities. In half of the cases the running process reports them; if not, the process ends,
+        and the next one registers with them.
+        """
         host = self._any()
         host.pallets = self._capacities()
         if host.process is not None and self._rng.random() < 0.5:

@@ -97,7 +97,7 @@ async def _send(request: FetchRequest, server: "Process", _: AsyncIterator[bytes
 
 
 class SimSpool:
-    """The simulated `Spool`: the part that takes in, fetches and removes files."""
+    """The simulated `Spool`, with the methods that take in, fetch and remove files."""
 
     def __init__(self, process: "Process", disk: SpoolDisk) -> None:
         self._process = process
@@ -131,7 +131,7 @@ class SimSpool:
         """Store a file, durably."""
         content = b"".join([chunk async for chunk in chunks])
         if len(content) != file.bytes:
-            raise MinkaError(Code.INVALID_ARGUMENT, f"{file.name}: {len(content)} of {file.bytes} bytes came")
+            raise MinkaError(Code.INVALID_ARGUMENT, f"{file.name}: only {len(content)} of {file.bytes} bytes came")
         assert zlib.crc32(content) == file.checksum, file
         await self._process.disk_work()
         if self._process.alive:
@@ -145,14 +145,14 @@ class SimSpool:
         assert file.checksum == checksum, file
 
     async def link(self, number: int, name: str, checksum: int) -> Path:
-        """Make a link to the file; the caller has to remove it. Raises UNKNOWN_FILE."""
+        """Make a link to the file and return its path; the caller has to discard the link. Raises UNKNOWN_FILE."""
         await self.verify(number, name, checksum)
         link = Path("spool") / str(next(self._numbers))
         self._links[link] = self.find(number, name)[1]
         return link
 
     def rows(self, link: Path) -> dict[bytes, bytes]:
-        """The rows in the file of a link."""
+        """The rows in the file to which the link leads."""
         return _decode(self._links[link])
 
     async def discard(self, link: Path) -> None:

@@ -25,7 +25,7 @@ class SimReplicaStore:
         self.open: dict[int, SimDataDatabase] = {}  # by partition: its newest data database
 
     async def remove_leftovers(self) -> None:
-        """Remove nothing: in the simulation, checkpoints are in the process's memory."""
+        """Remove no checkpoints: in the simulation they are in the process's memory, so a dead process leaves none."""
         await self._process.disk_work()
 
     def data(
@@ -53,13 +53,13 @@ class SimReplicaStore:
         await remove_folder(self._process, self._disk, partition_id)
 
     async def take(self, data: "SimDataDatabase", purpose: Purpose, name: str) -> "SimCheckpoint":
-        """Take a checkpoint with at least everything that is applied now."""
+        """Take a checkpoint that has at least everything that is applied now."""
         await self._process.disk_work()  # the removal of a former checkpoint with this name
         await data.open()
         await data.flush()
         return SimCheckpoint(self._process, self._disk, Path(purpose.value) / name, await data.checkpointed())
 
     def incoming(self, partition_id: int, files: Sequence[CheckpointFile], kept: Mapping[str, int]) -> "SimIncoming":
-        """Prepare to receive a checkpoint."""
+        """Prepare to receive a checkpoint with these files. Files that have already arrived count."""
         there = self._incoming.setdefault(partition_id, {})
         return SimIncoming(self._process, self._disk, partition_id, files, kept, there)

@@ -32,8 +32,8 @@ class Way:
     def __init__(
         self, sender: Endpoint, to: Endpoint, broken: Callable[[], None], hangs_until: Callable[[], float] = lambda: 0.0
     ) -> None:
-        """When the stream breaks, `broken` is called at the sender, perhaps more than once. Until the time
-        `hangs_until()`, the other end handles no messages.
+        """`broken` is called at the sender when the stream breaks, perhaps more than once. `hangs_until` returns the
+        time until which `to` handles no messages.
         """
         self._hangs_until = hangs_until
         self._sender = sender
@@ -149,7 +149,7 @@ class ByteStream:
             self._serving.cancel()
 
     def died(self, process: "Process") -> None:
-        """Tell the other process that `process` has died, as its machine does."""
+        """Tell the process at the other end that `process` has died, as the dead process's machine would."""
         if self._server is None:
             return
         if process is self._client:
@@ -159,7 +159,7 @@ class ByteStream:
 
 
 def _tell(sender: Endpoint, to: Endpoint, act: Callable[[], None]) -> None:
-    """Call `act` at the other process. The sender's machine sends this even if its process is gone."""
+    """Call `act` at the process `to`, even if the sending process is gone: its machine sends the message."""
     world = sender.world
     arrive = partial(to.if_alive, act)
     world.after(world.network.delay(), world.through, (sender.machine.number, to.machine.number), arrive, arrive)

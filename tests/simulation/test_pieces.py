@@ -1,5 +1,5 @@
-"""Complete simulated runs in which each piece of a command has only one row. So the code divides commands that it would
-divide only in large clusters.
+"""Complete simulated runs in which a piece of a command has only one row, so that the code divides even small commands
+into pieces.
 """
 
 import pytest

@@ -17,7 +17,7 @@ _WHOLE_TABLE = ("create", "another voter leads")  # events that may go over all 
 
 @pytest.fixture(scope="module")
 def measured() -> dict[int, dict[str, Measurement]]:
-    """The measurements, by number of partitions and event; without `reassign`, whose plan is made on a thread."""
+    """The measurements, by number of partitions and event. `reassign` is left out: a thread makes its plan."""
     return {partitions: _measured(partitions) for partitions in (_SMALL, _LARGE)}
 
 

@@ -40,7 +40,7 @@ class Trace:
         self._echo = echo
 
     def add(self, now: float, who: int | str, what: str, detail: Detail = "") -> None:
-        """Record that `what` happened at `who` at `now` (seconds or ticks of true time)."""
+        """Add the event `what` of the node or process `who` at the time `now` (true time, in seconds or ticks)."""
         self.events += 1
         content = detail.encode() if isinstance(detail, str) else detail.SerializeToString(deterministic=True)
         head = b"%s %d %s" % (what.encode(), int(now * 1e6), str(who).encode())

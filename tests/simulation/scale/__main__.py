@@ -1,4 +1,4 @@
-"""python -m tests.simulation.scale: the processor time of a controller of 1,000 nodes, by the number of partitions."""
+"""python -m tests.simulation.scale: measure a controller's processor time, by the number of partitions."""
 
 import argparse
 import cProfile

@@ -47,7 +47,7 @@ Answered = Callable[[UpdateReplicasResponse | MinkaError], None]
 
 
 class FakeNode:
-    """One node and all its processes, one after the other."""
+    """One node. It has one process at a time; a process that ends may be followed by a new one."""
 
     def __init__(self, world: "ScaleWorld", row: Node) -> None:
         self.id = row.id
@@ -131,7 +131,7 @@ class FakeNode:
         self._world.call(self, "register", RegisterRequest(node=self._row), answered)
 
     def _is(self, incarnation: str) -> bool:
-        """True if this process still runs."""
+        """True if the process with this incarnation still runs."""
         return self.alive and self._row.incarnation == incarnation
 
     # Heartbeats
@@ -164,7 +164,7 @@ class FakeNode:
         return MigrationProgress(partition_id=partition_id, target=target, bytes_total=4096, phase=phase)
 
     def refused(self, incarnation: str) -> None:
-        """Register as a new process, since the controller has refused a heartbeat: it takes the process for dead."""
+        """Register as a new process, since the controller has refused a heartbeat: it took this process for dead."""
         if self._is(incarnation) and self._is_registered:
             self._new_incarnation()
             self._register()
@@ -176,7 +176,7 @@ class FakeNode:
         if not self.alive:
             return
         if request.incarnation != self._row.incarnation:
-            answered(MinkaError(Code.NOT_REGISTERED, f"{self.id} has another process by now"))
+            answered(MinkaError(Code.NOT_REGISTERED, f"{self.id} has a newer process"))
             return
         response, delay = UpdateReplicasResponse(), SYNC_S
         for row in request.partitions:
@@ -222,7 +222,7 @@ class FakeNode:
     # The leader
 
     def consider(self, partition_id: int) -> None:
-        """Do the leader's work after a change of the row, or of a node in it."""
+        """Do the leader's work for a partition after a change of its row, or of a node in this row."""
         if partition_id not in self._led or not self.alive:
             return
         row, world = self.rows[partition_id], self._world
@@ -253,7 +253,7 @@ class FakeNode:
             del self._caught_up[key]
 
     def _wanted(self, row: Partition) -> list[str]:
-        """The in-sync set that the leader wants: without absent nodes, and with the replicas that have caught up."""
+        """The in-sync set that the leader wants: without absent nodes, and with all replicas that have caught up."""
         stay = [node for node in row.isr if node == self.id or not self._world.is_absent(node)]
         return stay + [n for n in row.replicas if n not in row.isr and self._caught_up.get((row.id, n), False)]
 
@@ -264,7 +264,7 @@ class FakeNode:
             self._timeline.after(0.0, self._ask, self._row.incarnation)
 
     def _ask(self, incarnation: str) -> None:
-        """Ask the controller for all due changes of in-sync sets in one call; one call at a time is under way."""
+        """Ask the controller, in one call, for all due changes of in-sync sets. At most one call is under way."""
         if not self._is(incarnation):
             return
         self._is_asking = False

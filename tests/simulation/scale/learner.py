@@ -18,7 +18,7 @@ _SYNC_S: Final = 0.001
 
 
 class FakeLearner:
-    """Answers each batch of messages with one batch; `answer` sends the batch to the leader."""
+    """Answers each batch of the leader's messages with one batch of answers, which `answer` sends to the leader."""
 
     def __init__(self, raft_id: int, last: int, timeline: Timeline, answer: Callable[[int, bytes], None]) -> None:
         self.last = last  # the index of its last entry

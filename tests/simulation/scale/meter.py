@@ -34,7 +34,7 @@ class Meter:
         return 0.0 if self.began is None else time.thread_time() - self.began
 
     def set_aside(self, seconds: float) -> None:
-        """Don't count these seconds for the loop: a daemon would spend them on a thread."""
+        """Don't count these seconds as the loop's: a daemon would spend them on a thread."""
         self.aside_s += seconds
         if self.began is not None:
             self.began += seconds
@@ -50,7 +50,7 @@ class Meter:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Profile the block, if there is a profile."""
+        """Profile the block if `profile` is set."""
         if self.profile is None:
             yield
             return
@@ -62,8 +62,8 @@ class Meter:
 
 
 class MeteredLoop(ProcessLoop):
-    """A loop that runs in turns, like a real one. With `takes_time`, `turn` runs one turn; otherwise, it runs turns
-    until no callback is ready.
+    """A loop that runs in turns, like a real one. If `takes_time`, each call of `turn` runs one turn; if not, `turn`
+    runs turns until no callback is ready.
     """
 
     def __init__(
@@ -126,5 +126,5 @@ def _name_of(handle: asyncio.Handle) -> str:
 
 
 def _kind(name: str) -> str:
-    """Remove the node from a task's name."""
+    """The kind of a task: its name without the node's name at the end."""
     return name.rpartition(" of ")[0] or name.rpartition(" to ")[0] or name

@@ -1,5 +1,5 @@
-"""Watches the table of a follower, so that the leader's turns aren't disturbed: counts the recorded rows, and finds the
-partitions that are not settled yet.
+"""Counts the recorded rows, and finds the partitions that are not settled yet. It watches the table of a follower, so
+that it doesn't add to the leader's turns.
 """
 
 from collections.abc import Callable

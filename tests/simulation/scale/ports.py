@@ -42,8 +42,8 @@ class _Connection:
         self._has_begun = False
 
     def send(self, content: bytes) -> None:
-        """Send a frame. The first frame only has the sender's address, which the receiver knows here; so it is
-        dropped.
+        """Send a frame; drop the first one, which has only the sender's address. In this world the receiver knows the
+        address already.
         """
         if self._has_begun:
             _send(self._voter, self._address, content)

@@ -28,7 +28,7 @@ _SHOWN: Final = 8  # tasks and callbacks in a measurement
 
 
 class Walk(NamedTuple):
-    """`caller` went over the whole table `times` times; this took `seconds` in total."""
+    """The function `caller` went over the whole table `times` times, which took `seconds` in total."""
 
     caller: str
     times: int
@@ -63,8 +63,8 @@ class Measurement:
 
 
 class Scenario:
-    """Runs the events. If `watched`, it counts visits of rows; if `profiled`, it profiles functions. Both cost
-    processor time.
+    """Runs the events. If `watched`, it also counts visits of rows; if `profiled`, it also profiles functions. Both add
+    to the processor time that it measures.
     """
 
     def __init__(self, world: ScaleWorld, *, watched: bool = False, profiled: bool = False) -> None:
@@ -74,7 +74,7 @@ class Scenario:
         self._visits: Visits | None = None
 
     def run(self) -> Iterator[Measurement]:
-        """Measure all events, in an order in which each event finds a settled table."""
+        """Run and measure all events one by one, in an order in which the table is settled before each event."""
         nodes = list(self._world.nodes.values())
         one, zone = nodes[len(nodes) // 2], self._world.in_zone("c")
         restarted = nodes[VOTERS : VOTERS + RESTARTS]
@@ -93,7 +93,7 @@ class Scenario:
         yield self.measure("reassign", self._reassign)
 
     def measure(self, event: str, begin: Callable[[], object], done: Callable[[], bool] = lambda: True) -> Measurement:
-        """Let the event happen, and wait until the table is settled and `done`."""
+        """Call `begin`, wait until the table is settled and `done()` is true, and return the cost of the event."""
         world, observer = self._world, self._world.observer
         profile = self._reset()
         began, rows, records = world.timeline.now, observer.rows, observer.records
@@ -129,7 +129,7 @@ class Scenario:
         )
 
     def _reset(self) -> Profile | None:
-        """Set all counters to zero; returns the profile of the next event."""
+        """Set all counters to zero; returns the profile that the next event will fill, or None if not `profiled`."""
         gc.collect()
         if self._watched and self._visits is None:
             self._visits = watch(self._world.controller())

@@ -49,8 +49,8 @@ class Timeline:
 class Host:
     """A process with a loop of its own. `meter` counts the cost of the loop's turns.
 
-    If `charged`, the process's clock advances by the processor time that the process uses, and messages wait while it
-    works, as on a real machine; so each run is different. If not, the process's work takes no virtual time.
+    If `charged`, the process's clock advances by the processor time that the process uses, and messages wait while the
+    process works, as on a real machine; so each run is different. If not, the process's work takes no virtual time.
     """
 
     def __init__(self, timeline: Timeline, *, charged: bool) -> None:

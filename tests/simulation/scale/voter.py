@@ -106,7 +106,7 @@ class Voter(Host):
         node = self.coordinator.node_with(raft_id)
         return node.address if node is not None else None
 
-    # The transport's reports. These methods exist because the transport is created before the driver
+    # Reports of the transport to the driver. The transport can't have the driver's methods: it is created first
 
     def _unreachable(self, raft_id: int) -> None:
         self.driver.report_unreachable(raft_id)
@@ -120,7 +120,7 @@ class Voter(Host):
     # Arrivals
 
     def hear(self, data: bytes, address: str) -> None:
-        """Give Raft messages that have arrived to the driver, like `RaftReceiver`."""
+        """Pass on to the driver Raft messages that have arrived, as `RaftReceiver` does."""
         messages = RaftMessageBatch.FromString(data).messages
         if sender := sender_of(messages):
             self.transport.heard_from(sender, address)
@@ -139,7 +139,7 @@ class Voter(Host):
     def serve(
         self, requests: object, method: str, data: bytes, kind: type[AnyMessage], answered: Callable[[Any], object]
     ) -> None:
-        """Carry out a request; call `answered` later with the response or the MinkaError."""
+        """Carry out a request that has arrived; call `answered` later with the response or the MinkaError."""
 
         async def answer() -> None:
             request = kind.FromString(data)
@@ -173,7 +173,7 @@ class Voter(Host):
             raise MinkaError(Code.DEADLINE_EXCEEDED, f"{node_id} did not answer in time") from None
 
     async def _in_thread(self, plan: Callable[..., Plan], *arguments: Any) -> Plan:
-        """Plan at once; the time for it doesn't count as time of the loop."""
+        """Call `plan` at once. A daemon calls it on a thread, so its time doesn't count as the loop's."""
         return self.world.beside(self, lambda: plan(*arguments))
 
 

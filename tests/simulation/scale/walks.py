@@ -20,11 +20,11 @@ _INNER: Final = ("<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>", "slices")
 
 @dataclass(slots=True)
 class Visits:
-    """The visits of rows since the last reset."""
+    """Counters of the visits of rows since the last `reset`."""
 
     rows: int = 0  # the number of visited rows, single or in walks over the table
     walks: Counter[str] = field(default_factory=Counter)  # by caller: the number of walks over the whole table
-    # by caller: the processor time of its walks
+    # by caller: the processor time of its walks, in seconds
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def reset(self) -> None:
@@ -34,7 +34,7 @@ class Visits:
         self.seconds.clear()
 
     def walk(self, items: Iterable[T]) -> Iterator[T]:
-        """Yield the items, and count a walk of the caller."""
+        """Yield the items, and count this as a walk over the whole table by the caller."""
         where = _caller()
         self.walks[where] += 1
         return self._walk(items, where)
@@ -71,12 +71,12 @@ class WatchedRows(Partitions):
         return list(self._visits.walk(super().encoded()))
 
     def copy(self) -> Any:
-        """Copy the rows; visits of the copy don't count."""
+        """Return a copy of the rows, whose visits don't count."""
         return self._rows.copy()
 
 
 def watch(controller: ActiveController) -> Visits:
-    """Count the visits of both tables of a controller from now on; returns the counters."""
+    """Count from now on the visits of rows in a controller's decided and committed tables; returns the counters."""
     visits = Visits()
     for state in (controller.decided, controller._committed):
         state.partitions = WatchedRows(state.partitions, visits)

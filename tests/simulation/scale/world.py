@@ -1,4 +1,4 @@
-"""The world of scale: a real controller and a thousand fake nodes, by a virtual clock.
+"""The world of scale: a real controller and a thousand fake nodes. They run by a virtual clock.
 
 Three voters run the real code, and the world measures the processor time of the active controller's loop. The fake
 nodes keep the controller as busy as a real cluster would.
@@ -43,8 +43,8 @@ _NO_LIMIT: Final = 10_000_000
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The size of the world. If `learners`, every node has the log, as in a real cluster; if not, only the voters have
-    it. If `charged`, the voters' processor time passes on the virtual clock, too.
+    """The settings of the world. If `learners`, every node has the Raft log, as in a real cluster; if not, only the
+    voters have it. If `charged`, the virtual clock advances by the processor time that the voters use.
     """
 
     nodes: int
@@ -138,7 +138,7 @@ class ScaleWorld:
 
     @staticmethod
     def _allow_more(patches: ExitStack) -> None:
-        """Lift the limits of a cluster's size, since this world measures larger clusters, too."""
+        """Lift the limits on the size of a cluster, since this world also measures larger clusters."""
         patches.enter_context(mock.patch.object(keyspaces, "MAX_PARTITIONS_IN_CLUSTER", _NO_LIMIT))
         patches.callback(check_of.cache_clear)
         patches.enter_context(mock.patch.dict(COUNTS, dict.fromkeys(("nodes", "moves"), _NO_LIMIT)))
@@ -156,7 +156,7 @@ class ScaleWorld:
     # Nodes
 
     def add_nodes(self, count: int) -> list[FakeNode]:
-        """Add nodes, which then begin to register."""
+        """Add nodes; they begin to register."""
         first = len(self.nodes) + 1
         added = [self._add(self._row(number), 0) for number in range(first, first + count)]
         for node in added:
@@ -205,7 +205,7 @@ class ScaleWorld:
         return controller
 
     def has_told_all(self) -> bool:
-        """True if the active controller has sent all rows, and nodes have acknowledged them."""
+        """True if the active controller has sent all rows to the nodes, and the nodes have acknowledged all of them."""
         outboxes = self.controller().outboxes._of.values()
         return not any(outbox.unacknowledged or outbox._in_flight for outbox in outboxes)
 
@@ -254,7 +254,7 @@ class ScaleWorld:
         return _Machine(self, voter)
 
     def applied(self, voter: Voter, data: bytes) -> None:
-        """Show a command that a voter has applied to the observer, if the voter is the observed follower."""
+        """Tell the observer of a command that this voter has applied, if the voter is the observed follower."""
         if voter is self._follower:
             self.observer.applied(data, self.timeline.now)
 
@@ -280,7 +280,7 @@ class ScaleWorld:
         return answer
 
     def beside(self, voter: Voter, work: Callable[[], R]) -> R:
-        """Do work that a daemon does on a thread; its time doesn't count as time of the loop."""
+        """Do work that a daemon does on a thread; the time that it takes doesn't count as the loop's."""
         began = time.thread_time()
         try:
             return work()

@@ -92,7 +92,7 @@ def test_impossible(history: list[Event]) -> None:
 
 
 def test_each_key_is_judged_by_itself() -> None:
-    """Keys are not compared with each other: in another register the same values mean something else."""
+    """The checker doesn't compare keys with each other: two keys may have the same values in their histories."""
     other = [Event(b"other", e.kind, e.value, e.called, e.returned) for e in IMPOSSIBLE["a lost write"]]
     assert check(POSSIBLE["one after the other"] + other).key == b"other"
     twice = [Event(b"other", e.kind, e.value, e.called, e.returned) for e in POSSIBLE["one after the other"]]
@@ -139,15 +139,15 @@ def test_it_agrees_with_trying_every_order(seed: int) -> None:
 
 
 def with_a_stale_read(history: Sequence[Event]) -> list[Event]:
-    """Add a stale read at the end. Its value was overwritten, and the new value read, long before."""
+    """Add a deletion and a stale read to the end. The read finds a value that was deleted before it began."""
     end = max(e.returned for e in history)
     old = next(e.value for e in history if e.kind is Kind.READ and e.outcome is Outcome.OK and e.value is not None)
     return [*history, delete(end + 1, end + 2), get(old, end + 3, end + 4)]
 
 
 def some_order_explains(history: Sequence[Event]) -> bool:
-    """The definition: all operations that were done, with some of those that may have been done, have an order that
-    fits all times and values.
+    """True if the history is linearizable by the definition: all operations that were done, and some of those that may
+    have been done, have an order that fits all times and values.
     """
     done = [e for e in history if e.outcome is Outcome.OK]
     perhaps = [e for e in history if e.outcome is UNKNOWN and e.kind is Kind.WRITE]

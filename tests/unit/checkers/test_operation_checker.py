@@ -55,7 +55,9 @@ def put_if(
     of: bytes | int = 0,
     outcome: Outcome = OK,
 ) -> Operated:
-    """A put on the condition that the key has `of`, a value or a version; after it the key has `version`."""
+    """A put on the condition that the key has the value or the version `of`. After the put, the key's version is
+    `version`.
+    """
     expected, expected_version = (of, 0) if isinstance(of, bytes) else (b"", of)
     return Operated(
         KEY, Kind.PUT, called, returned, outcome, value, condition, expected, expected_version, done=done,
@@ -230,7 +232,9 @@ def test_histories_that_say_nothing_are_refused() -> None:
 
 
 def test_what_is_answered_together_is_tried_in_the_order_of_the_calls() -> None:
-    """A leader that was elected late answers all waiting requests at once."""
+    """A leader that was elected late answers all waiting requests at the same time. The checker tries the order of
+    their calls first, so it doesn't need many steps.
+    """
     unknown = [expire(ttl, 0, 1, UNKNOWN) for ttl in (1, 2, 3, 4)] + [persist(0, 1, UNKNOWN) for _ in range(4)]
     together = [put(b"%d" % number, 1 + number / 100, 3) for number in range(12)]
     changed = [put_if(If.VALUE, b"last %d" % i, 2 + i / 100, 3, of=b"%d" % i, done=False, version=-2) for i in range(8)]
@@ -240,7 +244,9 @@ def test_what_is_answered_together_is_tried_in_the_order_of_the_calls() -> None:
 
 @pytest.mark.timeout(20)
 def test_many_increments_without_an_answer_are_no_riddle() -> None:
-    """The increments differ little, so the checker has to find an impossible sum early."""
+    """The increments are nearly equal, so nearly every sum looks possible. The checker has to notice early that a sum
+    is impossible.
+    """
     amounts = [2**32 + number for number in random.Random(1).sample(range(1000), 24)]
     unknown = [add(by, 0, 0, 1, UNKNOWN) for by in amounts]
     assert check([*unknown, get(b"%d" % sum(amounts[:12]), 2, 3)]).verdict is Verdict.LINEARIZABLE
@@ -273,7 +279,7 @@ def as_operated(event: Event) -> Operated:
 
 @pytest.mark.seeds(3)
 def test_it_agrees_with_trying_every_order(seed: int) -> None:
-    """The keys have no lifetimes: a permutation of the operations has no moments at which keys expire."""
+    """The keys have no lifetimes, since an order of the operations doesn't say when between them a key expires."""
     rng = random.Random(seed)
     verdicts = []
     for number in range(60):
@@ -334,7 +340,7 @@ class Cell:
 
 
 class Store:
-    """A store of one key, which does one operation after the other. Now and then it has a fault."""
+    """A store of one key, which does one operation after the other. Now and then the given fault strikes."""
 
     def __init__(self, rng: random.Random, fault: str) -> None:
         self._rng = rng
@@ -348,15 +354,17 @@ class Store:
         return self._fault == fault and self._rng.random() < share
 
     def refuses(self) -> bool:
-        """False when the fault strikes: the store does an operation that it refuses."""
+        """True if the store leaves out an operation that it refuses; False if the fault strikes, so that it does the
+        operation.
+        """
         return not self._now_and_then("does what it refuses", 0.5)
 
     def times(self) -> int:
-        """The number of times that the store does an operation: 1 without a fault. It confirms the operation once."""
+        """The number of times that the store does an operation, which it answers once: 1, unless a fault strikes."""
         return 2 if self._now_and_then("does it twice", 0.5) else 0 if self._now_and_then("loses it") else 1
 
     def see(self, now: float) -> Cell:
-        """Let the key expire if that is due, and return the present cell."""
+        """Let the key expire if its time has come, and return the present cell."""
         expires = self._cell.expires
         if expires is not None and expires <= now and not self._now_and_then("never expires", 1):
             self._expired, self._cell = self._cell, Cell()
@@ -420,7 +428,9 @@ def recorded(
     lifetimes: bool,
     weights: tuple[float, float, float] = (16, 1, 1),
 ) -> list[Operated]:
-    """The clients' view of a store: each operation takes effect within its span, if it has an answer."""
+    """The events that clients see of a store. Each operation with an answer takes effect between its call and its
+    answer.
+    """
     free = [0.0] * clients
     planned = []
     for number in range(operations):
@@ -480,8 +490,8 @@ def asked(
 
 
 def some_order_explains(history: Sequence[Operated]) -> bool:
-    """The definition: all operations that were done, with some of those that may have been done, have an order that
-    fits all times and answers.
+    """True if the history is linearizable by the definition: all operations that were done, and some of those that may
+    have been done, have an order that fits all times and answers.
     """
     done = [event for event in history if event.outcome is OK]
     perhaps = [event for event in history if event.outcome is UNKNOWN and not event.is_read]
@@ -504,8 +514,8 @@ def orders(done: Sequence[Operated], chosen: Sequence[Operated]) -> Iterator[Seq
 
 
 def explains(order: Iterable[Operated]) -> bool:
-    """True if a store that did these operations in this order would give these answers. Each write makes a new version;
-    the first answer that tells the version decides its number, which no other write may have.
+    """True if a store that did these operations in this order would give these answers. Each write makes a new version.
+    The first answer that names this version decides its number; no other write may have the same number.
     """
     value: bytes | None = None
     made, told = 0, {0: 0}  # by the number of the write: its version
@@ -547,8 +557,8 @@ def answer_fits(event: Operated, value: bytes | None, made: int, told: dict[int,
 
 
 def tell(told: dict[int, int], made: int, version: int) -> bool:
-    """Record the version of the write number `made`. Returns False if this write has another version, or another write
-    has this version.
+    """Record in `told` the version that the write number `made` made. Returns False if `told` already has another
+    version for this write, or another write with this version.
     """
     if made in told:
         return told[made] == version

@@ -1,4 +1,6 @@
-"""Nodes' answers to their rows. Answers that come while others are being recorded are recorded together."""
+"""Nodes acknowledge their rows. While the controller records some acknowledgements, others come; it records these
+together.
+"""
 
 import asyncio
 from collections.abc import Sequence

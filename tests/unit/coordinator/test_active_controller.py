@@ -37,7 +37,7 @@ SETTINGS = ControllerSettings(1.0, 3600.0, 60.0, MigrationCaps(4, 32))
 
 
 class Harness:
-    """A controller that is active for one term, with a state of its own. `now` is its clock."""
+    """An active controller of one term, with its own state. `now` is the time on its clock."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Harness:
         )
 
     async def logged(self) -> None:
-        """Return at once: here every node has the log already."""
+        """Return at once: in these tests every node has the log already."""
 
     def count_tick(self) -> None:
         self.ticks += 1
@@ -89,7 +89,7 @@ class Harness:
             await self.look_around()
 
     async def look_around(self) -> None:
-        """Wait until the controller has looked once at the whole present state."""
+        """Wait until the controller has looked at the whole state once more."""
         seen = self.ticks
         await until(lambda: self.ticks >= seen + 2)
 
@@ -218,7 +218,7 @@ async def test_a_migration_without_progress_is_cancelled_with_its_reason() -> No
 
 
 async def test_a_busy_node_gives_up_a_leadership() -> None:
-    """The controller acts on the leaders' reports once the load has lasted."""
+    """The controller acts on the leaders' reports of a high load once the load has lasted for a while."""
     h = Harness()
     await h.begin("a", "b", "c", replicas=3)
     nothing = HashFunction.HASH_FUNCTION_UNSPECIFIED
@@ -264,14 +264,14 @@ async def test_a_new_controller_completes_a_creation_that_its_predecessor_began(
     second.controller.close()
 
 
-# Verdicts: the timeout is 0.8 s
+# Verdicts on silent nodes: the failure timeout is 0.8 s
 
 JUDGING = ControllerSettings(0.6, 0.8, 60.0, MigrationCaps(4, 32))
 STEP = 0.05
 
 
 def quick(monkeypatch: pytest.MonkeyPatch, raft_id: int) -> Harness:
-    """A harness whose controller looks around at once when the clock was set."""
+    """A harness whose controller looks for silent nodes as soon as a test has moved its clock."""
     monkeypatch.setattr(active_controller, "TICK", 0.001)
     monkeypatch.setattr(active_controller, "LOOK_INTERVAL_S", 0.001)
     h = Harness(settings=JUDGING, raft_id=raft_id)
@@ -280,7 +280,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, raft_id: int) -> Harness:
 
 
 async def judge(monkeypatch: pytest.MonkeyPatch, *, raft_id: int = 0) -> Harness:
-    """A harness whose controller is on the first of five nodes, and has heard all of them."""
+    """A harness with five nodes, whose controller has heard all of them. With `raft_id=1` it is on the first node."""
     h = quick(monkeypatch, raft_id)
     await h.begin("a", "b", "c", "d", "e", replicas=3)
     await h.pass_time(1.0)
@@ -367,7 +367,9 @@ async def test_a_controller_that_stood_still_fails_no_node(monkeypatch: pytest.M
 
 
 async def test_only_the_former_leader_is_failed_early_by_a_new_controller(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The voters have not heard the former leader for 0.7 s. The new controller hasn't heard the other nodes yet."""
+    """The voters' votes say that they have not heard the former leader for 0.7 s. The other nodes get time to find the
+    new controller.
+    """
     h = await judge(monkeypatch)
     h.controller.close()
     second = Harness(h.state, JUDGING, raft_id=2, former=1, silent_for=0.7)
@@ -382,7 +384,9 @@ async def test_only_the_former_leader_is_failed_early_by_a_new_controller(monkey
 
 
 async def test_a_node_is_not_failed_before_its_registration_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The node sends no heartbeat before it has the answer, which may take long if the disks of a quorum are slow."""
+    """A node sends no heartbeat before it has the answer to its registration, which takes long if the disks of a quorum
+    are slow.
+    """
     h = await judge(monkeypatch)
     await h.pass_time(1.0, "c")
     await until(lambda: failed(h) == ["c"])
@@ -423,7 +427,7 @@ class Watched:
             await self.h.look_around()
 
     def beat(self, node: str) -> str:
-        """Send a heartbeat of the node; returns the reason for which the answer grants no clearance."""
+        """Send a heartbeat of the node; returns the reason why the answer grants no clearance, or ""."""
         request = HeartbeatRequest(node_id=node, incarnation="1")
         if self.silent:
             request.unanswered.add(node_id=self.silent, reason=NOT_ANSWERED)

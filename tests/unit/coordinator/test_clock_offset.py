@@ -13,7 +13,9 @@ HOUR_MS = 3_600_000
 
 
 class World:
-    """Three nodes that send heartbeats to a controller. `ahead`: by node, the milliseconds that its clock is ahead."""
+    """Three nodes that send heartbeats to a controller. `ahead`: for each node, the milliseconds that its clock is
+    ahead.
+    """
 
     def __init__(self) -> None:
         self.right_ms = 500 * HOUR_MS
@@ -25,7 +27,7 @@ class World:
         return ClusterClock(lambda: (self.right_ms + self.ahead[node]) * 1_000_000, lambda: self.right_ms * 1_000_000)
 
     def new_controller(self) -> None:
-        """Another controller leads; its steady clock began at another time."""
+        """Let another controller lead, whose steady clock began at another time."""
         state = State()
         for node in "abc":
             state.nodes[node] = Node(id=node, state=NodeState.NODE_STATE_LIVE)
@@ -34,7 +36,9 @@ class World:
         self.offsets = {node: ClockOffset(self.clocks[node]) for node in "abc"}
 
     def heartbeats(self, there_ms: int = 5, back_ms: int = 5, c_ms: int = 0) -> None:
-        """Let each node send a heartbeat, which takes `there_ms`, and its answer `back_ms`; both `c_ms` more for c."""
+        """Let each node send a heartbeat, which takes `there_ms`; its answer takes `back_ms`. To and from node c, each
+        takes `c_ms` longer.
+        """
         for node, offset in self.offsets.items():
             request = HeartbeatRequest(node_id=node, sequence=1, from_start=True)
             offset.add_to(request)

@@ -1,4 +1,6 @@
-"""A message that brings only a new commit index waits a moment, since messages with entries bring the index, too."""
+"""A leader waits a moment before it sends a message that has only a new commit index: entries may follow, and a message
+with entries has the index, too.
+"""
 
 import asyncio
 from collections.abc import Sequence

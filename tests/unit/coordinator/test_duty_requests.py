@@ -1,4 +1,4 @@
-"""Changes of duties: the members that must have a change before it is acknowledged, and the answer."""
+"""Changes of duties: which members must have a change before it is acknowledged, and which rows the answer shows."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection
@@ -27,7 +27,7 @@ _C = Consistency
 
 
 class Served:
-    """The requests to an active controller whose log four members have."""
+    """The requests to an active controller. Its group has four members, and a change of the voters is under way."""
 
     def __init__(self) -> None:
         self.h = Harness()
@@ -70,7 +70,7 @@ async def served() -> AsyncIterator[Served]:
 async def test_while_the_voters_change_members_of_both_sets_must_have_the_change(
     served: Served, consistency: Consistency.ValueType, members: set[int]
 ) -> None:
-    """One of the former voters becomes a learner when the change of the voters ends."""
+    """Node 3 is one of the former voters: it becomes a learner when the change of the voters ends."""
     await served.change(create("feeds", "bbc"), consistency=consistency)
     assert served.asked == members
 

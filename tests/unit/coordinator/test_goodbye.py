@@ -27,7 +27,9 @@ async def _unasked(request: HandOverRequest) -> HandOverResponse:
 
 
 class Coordinators:
-    """Athens, a node that is stopping; the controller that it knows; the answers to its goodbyes."""
+    """The member of the node Athens, which is stopping. A test sets the controller that the member knows, and the
+    answers to its goodbyes.
+    """
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -82,9 +84,9 @@ class Coordinators:
         takes = 10 * TIMEOUT if address in self.silent else self.answer_takes
         await asyncio.sleep(min(takes, timeout))
         if takes >= timeout:
-            raise MinkaError(Code.DEADLINE_EXCEEDED, "it did not answer in time")
+            raise MinkaError(Code.DEADLINE_EXCEEDED, f"{address} did not answer in time")
         if address in self.refusals:
-            raise MinkaError(self.refusals[address], "not now")
+            raise MinkaError(self.refusals[address], "the goodbye is refused")
         self.heard.append((address, request))
 
 
@@ -98,7 +100,7 @@ def test_the_controller_hears_one_goodbye() -> None:
 
 @pytest.mark.parametrize("refusal", [Code.NOT_CONTROLLER, Code.NO_CONTROLLER, Code.UNREACHABLE, Code.SHUTTING_DOWN])
 def test_a_refused_goodbye_gets_to_the_next_controller(refusal: Code) -> None:
-    """Athens's controller loses its role. Later another one is elected, and becomes active."""
+    """The controller that Athens knows loses its role. Later another controller is elected, and becomes active."""
     c = Coordinators()
     c.refusals = {OLD: refusal, NEXT: Code.NOT_CONTROLLER}
     c.at(0.5, lambda: setattr(c, "known", None))
@@ -112,7 +114,7 @@ def test_a_refused_goodbye_gets_to_the_next_controller(refusal: Code) -> None:
 
 @pytest.mark.parametrize("known", [None, OLD])
 def test_a_goodbye_that_no_controller_hears_ends_at_its_deadline(known: str | None) -> None:
-    """The stop then continues."""
+    """At the deadline the node goes on with its stop."""
     c = Coordinators()
     c.known = known
     c.refusals = {OLD: Code.NOT_CONTROLLER}
@@ -141,7 +143,7 @@ def test_a_goodbye_leaves_a_silent_controller_once_another_is_elected() -> None:
 
 
 def test_a_goodbye_that_is_refused_for_good_ends_at_once() -> None:
-    """The stop continues without an error."""
+    """The node goes on with its stop, without an error."""
     c = Coordinators()
     c.refusals = {OLD: Code.CLUSTER_MISMATCH}
     c.run(c.member.leave(TIMEOUT))
@@ -150,7 +152,7 @@ def test_a_goodbye_that_is_refused_for_good_ends_at_once() -> None:
 
 
 def test_a_node_that_never_registered_says_goodbye_too() -> None:
-    """The node may be registered without knowing it. A controller that doesn't know the process ignores the goodbye."""
+    """The node may be registered although it has no answer. A controller that doesn't know the process does nothing."""
     c = Coordinators()
     c.member.registered.clear()
     c.run(c.member.leave(TIMEOUT))

@@ -10,7 +10,7 @@ IDLE_BYTES = 64
 
 
 class Plane:
-    """A data plane with as many lagging and damaged replicas as a test wants."""
+    """A data plane whose lagging and damaged replicas the test sets."""
 
     def __init__(self) -> None:
         self.changed: list[ReplicaStats] = []

@@ -38,7 +38,7 @@ def test_the_candidates_own_silence_counts_too() -> None:
 
 
 def test_a_vote_without_a_silence_proves_nothing() -> None:
-    """Such a vote comes from a voter of an older version, or from one that has just heard its leader."""
+    """A voter with an older version of Minka sends such votes, and so does a voter that has just heard its leader."""
     silence = heard_at(10.0)
     silence.handle(vote(550, sender=2), CANDIDATE, 10.7)
     silence.handle(vote(0, sender=4), CANDIDATE, 10.7)
@@ -61,7 +61,7 @@ def test_without_votes_nothing_is_proven() -> None:
 
 
 def test_the_silence_that_a_voter_reports() -> None:
-    """A leader hears itself. A voter does not know of leaders from before its process began."""
+    """A voter reports a silence no longer than its process has run. A leader hears itself, so it reports none."""
     silence = LeaderSilence(10.0)
     assert silence.milliseconds(10.2) == 199 or silence.milliseconds(10.2) == 200
     silence.handle(heartbeat(), FOLLOWER, 11.0)
@@ -71,7 +71,9 @@ def test_the_silence_that_a_voter_reports() -> None:
 
 
 def test_the_time_in_which_this_node_led_counts_too() -> None:
-    """A leader may stop acting, for a transfer that then fails, and begin again in the same term."""
+    """A leader may stop acting as the controller because of a transfer, and begin again in the same term because the
+    transfer has failed.
+    """
     silence = heard_at(10.0)
     silence.handle(vote(550), CANDIDATE, 10.7)
     silence.asks(12.0)

@@ -1,4 +1,6 @@
-"""A node finds the next active controller, even if the last one never answers. Only the node's waits take time."""
+"""A node finds the next active controller, even if the last one never answers. In these tests, only the node's waits
+take time.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
@@ -34,7 +36,7 @@ LIVE = NodeState.NODE_STATE_LIVE
 
 
 class Athens:
-    """The member of the node athens, and the answers of each address. Addresses in `silent` never answer."""
+    """The member of the node athens, and the nodes that answer it. Addresses in `silent` never answer."""
 
     def __init__(self, *, registered: bool = True) -> None:
         self.seconds = 0.0
@@ -114,7 +116,7 @@ class Athens:
             await asyncio.sleep(seconds)
             raise MinkaError(Code.DEADLINE_EXCEEDED, f"{address} did not answer in time")
         if address != self.leader:
-            raise MinkaError(Code.NOT_CONTROLLER, "another one is", leader_address=self.hint)
+            raise MinkaError(Code.NOT_CONTROLLER, "another node is the controller", leader_address=self.hint)
 
     async def register(self, address: str, request: RegisterRequest, timeout: float) -> RegisterResponse:
         self.registrations.append((self.seconds, address))
@@ -130,19 +132,19 @@ class Athens:
             self.requests.append(request)
             await self._reach(address, 1e9)
             if not self.is_registered:
-                raise MinkaError(Code.NOT_REGISTERED, "register")
+                raise MinkaError(Code.NOT_REGISTERED, "the node is not registered")
             granted = 0 if self.withheld else int(self.grants * 1000)
             yield HeartbeatResponse(sequence=request.sequence, clearance_ms=granted, withheld=self.withheld)
 
     def answer_here(self, request: HeartbeatRequest) -> HeartbeatResponse:
         self.heartbeats.append((self.seconds, OWN))
         if self.leader != OWN:
-            raise MinkaError(Code.NOT_CONTROLLER, "another one leads")
+            raise MinkaError(Code.NOT_CONTROLLER, "another node leads")
         return HeartbeatResponse(sequence=request.sequence, clearance_ms=int(self.grants * 1000))
 
     async def hand_over_here(self, request: HandOverRequest) -> HandOverResponse:
         if self.leader != OWN:
-            raise MinkaError(Code.NOT_CONTROLLER, "another one leads")
+            raise MinkaError(Code.NOT_CONTROLLER, "another node leads")
         return HandOverResponse(partition=Partition(id=2))
 
     async def hand_over(self, address: str, request: HandOverRequest, timeout: float) -> HandOverResponse:
@@ -171,7 +173,9 @@ def athens() -> Iterator[Athens]:
 def test_the_next_controller_gets_heartbeats_at_once_although_the_last_one_is_silent(
     athens: Athens, after: float
 ) -> None:
-    """The node may wait for the silent controller's answer, for another node's hint, or for its registration."""
+    """When the next controller is elected, the node may be waiting for an answer of the silent one, for another node's
+    hint, or for its registration.
+    """
     athens.silent.add(OLD)
     athens.run(after)
     elected_at = athens.seconds
@@ -207,7 +211,7 @@ def test_a_node_does_not_wait_for_the_answer_once_its_registration_is_recorded()
 
 
 def test_other_nodes_are_asked_when_raft_names_only_a_silent_one(athens: Athens) -> None:
-    """Athens is a learner that the new leader does not reach."""
+    """Athens is a learner that the new leader doesn't reach, so its Raft core still names the old leader."""
     athens.silent.add(OLD)
     athens.leader = athens.hint = NEXT
     athens.run(CLEARANCE + 2 * BEAT)
@@ -265,7 +269,7 @@ def test_a_node_that_serves_nothing_gives_up_its_clearance_and_reports_it_soon(
 
 
 def test_a_heartbeat_names_the_last_heartbeat_whose_answer_has_come(athens: Athens) -> None:
-    """On a new stream, answers on the former one are ignored."""
+    """Once the node has a new stream, it ignores answers on the former one."""
     athens.run(BEAT)
     athens.elect(NEXT)
     athens.run(3 * BEAT)
@@ -275,7 +279,7 @@ def test_a_heartbeat_names_the_last_heartbeat_whose_answer_has_come(athens: Athe
 
 
 def test_a_controller_with_a_new_address_registers_at_itself() -> None:
-    """Until the controller is active, it knows itself only by the old address in its table."""
+    """The controller's own table has its old address until the controller has registered."""
     athens = Athens(registered=False)
     athens.silent.add(OLD)
     athens.leader, athens.hint, athens.known = "nobody yet", OLD, OWN
@@ -294,7 +298,7 @@ def test_the_controllers_own_node_needs_no_connection_to_itself(athens: Athens) 
 
 
 def test_a_node_soon_asks_a_new_controller_again(athens: Athens) -> None:
-    """A new controller grants nothing before a quorum has confirmed that it leads."""
+    """The first answer of a new controller may grant no clearance, since no quorum has confirmed yet that it leads."""
     athens.elect(NEXT)
     athens.grants = 0.0
     athens.run(0.05)

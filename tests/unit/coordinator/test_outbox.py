@@ -1,4 +1,4 @@
-"""A node's answer to the rows that were sent to it, and the reports to the controller that follow."""
+"""The controller's outbox for a node: it sends rows to the node, and reports the node's answers to the controller."""
 
 import asyncio
 import random
@@ -18,7 +18,7 @@ def row(id_: int, leader: str, state: PartitionState.ValueType = ASSIGNED) -> Pa
 
 
 class Told:
-    """The outbox for node a, which answers as the test says."""
+    """The outbox for node a. The node answers with the result of `answer`."""
 
     def __init__(self, *rows: Partition, answer: Callable[[UpdateReplicasRequest], UpdateReplicasResponse]) -> None:
         self.rows = {row.id: row for row in rows}
@@ -99,7 +99,9 @@ async def rounds_until_told(*rows: Partition) -> int:
 
 
 async def test_a_new_leader_is_told_before_pieces_of_long_work_have_their_turn() -> None:
-    """Clients wait until the new leader knows its role. Many rows are themselves long work, whatever they contain."""
+    """Clients wait until the new leader knows its role, so its row is sent at once. Rows of followers, and many rows at
+    the same time, wait for the pieces of long work.
+    """
     assert await rounds_until_told(row(1, "a")) < ROUNDS
     assert await rounds_until_told(row(1, "b")) >= ROUNDS
     assert await rounds_until_told(*(row(id_, "a") for id_ in range(5))) >= ROUNDS

@@ -16,7 +16,7 @@ from tests.unit.core.duty_world import DutyWorld
 
 
 class Controller:
-    """A controller that decides by a state, and only notes the operations that it would begin."""
+    """A controller with this state; it doesn't begin operations, but puts their commands into `begun`."""
 
     def __init__(self, state: State) -> None:
         self.decided = state
@@ -51,7 +51,7 @@ def shard_control_of(controller: Controller) -> ShardControl:
 
 
 async def test_a_pallet_is_balanced_again_when_the_drain_of_a_node_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No duty or shard of the pallet changes: only the node's row says that its shard may have duties again."""
+    """No row of a duty or a shard changes: only the node's row tells that the node's shard may have duties again."""
     monkeypatch.setattr(shard_control, "BALANCE_INTERVAL_S", 0.001)
     monkeypatch.setattr(shard_control, "SETTLED_S", 0.002)
     world = DutyWorld()

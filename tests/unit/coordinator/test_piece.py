@@ -1,4 +1,4 @@
-"""The end of a piece of work: commands are applied in pieces, and other tasks get a turn in between."""
+"""Commands are applied in pieces, and other tasks get a turn after each piece. These tests say when a piece ends."""
 
 from minkad.coordinator.piece import LEAST_BYTES, PAUSE_S, PIECE_BYTES, PIECE_S, Piece
 

@@ -1,4 +1,4 @@
-"""Commands over thousands of rows: other tasks get turns, and another controller can continue after each piece."""
+"""Commands that change thousands of rows: other tasks get turns, and another controller can go on after each piece."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -126,7 +126,9 @@ async def test_a_wrongly_failed_node_gets_only_the_rows_that_have_changed() -> N
 
 
 async def prefixes(c: Controller, command: Command, go_on: Callable[[State], Awaitable[None]]) -> int:
-    """After each of the command's records, let the controller die and its successor go on; returns their number."""
+    """Let a controller die after each number of the command's records, from none to all, and let `go_on` continue from
+    there as its successor; returns the number of the records.
+    """
     snapshot = c.state.to_snapshot()
     count = len(list(_applied(State.from_snapshot(snapshot), command, 10**9)))
     for length in range(count + 1):

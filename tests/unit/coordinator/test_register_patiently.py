@@ -1,4 +1,4 @@
-"""A node asks several addresses for the active controller, and reports the controller's own verdict."""
+"""A node that registers asks several addresses for the active controller, and ends with the controller's own answer."""
 
 from typing import TYPE_CHECKING, cast
 
@@ -16,7 +16,9 @@ FOLLOWER, CONTROLLER, DEAD = "byzantium:7400", "cyrene:7400", "delphi:7400"
 
 
 class Controllers:
-    """A follower that names the controller, the controller with its verdict, and an address without a node."""
+    """Three addresses: a follower, which names the controller; the controller, which answers with the error `verdict`;
+    and an address at which no node listens.
+    """
 
     def __init__(self, verdict: Code) -> None:
         self.verdict = verdict
@@ -24,9 +26,9 @@ class Controllers:
     async def register(self, address: str, request: RegisterRequest, timeout: float) -> RegisterResponse:
         """Answer as Coordinator.Register does."""
         if address == FOLLOWER:
-            raise MinkaError(Code.NOT_CONTROLLER, "it is another", leader="cyrene", leader_address=CONTROLLER)
+            raise MinkaError(Code.NOT_CONTROLLER, "cyrene leads", leader="cyrene", leader_address=CONTROLLER)
         if address == DEAD:
-            raise MinkaError(Code.UNREACHABLE, "it does not answer")
+            raise MinkaError(Code.UNREACHABLE, f"{address} does not answer")
         raise MinkaError(self.verdict, "the verdict")
 
 

@@ -30,7 +30,7 @@ class Harness:
     """The parts of an active controller that matter here."""
 
     def __init__(self, *, unconfirmed: float = 10.0) -> None:
-        """`unconfirmed`: the seconds since a former controller was last confirmed."""
+        """`unconfirmed`: the seconds since a quorum last confirmed that the former controller leads."""
         self.clock = FakeClock()
         self.decided = State()
         self.decided.duties.put_shard(Shard(name="s1", incarnation="a", state=ShardState.SHARD_STATE_LIVE))
@@ -61,7 +61,7 @@ class Harness:
         self.submitted.append(command)
 
     async def submit_when_due(self, command: Callable[[], Command | None]) -> None:
-        """Note the command when the turn is free, and wait until it is recorded."""
+        """When the turn is free, make the command and note it, and wait until it is recorded."""
         async with self.turn:
             made = command()
             if made is not None:
@@ -174,7 +174,9 @@ async def test_a_late_heartbeat_counts_as_a_flap(h: Harness) -> None:
 async def test_a_new_controller_waits_for_former_grants_to_end_and_for_shards_to_find_it(
     unconfirmed: float, waits: float
 ) -> None:
-    """A grant ends 3 s after the last confirmation, by a clock that may run 1.1 times as fast as another."""
+    """A grant of the former controller ends 3 s after its last confirmation, on a shard's clock. The new controller's
+    clock may run 1.1 times as fast, so it waits longer.
+    """
     h = Harness(unconfirmed=unconfirmed)
     h.pass_time(waits - 0.06)
     await asyncio.sleep(0)

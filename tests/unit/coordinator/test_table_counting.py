@@ -1,4 +1,4 @@
-"""A node's counts follow the changes of the table, in whichever way the changes have come."""
+"""A node's counts follow the changes of its table, both those of records and those of a snapshot."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,7 +19,7 @@ OFFLINE = PartitionState.PARTITION_STATE_OFFLINE
 
 
 class World:
-    """A coordinator with a table of `count` partitions on a, b and c, of which a or b leads."""
+    """A coordinator with a table of `count` partitions. Each has replicas on a, b and c, and a or b leads it."""
 
     def __init__(self, count: int) -> None:
         self.state = State()

@@ -32,7 +32,7 @@ class GroupStorage(MemoryStorage):
 
 
 def bootstrapped(voters: Iterable[int], learners: Iterable[int] = ()) -> GroupStorage:
-    """A storage that begins with a snapshot at index 1, which has the group's members."""
+    """A storage that begins with a snapshot at index 1; the snapshot names the group's members."""
     storage = GroupStorage()
     state = ConfState(voters=voters, learners=learners)
     storage.apply_snapshot(Snapshot(metadata=SnapshotMetadata(index=1, term=1, conf_state=state)))
@@ -40,7 +40,7 @@ def bootstrapped(voters: Iterable[int], learners: Iterable[int] = ()) -> GroupSt
 
 
 class Group:
-    """Nodes 1 to n. `drop` says which of the sent messages are lost."""
+    """A group of nodes, with the ids 1 to n. The messages for which `drop` returns True are lost."""
 
     def __init__(self, voters: int, learners: Iterable[int] = (), **settings: Setting) -> None:
         self.settings = settings
@@ -68,7 +68,7 @@ class Group:
         return self.nodes[id_]
 
     def isolate(self, *ids: int) -> None:
-        """Drop all messages from and to these nodes. Without ids, drop nothing any more."""
+        """From now on, drop all messages from and to these nodes, and no others; without ids, drop no messages."""
         self.drop = lambda m: m.to in ids or m.from_id in ids
 
     def process(self, id_: int) -> Ready | None:
@@ -116,7 +116,7 @@ class Group:
         raise AssertionError("the group does not settle")
 
     def settle_until_leader(self, id_: int) -> None:
-        """Settle only until the node leads: its messages as the leader are not delivered yet."""
+        """Run only until the node leads. The messages that it sends as the leader are not delivered yet."""
         for _ in range(1_000):
             if self.role(id_) is Role.LEADER:
                 return
@@ -134,7 +134,9 @@ class Group:
         return node
 
     def elect_after_timeout(self, id_: int) -> Role:
-        """Let the node's election timeout pass, and the leader's lease on the others; returns the node's role."""
+        """Let time pass until the other nodes no longer wait for their leader and this node campaigns; returns the role
+        of this node after that.
+        """
         for other in self.nodes:
             self.tick(other, 10 if other != id_ else 15)
         self.settle()

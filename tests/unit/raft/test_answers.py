@@ -1,4 +1,4 @@
-"""Answers of one batch that repeat or supersede others are left out."""
+"""A node leaves out an answer if another answer in the same batch repeats or supersedes it."""
 
 from minka.v1.raft_pb2 import MSG_APP_RESP, MSG_HEARTBEAT_RESP, Message
 from minkad.core.raft.answers import without_repeated_answers

@@ -1,4 +1,4 @@
-"""Messages that a leader sends before its own write is durable, and decisions that wait until it is."""
+"""A leader sends some messages before its own write is durable. Other messages, and decisions, wait for that."""
 
 from minka.v1.raft_pb2 import (
     CONF_CHANGE_ADD_LEARNER_NODE,
@@ -17,14 +17,14 @@ from tests.unit.raft.group import Group
 
 
 def proposed(group: Group) -> tuple[RawNode, Ready, int]:
-    """Let node 1 lead and write a new entry; returns the node, its Ready, and the entry's index."""
+    """Let node 1 lead and begin to write a new entry; returns the node, its Ready, and the entry's index."""
     leader = group.elect(1)
     leader.propose(b"x")
     return leader, leader.ready(), leader.last_index()
 
 
 def persist(group: Group, ready: Ready) -> None:
-    """Make durable what node 1 was writing."""
+    """Store the Ready of node 1, as if its write were now done."""
     if ready.hard_state:
         group.storages[1].set_hard_state(ready.hard_state)
     group.storages[1].append(ready.entries)
@@ -146,7 +146,7 @@ def test_an_entry_with_the_same_index_of_another_term_is_still_to_be_written() -
 
 
 def test_entries_that_others_have_committed_are_applied_during_a_write() -> None:
-    """Entries after those in the write wait for the next Ready: they are not on their way to this node's disk."""
+    """Committed entries that are not in this write wait for the next Ready, since this node isn't writing them yet."""
     group = Group(3)
     leader, ready, index = proposed(group)
     leader.propose(b"y")

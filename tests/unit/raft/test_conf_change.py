@@ -24,13 +24,13 @@ Change = tuple[ConfChangeType.ValueType, int]
 
 
 def change(*changes: Change, transition: ConfChangeTransition.ValueType = CONF_CHANGE_TRANSITION_AUTO) -> ConfChangeV2:
-    """A change of several nodes by one entry."""
+    """A configuration change of several nodes in one entry."""
     singles = [ConfChangeSingle(type=type_, node_id=id_) for type_, id_ in changes]
     return ConfChangeV2(transition=transition, changes=singles)
 
 
 def voters(node: RawNode) -> str:
-    """The voters in short form, as `(1 2)&&(3)`."""
+    """The voters that a node knows, as text: `(1 2)&&(3)` is a joint configuration."""
     return str(node.status().config.voters)
 
 

@@ -27,7 +27,7 @@ from tests.unit.raft.group import Group, bootstrapped
 
 
 def vote_answer(node: RawNode) -> Message:
-    """The only vote in a node's next Ready."""
+    """The answer to a vote request in a node's next Ready, which may have only one."""
     ready = node.ready()
     node.advance(ready)
     (message,) = [m for m in ready.messages if m.type in (MSG_VOTE_RESP, MSG_PRE_VOTE_RESP)]
@@ -67,7 +67,7 @@ def test_a_learners_vote_does_not_count() -> None:
 
 
 def test_a_learner_votes_when_it_is_asked() -> None:
-    """The learner may be a voter by now without knowing it."""
+    """The candidate may know of a change that the learner doesn't know yet, and that makes the learner a voter."""
     group = Group(2, learners=[3])
     group.nodes[3].step(vote_request(term=1, candidate=1))
     assert not vote_answer(group.nodes[3]).reject
@@ -175,8 +175,8 @@ def test_a_node_that_hears_a_leader_ignores_candidates() -> None:
 
 @pytest.mark.parametrize("says", [True, False])
 def test_the_refusal_of_a_vote_has_the_commit_index(says: bool) -> None:
-    """A candidate may have a committed change of the voters in its log without knowing that the change is committed.
-    Without this index it would ask the former voters for ever.
+    """A candidate may have a change of the voters in its log without knowing that the change is committed. Without the
+    commit index in the refusal, the candidate would ask the former voters for ever.
     """
     group = Group(3, commit_by_vote=says)
     leader = group.elect(1)
@@ -273,7 +273,9 @@ def test_a_node_that_was_cut_off_does_not_depose_the_leader_when_it_is_back() ->
 
 
 def test_a_node_with_a_higher_term_than_the_others_is_not_stuck() -> None:
-    """With check_quorum the others ignore the node's requests. The node's answer to the leader ends this."""
+    """With check_quorum, the others ignore the node's vote requests. When the leader gets the node's answer to its
+    heartbeat, with the higher term, the leader steps down.
+    """
     group = Group(3, pre_vote=False)
     group.elect(1)
     group.isolate(3)

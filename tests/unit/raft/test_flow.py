@@ -1,4 +1,4 @@
-"""Limits on bytes and messages: under way to a node, handed to the application, and uncommitted."""
+"""Limits on the bytes and messages that are under way to a node, handed to the application, or uncommitted."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.unit.raft.group import Group
 
 
 def appends(group: Group, to: int) -> list[Message]:
-    """The MSG_APPs with entries that are under way to a node."""
+    """The messages with entries (MSG_APP) that are under way to a node."""
     return [m for m in group.net if m.type == MSG_APP and m.to == to and m.entries]
 
 
@@ -208,7 +208,7 @@ def test_limit_size_keeps_at_least_one_entry() -> None:
 
 
 def progress(state: ProgressState, match: int, following: int) -> Progress:
-    """A leader's knowledge of a node in this state."""
+    """The progress of a follower in this state, as its leader knows it."""
     return Progress(next=following, inflights=Inflights(8, NO_LIMIT), match=match, state=state)
 
 

@@ -18,7 +18,7 @@ def stored(terms: list[int], first: int = 2) -> list[Entry]:
 
 
 def group_with_logs(mine: list[int], theirs: list[int]) -> Group:
-    """A group in which nodes 1 and 3 have entries of the terms `mine`, and node 2 of the terms `theirs`."""
+    """A group in which nodes 1 and 3 have entries of the terms `mine`, and node 2 has entries of the terms `theirs`."""
     group = Group(3)
     for id_, terms in ((1, mine), (2, theirs), (3, mine)):
         storage = bootstrapped([1, 2, 3])
@@ -39,7 +39,7 @@ TAILS = [st.lists(st.sampled_from(own), max_size=8).map(sorted) for own in ([4, 
 
 @given(COMMON, *TAILS)
 def test_logs_become_equal_with_at_most_one_probe_a_term(common: list[int], one: list[int], other: list[int]) -> None:
-    """Two logs diverge where different leaders wrote entries in different terms."""
+    """The two logs begin with the same entries and end with entries of different leaders, in different terms."""
     theirs, mine = sorted([[*common, *one], [*common, *other]], key=lambda log: (log[-1:], len(log)))
     group = group_with_logs(mine, theirs)
     group.nodes[1].campaign()
@@ -56,7 +56,7 @@ def test_logs_become_equal_with_at_most_one_probe_a_term(common: list[int], one:
 
 
 def test_an_entry_of_an_older_term_commits_only_with_one_of_the_present_term() -> None:
-    """Raft, figure 8: a majority has the entry, but another leader might still replace it."""
+    """A majority has the older entry, but another leader might still replace it. Source: Raft, figure 8."""
     group = Group(3)
     leader = group.elect(1)
     group.drop = lambda m: m.type == MSG_APP
@@ -97,7 +97,7 @@ def test_a_hard_state_beyond_the_log_is_a_bug_at_the_start() -> None:
 
 
 def test_entries_that_replace_ones_under_way_do_not_count_as_stable() -> None:
-    """While the driver writes entries of an old leader, a new leader replaces them."""
+    """A new leader replaces the entries of a former leader while the driver writes the former entries to the disk."""
     group = Group(3)
     node, storage = group.nodes[1], group.storages[1]
     node.step(Message(type=MSG_APP, from_id=2, to=1, term=1, index=1, log_term=1, entries=stored([1, 1, 1])))
@@ -165,7 +165,9 @@ def test_the_storage_in_memory_compacts() -> None:
 
 
 def test_a_commit_index_counts_only_up_to_the_last_matching_entry() -> None:
-    """Entries after those in the leader's message may come from another leader."""
+    """The node's log may have further entries after those in the leader's message, from another leader. They may differ
+    from the committed ones.
+    """
     storage = bootstrapped([1, 2, 3])
     storage.append(stored([1, 1, 1, 1]))
     group = Group(3)

@@ -1,4 +1,4 @@
-"""Majorities compared with a count of members, for small configurations made by Hypothesis."""
+"""The code's majorities equal those that a plain count finds, in small configurations that Hypothesis makes."""
 
 from itertools import product
 

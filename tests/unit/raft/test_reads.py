@@ -107,7 +107,7 @@ def test_the_only_voter_answers_at_once() -> None:
 
 
 def test_a_removed_leader_does_not_answer_alone() -> None:
-    """The only voter that is left is another node, which may have elected itself long ago."""
+    """The removed leader is no longer a voter. The only voter left, node 2, may have elected itself long ago."""
     group = Group(2, step_down_on_removal=False)
     leader = group.elect(1)
     leader.propose_conf_change(ConfChange(type=CONF_CHANGE_REMOVE_NODE, node_id=1))
@@ -195,7 +195,7 @@ def test_reads_are_dropped_with_the_leadership() -> None:
 
 
 def test_a_read_of_an_earlier_leadership_is_not_answered_in_a_later_one() -> None:
-    """Other leaders may have committed entries in between."""
+    """Another leader may have committed entries between the two leaderships."""
     group = Group(3, check_quorum=False)
     leader = group.elect(1)
     group.isolate(1)
@@ -228,7 +228,9 @@ def test_acknowledgements_come_in_any_order() -> None:
 
 
 def test_the_only_voter_answers_after_it_has_committed_in_its_term_too() -> None:
-    """Before a restart, the voter may have committed more, and read more, than its stored commit index covers."""
+    """Before its restart, the voter may have committed entries after its stored commit index, and clients may have read
+    them.
+    """
     group = Group(1)
     group.elect(1).propose(b"x")
     group.process(1)
@@ -243,7 +245,9 @@ def test_the_only_voter_answers_after_it_has_committed_in_its_term_too() -> None
 
 
 def test_heartbeats_with_reads_are_frugal() -> None:
-    """A read asks only voters, and the next heartbeat skips them. Learners get heartbeats in turn."""
+    """For a read, the leader sends heartbeats only to voters, and leaves them out in its next round of heartbeats. Each
+    round goes to only some of the learners.
+    """
     group = Group(3, learners=[4, 5, 6], learners_a_beat=2)
     leader = group.elect(1)
     group.settle()

@@ -1,4 +1,6 @@
-"""Most voters come back without acknowledged entries. A node that still has them refuses to follow, and keeps them."""
+"""Most voters restart without entries that they had acknowledged. A node that still has these entries keeps them, and
+refuses to follow such voters.
+"""
 
 import pytest
 
@@ -53,7 +55,9 @@ WITHOUT_PROOF: Log = [*COMMON, (3, b""), (3, b"d")]  # could also be the log of 
     ids=["ends earlier", "the same term again", "another term", "longer", "longer, the same term", "an older term"],
 )
 def test_a_node_follows_no_quorum_without_its_committed_entries(term: int, others: Log, own: Log, proof: str) -> None:
-    """Two nodes were set back: their log is `others`, and their term `term`."""
+    """Nodes 1 and 2 have lost entries: their log is `others`, and their term is `term`. Node 3 still has its log,
+    `own`.
+    """
     group = Group(3)
     group.start(1, stored(others, term, commit=3), applied=1)
     group.start(2, stored(others, term, commit=3), applied=1)
@@ -123,7 +127,9 @@ def test_a_late_append_does_not_prove_a_loss() -> None:
 
 
 def test_a_commit_learned_from_a_later_term_counts_only_in_that_term() -> None:
-    """The leader of the node's own term may lack the entry, so that leader's messages prove no loss."""
+    """The leader of the node's former term may lack the committed entry. So if this leader replaces the entry by a late
+    message, that doesn't prove that the voters have lost the entry.
+    """
     node = Group(3, commit_by_vote=True).start(2, stored([(3, b"a")], term=4, commit=1), applied=1)
     stale = Message(type=MSG_APP, from_id=3, to=2, term=4, index=1, log_term=1, entries=[Entry(index=2, term=4)])
     news = Message(type=MSG_PRE_VOTE, from_id=1, to=2, term=6, index=3, log_term=5, commit=2, commit_term=3)

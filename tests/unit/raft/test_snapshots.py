@@ -6,7 +6,7 @@ from tests.unit.raft.group import Group, GroupStorage, bootstrapped
 
 
 def behind_a_snapshot() -> Group:
-    """A group in which node 3 lacks entries that node 1 has compacted. Node 3 has got no snapshot yet."""
+    """A group whose leader, node 1, has compacted entries that node 3 lacks. Node 3 hasn't got a snapshot yet."""
     group = Group(3)
     leader = group.elect(1)
     group.isolate(3)
@@ -26,7 +26,7 @@ def snapshot_message(index: int, term: int = 1, voters: tuple[int, ...] = (1, 2,
 
 
 def answer(group: Group) -> Message:
-    """Node 1's only answer."""
+    """The only answer that node 1 sends now."""
     group.net = []
     group.process(1)
     (message,) = [m for m in group.net if m.type == MSG_APP_RESP]
@@ -105,7 +105,7 @@ class BusyStorage(GroupStorage):
     busy = True
 
     def snapshot(self) -> Snapshot:
-        """Raise while there is no snapshot yet."""
+        """Return the snapshot. Raises SnapshotTemporarilyUnavailable while it is being made."""
         if self.busy:
             raise SnapshotTemporarilyUnavailable
         return super().snapshot()
@@ -177,7 +177,9 @@ def test_a_snapshot_and_later_entries_come_in_one_ready() -> None:
 
 
 def test_a_node_that_catches_up_otherwise_needs_no_snapshot() -> None:
-    """Wherever node 3 got the entries from, its answer counts, and the leader's log continues from there."""
+    """Node 3 never gets the snapshot, but answers that it has all entries. It doesn't matter from where: the leader
+    goes on with the entries after these.
+    """
     group = behind_a_snapshot()
     leader = group.nodes[1]
     group.drop = lambda m: m.type == MSG_SNAP

@@ -1,4 +1,6 @@
-"""The published traces of etcd/raft, one test for each file; and tests of the runner, which must notice differences."""
+"""The published traces of etcd/raft, with one test for each file. Other tests check that the runner of these traces
+notices differences.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Exit statuses, error lines, help, endpoints and contexts, completion, and imports."""
+"""What all commands share: exit statuses, error lines, help, endpoints, contexts, completion, and few imports."""
 
 import json
 import os
@@ -133,8 +133,8 @@ def test_wrong_usage_is_status_2(run: Run, arguments: list[str]) -> None:
         ["reassign", "--reason", "\udcff"],
     ],
 )
-def test_what_is_no_utf_8_is_wrong_usage(run: Run, node: AnsweringNode, arguments: list[str]) -> None:
-    """Python turns bytes that aren't UTF-8 into surrogates."""
+def test_arguments_that_are_not_utf_8_are_refused(run: Run, node: AnsweringNode, arguments: list[str]) -> None:
+    """The arguments have surrogates: in their place Python gets bytes of the command line that aren't UTF-8."""
     result = run(*arguments, "--endpoints", node.address)
     assert (result.exit_code, result.stdout) == (Exit.USAGE, "")
     assert re.match(r"error: INVALID_ARGUMENT: .*'(x/)?\\udcff' is(n't UTF-8 text: .*| not UTF-8)\n", result.stderr)
@@ -160,7 +160,7 @@ def test_notes_do_not_get_into_the_output_when_stderr_is_closed(node: AnsweringN
 
 
 def commands(group: click.Group, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    """The paths of all commands, including groups."""
+    """List the commands of the group and of its subgroups, each as a path such as ("keyspace", "create")."""
     found = []
     context = click.Context(group)
     for name in group.list_commands(context):
@@ -256,7 +256,7 @@ def test_the_help_groups_all_commands(run: Run) -> None:
 
 
 def created(request: CreateKeyspaceRequest) -> CreateKeyspaceResponse:
-    """The answer of a node that creates what was asked for."""
+    """Answer the request with the keyspace for which it asks."""
     keyspace = Keyspace(
         id=2, name=request.name, partition_count=request.partition_count, hash=request.hash,
         replicas=request.replicas or 3, min_insync=request.min_insync or 2,
@@ -424,7 +424,7 @@ class TestEndpoints:
 
 
 class TestCompletion:
-    """The completions of the Tab key."""
+    """The words that the shell offers when a person presses the Tab key."""
 
     def complete(self, words: str, *, environ: dict[str, str] | None = None) -> tuple[list[str], str]:
         shell = {"_MINKACTL_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
@@ -481,7 +481,7 @@ class TestCompletion:
 
 
 def imported(*arguments: str, environ: dict[str, str] | None = None) -> set[str]:
-    """The modules that a run of minkactl imports, and their top-level packages."""
+    """Run minkactl; returns the names of all modules that it imports, and of their top-level packages."""
     ended = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "minkactl", *arguments],
         env=os.environ | (environ or {}), capture_output=True, text=True, timeout=20, check=False,
@@ -500,7 +500,7 @@ def test_help_imports_nothing_heavy() -> None:
     assert not imported("kv", "load", "--help") & HEAVY
 
 
-# Each takes some milliseconds, or imports modules that do.
+# The import of each of these takes some milliseconds, so `minkactl status` must do without them.
 NOT_FOR_STATUS = {
     *("pathlib", "urllib", "ipaddress", "tempfile", "shutil", "random", "getpass", "minka.async_client"),
     *("minka.admin.admin_client", "minka.admin.cluster_rows", "minka.admin.operation_rows"),
@@ -518,7 +518,7 @@ def test_a_survey_goes_on_with_other_work_while_the_nodes_are_asked(node: Answer
 
     def describe(_: object) -> MinkaError:
         was_asked.set()
-        return MinkaError(Code.INTERNAL, "nothing is known")
+        return MinkaError(Code.INTERNAL, "the node fails to describe itself")
 
     node.answers["DescribeNode"] = describe
     with Control([node.address]) as control:

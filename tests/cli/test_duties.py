@@ -16,14 +16,14 @@ pytestmark = pytest.mark.timeout(120)
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    """A cluster for the tests below; each test continues from the one before."""
+    """One cluster for all tests of this file: each test uses what the tests before it have created."""
     with LocalCluster(1) as running:
         yield running
 
 
 @pytest.fixture(autouse=True)
 def use_it(cluster: LocalCluster, own_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let commands find the cluster."""
+    """Let minkactl find the cluster by MINKA_ENDPOINTS."""
     monkeypatch.setenv("MINKA_ENDPOINTS", ",".join(cluster.endpoints))
 
 

@@ -1,4 +1,4 @@
-"""Every listing in every format, on a pipe and on a terminal."""
+"""The output of the commands that list things, in every format, on a pipe and on a terminal."""
 
 import json
 import os

@@ -94,8 +94,8 @@ class AnsweringNode:
 
 
 def make_status() -> GetStatusResponse:
-    """Return the active controller's status of three nodes: athens, byzantium and cyrene have 9 partitions of `flights`,
-    all ONLINE. No process listens at the nodes' addresses.
+    """Return the active controller's status of three nodes: athens, byzantium and cyrene have 9 partitions of
+    `flights`, all ONLINE. No process listens at the nodes' addresses.
     """
     status = GetStatusResponse(served_by="athens", from_controller=True, has_clearance=True)
     status.table.cluster.CopyFrom(Cluster(id="c-1", name="demo", min_nodes=3, created_ms=1_700_000_000_000))

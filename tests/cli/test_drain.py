@@ -52,7 +52,7 @@ def make_drain(state: OperationState.ValueType, outcome: str = "", decommission:
 
 
 def make_drain_status(leaders: int, *blockers: Blocker) -> GetDrainStatusResponse:
-    """Return the drain status of cyrene: it leads `leaders` partitions, and isn't safe to stop while it has blockers."""
+    """Return the drain status of cyrene: it leads `leaders` partitions, and is safe to stop if it has no blockers."""
     return GetDrainStatusResponse(
         state=NodeState.NODE_STATE_DRAINING, leaders=leaders, replicas=9, safe_to_stop=not blockers, blockers=blockers,
         blocker_count=len(blockers),

@@ -1,4 +1,6 @@
-"""`minkactl playground` as a person runs it: with real daemons, and commands in other shells. It leaves nothing behind."""
+"""`minkactl playground` as a person runs it: with real daemons, and commands in other shells. In the end, no process or
+file is left.
+"""
 
 import json
 import os
@@ -177,7 +179,7 @@ def test_merging() -> None:
 
 
 def test_free_addresses_do_not_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When a process has started so many clusters that it has used all of its ports, it uses the first ones again."""
+    """When a process has used all ports of its range for clusters, it uses the first ones again."""
     monkeypatch.setattr("minka.testing.local_cluster.PORTS", PORTS[:100])
     monkeypatch.setattr("minka.testing.local_cluster._handed_out", {})
     for _ in range(10):

@@ -363,7 +363,7 @@ class TestExplain:
         assert self.said("under way", self.document("2")) == ["It is being merged: it becomes part of authors/1."]
 
     def test_reasons_not_to_split_come_from_the_controller(self) -> None:
-        """`explain` shows the blockers of a split, and asks the active controller for them: no other node knows them."""
+        """`explain` asks the active controller for the blockers of a split, since no other node knows them."""
         self.blockers.blockers.add(reason="it has no leader", remedy="start athens")
         self.status.replicas[0].bytes = 40 * MIB
         document = self.document()

@@ -1,4 +1,4 @@
-"""The shell loop of docs/operations.md that restarts nodes one by one. Scripts stand in for the commands that it runs."""
+"""The shell loop of docs/operations.md that restarts nodes one by one. Scripts stand in for the commands in it."""
 
 import os
 import re

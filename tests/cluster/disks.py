@@ -1,4 +1,4 @@
-"""File systems for single nodes, each in a file: it can be filled, and the file can be copied in its present state."""
+"""Disks of single nodes: each is a file system in a file. Tests can fill the disk, or copy the file as it is now."""
 
 import contextlib
 import os
@@ -22,8 +22,8 @@ class Disk:
         self.mount = mounted(undo, self.image, directory / name)
 
     def fill(self, room: int) -> None:
-        """Fill the disk until exactly `room` bytes are free. Always leave at least these: a node exits when it has
-        fewer.
+        """Fill the disk until exactly `room` bytes are free. At no moment fewer bytes are free, since a node might exit
+        then.
         """
         with self._ballast.open("ab", buffering=0) as file:
             for size in _CHUNKS:
@@ -48,7 +48,7 @@ def mounted(undo: Undo, image: Path, mount: Path) -> Path:
     """Mount the file system in a file. Raises NotPermitted."""
     mount.mkdir()
     run("mount", "-o", "loop", str(image), str(mount))
-    # Lazily, since a process that was just killed may still hold it.
+    # A process that was just killed may still use the file system. Then only a lazy unmount (-l) succeeds.
     undo.add(["umount", str(mount)], ["umount", "-l", str(mount)])
     return mount
 

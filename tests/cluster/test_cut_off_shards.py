@@ -1,4 +1,4 @@
-"""Shards on hosts of their own, and their duties when the network fails."""
+"""Shards on other hosts than the nodes: where their duties are when the network fails."""
 
 from collections.abc import Iterator
 from pathlib import Path

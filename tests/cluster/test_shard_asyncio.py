@@ -1,4 +1,6 @@
-"""A shard in a program that has its own event loop: its delegate's reports, and its end."""
+"""A shard in an asyncio program: the shard runs on the program's own event loop, its delegate reports to it, and it
+ends with the program.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -19,7 +21,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 class Fetcher(Delegate):
-    """A delegate with one task for each duty."""
+    """A delegate that runs one asyncio task for each duty."""
 
     def __init__(self) -> None:
         self.tasks: dict[Duty, asyncio.Task[None]] = {}

@@ -55,12 +55,12 @@ def test_a_denial_by_its_grpc_status(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_an_error_is_a_line_a_remedy_and_a_status(run: Run, node: AnsweringNode, code: Code, exit_status: int) -> None:
-    node.answers["CreateKeyspace"] = MinkaError(code, "because it is so")
+    node.answers["CreateKeyspace"] = MinkaError(code, "the explanation of the node")
     result = run("keyspace", "create", "x", "--partitions", "3", "--timeout", "2", "--endpoints", node.address)
     assert result.exit_code == exit_status
     error, remedy = result.stderr.splitlines()
     assert error.startswith(f"error: {code.name}: ")
-    assert "because it is so" in error
+    assert "the explanation of the node" in error
     assert remedy == f"  remedy: {code.info.remedy}"
     assert result.stdout == ""
 

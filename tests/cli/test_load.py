@@ -92,7 +92,7 @@ class Memory:
             for _ in range(10 - number % 10):
                 await asyncio.sleep(0)
             if number == self.fails_at:
-                raise MinkaError(Code.PARTITION_OFFLINE, "gone")
+                raise MinkaError(Code.PARTITION_OFFLINE, "nobody leads the partition")
             self.content.update(pairs)
         finally:
             self.running -= 1

@@ -191,10 +191,10 @@ def test_cancel(run: Run, node: AnsweringNode) -> None:
 
 @pytest.mark.parametrize("code", [Code.CANCEL_REFUSED, Code.OPERATION_ENDED, Code.UNKNOWN_OPERATION])
 def test_a_refused_cancel(run: Run, node: AnsweringNode, code: Code) -> None:
-    node.answers["CancelOperation"] = MinkaError(code, "because it is so")
+    node.answers["CancelOperation"] = MinkaError(code, "the explanation of the node")
     result = run("operations", "cancel", "12", "--endpoints", node.address)
     assert result.exit_code == Exit.FAILED
-    assert f"error: {code.name}: because it is so\n  remedy: {code.info.remedy}" in result.stderr
+    assert f"error: {code.name}: the explanation of the node\n  remedy: {code.info.remedy}" in result.stderr
 
 
 @pytest.mark.parametrize(("given", "rate"), [("52428800", 50 << 20), ("50MiB", 50 << 20), ("1GiB", 1 << 30), ("0", 0)])

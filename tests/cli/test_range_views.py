@@ -385,7 +385,7 @@ class TestExplain:
 
     def test_reasons_not_to_split_are_unknown_without_a_controller(self) -> None:
         self.status.replicas[0].bytes = 40 * MIB
-        self.node.answers["GetSplitBlockers"] = MinkaError(Code.NO_CONTROLLER, "there is none")
+        self.node.answers["GetSplitBlockers"] = MinkaError(Code.NO_CONTROLLER, "no node leads the coordinator")
         document = self.document("1", "--timeout", "1")
         assert document["verdict"] == "unknown"
         assert self.said("split", document) == [

@@ -222,11 +222,11 @@ def test_a_failed_operation_is_status_1_and_says_why(run: Run, operating: Answer
 def test_a_refused_plan(run: Run, operating: AnsweringNode, tmp_path: Path, code: Code, exit_code: Exit) -> None:
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(to_document(make_plan())))
-    operating.answers["ApplyPlan"] = MinkaError(code, "because it is so")
+    operating.answers["ApplyPlan"] = MinkaError(code, "the explanation of the node")
     result = run("apply", path, "--yes", "--endpoints", operating.address)
     assert result.exit_code == exit_code
     assert result.stderr.splitlines()[-2:] == [
-        f"error: {code.name}: because it is so", f"  remedy: {code.info.remedy}",
+        f"error: {code.name}: the explanation of the node", f"  remedy: {code.info.remedy}",
     ]  # fmt: skip
 
 
@@ -395,12 +395,12 @@ def test_watching_goes_on_through_errors_that_pass() -> None:
     def fetch() -> Page:
         answer = answers.pop(0)
         if isinstance(answer, Code):
-            raise MinkaError(answer, "it is so")
+            raise MinkaError(answer, "the explanation of the node")
         return answer
 
     pages = repeated(Session(), fetch, 0.001, said.append)
     assert [next(pages), next(pages)] == [page, page]
-    assert said == ["NO_CONTROLLER: it is so; trying again", "the cluster answers again"]
+    assert said == ["NO_CONTROLLER: the explanation of the node; trying again", "the cluster answers again"]
     with pytest.raises(MinkaError, match="UNKNOWN_OPERATION"):
         next(pages)
     answers.append(Code.NO_CONTROLLER)

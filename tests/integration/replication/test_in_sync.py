@@ -224,7 +224,7 @@ async def test_while_a_change_is_unknown_writes_wait_for_the_larger_set(tmp_path
     async with cluster(tmp_path, ReplicationSettings(lag_timeout=0.2)) as c:
         athens, _, cyrene = await three(c)
         await athens.put(1, {b"a": b"1"})
-        errors = [MinkaError(Code.UNREACHABLE, "lost")] * 3
+        errors = [MinkaError(Code.UNREACHABLE, "the request or its answer was lost")] * 3
         if lost == "the request":
             c.before_alter_isr = errors
         else:

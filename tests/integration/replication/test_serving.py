@@ -186,7 +186,9 @@ async def test_a_newer_generation_waits_until_the_node_knows_it(tmp_path: Path) 
 
 
 async def test_a_request_for_an_unknown_partition_waits(tmp_path: Path) -> None:
-    """A request for an unknown partition waits. It is refused at its deadline, or served when the node hears of it."""
+    """A request for an unknown partition waits. The node serves it when it hears of the partition, or refuses it at its
+    deadline.
+    """
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         early = asyncio.create_task(athens.put(1, {b"a": b"1"}))

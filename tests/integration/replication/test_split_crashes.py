@@ -115,7 +115,7 @@ async def test_the_leader_dies_during_a_split(
     not, and the old leader joins again with the data on its disk.
     """
     async with cluster(tmp_path) as c:
-        c.before_finish_split = [MinkaError(Code.NO_CONTROLLER, "not now")] * 10_000
+        c.before_finish_split = [MinkaError(Code.NO_CONTROLLER, "no active controller yet")] * 10_000
         athens, byzantium, cyrene = await c.add(*NODES)
         await c.create("athens", 1, followers=NODES[1:])
         await athens.put(1, ROWS)

@@ -276,7 +276,7 @@ async def test_no_replica_joins_between_the_marker_and_the_end_of_the_split(tmp_
         await athens.put(1, ROWS)
         await cyrene.kill()
         await c.fail("cyrene")
-        c.before_finish_split = [MinkaError(Code.NO_CONTROLLER, "not now")] * 10_000
+        c.before_finish_split = [MinkaError(Code.NO_CONTROLLER, "no active controller yet")] * 10_000
         await begin(c)
         await until(lambda: byzantium.replica(2).is_made and athens.replica(2).is_made)
         await cyrene.start()
@@ -312,13 +312,13 @@ async def test_a_replica_that_may_have_joined_one_half_counts_for_both(
         await byzantium.kill()
         await c.fail("byzantium")
         await until(lambda: list(c.rows[1].isr) == ["athens"])
-        c.before_alter_isr = [MinkaError(Code.NO_CONTROLLER, "not now")] * 10_000
+        c.before_alter_isr = [MinkaError(Code.NO_CONTROLLER, "no active controller yet")] * 10_000
         await byzantium.start()
         await c.back("byzantium")
         await athens.put(1, ROWS)
         asked = c.requests
         await until(lambda: c.requests > asked)
-        c.before_finish_split = [MinkaError(Code.NO_CONTROLLER, "not now")] * 10_000  # no split ends
+        c.before_finish_split = [MinkaError(Code.NO_CONTROLLER, "no active controller yet")] * 10_000  # no split ends
         attached = athens.manager.splitting.attach
         monkeypatch.setattr(athens.manager.splitting, "attach", attach)
         await begin(c)

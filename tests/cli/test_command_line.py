@@ -197,7 +197,7 @@ def test_a_mistyped_command_is_told_which_one_is_near(run: Run, typed: list[str]
     assert re.search(rf"did you mean .*\b{meant}\b", result.stderr), result.stderr
 
 
-def test_what_is_near_nothing_is_only_unknown(run: Run) -> None:
+def test_an_unknown_command_without_a_similar_one_gets_no_suggestion(run: Run) -> None:
     assert run("zzz").stderr.startswith("error: INVALID_ARGUMENT: no command 'zzz'\n")
 
 
@@ -336,7 +336,7 @@ class TestEndpoints:
         assert self.show(run, "--context", "test") == ["context test", "c:3"]
         assert self.show(run, "--context", "test", "--endpoints", "f:6") == ["--endpoints", "f:6"]
 
-    def test_what_a_killed_playground_left_does_not_count(self, run: Run, tmp_path: Path) -> None:
+    def test_files_of_a_killed_playground_do_not_count(self, run: Run, tmp_path: Path) -> None:
         ended = subprocess.Popen(["true"])
         ended.wait()
         (tmp_path / "control.sock").touch()

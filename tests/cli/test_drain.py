@@ -114,7 +114,7 @@ def test_json(run: Run, draining: AnsweringNode) -> None:
     assert documents[-1]["operation"]["state"] == "succeeded"
 
 
-def test_what_is_stuck_is_named_with_what_helps(run: Run, draining: AnsweringNode) -> None:
+def test_a_stuck_drain_names_the_blocker_and_the_remedy(run: Run, draining: AnsweringNode) -> None:
     stuck_at(draining, make_drain(RUNNING), make_drain_status(1, NOT_IN_SYNC))
     result = run("drain", "cyrene", "--endpoints", draining.address)
     assert result.exit_code == Exit.FAILED

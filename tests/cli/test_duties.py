@@ -166,7 +166,7 @@ def test_a_terminal_asks_first(cluster: LocalCluster, tmp_path: Path) -> None:
     assert (ended.status, "1 change is made." in ended.text) == (Exit.OK, True)
 
 
-def test_what_a_terminal_shows(cluster: LocalCluster) -> None:
+def test_output_on_a_terminal(cluster: LocalCluster) -> None:
     env = {"MINKA_ENDPOINTS": cluster.endpoints[0]}
     status = plain_lines(on_terminal("status", env=env).text)
     said = "2,505 in 2 pallets, 0 attached, 2,505 nowhere · shards: none"

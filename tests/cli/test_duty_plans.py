@@ -125,7 +125,7 @@ def test_a_drain_that_fails_says_whose_duties_are_left(run: Run, node: Answering
     assert "SHARD ON IT\tDUTIES\nfetcher-1\t1" in result.stdout
 
 
-def test_what_moved_alike_is_one_row_of_a_terminal(run: Run, node: AnsweringNode) -> None:
+def test_equal_moves_are_one_row_on_a_terminal(run: Run, node: AnsweringNode) -> None:
     ways = [("a", "one", "two"), ("b", "one", "two"), ("c", "one", "two"), ("d", "one", "three"), ("e", "one", "two")]
     node.answers["GetShards"] = GetShardsResponse(
         moves=[DutyMoved(pallet="feeds", id=name, source=source, target=to, reason="why") for name, source, to in ways]

@@ -148,7 +148,7 @@ def test_a_node_that_cannot_start_says_why(tmp_path: Path) -> None:
     assert "membership.clearance_ms: must be" in caught.value.message
 
 
-def test_what_a_local_cluster_is_made_of() -> None:
+def test_the_parts_of_a_local_cluster() -> None:
     cluster = LocalCluster(5, config={"membership": {"clearance_ms": 500}}, env={"A": "1"})
     try:
         assert list(cluster.nodes) == ["athens", "byzantium", "cyrene", "ephesus", "delphi"]

@@ -162,7 +162,9 @@ class TestPartitions:
         assert "█" not in "".join(lines)
         assert any("12 %" in line and "2 MiB" in line and "athens" in line for line in lines)  # never truncated
 
-    def test_what_is_not_online_has_its_state(self, node: AnsweringNode, status: GetStatusResponse) -> None:
+    def test_partitions_that_are_not_online_show_their_state(
+        self, node: AnsweringNode, status: GetStatusResponse
+    ) -> None:
         assert "STATE" not in on(node, "partitions", "--keyspace", "authors")[0]
         status.table.partitions[2].state, status.table.partitions[2].leader = (
             PartitionState.PARTITION_STATE_OFFLINE, "",
@@ -376,7 +378,7 @@ class TestExplain:
         assert document["verdict"] == "within_limits"
         assert "By hand it can't be split either: it has no leader." in self.said("split", document)
 
-    def test_what_is_in_the_way_of_its_leader_alone(self) -> None:
+    def test_limits_that_stop_only_automatic_splits(self) -> None:
         self.blockers.caps.add(reason="16 splits are under way, the most at a time", remedy="minkactl operations")
         self.status.replicas[0].bytes = 40 * MIB
         assert self.said("split") == ["It is too large, and 16 splits are under way, the most at a time."]

@@ -173,7 +173,7 @@ def test_split_evenly(run: Run, tmp_path: Path) -> None:
         assert time.monotonic() < deadline, "reports still differ from the keys that are there"
 
 
-def test_what_can_not_be_split(run: Run) -> None:
+def test_refused_splits(run: Run) -> None:
     assert run("keyspace", "create", "empty", "--ranges").exit_code == 0
     assert run("keyspace", "create", "hashed", "--partitions", "2").exit_code == 0
     for arguments, code in [

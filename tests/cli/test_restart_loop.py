@@ -46,7 +46,7 @@ def test_all_nodes_are_restarted_and_then_leaders_elected(loop: Path) -> None:
 
 
 @pytest.mark.parametrize("answer", ["exit 5", "exit 3", "echo flights/1"])
-def test_what_is_not_known_to_be_in_sync_is_waited_for(loop: Path, answer: str) -> None:
+def test_the_loop_waits_until_all_replicas_are_known_to_be_in_sync(loop: Path, answer: str) -> None:
     (loop / "partitions").write_text(f"[ -f told ] || {{ touch told; {answer}; }}\n")
     status, calls, _ = restarted(loop)
     assert (status, calls.count("sleep 1")) == (0, 1)

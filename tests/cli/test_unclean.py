@@ -97,13 +97,13 @@ def test_a_person_names_the_leader(run: Run, offline: AnsweringNode) -> None:
         (["--partition", "flights/6", "--preferred"], Exit.USAGE, "--preferred, or --unclean"),
     ],
 )
-def test_what_it_refuses(run: Run, offline: AnsweringNode, options: list[str], exit_: Exit, text: str) -> None:
+def test_refused_elections(run: Run, offline: AnsweringNode, options: list[str], exit_: Exit, text: str) -> None:
     found, _, told = elect(run, offline, *options)
     assert (found, text in told) == (exit_, True), told
     assert not offline.requests("ElectLeaders")
 
 
-def test_what_a_node_had_that_does_not_answer_is_not_known() -> None:
+def test_losses_are_unknown_if_a_node_does_not_answer() -> None:
     left = Copy("athens", False, COPIES["athens"])
     gone = Copy("cyrene", True, None, "no answer: connection refused")
     assert losses([left, gone], left) == [

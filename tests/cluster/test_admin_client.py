@@ -142,7 +142,7 @@ def test_a_range_is_split_and_merged(admin: Admin) -> None:
     assert len(list(admin.partitions("authors"))) == 1
 
 
-def test_what_is_wrong_is_said(admin: Admin) -> None:
+def test_wrong_arguments_have_error_codes(admin: Admin) -> None:
     for code, call in (
         (Code.INVALID_ARGUMENT, lambda: admin.create_keyspace("neither")),
         (Code.INVALID_ARGUMENT, lambda: admin.create_keyspace("x", partitions=1, hash_function="sha")),  # type: ignore[arg-type]

@@ -33,7 +33,7 @@ def all_intervals(cluster: LocalCluster) -> list[NodeInterval]:
     return found
 
 
-def test_what_clients_did_is_told_once(cluster: LocalCluster) -> None:
+def test_each_request_of_a_client_is_reported_once(cluster: LocalCluster) -> None:
     pairs = {b"key-%03d" % number: b"v" * 100 for number in range(500)}
     with Client(cluster.endpoints, keyspace="hashed", timeout=30.0) as client, Control(cluster.endpoints) as control:
         client.put_many(pairs)

@@ -285,7 +285,7 @@ def test_bytes_that_are_not_grpc_do_not_end_the_node(cluster: LocalCluster, sent
     assert_well(cluster)
 
 
-def test_what_is_no_http_leaves_no_traceback(cluster: LocalCluster) -> None:
+def test_bytes_that_are_not_http_leave_no_traceback(cluster: LocalCluster) -> None:
     host, port = cluster.node(NODE).http_address.split(":")
     for sent in (b"\xff\xfe\r\n\r\n", b"GET /" + b"x" * 20_000 + b" HTTP/1.1\r\n\r\n", b"GET / HTTP/9\r\nA\r\n\r\n"):
         with socket.create_connection((host, int(port)), timeout=SECONDS) as connection:

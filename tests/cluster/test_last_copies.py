@@ -102,7 +102,7 @@ def test_who_left_while_writes_were_refused_already_leads(loss: Loss) -> None:
     assert loss.client.get(b"c") == b"with those that are left"
 
 
-def test_what_is_left_leads_if_a_person_accepts_the_loss(loss: Loss) -> None:
+def test_the_remaining_replica_leads_if_a_person_accepts_the_loss(loss: Loss) -> None:
     loss.happen()
     loss.lose(loss.second)
     loss.start(loss.first)

@@ -84,7 +84,7 @@ def test_a_load_runs_once(cluster: LocalCluster, tmp_path: Path) -> None:
     assert found == rows | {b"key-0000001": b"later"}
 
 
-def test_what_is_aborted_is_gone(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_an_aborted_load_leaves_nothing(cluster: LocalCluster, tmp_path: Path) -> None:
     rows = rows_of(2000, "aborted")
     with LoadClient(cluster.endpoints) as client:
         load = client.begin("aborted", "hashed")

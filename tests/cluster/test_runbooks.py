@@ -330,7 +330,7 @@ def test_a_node_is_removed(cluster: LocalCluster, operator: Machine) -> None:
     assert rows(cluster, live=3) == BEFORE  # beside athens, which is drained
 
 
-def test_what_only_looks_and_what_finds_no_machine(cluster: LocalCluster, operator: Machine) -> None:
+def test_commands_that_only_look_and_unreachable_machines(cluster: LocalCluster, operator: Machine) -> None:
     what_only_looks(cluster, operator)
     a_command_is_never_answered_by_silence(cluster, operator)
 

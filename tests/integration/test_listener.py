@@ -1,4 +1,4 @@
-"""The listener of the data port: it doesn't wait for ever for callers that send nothing, and ends them when it stops."""
+"""The listener of the data port: it doesn't wait for ever for callers that send nothing, and its stop ends them."""
 
 import asyncio
 import socket

@@ -145,7 +145,9 @@ async def test_a_node_without_file_descriptors_reports_only_itself(monkeypatch: 
     async with watched(port) as watch:
 
         async def connect(*_: object) -> object:
-            raise MinkaError(Code.UNREACHABLE, "no connection to a") from OSError(errno.EMFILE, "Too many open files")
+            raise MinkaError(Code.UNREACHABLE, "no connection could be opened") from OSError(
+                errno.EMFILE, "Too many open files"
+            )
 
         monkeypatch.setattr(watching, "connect", connect)
         await until(lambda: watch.unanswered().get("a") == "no file descriptors are left")

@@ -134,7 +134,7 @@ def test_wrong_usage_is_status_2(run: Run, arguments: list[str]) -> None:
     ],
 )
 def test_arguments_that_are_not_utf_8_are_refused(run: Run, node: AnsweringNode, arguments: list[str]) -> None:
-    """The arguments have surrogates: in their place Python gets bytes of the command line that aren't UTF-8."""
+    """In these arguments, surrogates stand for bytes that aren't UTF-8, as Python decodes a command line."""
     result = run(*arguments, "--endpoints", node.address)
     assert (result.exit_code, result.stdout) == (Exit.USAGE, "")
     assert re.match(r"error: INVALID_ARGUMENT: .*'(x/)?\\udcff' is(n't UTF-8 text: .*| not UTF-8)\n", result.stderr)

@@ -1,5 +1,5 @@
-"""The commands operations, reassign --drain and --limit: they show which operations run, what blocks them, and the
-remedy.
+"""`minkactl operations`, and `minkactl reassign` with --drain and --limit: they show which operations run, what blocks
+them, and the remedy.
 """
 
 import json

@@ -33,8 +33,8 @@ CALM = {"membership": {"heartbeat_interval_ms": 1000, "clearance_ms": 4000, "fai
 
 
 def eventually(what: str, probe: Callable[[], T | None], deadline: float = DEADLINE, every: float = 0.02) -> T:
-    """Call `probe` every `every` seconds until it answers something other than None or False, and return that.
-    AssertionError if it takes too long.
+    """Call `probe` every `every` seconds until it answers something other than None or False, and return that. Raises
+    AssertionError after `deadline` seconds.
     """
     end = time.monotonic() + deadline
     last: object = None
@@ -50,8 +50,8 @@ def eventually(what: str, probe: Callable[[], T | None], deadline: float = DEADL
 
 
 def settled(table: PartitionTable, live: int) -> bool:
-    """True if `live` nodes are LIVE, and every partition is ONLINE with no replica left to move or delete, and with all
-    replicas on LIVE nodes in sync.
+    """True if `live` nodes are LIVE, all partitions are ONLINE, no replica is left to move or delete, and all replicas
+    on LIVE nodes are in sync.
     """
     nodes = {n.id for n in table.nodes if n.state == NodeState.NODE_STATE_LIVE}
     return len(nodes) == live and all(
@@ -119,7 +119,7 @@ def wait_ended(control: Control, operation_id: int) -> Operation:
 
 
 def on_disk(cluster: LocalCluster, control: Control) -> dict[str, list[PartitionCount]]:
-    """Count the keys on each node's disk, by reading all of them: returns the counts by partition, by node."""
+    """Read all keys on the disk of each node. Returns each node's numbers of keys, one for each partition."""
     return {name: control.count_keys(node.address) for name, node in cluster.nodes.items()}
 
 

@@ -103,7 +103,9 @@ class Cell:
 
 
 def cells(replicas: int, running: bool) -> list[Cell]:
-    """Return all cells, one for each file and kind of damage, with this number of replicas and this state."""
+    """Return the cells for this number of replicas, and for a node that runs or doesn't: one for each file and kind of
+    damage.
+    """
     files = [Cell(file, damage, replicas, running) for file in FILES for damage in DAMAGES]
     return files + [Cell(folder, damage, replicas, running) for folder in FOLDERS for damage in ("deleted", "older")]
 

@@ -81,7 +81,7 @@ class Workers(Generic[_Event]):
     """Clients that send requests from the begin of the `with` block until `stop`, and record them in `events`.
 
     An event has two times of CLOCK_MONOTONIC: before the call, and after the client has read the answer. If the answer
-    says that the operation was done, its effect came between these times.
+    says that the operation was done, it took effect between these times.
     """
 
     def __init__(self, loop: Loop, endpoints: Sequence[str], keyspace: str, keys: Sequence[bytes], seed: int) -> None:
@@ -107,7 +107,7 @@ class Workers(Generic[_Event]):
             wait([self._work], STOP_S)
 
     def stop(self) -> list[_Event]:
-        """Stop the clients, and return the history. Raises the error if a client met an unexpected one."""
+        """Stop the clients, and return the history. If a client met an unexpected error, raises this error."""
         self.__exit__(None, None, None)
         return self.events
 

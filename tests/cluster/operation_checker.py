@@ -342,9 +342,9 @@ class _Search:
     the search tries the one that was called first, since nodes mostly do operations in the order of their calls.
 
     An operation without an answer is used only if the next answered operation depends on it; anywhere else, the order
-    is right without it, too. Of equal operations without an answer, the search uses the one that was called first. If
-    two ways lead to the same place, and one of them used only operations without an answer that the other used, too,
-    this one can continue like the other, so the search drops the other.
+    is right without it, too. Of equal operations without an answer, the search uses the one that was called first. Two
+    ways may lead to the same place: if way A has used all operations without an answer that way B has used, and more,
+    then B can continue like A, so the search drops A.
     """
 
     def __init__(self, model: Model, events: Sequence[Operated], perhaps: Sequence[Operated]) -> None:

@@ -19,7 +19,7 @@ SORTED = sorted(BALLAST)
 
 
 class Readers:
-    """Threads that read and scan data that never changes, forwards and backwards, until stopped."""
+    """Threads that get keys, and scan forwards and backwards, until `stop`. Their data never changes."""
 
     def __init__(self, endpoints: Sequence[str], keyspace: str) -> None:
         self.rounds = [0, 0, 0]
@@ -41,7 +41,7 @@ class Readers:
         self._client.close()
 
     def stop(self) -> None:
-        """Stop the threads. Raises the error if a reader met one."""
+        """Stop the threads. If a thread met an error, raises this error."""
         self._stop.set()
         for thread in self._threads:
             thread.join(30)

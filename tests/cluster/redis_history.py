@@ -136,8 +136,8 @@ def _ask(client: Any, event: Operated) -> Operated:
         case Kind.PERSIST:
             return replace(event, done=bool(client.persist(key)))
     if event.value is None:
-        # Not `client.delete`: redis-py makes a pipeline of it, and after an error it would send the delete again, whose
-        # answer may then be another one.
+        # Not `client.delete`: redis-py makes a pipeline of it, and repeats the pipeline after an error. The answer
+        # would be wrong if the first attempt had deleted the key.
         return replace(event, done=client.execute_command("DEL", key) == 1)
     is_absent, is_present = event.condition is If.ABSENT, event.condition is If.PRESENT
     ms = None if event.ttl is None else round(event.ttl * 1000)

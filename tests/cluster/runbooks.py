@@ -104,8 +104,8 @@ class Machine:
 
 @contextmanager
 def machine(folder: Path, cluster: LocalCluster | None = None) -> Iterator[Machine]:
-    """Make a machine from which an operator can reach the cluster. Without a cluster, it has no `ssh` and `systemctl`
-    of its own.
+    """Make a machine from which an operator can reach the cluster. Without a cluster, no scripts stand in for `ssh` and
+    `systemctl`.
     """
     (folder / "bin").mkdir(parents=True, exist_ok=True)
     environment = os.environ | {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "NODE": "athens"}

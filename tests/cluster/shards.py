@@ -1,4 +1,4 @@
-"""Processes that host duties, for tests, and their records."""
+"""Helpers that start processes which host duties, and read what these processes have recorded."""
 
 import json
 import os

@@ -1,4 +1,6 @@
-"""Shards on other hosts than the nodes: where their duties are when the network fails."""
+"""Shards on other hosts than the nodes, when the network fails: a shard that is cut off releases its duties before
+other shards get them, and a shard leaves a node that is cut off.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""minkad as a process, from outside: systemd, an operator, a monitoring system."""
+"""The process of minkad as systemd, an operator and a monitoring system use it."""
 
 import signal
 import socket
@@ -97,8 +97,8 @@ def test_validate_config_names_every_mistake_with_its_line(tmp_path: Path) -> No
 
 
 def test_a_node_with_another_nodes_directory_is_not_started_again(tmp_path: Path) -> None:
-    """The node ends with exit status 2, a person's mistake, after which systemd doesn't start it again. After a failure
-    (exit status 1) systemd would.
+    """The exit status 2 stands for a person's mistake, after which systemd doesn't start the node again. After a
+    failure (exit status 1) it would.
     """
     identity.save(tmp_path, Identity("a cluster", "byzantium", "its data", 2, "test"))
     path = tmp_path / "minkad.yaml"

@@ -99,7 +99,9 @@ def written(client: Client, key: bytes) -> bool:
 
 
 def write_until_refused(client: Client) -> int:
-    """Write rows of a MiB until one is refused; returns the number of acknowledged ones."""
+    """Write rows of 1 MiB until the node refuses one; returns the number of acknowledged rows. If the node refuses a
+    row because its disk is low, fill the rest of the disk with deletes.
+    """
     for i in range(DISK_BYTES // MIB):
         try:
             client.put(b"key-%d" % i, bytes([i]) * MIB, timeout=2.0)

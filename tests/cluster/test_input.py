@@ -152,7 +152,7 @@ def outcome(call: Any) -> Code | None:
 
 
 def ask(channel: Any, path: str, content: bytes, metadata: Any, *, streams: bool) -> Code | None:
-    """Send one request, and read the answers until the stream ends or is refused."""
+    """Send one request, and read the answers until the stream ends. Returns the code of a refusal, or None."""
     if streams:
         return outcome(channel.stream_stream(path)(iter([content]), metadata=metadata, timeout=SECONDS))
     return outcome(channel.unary_stream(path)(content, metadata=metadata, timeout=SECONDS))

@@ -192,8 +192,8 @@ def test_a_file_with_other_rows_than_it_says_is_refused(cluster: LocalCluster, t
 
 @pytest.mark.timeout(180)
 def test_a_node_that_is_down_during_the_upload(cluster: LocalCluster, tmp_path: Path) -> None:
-    """The load ends well, and the node gets the rows when it is back. Users of other databases complain of loads that
-    fail because a node restarted: tidb 36674, 43400.
+    """The load succeeds without the node, which gets the rows when it is back. Users of other databases complain of
+    loads that fail because a node restarted: tidb 36674, 43400.
     """
     rows = rows_of(5000, "down")
     with LoadClient(cluster.endpoints) as client, Control(cluster.endpoints) as control:
@@ -283,8 +283,8 @@ def test_a_check_finds_a_full_disk_before_the_upload(cluster: LocalCluster) -> N
 
 
 def test_the_controller_dies_after_the_commit(cluster: LocalCluster, tmp_path: Path) -> None:
-    """The load ends well. Users of other databases complain of loads that fail because the controller restarted: tidb
-    36674, 43400.
+    """The load succeeds under another controller. Users of other databases complain of loads that fail because the
+    controller restarted: tidb 36674, 43400.
     """
     rows = rows_of(5000, "failover")
     with LoadClient(cluster.endpoints) as client, Control(cluster.endpoints) as control:

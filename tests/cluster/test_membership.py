@@ -1,4 +1,4 @@
-"""Nodes that come, go, fail and return, as real processes."""
+"""Nodes join, leave, fail and return, as real processes."""
 
 import subprocess
 import sys

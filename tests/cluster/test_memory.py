@@ -47,7 +47,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 async def filled(cluster: LocalCluster) -> Partition:
-    """A partition with 16 values of a MiB."""
+    """Create a partition with 16 values of 1 MiB each."""
     with Control(cluster.endpoints) as control:
         row = create_keyspace(control, "large", 1, live=1).partitions[0]
     async with minka.AsyncClient(cluster.endpoints, keyspace="large") as client:
@@ -108,8 +108,8 @@ async def take_slowly(call: Any) -> None:
 
 
 async def served_meanwhile(cluster: LocalCluster, others: list[Awaitable[None]]) -> float:
-    """Run `others`, and check that all calls of a good client succeed until they end. Returns the greatest growth of
-    the daemon's memory in this time, in MiB.
+    """Run `others` for a few seconds, and check that all calls of a good client succeed in this time. Returns the
+    greatest growth of the daemon's memory in MiB.
     """
     before, most = resident_mib(cluster), 0.0
     tasks = [asyncio.ensure_future(other) for other in others]
@@ -155,7 +155,7 @@ async def test_two_hundred_slow_clients(cluster: LocalCluster) -> None:
 
 
 async def test_changes_that_nobody_takes(cluster: LocalCluster) -> None:
-    """The node reserves memory for changes before it reads them. The memory for keys and values is apart from that."""
+    """The node reserves memory for changes before it reads them, apart from the memory for keys and values."""
     row = await filled(cluster)
     request = ReadChangesRequest(partition_id=row.id, until_offset=len(KEYS))
     before = resident_mib(cluster)

@@ -54,7 +54,7 @@ class Writers:
         eventually("writes are acknowledged", lambda: self.count >= FIRST_ACKNOWLEDGED)
 
     def stop(self) -> None:
-        """Stop all writers. Raises the error if one met an unexpected error."""
+        """Stop all writers. If a writer met an unexpected error, raises this error."""
         if not self._work.cancel():
             self._work.result()
 
@@ -170,7 +170,7 @@ def test_one_node_copied_while_it_writes(undo: Undo, directory: Path, loop: Loop
 
 @pytest.mark.seeds(1)
 def test_all_nodes_lose_power_at_once(undo: Undo, directory: Path, loop: Loop, seed: int) -> None:
-    """All nodes lose power at the same moment. Copying the disks takes longer, so SIGSTOP stops the nodes before."""
+    """SIGSTOP marks the moment at which all nodes lose power: they write nothing more while the disks are copied."""
     disks = make_disks(undo, directory, NODES)
     rng = random.Random(seed)
     with cluster_on(disks, replicas=3) as (cluster, control):

@@ -47,7 +47,7 @@ keys = st.integers(0, 2999).map(lambda number: b"%04d" % number)
 
 
 class Ranges(RuleBasedStateMachine):
-    """The rules of Hypothesis for one keyspace: the steps of an example begin with an empty keyspace."""
+    """The rules by which Hypothesis makes an example: its steps work on a new keyspace."""
 
     cluster: ClassVar[LocalCluster]
     done: ClassVar[set[str]]  # kinds of operations that were done at least once

@@ -257,7 +257,7 @@ def a_restore_that_fails_can_be_typed_again(cluster: LocalCluster, operator: Mac
         assert reason in _fails_before_a_stop(cluster, operator, text)
         operator.stand_in(name, "")
     assert rows(cluster) == BEFORE | AFTER
-    # Let the second `mv` on byzantium fail, the second node: athens has its restored data by then.
+    # Let the second `mv` on byzantium fail. byzantium is the second node, so athens has its restored data by then.
     operator.stand_in(
         "mv", '#!/bin/sh\n[ "$NODE" != byzantium ] || case "$2" in *.new-*) exit 1 ;; esac\nexec /bin/mv "$@"\n'
     )
@@ -320,7 +320,7 @@ def test_a_node_is_removed(cluster: LocalCluster, operator: Machine) -> None:
     assert first.status == 0, first
     assert (again.status != 0, "UNKNOWN_NODE" in again.stderr) == (True, True)
     assert rows(cluster, live=3) == BEFORE
-    # Empty a node, two times. Of three nodes none can be spared, so the first attempt is refused; with four it works.
+    # Empty a node. Three nodes can't spare one, so the cluster refuses that. With four nodes it works, even two times.
     refused = operator.type("minkactl drain athens --decommission")
     assert refused.status != 0
     cluster.add("delphi")

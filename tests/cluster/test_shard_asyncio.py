@@ -1,5 +1,5 @@
-"""A shard in an asyncio program: the shard runs on the program's own event loop, its delegate reports to it, and it
-ends with the program.
+"""A shard on the event loop of an asyncio program: its delegate reports weights and failures, and the shard leaves the
+cluster in the end.
 """
 
 import asyncio

@@ -18,8 +18,8 @@ from tests.cluster.cluster import eventually
 from tests.cluster.network import CLIENTS, Network, NetworkedCluster
 from tests.cluster.undo import NotPermitted, Undo
 
-# With these times, nodes notice that the controller is lost, and look for it, before Raft can elect another one. They
-# must not wait then for a call to the silent controller.
+# With these times, nodes notice that the controller is lost, and look for it, before Raft can elect another one. Their
+# calls to the silent controller must not delay them.
 CONFIG = {"membership": {"heartbeat_interval_ms": 100, "clearance_ms": 400, "failure_timeout_ms": 1200}}
 PARTITIONS = 12
 KEYS = {murmur3(key) % PARTITIONS: key for key in (b"key-%d" % number for number in range(500))}

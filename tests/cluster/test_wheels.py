@@ -62,7 +62,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def packages_of(name: str, folder: Path) -> Path:
-    """Make a folder with all packages on which the distribution depends, and no others; Minka's own aren't in it."""
+    """Make a folder with exactly the packages on which the distribution depends, except Minka's own."""
     site, wanted, done = Path(sysconfig.get_path("purelib")), [name], set[str]()
     while wanted:
         for line in requires(wanted.pop()) or ():

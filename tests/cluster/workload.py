@@ -55,7 +55,7 @@ class Workload:
         self._client.close()
 
     def stop(self) -> None:
-        """Stop writing. Raises the error if the writer met an unexpected one."""
+        """Stop writing. If the writer met an unexpected error, raises this error."""
         self._stop.set()
         self._thread.join(30)
         assert not self._thread.is_alive(), "the writer hangs"

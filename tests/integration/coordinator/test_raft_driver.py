@@ -219,7 +219,7 @@ async def test_followers_commit_an_entry_while_the_leaders_disk_hangs(
 
 
 async def test_one_entry_is_sent_ahead_of_the_leaders_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Proposals that arrive while an entry is ahead of the leader's disk wait, and share the next entry."""
+    """While an entry is ahead of the leader's disk, later proposals wait. They share the next entry."""
     monkeypatch.setattr(log_database, "STALLED_S", 60.0)
     async with group(tmp_path, 3, election_ticks=100_000) as nodes:
         nodes[1].driver.raw.campaign()
@@ -349,7 +349,7 @@ async def test_a_leader_whose_disk_does_not_answer_is_replaced(tmp_path: Path) -
 async def test_an_election_begins_at_once_when_the_leaders_process_has_died(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The election happens long before an election timeout."""
+    """When the leader's process has died, the other nodes elect a leader long before an election timeout."""
     monkeypatch.setattr(raft_driver, "CAMPAIGN_TICKS", 100_000)
     async with group(tmp_path, 3, election_ticks=100_000) as nodes:
         nodes[1].driver.raw.campaign()

@@ -1,4 +1,4 @@
-"""Redis clients of a node in this process."""
+"""Connects Redis clients to a node in this process."""
 
 import asyncio
 from collections.abc import AsyncIterator

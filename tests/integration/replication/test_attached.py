@@ -337,8 +337,8 @@ async def test_a_damaged_parent_and_its_child_get_checkpoints(
 
 
 async def test_a_lost_child_is_not_attached_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The node restarts when a checkpoint without the child's keys has replaced the parent's data, and before the
-    child's own checkpoint has arrived.
+    """A checkpoint without the child's keys has replaced the parent's data, and the node restarts before the child's
+    own checkpoint has arrived. The node must not attach the child to this parent.
     """
     async with cluster(tmp_path, SOON) as c:
         cyrene = await cyrene_attached(c)

@@ -327,7 +327,7 @@ async def test_followers_catch_up_from_the_log_of_a_damaged_leader_that_is_alone
 
 
 async def test_a_damaged_checkpoint_replaces_nothing(tmp_path: Path) -> None:
-    """The target finds the damage before it replaces its data. Then another node leads, and sends a whole
+    """The target finds the damage before it replaces its data. Then another node leads, and sends an undamaged
     checkpoint.
     """
     async with cluster(tmp_path, SLOW) as c:

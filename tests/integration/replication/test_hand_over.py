@@ -1,5 +1,5 @@
-"""The hand-over that ends a move. Its outcome may be unknown, late or a refusal, but at any time at most one node
-serves the partition.
+"""A hand-over ends each move. Its outcome may be unknown or late, or the controller may refuse it, but at any time at
+most one node serves the partition.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Partitions that are too busy: their leaders report and split them."""
+"""Leaders report and split partitions that are too busy."""
 
 import asyncio
 import random

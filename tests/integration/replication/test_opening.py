@@ -1,4 +1,4 @@
-"""Creating, opening and closing databases."""
+"""The databases of partitions are created, opened and closed."""
 
 import asyncio
 from pathlib import Path

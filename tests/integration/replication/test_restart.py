@@ -246,7 +246,7 @@ async def test_the_target_dies_before_it_leads(tmp_path: Path) -> None:
 
 
 async def test_a_stop_before_a_committed_write_is_applied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node stops while a committed write isn't applied. The write is in the log, so the next start applies it."""
+    """A node stops before it has applied a committed write. The write is in the log, so the next start applies it."""
     monkeypatch.setattr(committer, "_STALL_RETRY_SECONDS", 0.0)
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")

@@ -171,7 +171,9 @@ async def test_several_splits_one_after_the_other(tmp_path: Path) -> None:
 
 
 async def test_a_follower_waits_at_the_marker_for_the_row(tmp_path: Path) -> None:
-    """The marker arrives before the row. The follower waits at the marker, and its stale reads report a growing age."""
+    """The marker arrives before the child's row. The follower waits at the marker, and its stale reads report a growing
+    age.
+    """
     async with cluster(tmp_path, settings=ReplicationSettings(lag_timeout=30)) as c:
         athens, byzantium = await c.add("athens", "byzantium")
         await c.create("athens", 1, followers=["byzantium"])
@@ -245,7 +247,7 @@ async def test_a_replica_that_was_away_gets_a_copy(tmp_path: Path) -> None:
 
 async def test_replicas_may_join_before_the_marker_is_committed(tmp_path: Path) -> None:
     """Before the marker is committed, replicas may join the in-sync set. If they had to wait for the end of the split,
-    both would wait for each other.
+    the split and the replicas would wait for each other.
     """
     async with cluster(tmp_path) as c:
         c.keyspace.min_insync = 2

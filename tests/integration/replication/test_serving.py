@@ -70,8 +70,8 @@ async def test_a_frame_for_many_partitions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("others", "refused"), [(0, 0), (36 * MIB, 1)])
 async def test_a_frame_does_not_wait_for_its_own_answers(tmp_path: Path, others: int, refused: int) -> None:
-    """The node sends a frame's answers together. It refuses a group whose answer doesn't fit into the memory at once,
-    so the answers of the other groups needn't wait.
+    """The node sends all answers of a frame together. If one of them doesn't fit into the memory, the node refuses its
+    group immediately: if it waited for room, the other answers, which take the room, would wait for it.
     """
     async with cluster(tmp_path) as c:
         athens = await started(c, 1, 2, 3)

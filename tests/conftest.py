@@ -11,7 +11,7 @@ from hypothesis import settings
 
 from minka.testing import local_cluster
 
-# Each run tries the same examples. There is no deadline, since durations vary on a busy machine.
+# Hypothesis tries the same examples in each run. No example has a deadline, since durations vary on a busy machine.
 settings.register_profile("minka", derandomize=True, database=None, deadline=None, print_blob=True)
 settings.load_profile("minka")
 
@@ -20,7 +20,8 @@ _WORKERS = 8  # processes that get different ports
 
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the seeds and the ports."""
-    # Commands in a shell's background ignore Ctrl-C, and so would the commands that tests start.
+    # If a shell has started pytest in the background, pytest ignores Ctrl-C. The commands that tests start would
+    # inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # Processes that run tests at the same time take their ports from different ranges.
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
@@ -30,8 +31,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _seed_of_commit() -> int:
-    """A number derived from the commit; 0 outside of a repository, and without git. So each commit tries other seeds,
-    and all runs of a commit try the same seeds.
+    """Return a number that follows from the commit, so that each commit tries other seeds, and all runs of a commit try
+    the same seeds. Returns 0 outside of a repository, and without git.
     """
     try:
         shown = subprocess.run(
@@ -48,13 +49,13 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the longest files, those of tests/pipeline, first, so that no process is idle at the end."""
+    """Run the files of tests/pipeline first: they take longest, and at the end other processes would wait for them."""
     items.sort(key=lambda item: not item.nodeid.startswith("tests/pipeline/"))
 
 
 def pytest_collection_finish() -> None:
-    """Exclude all imported modules from garbage collections. In a process that runs the whole suite, a collection with
-    them would take a quarter of a second.
+    """Exclude all imported modules from garbage collections. In a process that runs the whole suite, a collection that
+    includes them takes a quarter of a second.
     """
     gc.collect()
     gc.freeze()
@@ -69,7 +70,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give a test marked `seeds(n)` its argument `seed`."""
+    """Run a test with the mark `seeds(n)` n times, with different values of its argument `seed`."""
     marker = metafunc.definition.get_closest_marker("seeds")
     if marker is None:
         return

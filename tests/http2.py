@@ -1,4 +1,4 @@
-"""Encodes HTTP/2 without gRPC, for requests that gRPC's own clients never send."""
+"""Encodes HTTP/2 without gRPC, for tests of requests that gRPC's own clients never send."""
 
 import struct
 

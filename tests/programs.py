@@ -1,5 +1,5 @@
-"""Finds the programs that some tests run. If a program is missing, the tests that need it are skipped, and the end of
-the run counts them with the reason. In CI, which installs all programs, these tests fail.
+"""Finds the programs that some tests run. If a program is missing, pytest skips the tests that need it, and counts them
+with the reason at the end of the run. In CI, which installs all programs, these tests fail instead.
 """
 
 import os

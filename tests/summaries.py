@@ -1,4 +1,6 @@
-"""Computes a node's answers to requests for summaries and lists from its answer to GetStatus with the whole table."""
+"""Computes the answers of a node that tests imitate: from a status with the whole table, it makes the answers to
+requests for summaries and lists.
+"""
 
 from collections.abc import Collection, Iterator
 
@@ -10,7 +12,7 @@ from minkad.core.unserved import UnservedCounts
 
 
 def summarized(whole: GetStatusResponse, silent: Collection[str] = ()) -> GetStatusResponse:
-    """Return the same status with a summary instead of the partitions."""
+    """Return a copy of the status that has a summary instead of the partitions."""
     status = _without_partitions(whole)
     status.summary.CopyFrom(summary_of(whole))
     status.summary.only_on_silent = sum(set(row.isr) <= set(silent) for row in whole.table.partitions)
@@ -45,7 +47,7 @@ def _unserved(status: GetStatusResponse) -> Unserved:
 
 
 def listed(whole: GetStatusResponse, request: ListPartitionsRequest) -> Iterator[ListPartitionsResponse]:
-    """Yield the answers with the partitions for which the request asks."""
+    """Yield the answers to a request for partitions: the status, then the partitions in pieces."""
     state = State()
     state.keyspaces = {keyspace.id: keyspace for keyspace in whole.table.keyspaces}
     for row in whole.table.partitions:

@@ -1,4 +1,6 @@
-"""A real gRPC server that answers with given messages, messages for a whole cluster, and ways to run minkactl."""
+"""Helpers for tests of minkactl: a gRPC server with prepared answers, messages of a whole cluster to answer with, and
+functions that run minkactl.
+"""
 
 import os
 import pty
@@ -58,8 +60,9 @@ METHODS = frozenset(
 
 @dataclass
 class AnsweringNode:
-    """Answers each method with its entry in `answers`: a message, a MinkaError as a refusal, or a function of the
-    request. The entry for "GetStatus" has the whole table; a summary or a list is made of the table.
+    """Answers each method with the method's entry in `answers`: a message, a MinkaError as a refusal, or a function of
+    the request. The entry for "GetStatus" has the whole table, from which the server makes the summaries and lists that
+    requests ask for.
     """
 
     address: str = ""
@@ -86,13 +89,13 @@ class AnsweringNode:
         return answer
 
     def requests(self, method: str) -> list[Any]:
-        """The requests of this method."""
+        """The requests that this method got."""
         return [request for name, request in self.asked if name == method]
 
 
 def make_status() -> GetStatusResponse:
-    """athens, byzantium and cyrene with 9 partitions of `flights`, all ONLINE, as the active controller sees them. No
-    process listens at their addresses.
+    """Return the active controller's status of three nodes: athens, byzantium and cyrene have 9 partitions of
+    `flights`, all ONLINE. No process listens at the nodes' addresses.
     """
     status = GetStatusResponse(served_by="athens", from_controller=True, has_clearance=True)
     status.table.cluster.CopyFrom(Cluster(id="c-1", name="demo", min_nodes=3, created_ms=1_700_000_000_000))
@@ -134,7 +137,7 @@ def make_status() -> GetStatusResponse:
 
 
 def make_plan() -> Plan:
-    """A plan with two moves to ephesus."""
+    """Return a plan with two moves to ephesus."""
     plan = Plan(
         cluster_id="c-1", table_version=128, created_ms=1_700_000_000_000,
         minimum_moves=2,
@@ -151,7 +154,7 @@ def make_plan() -> Plan:
 
 
 def make_operation(state: OperationState.ValueType, **fields: Any) -> Operation:
-    """Operation 12, a reassign of two migrations."""
+    """Return operation 12, a reassign with two migrations."""
     return Operation(
         id=12, reassign=ReassignOperation(plan_digest="d1" * 32), state=state, requested_by="ann@host",
         migration_count=2, created_ms=1_700_000_001_000, **fields,
@@ -168,13 +171,14 @@ def until(condition: Callable[[], bool], what: str, timeout_s: float = 30) -> No
 
 @pytest.fixture
 def status() -> GetStatusResponse:
-    """See `make_status`."""
     return make_status()
 
 
 @pytest.fixture
 def node(status: GetStatusResponse) -> Iterator[AnsweringNode]:
-    """athens, which answers with `status` and its table. The table's other nodes answer questions about themselves."""
+    """A server for athens, which answers with `status` and its table. Each other node of the table has a server that
+    only describes that node.
+    """
     athens = AnsweringNode()
     athens.answers["GetStatus"] = lambda _: status
     athens.answers["GetTable"] = lambda _: GetTableResponse(table=status.table)
@@ -190,7 +194,7 @@ def node(status: GetStatusResponse) -> Iterator[AnsweringNode]:
 
 
 def description(status: GetStatusResponse, node: str, _: DescribeNodeRequest) -> DescribeNodeResponse:
-    """A ready node's answer about itself, by the status."""
+    """Return the answer with which a ready node describes itself, made from the cluster's status."""
     controller = status.coordinator.controller
     return DescribeNodeResponse(
         node=node, cluster_id=status.table.cluster.id, controller=controller, has_clearance=status.has_clearance,
@@ -201,7 +205,7 @@ def description(status: GetStatusResponse, node: str, _: DescribeNodeRequest) ->
 
 
 def listening(answering: AnsweringNode) -> grpc.Server:
-    """A server with these answers, at an address of its own."""
+    """Start a gRPC server with these answers on a free port, and set the address in `answering`."""
     grpc_server = grpc.server(futures.ThreadPoolExecutor(4), options=[("grpc.so_reuseport", 0)])
     admin_pb2_grpc.add_AdminServicer_to_server(answering, grpc_server)  # type: ignore[arg-type]  # answers by __getattr__
     admin_pb2_grpc.add_MetadataServicer_to_server(answering, grpc_server)  # type: ignore[arg-type]
@@ -239,7 +243,7 @@ def run() -> Run:
 
 @dataclass
 class Ended:
-    """The exit status of a process on a terminal, and all its text."""
+    """The exit status of a process on a terminal, and all text that the terminal got."""
 
     status: int
     text: str

@@ -1,4 +1,4 @@
-"""Exit statuses, error lines, help, endpoints and contexts, completion, and imports."""
+"""What all commands share: exit statuses, error lines, help, endpoints, contexts, completion, and few imports."""
 
 import json
 import os
@@ -55,12 +55,12 @@ def test_a_denial_by_its_grpc_status(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_an_error_is_a_line_a_remedy_and_a_status(run: Run, node: AnsweringNode, code: Code, exit_status: int) -> None:
-    node.answers["CreateKeyspace"] = MinkaError(code, "because it is so")
+    node.answers["CreateKeyspace"] = MinkaError(code, "the explanation of the node")
     result = run("keyspace", "create", "x", "--partitions", "3", "--timeout", "2", "--endpoints", node.address)
     assert result.exit_code == exit_status
     error, remedy = result.stderr.splitlines()
     assert error.startswith(f"error: {code.name}: ")
-    assert "because it is so" in error
+    assert "the explanation of the node" in error
     assert remedy == f"  remedy: {code.info.remedy}"
     assert result.stdout == ""
 
@@ -133,8 +133,8 @@ def test_wrong_usage_is_status_2(run: Run, arguments: list[str]) -> None:
         ["reassign", "--reason", "\udcff"],
     ],
 )
-def test_what_is_no_utf_8_is_wrong_usage(run: Run, node: AnsweringNode, arguments: list[str]) -> None:
-    """Python turns bytes that aren't UTF-8 into surrogates."""
+def test_arguments_that_are_not_utf_8_are_refused(run: Run, node: AnsweringNode, arguments: list[str]) -> None:
+    """In these arguments, surrogates stand for bytes that aren't UTF-8, as Python decodes a command line."""
     result = run(*arguments, "--endpoints", node.address)
     assert (result.exit_code, result.stdout) == (Exit.USAGE, "")
     assert re.match(r"error: INVALID_ARGUMENT: .*'(x/)?\\udcff' is(n't UTF-8 text: .*| not UTF-8)\n", result.stderr)
@@ -160,7 +160,7 @@ def test_notes_do_not_get_into_the_output_when_stderr_is_closed(node: AnsweringN
 
 
 def commands(group: click.Group, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    """The paths of all commands, including groups."""
+    """List the commands of the group and of its subgroups, each as a path such as ("keyspace", "create")."""
     found = []
     context = click.Context(group)
     for name in group.list_commands(context):
@@ -197,7 +197,7 @@ def test_a_mistyped_command_is_told_which_one_is_near(run: Run, typed: list[str]
     assert re.search(rf"did you mean .*\b{meant}\b", result.stderr), result.stderr
 
 
-def test_what_is_near_nothing_is_only_unknown(run: Run) -> None:
+def test_an_unknown_command_without_a_similar_one_gets_no_suggestion(run: Run) -> None:
     assert run("zzz").stderr.startswith("error: INVALID_ARGUMENT: no command 'zzz'\n")
 
 
@@ -256,7 +256,7 @@ def test_the_help_groups_all_commands(run: Run) -> None:
 
 
 def created(request: CreateKeyspaceRequest) -> CreateKeyspaceResponse:
-    """The answer of a node that creates what was asked for."""
+    """Answer the request with the keyspace for which it asks."""
     keyspace = Keyspace(
         id=2, name=request.name, partition_count=request.partition_count, hash=request.hash,
         replicas=request.replicas or 3, min_insync=request.min_insync or 2,
@@ -336,7 +336,7 @@ class TestEndpoints:
         assert self.show(run, "--context", "test") == ["context test", "c:3"]
         assert self.show(run, "--context", "test", "--endpoints", "f:6") == ["--endpoints", "f:6"]
 
-    def test_what_a_killed_playground_left_does_not_count(self, run: Run, tmp_path: Path) -> None:
+    def test_files_of_a_killed_playground_do_not_count(self, run: Run, tmp_path: Path) -> None:
         ended = subprocess.Popen(["true"])
         ended.wait()
         (tmp_path / "control.sock").touch()
@@ -424,7 +424,7 @@ class TestEndpoints:
 
 
 class TestCompletion:
-    """The completions of the Tab key."""
+    """The words that the shell offers when a person presses the Tab key."""
 
     def complete(self, words: str, *, environ: dict[str, str] | None = None) -> tuple[list[str], str]:
         shell = {"_MINKACTL_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
@@ -481,7 +481,7 @@ class TestCompletion:
 
 
 def imported(*arguments: str, environ: dict[str, str] | None = None) -> set[str]:
-    """The modules that a run of minkactl imports, and their top-level packages."""
+    """Run minkactl; returns the names of all modules that it imports, and of their top-level packages."""
     ended = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "minkactl", *arguments],
         env=os.environ | (environ or {}), capture_output=True, text=True, timeout=20, check=False,
@@ -500,7 +500,7 @@ def test_help_imports_nothing_heavy() -> None:
     assert not imported("kv", "load", "--help") & HEAVY
 
 
-# Each takes some milliseconds, or imports modules that do.
+# The import of each of these takes some milliseconds, so `minkactl status` must do without them.
 NOT_FOR_STATUS = {
     *("pathlib", "urllib", "ipaddress", "tempfile", "shutil", "random", "getpass", "minka.async_client"),
     *("minka.admin.admin_client", "minka.admin.cluster_rows", "minka.admin.operation_rows"),
@@ -518,7 +518,7 @@ def test_a_survey_goes_on_with_other_work_while_the_nodes_are_asked(node: Answer
 
     def describe(_: object) -> MinkaError:
         was_asked.set()
-        return MinkaError(Code.INTERNAL, "nothing is known")
+        return MinkaError(Code.INTERNAL, "the node fails to describe itself")
 
     node.answers["DescribeNode"] = describe
     with Control([node.address]) as control:

@@ -1,4 +1,6 @@
-"""drain, undrain and elect-leaders: whether a node can be stopped safely, and the remedy if not."""
+"""The commands drain, undrain and elect-leaders: they say whether a node can be stopped safely, and the remedy if
+it can't.
+"""
 
 import json
 import re
@@ -50,7 +52,7 @@ def make_drain(state: OperationState.ValueType, outcome: str = "", decommission:
 
 
 def make_drain_status(leaders: int, *blockers: Blocker) -> GetDrainStatusResponse:
-    """The status of cyrene: it leads `leaders` partitions, and `blockers` say why stopping it isn't safe."""
+    """Return the drain status of cyrene: it leads `leaders` partitions, and is safe to stop if it has no blockers."""
     return GetDrainStatusResponse(
         state=NodeState.NODE_STATE_DRAINING, leaders=leaders, replicas=9, safe_to_stop=not blockers, blockers=blockers,
         blocker_count=len(blockers),
@@ -59,15 +61,15 @@ def make_drain_status(leaders: int, *blockers: Blocker) -> GetDrainStatusRespons
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let minkactl soon report that a drain is stuck."""
+    """Shorten the time after which minkactl reports that a drain is stuck."""
     monkeypatch.setattr("minkactl.commands.drain.PIPE_INTERVAL_S", 0.01)
     monkeypatch.setattr("minkactl.commands.drain.STUCK_S", 0.2)
 
 
 @pytest.fixture
 def draining(node: AnsweringNode) -> AnsweringNode:
-    """A node. In its first answer cyrene leads three partitions, in each later answer one less; then operation 12 has
-    SUCCEEDED.
+    """A node that reports the drain of cyrene. By its first answer cyrene leads three partitions, by each later answer
+    one less. When cyrene leads none, operation 12 has SUCCEEDED.
     """
     leads = [3]
 
@@ -86,7 +88,7 @@ def draining(node: AnsweringNode) -> AnsweringNode:
 
 
 def stuck_at(node: AnsweringNode, operation: Operation, status: GetDrainStatusResponse) -> None:
-    """Let every answer about the drain be this."""
+    """Let the node answer each question about the drain with this operation and this status."""
     node.answers["GetOperations"] = GetOperationsResponse(operations=[operation], now_ms=1_700_000_002_000)
     node.answers["GetDrainStatus"] = status
 
@@ -112,7 +114,7 @@ def test_json(run: Run, draining: AnsweringNode) -> None:
     assert documents[-1]["operation"]["state"] == "succeeded"
 
 
-def test_what_is_stuck_is_named_with_what_helps(run: Run, draining: AnsweringNode) -> None:
+def test_a_stuck_drain_names_the_blocker_and_the_remedy(run: Run, draining: AnsweringNode) -> None:
     stuck_at(draining, make_drain(RUNNING), make_drain_status(1, NOT_IN_SYNC))
     result = run("drain", "cyrene", "--endpoints", draining.address)
     assert result.exit_code == Exit.FAILED
@@ -210,7 +212,9 @@ def test_a_mistyped_node(run: Run, node: AnsweringNode, command: str) -> None:
 
 @pytest.fixture
 def electing(node: AnsweringNode) -> Callable[..., None]:
-    """Let operation 13 elect leaders and SUCCEED at once, with these partitions left out."""
+    """A function that prepares the answer to elect-leaders: operation 13 has SUCCEEDED, but has skipped the partitions
+    with these blockers.
+    """
 
     def answer(*skipped: Blocker) -> None:
         operation = Operation(

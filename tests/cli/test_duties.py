@@ -16,14 +16,14 @@ pytestmark = pytest.mark.timeout(120)
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    """A cluster for the tests below; each test continues from the one before."""
+    """One cluster for all tests of this file: each test uses what the tests before it have created."""
     with LocalCluster(1) as running:
         yield running
 
 
 @pytest.fixture(autouse=True)
 def use_it(cluster: LocalCluster, own_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let commands find the cluster."""
+    """Let minkactl find the cluster by MINKA_ENDPOINTS."""
     monkeypatch.setenv("MINKA_ENDPOINTS", ",".join(cluster.endpoints))
 
 
@@ -166,7 +166,7 @@ def test_a_terminal_asks_first(cluster: LocalCluster, tmp_path: Path) -> None:
     assert (ended.status, "1 change is made." in ended.text) == (Exit.OK, True)
 
 
-def test_what_a_terminal_shows(cluster: LocalCluster) -> None:
+def test_output_on_a_terminal(cluster: LocalCluster) -> None:
     env = {"MINKA_ENDPOINTS": cluster.endpoints[0]}
     status = plain_lines(on_terminal("status", env=env).text)
     said = "2,505 in 2 pallets, 0 attached, 2,505 nowhere · shards: none"

@@ -1,4 +1,6 @@
-"""Plans that move duties, and a drain's report about them, from a server that answers with given messages."""
+"""minkactl shows and applies plans that move duties, and reports duties that a drain waits for. The server's answers
+are prepared.
+"""
 
 import json
 from pathlib import Path
@@ -23,7 +25,9 @@ from tests.cli.conftest import AnsweringNode, Run, make_operation, on_terminal, 
 
 
 def make_duty_plan() -> Plan:
-    """Two duties of feeds leave fetcher-1 for fetcher-2, which states no capacity."""
+    """Return a plan that moves two duties of the pallet `feeds` from fetcher-1 to fetcher-2, a shard without a stated
+    capacity.
+    """
     plan = Plan(cluster_id="c-1", table_version=128, created_ms=1_700_000_000_000, minimum_moves=2, pallet="feeds")
     for number, name in ((7, "bbc"), (9, "ft")):
         plan.moves.append(
@@ -39,7 +43,7 @@ def make_duty_plan() -> Plan:
 
 
 def written(run: Run, node: AnsweringNode, tmp_path: Path) -> Path:
-    """The plan, as pallet rebalance writes it."""
+    """Let `minkactl pallet rebalance` write the plan to a file, and return the file."""
     node.answers["PlanRebalance"] = make_duty_plan()
     file = tmp_path / "plan.json"
     result = run("pallet", "rebalance", "feeds", "--out", file, "--endpoints", node.address)
@@ -121,7 +125,7 @@ def test_a_drain_that_fails_says_whose_duties_are_left(run: Run, node: Answering
     assert "SHARD ON IT\tDUTIES\nfetcher-1\t1" in result.stdout
 
 
-def test_what_moved_alike_is_one_row_of_a_terminal(run: Run, node: AnsweringNode) -> None:
+def test_equal_moves_are_one_row_on_a_terminal(run: Run, node: AnsweringNode) -> None:
     ways = [("a", "one", "two"), ("b", "one", "two"), ("c", "one", "two"), ("d", "one", "three"), ("e", "one", "two")]
     node.answers["GetShards"] = GetShardsResponse(
         moves=[DutyMoved(pallet="feeds", id=name, source=source, target=to, reason="why") for name, source, to in ways]

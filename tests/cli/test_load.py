@@ -1,4 +1,4 @@
-"""Rows of files become keys and values, and are written."""
+"""`minkactl kv load` reads rows from files, makes keys and values of them, and writes these in batches."""
 
 import asyncio
 import gzip
@@ -75,8 +75,8 @@ def test_batches_by_number_and_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Memory:
-    """Takes batches like a keyspace, each in less time than the one before, so later ones may end first; every tenth is
-    slow again. Remembers the greatest number of batches at a time.
+    """Stands in for a keyspace: takes batches, and counts how many it takes at the same time. Of ten batches, the first
+    takes the longest and each further one takes less, so a later batch may end before an earlier one.
     """
 
     def __init__(self, fails_at: int = -1) -> None:
@@ -92,7 +92,7 @@ class Memory:
             for _ in range(10 - number % 10):
                 await asyncio.sleep(0)
             if number == self.fails_at:
-                raise MinkaError(Code.PARTITION_OFFLINE, "gone")
+                raise MinkaError(Code.PARTITION_OFFLINE, "nobody leads the partition")
             self.content.update(pairs)
         finally:
             self.running -= 1

@@ -1,4 +1,6 @@
-"""The proposals of a real cluster's history are a plan that `minkactl apply` takes: splits first, then moves."""
+"""The proposals that follow from the load of a real cluster are written as a plan. `minkactl apply` applies it: first
+the splits, then the moves.
+"""
 
 import io
 import json
@@ -46,7 +48,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 @pytest.fixture(autouse=True)
 def use_it(cluster: LocalCluster, own_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let commands find the cluster."""
+    """Let minkactl find the cluster by MINKA_ENDPOINTS."""
     monkeypatch.setenv("MINKA_ENDPOINTS", ",".join(cluster.endpoints))
 
 
@@ -57,7 +59,9 @@ def rows_of(control: Control, name: str) -> list[Partition]:
 
 
 def proposals_of(cluster: LocalCluster, control: Control) -> tuple[Proposals, str]:
-    """The proposals that follow from the history of all nodes, and the HTML page that shows them."""
+    """Read the load history of all nodes; returns the proposals that follow from it, and the HTML page that shows
+    them.
+    """
     with HistoryClient(cluster.endpoints) as history:
         intervals = coarser(history.read_all(on_missing=lambda node, error: pytest.fail(f"{node}: {error}")), STEP_MS)
     table = control.table()
@@ -107,8 +111,8 @@ def test_a_hot_partition_is_split_by_the_plan_and_the_moves_come_after(
         assert client.get_many(KEYS) == dict.fromkeys(KEYS, b"v" * 100)
 
 
-def test_a_plan_that_is_not_true_any_more_changes_nothing(cluster: LocalCluster, run: Run, tmp_path: Path) -> None:
-    """The plan is refused as a whole: even the moves that are still possible aren't made."""
+def test_an_outdated_plan_changes_nothing(cluster: LocalCluster, run: Run, tmp_path: Path) -> None:
+    """Minka refuses the plan as a whole, so even a move that is still possible isn't made."""
     with Control(cluster.endpoints) as control:
         author, flight = rows_of(control, "authors")[0], rows_of(control, "flights")[1]
         found = Proposals(

@@ -1,4 +1,6 @@
-"""operations, reassign --drain and --limit: what runs, what blocks an operation, and the remedy."""
+"""`minkactl operations`, and `minkactl reassign` with --drain and --limit: they show which operations run, what blocks
+them, and the remedy.
+"""
 
 import json
 
@@ -36,7 +38,7 @@ REASON, REMEDY = "ephesus is to be in sync and is not LIVE", "start ephesus, or 
 
 
 def stuck() -> GetOperationsResponse:
-    """Operation 12 runs, and its migration of flights/0 waits for ephesus."""
+    """Return an answer in which operation 12 runs, and its migration of flights/0 waits for ephesus."""
     response = GetOperationsResponse(operations=[make_operation(RUNNING, rate_limit=1 << 20)], now_ms=1_700_000_002_000)
     response.migrations.append(
         Migration(
@@ -52,7 +54,7 @@ def stuck() -> GetOperationsResponse:
 
 @pytest.fixture
 def blocked(node: AnsweringNode) -> AnsweringNode:
-    """A node whose operations are those of `stuck`."""
+    """A node that answers requests for operations with `stuck()`."""
     node.answers["GetOperations"] = lambda _: stuck()
     return node
 
@@ -96,8 +98,8 @@ def test_nothing_runs_and_nobody_is_asked_for_blockers(run: Run, node: Answering
     assert len(node.requests("GetOperations")) == 1
 
 
-def test_of_many_migrations_there_is_a_summary_first(run: Run, node: AnsweringNode) -> None:
-    """Operations that aren't listed are counted by their states, and in the sums."""
+def test_a_summary_precedes_the_list_of_many_migrations(run: Run, node: AnsweringNode) -> None:
+    """The node lists only some of the migrations. The summary counts all of them by state, and adds up their bytes."""
     looked = stuck()
     looked.summaries.add(
         operation_id=12, bytes_done=1 << 20, bytes_total=1 << 30,
@@ -189,10 +191,10 @@ def test_cancel(run: Run, node: AnsweringNode) -> None:
 
 @pytest.mark.parametrize("code", [Code.CANCEL_REFUSED, Code.OPERATION_ENDED, Code.UNKNOWN_OPERATION])
 def test_a_refused_cancel(run: Run, node: AnsweringNode, code: Code) -> None:
-    node.answers["CancelOperation"] = MinkaError(code, "because it is so")
+    node.answers["CancelOperation"] = MinkaError(code, "the explanation of the node")
     result = run("operations", "cancel", "12", "--endpoints", node.address)
     assert result.exit_code == Exit.FAILED
-    assert f"error: {code.name}: because it is so\n  remedy: {code.info.remedy}" in result.stderr
+    assert f"error: {code.name}: the explanation of the node\n  remedy: {code.info.remedy}" in result.stderr
 
 
 @pytest.mark.parametrize(("given", "rate"), [("52428800", 50 << 20), ("50MiB", 50 << 20), ("1GiB", 1 << 30), ("0", 0)])

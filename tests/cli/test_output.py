@@ -1,4 +1,4 @@
-"""Every listing in every format, on a pipe and on a terminal."""
+"""The output of the commands that list things, in every format, on a pipe and on a terminal."""
 
 import json
 import os
@@ -124,7 +124,7 @@ def test_partitions_are_filtered(run: Run, node: AnsweringNode, status: GetStatu
     assert names("--keyspace", "flights", "--state", "offline", "--node", "athens") == []
 
 
-def test_what_does_not_need_partitions_does_not_ask_for_them(run: Run, node: AnsweringNode) -> None:
+def test_commands_that_need_no_partitions_do_not_ask_for_them(run: Run, node: AnsweringNode) -> None:
     for command in ("status", "nodes", "keyspaces"):
         assert run(command, "--endpoints", node.address).exit_code == Exit.OK
     assert all(request.summary for request in node.requests("GetStatus"))
@@ -197,7 +197,7 @@ def test_locate_with_md5_is_the_patterns_value(run: Run, node: AnsweringNode, st
     assert found["hash"] == 37724856304035789372490171084843241126
 
 
-def test_what_the_table_alone_cannot_say_is_null(run: Run, node: AnsweringNode, status: GetStatusResponse) -> None:
+def test_fields_that_the_table_does_not_tell_are_null(run: Run, node: AnsweringNode, status: GetStatusResponse) -> None:
     status.from_controller = False
     del status.replicas[:], status.nodes[:]
     row = json.loads(run("nodes", "-o", "json", "--endpoints", node.address).stdout)[0]
@@ -245,7 +245,7 @@ class TestStatus:
         problem = self.document(run, node)[1]["problems"][1]["problem"]
         assert problem == "1 partition offline; what is in sync of it is on cyrene"
 
-    def test_what_is_not_in_sync(self, run: Run, node: AnsweringNode, status: GetStatusResponse) -> None:
+    def test_replicas_that_are_not_in_sync(self, run: Run, node: AnsweringNode, status: GetStatusResponse) -> None:
         status.table.keyspaces[0].min_insync = 2
         for partition in status.table.partitions:
             partition.replicas[:] = partition.isr[:] = ["athens", "byzantium", "cyrene"]

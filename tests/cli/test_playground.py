@@ -1,4 +1,6 @@
-"""The playground as a person runs it: real daemons, commands from elsewhere, and nothing left behind."""
+"""`minkactl playground` as a person runs it: with real daemons, and commands in other shells. In the end, no process or
+file is left.
+"""
 
 import json
 import os
@@ -16,7 +18,7 @@ from minka.testing.local_cluster import PORTS, LocalCluster, configuration_of, f
 from minkactl.exits import Exit
 from tests.cli.conftest import Run, until
 
-# minkactl, with this process's part of the ports.
+# A minkactl that takes its ports from the range that belongs to this test process.
 MINKACTL = """
 from minka.testing import local_cluster
 local_cluster.PORTS = {ports!r}
@@ -26,7 +28,7 @@ main()
 
 
 def gone(pid: int) -> bool:
-    """True if the process has ended, even before its exit status is read."""
+    """True if the process has ended, even if its parent hasn't read its exit status yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
@@ -63,7 +65,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def foreground(folder: Path) -> Iterator[Callable[..., Foreground]]:
-    """Start playgrounds; they are ended after the test."""
+    """A function that starts a playground, which ends with the test."""
     started: list[Foreground] = []
 
     def start(*arguments: str) -> Foreground:
@@ -146,7 +148,7 @@ def test_a_node_that_cannot_start_says_why(tmp_path: Path) -> None:
     assert "membership.clearance_ms: must be" in caught.value.message
 
 
-def test_what_a_local_cluster_is_made_of() -> None:
+def test_the_parts_of_a_local_cluster() -> None:
     cluster = LocalCluster(5, config={"membership": {"clearance_ms": 500}}, env={"A": "1"})
     try:
         assert list(cluster.nodes) == ["athens", "byzantium", "cyrene", "ephesus", "delphi"]
@@ -177,7 +179,7 @@ def test_merging() -> None:
 
 
 def test_free_addresses_do_not_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that starts clusters for a long time gets the same ports again after a while."""
+    """When a process has used all ports of its range for clusters, it uses the first ones again."""
     monkeypatch.setattr("minka.testing.local_cluster.PORTS", PORTS[:100])
     monkeypatch.setattr("minka.testing.local_cluster._handed_out", {})
     for _ in range(10):

@@ -1,4 +1,4 @@
-"""Keyspaces by ranges as minkactl draws and explains them: partitions --keyspace, keyspace map, partitions explain."""
+"""The commands that show keyspaces by ranges: `partitions --keyspace`, `keyspace map` and `partitions explain`."""
 
 import json
 import random
@@ -38,7 +38,9 @@ LONG = b"customers/europe/greece/athens/2026-11-21/000000000123456789"
 
 
 def by_ranges(bounds: list[bytes] | None = None) -> GetStatusResponse:
-    """`authors`. A partition has 3 replicas, and at most 16 MiB and 1,000 reads and writes of keys a second."""
+    """Return a status with `authors`, a keyspace by ranges. Its partitions have 3 replicas each, and are too large with
+    more than 16 MiB, and too busy with more than 1,000 reads and writes of keys a second.
+    """
     status, bounds = make_status(), bounds or BOUNDS
     keyspace = status.table.keyspaces[0]
     keyspace.name, keyspace.partitioning, keyspace.partition_count = "authors", Partitioning.PARTITIONING_RANGES, 0
@@ -68,14 +70,16 @@ def seen(ended_text: str) -> list[str]:
 
 
 def on(node: AnsweringNode, *arguments: str, columns: int = 120, status: int = 0, **env: str) -> list[str]:
-    """The lines on a terminal of `columns` columns. Fails unless the command ends with `status`."""
+    """Run the command on a terminal of `columns` columns; returns the lines. Fails unless the command's exit status is
+    `status`.
+    """
     ended = on_terminal(*arguments, "--endpoints", node.address, env={"COLUMNS": str(columns), **env})
     assert ended.status == status, ended.text
     return seen(ended.text)
 
 
 def words(lines: list[str]) -> str:
-    """The text of the lines, unwrapped."""
+    """Join the lines to one, with a single space between words."""
     return " ".join(" ".join(lines).split())
 
 
@@ -158,7 +162,9 @@ class TestPartitions:
         assert "█" not in "".join(lines)
         assert any("12 %" in line and "2 MiB" in line and "athens" in line for line in lines)  # never truncated
 
-    def test_what_is_not_online_has_its_state(self, node: AnsweringNode, status: GetStatusResponse) -> None:
+    def test_partitions_that_are_not_online_show_their_state(
+        self, node: AnsweringNode, status: GetStatusResponse
+    ) -> None:
         assert "STATE" not in on(node, "partitions", "--keyspace", "authors")[0]
         status.table.partitions[2].state, status.table.partitions[2].leader = (
             PartitionState.PARTITION_STATE_OFFLINE, "",
@@ -358,8 +364,8 @@ class TestExplain:
         assert self.said("under way") == ["It is being merged: authors/2, which is next, becomes part of it."]
         assert self.said("under way", self.document("2")) == ["It is being merged: it becomes part of authors/1."]
 
-    def test_what_is_in_the_way(self) -> None:
-        """Only the active controller knows the blockers."""
+    def test_reasons_not_to_split_come_from_the_controller(self) -> None:
+        """`explain` asks the active controller for the blockers of a split, since no other node knows them."""
         self.blockers.blockers.add(reason="it has no leader", remedy="start athens")
         self.status.replicas[0].bytes = 40 * MIB
         document = self.document()
@@ -372,16 +378,16 @@ class TestExplain:
         assert document["verdict"] == "within_limits"
         assert "By hand it can't be split either: it has no leader." in self.said("split", document)
 
-    def test_what_is_in_the_way_of_its_leader_alone(self) -> None:
+    def test_limits_that_stop_only_automatic_splits(self) -> None:
         self.blockers.caps.add(reason="16 splits are under way, the most at a time", remedy="minkactl operations")
         self.status.replicas[0].bytes = 40 * MIB
         assert self.said("split") == ["It is too large, and 16 splits are under way, the most at a time."]
         self.status.replicas[0].bytes = MIB
         assert self.said("split") == ["It isn't split: it is neither too large nor too busy."]
 
-    def test_what_is_in_the_way_is_not_known(self) -> None:
+    def test_reasons_not_to_split_are_unknown_without_a_controller(self) -> None:
         self.status.replicas[0].bytes = 40 * MIB
-        self.node.answers["GetSplitBlockers"] = MinkaError(Code.NO_CONTROLLER, "there is none")
+        self.node.answers["GetSplitBlockers"] = MinkaError(Code.NO_CONTROLLER, "no node leads the coordinator")
         document = self.document("1", "--timeout", "1")
         assert document["verdict"] == "unknown"
         assert self.said("split", document) == [
@@ -495,7 +501,7 @@ def test_real_daemons(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         letters = {node[0].upper() for node in {row["leader"] for row in rows}}
         assert set(strip) - {"─"} == letters
         assert "└01500" in "".join(shown)
-        # A partition with one huge key is reported even if nothing else is written.
+        # The leader reports a partition whose only value is too large, although clients write nothing else.
         (tmp_path / "huge").write_bytes(b"v" * 200 + random.Random(1).randbytes(MIB + MIB // 4))
         assert run("keyspace", "create", "huge", "--ranges", "--max-bytes", "1MiB").exit_code == 0
         assert run("kv", "put", "huge", "key", "--file", str(tmp_path / "huge")).exit_code == 0

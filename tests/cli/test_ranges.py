@@ -1,4 +1,4 @@
-"""minkactl with keyspaces by ranges, against real daemons: the seed's example, scans, splits."""
+"""minkactl with keyspaces by ranges, against real daemons: bounds, scans and splits."""
 
 import json
 import time
@@ -18,14 +18,14 @@ AUTHORS = ("alice", "az", "b", "bob", "cyril", "d", "mary", "philip")
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    """athens, byzantium and cyrene."""
+    """A cluster of athens, byzantium and cyrene."""
     with LocalCluster(3) as running:
         yield running
 
 
 @pytest.fixture(autouse=True)
 def use_it(cluster: LocalCluster, own_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let commands find the cluster."""
+    """Let minkactl find the cluster by MINKA_ENDPOINTS."""
     monkeypatch.setenv("MINKA_ENDPOINTS", ",".join(cluster.endpoints))
 
 
@@ -52,7 +52,9 @@ def test_authors_are_scanned_split_and_merged(run: Run, tmp_path: Path) -> None:
 
 
 def authors_of_three_nodes(run: Run, tmp_path: Path) -> None:
-    """athens, byzantium and cyrene have ["", b), [b, d) and [d, ""); the names from a to c are scanned."""
+    """Three nodes lead the ranges ["", b), [b, d) and [d, ""). Scans of all names, or of those from a to c, return the
+    names in order.
+    """
     assert run("keyspace", "create", "authors", "--ranges", "--split-at", "b,d").exit_code == 0
     assert ranges(run, "authors") == ['["", b)', "[b, d)", '[d, "")']
     rows = as_json(run, "partitions", "--keyspace", "authors")
@@ -80,7 +82,7 @@ def authors_of_three_nodes(run: Run, tmp_path: Path) -> None:
 
 
 def test_keys_in_hex(run: Run) -> None:
-    """A key is typed as a scan prints it."""
+    """A person can type a key exactly as a scan prints it."""
     assert run("keyspace", "create", "hashes", "--ranges").exit_code == 0
     assert run("kv", "put", "hashes", "0x00ff", "binary").exit_code == 0
     assert run("kv", "put", "hashes", "0x626f62", "text").exit_code == 0
@@ -165,13 +167,13 @@ def test_split_evenly(run: Run, tmp_path: Path) -> None:
     assert scanned(run, "numbers") == [f"{n:05d}" for n in range(2000)]
     counts = {row["id"]: row["keys"] for row in as_json(run, "kv", "count", "numbers")["partitions"]}
     assert sum(counts.values()) == 2000
-    # Keys are trimmed in the background, and reports come with heartbeats.
+    # The counts in the table may differ for a moment: nodes trim keys in the background, and report with heartbeats.
     deadline = time.monotonic() + 20
     while {row["id"]: row["keys"] for row in as_json(run, "partitions", "--keyspace", "numbers")} != counts:
         assert time.monotonic() < deadline, "reports still differ from the keys that are there"
 
 
-def test_what_can_not_be_split(run: Run) -> None:
+def test_refused_splits(run: Run) -> None:
     assert run("keyspace", "create", "empty", "--ranges").exit_code == 0
     assert run("keyspace", "create", "hashed", "--partitions", "2").exit_code == 0
     for arguments, code in [

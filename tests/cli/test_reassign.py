@@ -1,4 +1,6 @@
-"""reassign, apply and migrations: plans are shown, kept, confirmed, applied and watched."""
+"""The commands reassign, apply and migrations: they show plans, write them to files, ask before they apply them, and
+watch the operation.
+"""
 
 import json
 import re
@@ -37,7 +39,9 @@ RUNNING, SUCCEEDED, FAILED = (
 
 
 def looks(end: OperationState.ValueType = SUCCEEDED) -> list[GetOperationsResponse]:
-    """A node's answers during operation 12: one migration copies, and is blocked for a while; another one waits."""
+    """Return a node's answers during operation 12, in their order: one migration copies data, and is blocked for a
+    while; the other one is pending.
+    """
     answers = []
     for step in range(4):
         last = step == 3
@@ -85,7 +89,7 @@ def operating(node: AnsweringNode, monkeypatch: pytest.MonkeyPatch) -> Answering
 
 
 def ending(node: AnsweringNode, response: GetOperationsResponse) -> None:
-    """Let this be the answer to every request for operations."""
+    """Let the node answer each request for operations with this response."""
     node.answers["GetOperations"] = lambda _: response
 
 
@@ -183,8 +187,8 @@ def test_nothing_to_move(run: Run, operating: AnsweringNode) -> None:
     assert not operating.requests("ApplyPlan")
 
 
-def test_what_can_not_begin_yet_is_queued_when_asked(run: Run, operating: AnsweringNode) -> None:
-    """The operation is watched until its end, and the output says what it waits for."""
+def test_an_operation_that_can_not_begin_yet_is_queued(run: Run, operating: AnsweringNode) -> None:
+    """With --queue, minkactl says what the queued operation waits for, and watches it until it ends."""
     queued = make_operation(OperationState.OPERATION_STATE_QUEUED)
     first_look = looks()[0]
     first_look.operations[0].CopyFrom(queued)
@@ -218,11 +222,11 @@ def test_a_failed_operation_is_status_1_and_says_why(run: Run, operating: Answer
 def test_a_refused_plan(run: Run, operating: AnsweringNode, tmp_path: Path, code: Code, exit_code: Exit) -> None:
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(to_document(make_plan())))
-    operating.answers["ApplyPlan"] = MinkaError(code, "because it is so")
+    operating.answers["ApplyPlan"] = MinkaError(code, "the explanation of the node")
     result = run("apply", path, "--yes", "--endpoints", operating.address)
     assert result.exit_code == exit_code
     assert result.stderr.splitlines()[-2:] == [
-        f"error: {code.name}: because it is so", f"  remedy: {code.info.remedy}",
+        f"error: {code.name}: the explanation of the node", f"  remedy: {code.info.remedy}",
     ]  # fmt: skip
 
 
@@ -287,7 +291,9 @@ def test_limit_and_reason_travel_with_the_plan(run: Run, operating: AnsweringNod
 
 
 def long_plan() -> Plan:
-    """48 moves from three nodes to one, for three reasons."""
+    """Return a plan with 48 moves of replicas from three nodes to one, each node with its own reason, and a change of
+    leader.
+    """
     plan = make_plan()
     del plan.moves[:]
     for slot in range(48):
@@ -389,12 +395,12 @@ def test_watching_goes_on_through_errors_that_pass() -> None:
     def fetch() -> Page:
         answer = answers.pop(0)
         if isinstance(answer, Code):
-            raise MinkaError(answer, "it is so")
+            raise MinkaError(answer, "the explanation of the node")
         return answer
 
     pages = repeated(Session(), fetch, 0.001, said.append)
     assert [next(pages), next(pages)] == [page, page]
-    assert said == ["NO_CONTROLLER: it is so; trying again", "the cluster answers again"]
+    assert said == ["NO_CONTROLLER: the explanation of the node; trying again", "the cluster answers again"]
     with pytest.raises(MinkaError, match="UNKNOWN_OPERATION"):
         next(pages)
     answers.append(Code.NO_CONTROLLER)

@@ -1,4 +1,4 @@
-"""The loop of docs/operations.md that restarts nodes one by one, with stand-ins for its commands."""
+"""The shell loop of docs/operations.md that restarts nodes one by one. Scripts stand in for the commands in it."""
 
 import os
 import re
@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "operations.md"
-# Each records how it was called. `minkactl COMMAND` runs the shell script in the file COMMAND.
+# Stands in for a command: it appends its name and arguments to the file `calls`. If the first argument names a file, it
+# runs this file as a shell script; so a test can prepare the answer of `minkactl nodes` in the file `nodes`.
 COMMAND = """#!/bin/sh
 echo "${0##*/} $*" >> calls
 [ ! -f "$1" ] || . "./$1"
@@ -17,7 +18,7 @@ echo "${0##*/} $*" >> calls
 
 @pytest.fixture
 def loop(tmp_path: Path) -> Path:
-    """A folder with the commands that the loop uses."""
+    """A folder with stand-ins for the commands that the loop runs."""
     for name in ("minkactl", "ssh", "sleep"):
         (tmp_path / name).write_text(COMMAND)
         (tmp_path / name).chmod(0o755)
@@ -25,7 +26,7 @@ def loop(tmp_path: Path) -> Path:
 
 
 def restarted(folder: Path) -> tuple[int, list[str], str]:
-    """The status of the loop, its calls, and its stderr."""
+    """Run the loop; returns its exit status, the commands that it ran, and its stderr."""
     section = DOCUMENT.read_text("utf-8").partition("## Restart node by node\n\n")[2]
     script = "\n".join(re.findall(r"^    (.*)$", section.partition("\n\n")[0], re.MULTILINE))
     environment = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"}
@@ -45,7 +46,7 @@ def test_all_nodes_are_restarted_and_then_leaders_elected(loop: Path) -> None:
 
 
 @pytest.mark.parametrize("answer", ["exit 5", "exit 3", "echo flights/1"])
-def test_what_is_not_known_to_be_in_sync_is_waited_for(loop: Path, answer: str) -> None:
+def test_the_loop_waits_until_all_replicas_are_known_to_be_in_sync(loop: Path, answer: str) -> None:
     (loop / "partitions").write_text(f"[ -f told ] || {{ touch told; {answer}; }}\n")
     status, calls, _ = restarted(loop)
     assert (status, calls.count("sleep 1")) == (0, 1)

@@ -1,4 +1,6 @@
-"""elect-leaders --unclean: what minkactl shows, asks and refuses."""
+"""The command elect-leaders --unclean: minkactl shows which writes would be lost, asks for consent, and refuses
+needless losses.
+"""
 
 from functools import partial
 
@@ -27,7 +29,7 @@ COPIES = {
 
 @pytest.fixture
 def offline(node: AnsweringNode, status: GetStatusResponse) -> AnsweringNode:
-    """athens; in its table flights/6 is OFFLINE, and only cyrene has all the data."""
+    """athens, in whose table flights/6 is OFFLINE, and only cyrene's copy has all the data."""
     row = status.table.partitions[6]
     row.replicas[:], row.isr[:] = ["athens", "byzantium", "cyrene"], ["cyrene"]
     row.leader, row.state = "", PartitionState.PARTITION_STATE_OFFLINE
@@ -95,13 +97,13 @@ def test_a_person_names_the_leader(run: Run, offline: AnsweringNode) -> None:
         (["--partition", "flights/6", "--preferred"], Exit.USAGE, "--preferred, or --unclean"),
     ],
 )
-def test_what_it_refuses(run: Run, offline: AnsweringNode, options: list[str], exit_: Exit, text: str) -> None:
+def test_refused_elections(run: Run, offline: AnsweringNode, options: list[str], exit_: Exit, text: str) -> None:
     found, _, told = elect(run, offline, *options)
     assert (found, text in told) == (exit_, True), told
     assert not offline.requests("ElectLeaders")
 
 
-def test_what_a_node_had_that_does_not_answer_is_not_known() -> None:
+def test_losses_are_unknown_if_a_node_does_not_answer() -> None:
     left = Copy("athens", False, COPIES["athens"])
     gone = Copy("cyrene", True, None, "no answer: connection refused")
     assert losses([left, gone], left) == [
@@ -118,7 +120,7 @@ def test_explain_names_who_has_everything_and_the_last_resort(run: Run, offline:
 
 
 def damaged_leader(offline: AnsweringNode, status: GetStatusResponse, *isr: str) -> None:
-    """Cyrene leads flights/6, and serves nothing of its copy."""
+    """Let cyrene lead flights/6 with an incomplete copy, from which it serves nothing."""
     row = status.table.partitions[6]
     row.leader, row.state = "cyrene", PartitionState.PARTITION_STATE_ONLINE
     row.isr[:] = ["cyrene", *isr]
@@ -146,8 +148,8 @@ def test_a_damaged_leader_hands_over_to_one_in_sync_by_itself(
 
 
 def test_offsets_of_different_leaderships_are_not_compared() -> None:
-    """All entries after the place where the logs diverge are lost. These may be more than the difference between the
-    logs' ends.
+    """The election would lose all entries after the offset at which the logs diverge. These may be more than the
+    difference between the logs' ends, so minkactl names no number.
     """
     left = Copy("athens", False, CopyDescription(log_end_offset=90, log_end_epoch=3))
     for end in (80, 91):
@@ -176,10 +178,10 @@ def test_where_no_copy_can_lead_the_remedy_says_what_is_left(
         ["undrain", "cyrene"],
     ],
 )
-def test_nothing_is_decided_by_what_a_node_remembers(
+def test_minkactl_decides_nothing_by_a_table_that_may_be_outdated(
     run: Run, offline: AnsweringNode, status: GetStatusResponse, command: list[str]
 ) -> None:
-    """The node that answers only remembers a drain of cyrene, and a leader of flights/5."""
+    """The answering node has no clearance: the drain of cyrene and the leader of flights/5 in its table may be over."""
     status.from_controller = status.has_clearance = False
     status.running.add(id=3).drain.node = "cyrene"
     result = run(*command, "--endpoints", offline.address, "--timeout", "2")

@@ -1,4 +1,4 @@
-"""The output and exit status of commands when the nodes that answer aren't an active controller with a quorum."""
+"""The output and exit status of commands if no active controller with a quorum answers, only other nodes."""
 
 import json
 
@@ -16,7 +16,7 @@ RUNNING = make_operation(OperationState.OPERATION_STATE_RUNNING)
 
 @pytest.fixture
 def asked(node: AnsweringNode) -> AnsweringNode:
-    """athens, whose status has an operation that has ended."""
+    """athens, which answers requests for operations with one that has ended."""
     node.answers["GetOperations"] = lambda _: GetOperationsResponse(operations=[DONE], now_ms=DONE.finished_ms)
     node.answers["GetSplitBlockers"] = GetSplitBlockersResponse()
     return node
@@ -24,7 +24,7 @@ def asked(node: AnsweringNode) -> AnsweringNode:
 
 @pytest.fixture(params=["not the controller", "without clearance"])
 def lost(request: pytest.FixtureRequest, status: GetStatusResponse) -> None:
-    """No node is an active controller that a quorum has confirmed."""
+    """The answering node isn't the active controller, or a quorum hasn't confirmed that it still is."""
     status.from_controller = request.param != "not the controller"
     status.has_clearance = request.param != "without clearance"
 
@@ -81,7 +81,9 @@ def test_a_watch_says_it_once(run: Run, asked: AnsweringNode, lost: None) -> Non
 
 
 def test_the_versions_are_told_with_a_note(run: Run, asked: AnsweringNode, lost: None) -> None:
-    """The command is mainly about minkactl, and always ends with 0."""
+    """`minkactl version` is mainly about minkactl itself, so its exit status is 0 even if the nodes' answers are
+    unconfirmed.
+    """
     result = run("version", "-o", "json", "--endpoints", asked.address)
     assert (result.exit_code, NOTE in result.stderr) == (Exit.OK, True)
     assert {node["state"] for node in json.loads(result.stdout)["nodes"]} == {"unknown"}

@@ -1,5 +1,5 @@
-"""`status` and `nodes` on real daemons that are killed, stopped, or not all started yet; the commands that the output
-recommends help.
+"""`minkactl status` and `minkactl nodes` while daemons are killed, stopped, or not all started yet. The commands that
+the output recommends mend the cluster.
 """
 
 import json
@@ -27,7 +27,7 @@ NODES = ("athens", "byzantium", "cyrene")
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCluster]:
-    """athens, byzantium and cyrene with a keyspace of three replicas."""
+    """A cluster of athens, byzantium and cyrene, with a keyspace of three replicas."""
     with LocalCluster(3, config=QUICK) as running:
         monkeypatch.setenv("MINKA_ENDPOINTS", ",".join(running.endpoints))
         with Control(running.endpoints) as control:
@@ -156,7 +156,9 @@ def test_one_of_three_dead_and_gone_for_good(run: Run, cluster: LocalCluster) ->
 
 
 def test_two_dead_of_five_and_one_spare(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One dead node is replaced while the other is down; the status says that a spare node is missing for the other."""
+    """The spare node takes the place of one dead node. For the other dead node, the status says that a spare node is
+    missing.
+    """
     with LocalCluster(5, config=QUICK) as cluster:
         monkeypatch.setenv("MINKA_ENDPOINTS", ",".join(cluster.endpoints))
         with Control(cluster.endpoints) as control:

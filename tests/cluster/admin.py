@@ -1,4 +1,4 @@
-"""An admin of a cluster under test: a thread that begins one operation after the other until the block ends."""
+"""An admin of a cluster under test: a thread that begins one operation after the other until its `with` block ends."""
 
 import contextlib
 import random
@@ -14,7 +14,7 @@ from tests.cluster.nemesis import KEYSPACE, NODES, RANGES, REPLICAS, Lab
 
 
 class Admin:
-    """Begins one operation after the other; refusals are normal while nodes come and go."""
+    """Begins one operation after the other, and ignores the refusals that are normal while nodes come and go."""
 
     def __init__(self, lab: Lab, rng: random.Random) -> None:
         self.started = 0
@@ -44,7 +44,7 @@ class Admin:
     def _run(self) -> None:
         try:
             while not self._stop.is_set():
-                # Codes of refusals while there is no controller, the table changes, or too few nodes live.
+                # Operations are refused while there is no controller, the table changes, or too few nodes live.
                 with contextlib.suppress(MinkaError):
                     operation = self.begin()
                     if operation is not None:
@@ -82,7 +82,7 @@ class Divider(Admin):
         self._keys = sorted(keys)[1:]
 
     def begin(self) -> Operation | None:
-        """Remove some of the bounds, or add some."""
+        """Merge partitions at some of their bounds, or split them at other keys."""
         bounds = [row.start_key for row in self.lab.rows(RANGES) if row.start_key]
         if bounds and self.rng.random() < len(bounds) / len(self._keys):
             return self.control.merge(

@@ -10,7 +10,7 @@ from tests.programs import program
 
 
 def make_certificates(folder: Path) -> Tls:
-    """Make an authority and a certificate by it for 127.0.0.1, as operations.md says."""
+    """Run the commands of operations.md that make an authority, and a certificate that it signs for 127.0.0.1."""
     script = "\n".join(block(f"mkdir {made} && openssl req") for made in ("authority", "athens"))
     names = "DNS:athens.example.net,IP:10.20.0.1"
     assert names in script
@@ -25,5 +25,5 @@ def make_certificates(folder: Path) -> Tls:
 
 
 def section(tls: Tls) -> dict[str, dict[str, str]]:
-    """The configuration of a node with TLS."""
+    """Return the section of a node's configuration that turns TLS on with these files."""
     return {"tls": {"ca": str(tls.ca), "cert": str(tls.cert), "key": str(tls.key)}}

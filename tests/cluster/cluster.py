@@ -28,13 +28,13 @@ DEADLINE = 30.0  # seconds; far beyond what a healthy cluster needs
 
 # Failure detection as fast as a loaded machine with two cores allows.
 QUICK = {"membership": {"heartbeat_interval_ms": 100, "clearance_ms": 800, "failure_timeout_ms": 1200}}
-# For clusters whose nodes nobody kills or stops: an idle one needs a third less of a processor than with QUICK.
+# For tests that don't kill or stop nodes: with it, an idle cluster takes a third less processor time than with QUICK.
 CALM = {"membership": {"heartbeat_interval_ms": 1000, "clearance_ms": 4000, "failure_timeout_ms": 6000}}
 
 
 def eventually(what: str, probe: Callable[[], T | None], deadline: float = DEADLINE, every: float = 0.02) -> T:
-    """Call `probe` every `every` seconds until it answers something other than None or False, and return that.
-    AssertionError if it takes too long.
+    """Call `probe` every `every` seconds until it answers something other than None or False, and return that. Raises
+    AssertionError after `deadline` seconds.
     """
     end = time.monotonic() + deadline
     last: object = None
@@ -50,8 +50,8 @@ def eventually(what: str, probe: Callable[[], T | None], deadline: float = DEADL
 
 
 def settled(table: PartitionTable, live: int) -> bool:
-    """True if `live` nodes are LIVE, and every partition is ONLINE with no replica left to move or delete, and with all
-    replicas on LIVE nodes in sync.
+    """True if `live` nodes are LIVE, all partitions are ONLINE, no replica is left to move or delete, and all replicas
+    on LIVE nodes are in sync.
     """
     nodes = {n.id for n in table.nodes if n.state == NodeState.NODE_STATE_LIVE}
     return len(nodes) == live and all(
@@ -74,7 +74,7 @@ def wait_settled(control: Control, live: int) -> PartitionTable:
 
 
 def own_status(cluster: LocalCluster, name: str) -> GetStatusResponse:
-    """The status in this node's own view."""
+    """Ask this node for the status of the cluster as the node itself sees it."""
     with grpc.insecure_channel(cluster.node(name).address) as channel:
         return AdminStub(channel).GetStatus(GetStatusRequest(), timeout=5)
 
@@ -85,12 +85,12 @@ def minkactl(cluster: LocalCluster, *arguments: str) -> Result:
 
 
 def spec_file(cluster: LocalCluster, name: str) -> Path:
-    """The node's file of failpoints, for a cluster made by `with_failpoints`."""
+    """Return the file from which the node reads its failpoints, if `with_failpoints` made the cluster."""
     return cluster.node(name).directory / "failpoints"
 
 
 def with_failpoints(nodes: Sequence[str], config: Mapping[str, Any] = QUICK) -> LocalCluster:
-    """A cluster whose nodes read their failpoints from `spec_file`; it isn't started."""
+    """Make a cluster, without starting it, whose nodes read their failpoints from their `spec_file`."""
     cluster = LocalCluster(nodes, config=config)
     for name in nodes:
         cluster.node(name).env = {"MINKA_FAILPOINTS_FILE": str(spec_file(cluster, name))}
@@ -119,7 +119,7 @@ def wait_ended(control: Control, operation_id: int) -> Operation:
 
 
 def on_disk(cluster: LocalCluster, control: Control) -> dict[str, list[PartitionCount]]:
-    """For each node: the numbers of keys of the partitions on its disk, counted by reading all keys."""
+    """Read all keys on the disk of each node. Returns each node's numbers of keys, one for each partition."""
     return {name: control.count_keys(node.address) for name, node in cluster.nodes.items()}
 
 

@@ -1,4 +1,4 @@
-"""Damage to one file of one node's data directory, and the cluster's answers after it."""
+"""Helpers that damage one file in a node's data directory, and judge the cluster's answers after that."""
 
 import re
 import shutil
@@ -24,7 +24,7 @@ MEANWHILE: Final = {b"meanwhile-%03d" % i: b"%d" % i for i in range(50)}
 REGISTERED: Final = "member: registered"
 REFUSALS: Final = ("CORRUPT_DATA", "DATA_DIRECTORY_ROLLED_BACK")
 
-# The pattern of a file in the folder of a database: the last match by name is damaged.
+# By kind: the pattern of such files in the folder of a database. The tests damage the last file that matches.
 DATABASE_FILES: Final = {
     "CURRENT": "CURRENT",
     "MANIFEST": "MANIFEST-*",
@@ -88,7 +88,9 @@ DAMAGES: Final[Mapping[str, Callable[[Path, Path], None]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One cell of the matrix: the damaged file, the kind of damage, and the cluster."""
+    """One cell of the matrix of damage: the damaged file, the kind of damage, the number of replicas, and whether the
+    node runs when the file is damaged.
+    """
 
     file: str
     damage: str
@@ -101,13 +103,15 @@ class Cell:
 
 
 def cells(replicas: int, running: bool) -> list[Cell]:
-    """The cells of one column."""
+    """Return the cells for this number of replicas, and for a node that runs or doesn't: one for each file and kind of
+    damage.
+    """
     files = [Cell(file, damage, replicas, running) for file in FILES for damage in DAMAGES]
     return files + [Cell(folder, damage, replicas, running) for folder in FOLDERS for damage in ("deleted", "older")]
 
 
 class Template:
-    """The nodes of a cluster as `kill -9` left them, with data; each cell begins with a copy of them."""
+    """The directories of a cluster with data, as `kill -9` of its nodes left them. Each cell begins with a copy."""
 
     def __init__(self, path: Path, replicas: int) -> None:
         self.path = path
@@ -134,7 +138,7 @@ class Template:
                 cluster.kill(name)
 
     def begin(self, path: Path) -> LocalCluster:
-        """A copy of the cluster, not started."""
+        """Make a copy of the cluster, without starting it."""
         shutil.copytree(self.path, path)
         return LocalCluster(self.replicas, path, config=CONFIG)
 
@@ -149,7 +153,7 @@ class Template:
 
 
 def copied(source: Path, target: Path) -> None:
-    """Copy a directory in use, whose files come and go."""
+    """Copy the directory of a running node; repeat that until no file vanishes during the copy."""
     while True:
         try:
             shutil.copytree(source, target)
@@ -159,7 +163,7 @@ def copied(source: Path, target: Path) -> None:
 
 
 def marked(cluster: LocalCluster, written_at: float) -> None:
-    """Wait until the log databases of all running nodes have marked everything that was written before."""
+    """Wait until all running nodes have updated their `log.mark` after `written_at`, a time in seconds."""
 
     def is_marked(node: LocalNode) -> bool:
         return not node.running or (node.data_dir / "log.mark").stat().st_mtime > written_at - 0.01
@@ -168,7 +172,9 @@ def marked(cluster: LocalCluster, written_at: float) -> None:
 
 
 def outcome(cell: Cell, template: Template, path: Path) -> str:
-    """Try the cell, and return the outcome for the cluster in a few words. AssertionError if it must not happen."""
+    """Damage the cell's file, and return the outcome for the cluster in a few words. Raises AssertionError if this
+    outcome isn't allowed.
+    """
     cluster = template.begin(path)
     victim = cluster.node(VICTIM[cell.replicas])
     victim.log.unlink()
@@ -232,8 +238,8 @@ def answered(client: Client, rows: Mapping[bytes, bytes]) -> str:
 def judged(
     cell: Cell, cluster: LocalCluster, control: Control, client: Client, rows: Mapping[bytes, bytes], registered: int
 ) -> str:
-    """The outcome for the victim after its start: the node ended with a reason, or answers everything right, or refuses
-    reads each time. `registered`: the number of its registrations before the start.
+    """Return the outcome for the victim after its start: the node has ended with a reason, or gives only right answers,
+    or refuses reads each time. `registered` is the number of the victim's registrations before this start.
     """
     victim = cluster.node(VICTIM[cell.replicas])
 
@@ -277,8 +283,8 @@ def judged(
 
 
 def check_said(cell: Cell, said: str) -> None:
-    """Check that the log names the file or its folder. This isn't demanded after DATA_DIRECTORY_ROLLED_BACK: the
-    controller compares only the number of starts, and doesn't know the file.
+    """Check that the log names the damaged file or its folder. After DATA_DIRECTORY_ROLLED_BACK it needn't: the
+    controller, which compares only the number of starts, doesn't know the file.
     """
     assert "Traceback" not in said, said[-3000:]
     if "minkad: DATA_DIRECTORY_ROLLED_BACK: " in said:

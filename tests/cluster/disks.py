@@ -1,4 +1,4 @@
-"""File systems for single nodes, each in a file: it can be filled, and the file can be copied in its present state."""
+"""Disks of single nodes: each is a file system in a file. Tests can fill the disk, or copy the file as it is now."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ _CHUNKS: Final = (4 * MIB, 64 * 1024, 4096)
 
 
 class Disk:
-    """An ext4 file system in a file, mounted until `undo` ends. Raises NotPermitted."""
+    """An ext4 file system in a file; `undo` unmounts it. Raises NotPermitted if this user can't mount it."""
 
     def __init__(self, undo: Undo, directory: Path, name: str, size: int) -> None:
         self.image = directory / f"{name}.img"
@@ -22,8 +22,8 @@ class Disk:
         self.mount = mounted(undo, self.image, directory / name)
 
     def fill(self, room: int) -> None:
-        """Fill the disk until exactly `room` bytes are free. Always leave at least these: a node exits when it has
-        fewer.
+        """Fill the disk until exactly `room` bytes are free. There are never fewer free bytes: a node that noticed that
+        would exit.
         """
         with self._ballast.open("ab", buffering=0) as file:
             for size in _CHUNKS:
@@ -45,10 +45,10 @@ class Disk:
 
 
 def mounted(undo: Undo, image: Path, mount: Path) -> Path:
-    """Mount the file system in a file. Raises NotPermitted."""
+    """Mount the file system in the file `image`; `undo` unmounts it. Raises NotPermitted if this user can't do that."""
     mount.mkdir()
     run("mount", "-o", "loop", str(image), str(mount))
-    # Lazily, since a process that was just killed may still hold it.
+    # A process that was just killed may still use the file system. Then only a lazy unmount (-l) succeeds.
     undo.add(["umount", str(mount)], ["umount", "-l", str(mount)])
     return mount
 

@@ -16,14 +16,15 @@ from minka.errors import Code, MinkaError
 from tests.cluster.cluster import eventually
 from tests.cluster.linearizability import Event, Kind, Outcome
 
-# Each client has its own connections, like a separate process; its tasks share them, and their requests share frames.
+# Each client has connections of its own, as if it were another process. The tasks of a client share its connections, so
+# their requests share frames.
 CLIENTS: Final = 3
 TASKS: Final = 4
 TIMEOUTS_S: Final = (0.3, 0.7, 2.0)
 PAUSE_S: Final = 0.015  # the longest pause between two operations of a task; longer histories show little more
 STOP_S: Final = 30.0
 MAX_EVENTS: Final = 100_000
-# The kind, whether it deletes, its share in percent.
+# Of each kind of request: the kind, whether it deletes, its share in percent.
 _MIX: Final = ((Kind.READ, False, 40), (Kind.STALE_READ, False, 15), (Kind.WRITE, False, 38), (Kind.WRITE, True, 7))
 _NOTHING_WAS_SENT: Final = frozenset({Code.TOO_LARGE, Code.INVALID_ARGUMENT, Code.UNKNOWN_KEYSPACE})
 
@@ -32,8 +33,8 @@ _Result = TypeVar("_Result")
 
 
 class Loop:
-    """One event loop, on a thread of its own, for all clients of a module: gRPC complains about each loop that is
-    closed.
+    """One event loop, on its own thread, for all clients of a test module. A loop for each test would be closed again,
+    and gRPC complains about each closed loop.
     """
 
     def __init__(self) -> None:
@@ -55,7 +56,9 @@ class Loop:
 
 
 def outcome_of(error: MinkaError) -> Outcome:
-    """The outcome of a write with this error: a retriable code promises that nothing was done, other codes don't."""
+    """Return the outcome of a write that failed with this error. A retriable code promises that the node did nothing;
+    most other codes don't.
+    """
     surely_not = error.code.info.retriable or error.code in _NOTHING_WAS_SENT
     return Outcome.REFUSED if surely_not else Outcome.UNKNOWN
 
@@ -75,10 +78,10 @@ _Event = TypeVar("_Event", bound=Seen)
 
 
 class Workers(Generic[_Event]):
-    """Clients that work from `with` until `stop`; `events` is their history until then.
+    """Clients that send requests from the begin of the `with` block until `stop`, and record them in `events`.
 
-    An event has two times of CLOCK_MONOTONIC: before the call, and after its answer was read. If the operation took
-    effect, it did so between these times.
+    An event has two times of CLOCK_MONOTONIC: before the call, and after the client has read the answer. If the answer
+    says that the operation was done, it took effect between these times.
     """
 
     def __init__(self, loop: Loop, endpoints: Sequence[str], keyspace: str, keys: Sequence[bytes], seed: int) -> None:
@@ -104,18 +107,18 @@ class Workers(Generic[_Event]):
             wait([self._work], STOP_S)
 
     def stop(self) -> list[_Event]:
-        """End the work, and return the history. Raises an unexpected error of a client."""
+        """Stop the clients, and return the history. If a client met an unexpected error, raises this error."""
         self.__exit__(None, None, None)
         return self.events
 
     def wait_written(self) -> None:
-        """Wait until every key has been written and read successfully once more."""
+        """Wait until clients have written and read every key successfully, after this call began."""
         since = time.monotonic()
         eventually("every key is written and read", lambda: not self.missing(since))
 
     def missing(self, since: float) -> set[tuple[bytes, bool]]:
-        """Pairs (key, True) for each key that no call since `since` has written successfully, and (key, False) for each
-        key that none has read successfully.
+        """Return (key, True) for each key without a successful write that began after `since`, and (key, False) for
+        each key without such a read.
         """
         assert self._work is not None, "it was entered"
         if self._work.done():
@@ -129,7 +132,7 @@ class Workers(Generic[_Event]):
         raise NotImplementedError
 
     def connected(self, rng: random.Random) -> Any:
-        """A client."""
+        """Make a client, which connects to the cluster."""
         return minka.AsyncClient(self._endpoints, keyspace=self.keyspace, rng=rng)
 
     async def act(self, client: Any, name: str, rng: random.Random, value: bytes) -> None:
@@ -159,10 +162,10 @@ class Workers(Generic[_Event]):
 
 
 class Recorder(Workers[Event]):
-    """Clients that read, write and delete. Values are unique."""
+    """Clients that read, write and delete. No two writes have the same value."""
 
     def writes(self, event: Event) -> bool | None:
-        """Stale reads count as neither."""
+        """True for a write, False for a read; None for a stale read, which counts as neither."""
         return None if event.kind is Kind.STALE_READ else event.kind is Kind.WRITE
 
     async def act(self, client: minka.AsyncClient, name: str, rng: random.Random, value: bytes) -> None:

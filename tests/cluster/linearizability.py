@@ -1,8 +1,9 @@
-"""Could a store that does one thing after the other have shown clients these histories of single keys? Pure.
+"""Checks histories of single keys: could a store that does one request after the other have given these answers? Pure.
 
-Each key is a register of its own: linearizability is local (Herlihy, Wing: "Linearizability", 1990), so a history is
-linearizable when each key's is. The search is that of Wing and Gong ("Testing and verifying concurrent objects", 1993)
-with the memory of Lowe ("Testing for linearizability", 2017): a state that was tried in vain isn't tried again.
+Each key is a register of its own. Linearizability is local (Herlihy, Wing: "Linearizability", 1990): a history is
+linearizable if the history of each single key is. The search is that of Wing and Gong ("Testing and verifying
+concurrent objects", 1993). As Lowe proposes ("Testing for linearizability", 2017), it remembers states, and never tries
+the same state twice.
 """
 
 from collections import defaultdict
@@ -17,7 +18,7 @@ _SHOWN: Final = 12  # operations of a violation that are printed
 
 
 class Kind(Enum):
-    """The request. A delete is a write of None. A stale read's answer says how old its value may be."""
+    """The kind of a request. A delete is a write of None. The answer to a stale read says how old the value may be."""
 
     READ = "read"
     STALE_READ = "stale read"
@@ -25,8 +26,8 @@ class Kind(Enum):
 
 
 class Outcome(Enum):
-    """The client's knowledge. OK: the operation was done. REFUSED: it surely wasn't done. UNKNOWN: it was done, or will
-    be, or never will be.
+    """What the client knows of an operation. OK: the operation was done. REFUSED: it surely wasn't done, and won't be.
+    UNKNOWN: it was done, or will be, or never will be.
     """
 
     OK = "ok"
@@ -35,7 +36,7 @@ class Outcome(Enum):
 
 
 class Verdict(Enum):
-    """The judgement. UNDECIDED: the budget of steps was used up, which counts as a failure."""
+    """The judgement on a history. UNDECIDED: the search has used up its steps. This counts as a failure."""
 
     LINEARIZABLE = "linearizable"
     VIOLATION = "violation"
@@ -44,10 +45,11 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One operation as its client saw it. Times are seconds of one monotonic clock; `value` was written or read.
+    """One operation as its client saw it. `value` is the value that was written or read. All times are seconds of the
+    same monotonic clock.
 
-    `note` is for people: which client asked, and how the request was refused. `age`: a stale read's answer says that
-    its value is at most this number of seconds old.
+    `note` is for people: which client asked, and how the request was refused. `age` is the greatest age of the value,
+    in seconds, by the answer to a stale read.
     """
 
     key: bytes
@@ -65,7 +67,9 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The verdict on a history. If it isn't LINEARIZABLE: the key, and the contradiction, for people."""
+    """The verdict on a history. If the verdict isn't LINEARIZABLE, `key` is the key with the contradiction, and
+    `reason` describes the contradiction for people.
+    """
 
     verdict: Verdict
     key: bytes = b""
@@ -73,13 +77,14 @@ class Result:
 
 
 def check(history: Iterable[Event], initial: bytes | None = None, steps: int = DEFAULT_STEPS) -> Result:
-    """Judge a history, each key alone, each with a budget of `steps`; the first bad key counts.
+    """Judge the history of each key, with at most `steps` steps for each. Returns the verdict on the first key whose
+    history isn't linearizable.
 
-    Before the first operation each key has the value `initial`. A read's value has to name its write, so two writes of
-    a key with the same value raise ValueError; deletes may repeat.
+    Before its first operation each key has the value `initial`. Raises ValueError if two writes of a key have the same
+    value, since a read's value must show which write it is from. Any number of deletes is allowed.
 
-    Stale reads have no place in the order. A stale read is right if the key had its value at some moment between `age`
-    seconds before the call and the answer.
+    A stale read has no place in the order. It is right if the key had the value at some moment from `age` seconds
+    before the call until the answer.
     """
     by_key: defaultdict[bytes, list[Event]] = defaultdict(list)
     for event in history:
@@ -113,7 +118,9 @@ def _refuse_repeated_values(events: Iterable[Event], initial: bytes | None) -> N
 
 
 def _from_nowhere(events: Iterable[Event], reads: Iterable[Event], initial: bytes | None) -> str:
-    """Why a read can't be right in any order: its value was never written, or its write was refused or came later."""
+    """Say why some read can't be right in any order: nobody wrote its value, the write was refused, or the write began
+    after the read had ended. Returns "" if there is no such read.
+    """
     writes = {e.value: e for e in events if e.kind is Kind.WRITE and e.value is not None}
     for read in reads:
         if read.value is None or read.value == initial:
@@ -131,9 +138,11 @@ def _from_nowhere(events: Iterable[Event], reads: Iterable[Event], initial: byte
 def _older_than_it_says(
     events: Sequence[Event], closed: Sequence[Event], stale: Sequence[Event], initial: bytes | None
 ) -> str:
-    """Why a stale read can't be right: its value was surely overwritten before the time that it states."""
+    """Say why some stale read can't be right: its value was surely overwritten more than `age` seconds before the call.
+    Returns "" if there is no such read.
+    """
     done = [e for e in closed if e.kind is Kind.WRITE]
-    # By value: the earliest time at which it was there, and the latest if nothing was written after it.
+    # By value, for each write of it: the earliest and the latest time at which the write can have taken effect.
     spans: defaultdict[bytes | None, list[tuple[float, float]]] = defaultdict(list, {initial: [(-inf, -inf)]})
     for event in done:
         spans[event.value].append((event.called, event.returned))
@@ -148,11 +157,11 @@ def _older_than_it_says(
 
 
 def _closed(events: Iterable[Event], reads: Iterable[Event]) -> list[Event]:
-    """The operations that surely took effect, in the order of the calls.
+    """Return the operations that surely took effect, in the order of their calls.
 
-    An unknown write whose value was read took effect, at the latest when the first such read returned, stale or not. An
-    unknown write whose value was never read can be left out: in any order, no read comes between this write and the
-    next, so the order fits without it, too.
+    If somebody read the value of a write with an unknown outcome, the write took effect, at the latest when the first
+    of these reads returned. If nobody read the value, the write is left out: in an order with the write, no read comes
+    between this write and the next one, so the same order without the write is right, too.
     """
     first_seen: dict[bytes | None, float] = {}
     for read in reads:
@@ -168,13 +177,13 @@ def _closed(events: Iterable[Event], reads: Iterable[Event]) -> list[Event]:
 
 
 def _open_deletes(events: Iterable[Event]) -> list[float]:
-    """The times at which deletes of unknown outcome were called: each may take effect at any time after, or never."""
+    """Return the call times of deletes with an unknown outcome. Each may take effect at any later time, or never."""
     return sorted(e.called for e in events if e.kind is Kind.WRITE and e.value is None and e.outcome is Outcome.UNKNOWN)
 
 
 class _State(NamedTuple):
-    """The progress of an order: it has all operations before `low`, and those in `above`, a set of bits from `low`
-    on.
+    """How far an order has come: it contains all operations below the index `low`, and those whose bits are set in
+    `above`, whose lowest bit stands for `low`. `value` is the key's value after these operations.
     """
 
     low: int
@@ -183,14 +192,16 @@ class _State(NamedTuple):
 
 
 class _Search:
-    """The search through the orders of one key's operations, depth first.
+    """Searches the orders of one key's operations, depth first, for one that explains all answers.
 
-    Most steps have no alternative. A read that finds the present value can come at once, since it changes nothing. When
-    no read can come, a write or an open delete is next; any write that nobody reads can come just before it.
+    Most steps have no alternative. If a read that finds the present value may come next, it comes next, since it
+    changes nothing. If no read fits, some write or open delete must come. A write whose value nobody reads could come
+    just before that one, so such a write comes next. If there is none, the search tries each write, and an open delete.
 
-    Open deletes differ only in the times of their calls, so the one that was called first is used first. Each is used
-    just before a read that finds nothing: anywhere else, the order fits without the delete, too. If two ways lead to a
-    state, the way that used fewer open deletes can do everything that the other can.
+    An open delete is a delete with an unknown outcome. Open deletes differ only in the times of their calls, so the
+    search uses the earliest one first. It uses one only just before a read that finds nothing: anywhere else, the order
+    without the delete is right, too. If two ways lead to the same state, the way that used fewer open deletes can
+    continue like the other one, so the search drops the other one.
     """
 
     def __init__(self, events: Sequence[Event], open_deletes: Sequence[float], initial: bytes | None) -> None:
@@ -220,7 +231,9 @@ class _Search:
         return Result(Verdict.VIOLATION, key, self._story(furthest))
 
     def _after(self, state: _State, deletes: int) -> list[tuple[_State, int]]:
-        """The states to which one more operation leads, with the open deletes used by then. The last is tried first."""
+        """Return the states to which one more operation leads, each with the number of open deletes used until then.
+        The search tries the last of these states first.
+        """
         candidates = self._candidates(state)
         for index in candidates:
             event = self._events[index]
@@ -242,7 +255,7 @@ class _Search:
         return found
 
     def _candidates(self, state: _State) -> list[int]:
-        """The operations that may come next: those called before any other remaining one returned."""
+        """Return the operations that may come next: those that were called before any remaining operation returned."""
         candidates, first_return = [], inf
         for index in range(state.low, len(self._events)):
             event = self._events[index]
@@ -261,8 +274,8 @@ class _Search:
         return _State(low, above, event.value)
 
     def _story(self, state: _State) -> str:
-        """The end of the best order: the value there, and the operations around it; a + marks operations that have a
-        place in the order.
+        """Describe the longest order that was found: the value at its end, and the operations around the end. A "+"
+        marks the operations that are in the order.
         """
         first = max(0, state.low - _SHOWN // 2)
         around = range(first, min(len(self._events), state.low + _SHOWN))

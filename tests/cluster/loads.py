@@ -1,4 +1,4 @@
-"""Loads of rows, and the check of what has arrived."""
+"""Helpers that load rows into a keyspace, and check which rows have arrived."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +18,7 @@ def rows_of(count: int, tag: str = "a") -> dict[bytes, bytes]:
 def upload(
     client: LoadClient, load: Load, keyspace: str, rows: Mapping[bytes, bytes], folder: Path, attempt: str = "1"
 ) -> list[LoadFile]:
-    """Upload all rows, in one file for each partition."""
+    """Upload the rows, in one file for each partition that gets any; returns the files."""
     files = []
     targets = client.targets(keyspace)
     for target in targets:

@@ -1,4 +1,4 @@
-"""Faults in real daemons: each begins, lasts for a time that the seed decides, and is undone."""
+"""Faults of real daemons, networks and disks. Each fault lasts for a time that follows from the seed, and is undone."""
 
 import contextlib
 import random
@@ -43,8 +43,7 @@ _LOG_CHARS: Final = 2000  # the part of a log's end that is shown
 
 @dataclass(slots=True)
 class Lab:
-    """A cluster under test: its nodes are in namespaces, with disks of their own, as far as the machine permits it.
-
+    """A cluster under test. If the machine permits it, each node has a network namespace and a disk of its own;
     `missing` says what the machine doesn't permit.
     """
 
@@ -56,7 +55,7 @@ class Lab:
     missing: str
 
     def table(self) -> PartitionTable:
-        """The partition table, from any node."""
+        """Ask any node for the partition table."""
         return self.control.table()
 
     def leader_of(self, key: bytes, keyspace: str = KEYSPACE) -> str:
@@ -72,7 +71,7 @@ class Lab:
         return eventually("an active controller", lambda: self.control.status().coordinator.controller)
 
     def repair(self) -> None:
-        """Undo any fault that is left, even one that an earlier test could not undo; then wait until all is well."""
+        """Undo all faults, even those that an earlier test failed to undo; then wait until all is well."""
         if self.network is not None:
             self.network.heal()
         for disk in self.disks.values():
@@ -119,20 +118,20 @@ class Lab:
         return next((p.leader for p in rows if is_in(p, slot, key, by_ranges=keyspace == RANGES)), None) or None
 
     def rows(self, keyspace: str) -> list[Partition]:
-        """The partitions of a keyspace; none in the view of a node that has just begun."""
+        """Return the partitions of a keyspace. They may be none, if the answering node has just started."""
         table = self.table()
         number = next((k.id for k in table.keyspaces if k.name == keyspace), 0)
         return [p for p in table.partitions if p.keyspace_id == number]
 
 
 def is_in(row: Partition, slot: int, key: bytes, *, by_ranges: bool) -> bool:
-    """True if the partition has the slot, or the key."""
+    """True if the partition has the key: by its range if the keyspace is `by_ranges`, else by its slot."""
     return KeyRange(row.start_key, row.end_key).contains(key) if by_ranges else row.slot == slot
 
 
 @contextlib.contextmanager
 def laboratory(undo: Undo, config: Mapping[str, Any] = QUICK) -> Iterator[Lab]:
-    """A cluster of NODES with its keyspaces, ready."""
+    """Start a cluster of NODES, create its keyspaces, and wait until all is well."""
     missing = ""
     try:
         network = Network(undo)
@@ -175,8 +174,8 @@ def keys_of_all_partitions(prefix: str, keyspace: str = KEYSPACE) -> list[bytes]
 
 
 class Nemesis:
-    """The faults, one for each method. A method returns when its fault is undone; the cluster may not be well again
-    yet.
+    """Causes faults, one for each public method. A method returns when it has undone its fault, perhaps before the
+    cluster is well again.
     """
 
     def __init__(self, lab: Lab, rng: random.Random, keys: Sequence[bytes], keyspace: str = KEYSPACE) -> None:
@@ -187,38 +186,38 @@ class Nemesis:
         self._keys = keys
 
     def kill_a_node(self) -> None:
-        """SIGKILL of any node; it comes back before or after it counts as FAILED."""
+        """Kill any node with SIGKILL, and start it again before or after it counts as FAILED."""
         self._kill(self._rng.choice(NODES))
 
     def kill_a_leader(self) -> None:
-        """SIGKILL of the node that leads the partition of a key."""
+        """Kill the node that leads the partition of one of the keys with SIGKILL, and start it again."""
         self._kill(self._a_leader())
 
     def kill_the_controller(self) -> None:
-        """SIGKILL of the active controller."""
+        """Kill the active controller with SIGKILL, and start it again."""
         self._kill(self._lab.controller())
 
     def restart_a_leader_gracefully(self) -> None:
-        """SIGTERM to a leader, and a new start."""
+        """Stop a leader gracefully with SIGTERM, and start it again."""
         self._cluster.restart(self._a_leader())
 
     def stop_a_leader(self) -> None:
-        """SIGSTOP of a leader for longer than its clearance, then SIGCONT: the leader must notice the lost time."""
+        """Pause a leader with SIGSTOP for longer than its clearance; then it must notice that it has lost time."""
         self._stop(self._a_leader())
 
     def stop_the_controller(self) -> None:
-        """SIGSTOP of the active controller for longer than the clearances that it granted, then SIGCONT."""
+        """Pause the active controller with SIGSTOP for longer than the clearances that it granted."""
         self._stop(self._lab.controller())
 
     def restart_all_at_once(self) -> None:
-        """SIGKILL of every node, and a new start of all."""
+        """Kill all nodes with SIGKILL, and start all of them again."""
         for name in self._rng.sample(NODES, len(NODES)):
             self._cluster.kill(name)
         self._hold(0.0, 0.5)
         self._cluster.start()
 
     def cut_off_a_minority(self) -> None:
-        """Cut off a voter, or a voter and the learner; the clients are with the other nodes."""
+        """Cut off a voter, or a voter and the learner, from the clients and the other nodes."""
         alone = {self._rng.choice(NODES[:3]), *self._rng.choice([(), NODES[3:]])}
         self._part(alone, [*(set(NODES) - alone), CLIENTS])
 
@@ -228,8 +227,8 @@ class Nemesis:
         self._part({leader}, sorted(set(NODES) - {leader}))
 
     def lose_one_way(self) -> None:
-        """Lose all packets from a node, or all packets to it, while the other direction works; either between it and
-        all other nodes, or between it and one of them.
+        """Drop all packets from a node to others, or all packets from the others to it; the opposite direction works.
+        The others are all other nodes, or one of them.
         """
         network = self._network()
         one = self._rng.choice([self._a_leader(), self._lab.controller(), self._rng.choice(NODES)])
@@ -242,7 +241,9 @@ class Nemesis:
         network.heal()
 
     def lose_packets(self) -> None:
-        """Lose packets between random nodes, in bursts of some tens of milliseconds: TCP delivers them late."""
+        """Drop packets between random nodes, in bursts of some tens of milliseconds: TCP sends them again, so they
+        arrive late.
+        """
         network, rng = self._network(), self._rng
         end = time.monotonic() + rng.uniform(2 * FAILURE_S, 4 * FAILURE_S)
         while time.monotonic() < end:
@@ -253,8 +254,8 @@ class Nemesis:
             self._hold(0.01, 0.1)
 
     def fill_a_disk(self) -> None:
-        """Fill a node's disk until the node ends, or notices in time and refuses what needs room; then make room
-        and start it again.
+        """Fill a node's disk until the node ends, or notices the lack of room and refuses writes. Then free the disk,
+        and restart the node.
         """
         name = self._lab.leader_of_ballast()
         disk = self._lab.disks[name]
@@ -265,7 +266,7 @@ class Nemesis:
         self._cluster.restart(name)
 
     async def _write_until_it_is_full(self, name: str) -> None:
-        """Write until the disk is full or the node refuses writes."""
+        """Write until the node ends, refuses writes because of its disk, or no longer leads."""
         end, written = time.monotonic() + DEADLINE, 0
         async with minka.AsyncClient(self._cluster.endpoints, keyspace=BALLAST, timeout=1.0) as client:
             while self._cluster.nodes[name].running:

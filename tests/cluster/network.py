@@ -1,6 +1,6 @@
-"""Nodes in network namespaces of their own, on one bridge: packets between them can be dropped.
+"""A network in which tests can drop packets: each node has a network namespace, and a bridge connects these.
 
-The clients are in the machine's namespace, where the tests run, with an address on the bridge.
+The tests and their clients run in the machine's own namespace, which has an address on the bridge.
 """
 
 import secrets
@@ -21,7 +21,7 @@ _SUBNETS: Final = 250
 
 
 class Network:
-    """A bridge and the namespaces on it, until `undo` ends. Raises NotPermitted."""
+    """A bridge with the nodes' namespaces, which `undo` removes. Raises NotPermitted if this user can't make them."""
 
     def __init__(self, undo: Undo) -> None:
         self._undo = undo
@@ -36,7 +36,7 @@ class Network:
         run("ip", "link", "set", self._bridge, "up")
 
     def plug(self, name: str) -> str:
-        """Make a namespace for this node, and return its address."""
+        """Make a namespace for this node, and return the address that it has on the bridge."""
         space, end, number = self.namespace(name).name, f"{self._bridge}-{len(self._hosts)}", len(self._hosts) + 10
         run("ip", "netns", "add", space)
         self._undo.add(["ip", "netns", "del", space])
@@ -50,14 +50,14 @@ class Network:
         return self._hosts[name]
 
     def namespace(self, name: str) -> Path:
-        """The file that stands for a node's namespace."""
+        """Return the path of the file by which the system names a node's namespace."""
         return Path("/run/netns") / f"minka-{self._token}-{name}"
 
     def lose(self, source: str, target: str) -> None:
-        """From now on drop packets from one to the other, silently; those in the other direction arrive."""
+        """From now on, silently drop all packets from `source` to `target`. Those from `target` to `source` arrive."""
         if (source, target) not in self._lost:
             self._lost.add((source, target))
-            # Traffic goes to an address that nobody has: neither end is told, as when a cable is cut.
+            # Packets go to an Ethernet address that nobody has. So neither end gets an error, as if a cable were cut.
             self._neighbour("replace", source, target, "lladdr", _NOWHERE, "nud", "permanent")
 
     def part(self, one: Iterable[str], other: Sequence[str]) -> None:
@@ -67,7 +67,7 @@ class Network:
             self.lose(right, left)
 
     def heal(self) -> None:
-        """Drop nothing from now on."""
+        """From now on, drop no packets."""
         while self._lost:
             self._neighbour("del", *self._lost.pop())
 

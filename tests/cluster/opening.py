@@ -1,4 +1,4 @@
-"""The programs at the beginning of docs/api.md: an admin's, a client's, a shard's, and a test."""
+"""The programs at the beginning of docs/api.md: programs of an admin, of a client and of a shard, and a test."""
 
 import re
 from pathlib import Path

@@ -1,8 +1,9 @@
-"""Could a store have shown clients these histories of keys, with conditions, versions, counters and lifetimes? Pure.
+"""Checks histories of keys with conditions, versions, counters and lifetimes: could a store that does one request after
+the other have given these answers? Pure.
 
-The search is that of `linearizability.py`, for a richer state: a value, its version, and its expiry. Expiry is an event
-without a request: the key expires at some moment between the earliest and the latest end of the lifetime, unless
-another write comes first.
+The search is that of `linearizability.py`, for a richer state: a value, its version, and its expiry. A key expires
+without a request, at some moment between the earliest and the latest end of its lifetime, unless another write comes
+first.
 """
 
 from collections import defaultdict
@@ -23,7 +24,7 @@ _SHOWN: Final = 12
 
 
 class Kind(Enum):
-    """The request. A delete is a put of None."""
+    """The kind of a request. A delete is a put of None."""
 
     GET = "get"
     GET_VERSIONED = "get_versioned"
@@ -35,11 +36,12 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Operated:
-    """One operation as its client saw it, in seconds of one clock.
+    """One operation as its client saw it. All times are seconds of the same clock.
 
     Fields of the request: `value` of a put, `condition` with `expected` or `expected_version`, `by` of an increment,
-    `ttl`. Fields of the answer, if the outcome is OK: `found` by reads, `done`, `version` (None: not told), `number` of
-    an increment, `expires` (a time; None: never) of GET_VERSIONED. `note` is for people.
+    and `ttl`. Fields of the answer, if the outcome is OK: the value that a read has `found`; `done`; `version` (None if
+    the answer doesn't tell it); `number`, the result of an increment; and `expires`, the time of expiry that
+    GET_VERSIONED tells (None: the key doesn't expire). `note` is for people.
     """
 
     key: bytes
@@ -70,17 +72,19 @@ class Operated:
 
     @property
     def changed_nothing(self) -> bool:
-        """True if the operation changed nothing, whatever its place in the order."""
+        """True if the operation changed nothing, no matter where it comes in the order."""
         return self.is_read or not self.done
 
     @property
     def is_blind(self) -> bool:
-        """True if the operation's effect and answer are the same in any state."""
+        """True if the operation has the same effect and the same answer in any state."""
         return self.kind is Kind.PUT and self.condition is If.ALWAYS
 
 
 class State(NamedTuple):
-    """The state of a key. `version` is 0 without a value. `lives`: the earliest and the latest time of expiry."""
+    """The state of a key. `version` is 0 if the key has no value. `lives` has the earliest and the latest time at which
+    the key may expire, or is None if the key doesn't expire.
+    """
 
     value: bytes | None = None
     version: int = 0
@@ -91,7 +95,8 @@ ABSENT: Final = State()
 
 
 def check(history: Iterable[Operated], steps: int = DEFAULT_STEPS, slack: float = SLACK_S) -> Result:
-    """Judge a history, each key alone, each with a budget of `steps`; the first bad key counts.
+    """Judge the history of each key, with at most `steps` steps for each. Returns the verdict on the first key whose
+    history isn't linearizable. `slack`: the greatest difference between clocks, in seconds.
 
     At the beginning no key has a value. Raises ValueError if two puts of a key have the same value, or if an increment
     is negative.
@@ -123,7 +128,9 @@ def _refuse_repeated_values(events: Iterable[Operated]) -> None:
 
 
 def _versions_with_two_values(events: Iterable[Operated]) -> str:
-    """Why versions can't be right in any order: one of them has had two values, or expired at two times."""
+    """Say why the versions can't be right in any order: one version has two values, or two times of expiry. Returns ""
+    if there is no such version.
+    """
     values: dict[int, Operated] = {}
     lives: dict[int, Operated] = {}
     for event in events:
@@ -140,8 +147,8 @@ def _versions_with_two_values(events: Iterable[Operated]) -> str:
 
 
 def _unanswered(events: Iterable[Operated], answered: Iterable[Operated]) -> tuple[list[Operated], list[Operated]]:
-    """The operations without an answer, in two lists. First those that surely took effect: at the latest when somebody
-    saw the effect, which is their new time of return. Then those that may not have taken effect.
+    """Return the operations without an answer, in two lists. Those in the first list surely took effect, at the latest
+    when somebody saw the effect; this becomes their time of return. Those in the second list may not have taken effect.
     """
     first_seen: dict[bytes, float] = {}
     for event in answered:
@@ -160,17 +167,17 @@ def _unanswered(events: Iterable[Operated], answered: Iterable[Operated]) -> tup
 
 
 def _value_of_version(event: Operated) -> bytes | None:
-    """The value that the version in the event has, according to the event; None if the event doesn't tell."""
+    """Return the value that belongs to the version in the event's answer; None if the event doesn't tell it."""
     if event.kind is Kind.GET_VERSIONED:
         return event.found
     return event.value if event.kind is Kind.PUT and event.done else None
 
 
 class Model:
-    """The effects of operations on a key, one after the other."""
+    """Computes the effects of operations on a key, one after the other."""
 
     def __init__(self, events: Sequence[Operated], slack: float) -> None:
-        """`events` have answers, which tell the values of versions."""
+        """`events` are operations with answers; some of the answers tell the values and expiries of versions."""
         self._slack = slack
         pairs = ((event.version, _value_of_version(event)) for event in events)
         self._values = {version: value for version, value in pairs if version and value is not None}
@@ -178,7 +185,7 @@ class Model:
         self._expires = {event.version: event.expires for event in reads if event.expires is not None}
 
     def after(self, state: State, event: Operated) -> State | None:
-        """The state after an operation with this answer; None if the operation can't have had this answer here."""
+        """Return the state after the operation; None if the operation can't have its answer in this state."""
         if state.lives is not None and event.called > state.lives[1]:
             return None  # it has expired before
         if event.outcome is Outcome.UNKNOWN:
@@ -204,8 +211,8 @@ class Model:
                 return State(state.value, NOT_TOLD) if event.done else state
 
     def effect(self, state: State, event: Operated, by: float = inf) -> State:
-        """The state after an operation without an answer that takes effect at some time between its call and `by`; the
-        same state if it changes nothing.
+        """Return the state after an operation without an answer, which takes effect at some time between its call and
+        `by`. This is the same state if the operation changes nothing.
         """
         match event.kind:
             case Kind.PUT:
@@ -241,8 +248,8 @@ class Model:
         return None if is_over else narrowed
 
     def _narrowed(self, state: State) -> State | None:
-        """The state, its time of expiry narrowed to the one that a read tells for this version; None if that is
-        impossible.
+        """Narrow the state's times of expiry to the one that a read has told for this version. Returns None if this
+        time is impossible.
         """
         expires = self._expires.get(state.version)
         if expires is None:
@@ -253,7 +260,7 @@ class Model:
         return state._replace(lives=(max(earliest, expires - self._slack), min(latest, expires + self._slack)))
 
     def _told(self, state: State, version: int) -> State | None:
-        """The state with the version that an answer has told; None if that is impossible."""
+        """Return the state with the version that an answer has told; None if the state can't have this version."""
         if state.version != NOT_TOLD:
             return state if state.version == version else None
         is_possible = version > 0 and self._values.get(version, state.value) == state.value
@@ -307,9 +314,11 @@ def _sum(state: State, event: Operated) -> int | None:
 
 
 class _Place(NamedTuple):
-    """The progress of an order: it has all answered operations before `low`, and those in `above`, a set of bits from
-    `low` on. `since` is the state before the last operations if these have no answer. Then the next answered operation
-    must depend on their effect; otherwise they could be left out.
+    """How far an order has come: it contains all answered operations below the index `low`, and those whose bits are
+    set in `above`, whose lowest bit stands for `low`.
+
+    If the order ends with operations without an answer, `since` is the state before these. The next answered operation
+    must depend on their effect; otherwise the order could do without them.
     """
 
     low: int
@@ -320,24 +329,26 @@ class _Place(NamedTuple):
 
 @dataclass(slots=True)
 class _Look:
-    """The operations that may come next: those called before any other remaining one returned."""
+    """The operations that may come next: those that were called before any remaining operation returned."""
 
     candidates: list[int] = field(default_factory=list)
     by: float = inf  # when the first of them returned
 
 
 class _Search:
-    """The search through the orders of one key's operations, depth first.
+    """Searches the orders of one key's operations, depth first, for one that explains all answers.
 
-    An operation that fits and has changed nothing comes at once. Of operations that end together, the one that was
-    called first is tried first, as a node probably did them in the order of their calls. An operation without an answer
-    comes only where it makes a difference to the next answered one; elsewhere it could be left out. Of such operations
-    that are alike, the one that was called first is used first. If two ways lead to one place, the way that used fewer
-    operations without an answer can do everything that the other can.
+    If an operation that has changed nothing may come next, it comes next. Of operations that returned at the same time,
+    the search tries the one that was called first, since nodes mostly do operations in the order of their calls.
+
+    An operation without an answer is used only if the next answered operation depends on it; anywhere else, the order
+    is right without it, too. Of equal operations without an answer, the search uses the one that was called first. Two
+    ways may lead to the same place: if way A has used all operations without an answer that way B has used, and more,
+    then B can continue like A, so the search drops A.
     """
 
     def __init__(self, model: Model, events: Sequence[Operated], perhaps: Sequence[Operated]) -> None:
-        """`events` have surely taken effect; `perhaps` may have."""
+        """`events` are operations that surely took effect; those in `perhaps` may have taken effect or not."""
         self._events = sorted(events, key=lambda event: event.called)
         self._perhaps = sorted(perhaps, key=lambda event: event.called)
         self._model = model
@@ -348,7 +359,7 @@ class _Search:
         self._conditional = [i for i, e in enumerate(self._perhaps) if e.kind is Kind.PUT and not e.is_blind]
 
     def _alikes(self) -> list[int]:
-        """For each operation without an answer: the operations before it that are like it, as bits."""
+        """For each operation without an answer, return the equal operations that were called before it, as bits."""
         found: list[int] = []
         seen: defaultdict[tuple[object, ...], int] = defaultdict(int)
         for index, e in enumerate(self._perhaps):
@@ -383,7 +394,7 @@ class _Search:
         return Result(Verdict.VIOLATION, key, self._story(furthest))
 
     def _after(self, place: _Place, used: int) -> list[tuple[_Place, int]]:
-        """The places to which one more operation leads. The last is tried first."""
+        """Return the places to which one more operation leads. The search tries the last of them first."""
         look, state = self._look(place), place.state
         if self._only_adds:
             return self._after_adding(place, used, look)
@@ -404,8 +415,8 @@ class _Search:
         return found
 
     def _after_adding(self, place: _Place, used: int, look: _Look) -> list[tuple[_Place, int]]:
-        """The places to which one more operation leads, for a counter: the number in an answer tells the sum of the
-        increments before it.
+        """Return the places to which one more operation leads, for a counter: the number in each answer is the sum of
+        all increments until then, so it shows how much the increments without an answer have added.
         """
         number, found = int(place.state.value or 0), []
         free = [i for i, e in enumerate(self._perhaps) if e.called <= look.by and not used >> i & 1 and e.by]
@@ -422,13 +433,13 @@ class _Search:
         return found
 
     def _adding(self, number: int, free: Sequence[int]) -> list[int]:
-        """Sets of these operations without an answer that add up to this number."""
+        """Return all sets, as bits, of the increments in `free` that add up to this number."""
         found: dict[tuple[int, int], list[int]] = {}
         free = sorted(free, key=lambda i: self._perhaps[i].by)
         sums = [0, *accumulate(self._perhaps[i].by for i in free)]
 
         def adding(number: int, at: int) -> list[int]:
-            """The sets of operations from `free[at]` on that add up to this number."""
+            """Return the sets of increments from `free[at]` on that add up to this number."""
             if number == 0:
                 return [0]
             if number < 0 or at == len(free):
@@ -443,13 +454,15 @@ class _Search:
             return found[number, at]
 
         def between(number: int, at: int, count: int) -> bool:
-            """True if the number is between the sums of the `count` smallest and the `count` largest from `at` on."""
+            """True if the number lies between the sums of the `count` smallest and of the `count` largest increments
+            from `free[at]` on.
+            """
             return sums[at + count] - sums[at] <= number <= sums[-1] - sums[len(sums) - 1 - count]
 
         return adding(number, 0)
 
     def _is_in_order(self, used: int) -> bool:
-        """True if, for each used operation, all operations that are like it and were called before it are used, too."""
+        """True if, for each used operation, all equal operations that were called before it are used, too."""
         return all(self._alike[i] & ~used == 0 for i in range(used.bit_length()) if used >> i & 1)
 
     def _look(self, place: _Place) -> _Look:
@@ -470,7 +483,7 @@ class _Search:
             yield place._replace(state=ABSENT)
 
     def _unanswered(self, place: _Place, used: int, look: _Look) -> Iterator[tuple[int, State]]:
-        """Operations without an answer that may come next and change something, with the state after them."""
+        """Yield each operation without an answer that may come next and changes something, with the state after it."""
         lives = place.state.lives
         for index, event in enumerate(self._perhaps):
             if event.called > look.by or (lives is not None and event.called > lives[1]):
@@ -510,8 +523,8 @@ class _Search:
         return _Place(low, above, state)
 
     def _story(self, place: _Place) -> str:
-        """The end of the best order: the state there, and the operations around it; a + marks operations that have a
-        place in the order.
+        """Describe the longest order that was found: the state at its end, and the operations around the end. A "+"
+        marks the operations that are in the order.
         """
         first = max(0, place.low - _SHOWN // 2)
         lines = []
@@ -527,7 +540,7 @@ def _placed(place: _Place) -> int:
 
 
 def _shown(event: Operated) -> str:
-    """An operation for people."""
+    """Describe an operation for people."""
     asked = [event.kind.value]
     if event.kind is Kind.PUT:
         asked.append(f"{event.value!r} if {event.condition.name}")

@@ -17,7 +17,7 @@ from tests.cluster.operation_checker import Kind, Operated
 
 COUNTERS: Final = 3
 TTLS_S: Final = (0.05, 0.2, 0.5, 1.5)
-# The kind, the condition of a put, its share in percent.
+# Of each kind of request: the kind, the condition of a put, its share in percent.
 _MIX: Final = (
     (Kind.GET, If.ALWAYS, 20), (Kind.GET_VERSIONED, If.ALWAYS, 20), (Kind.PUT, If.ALWAYS, 16),
     (Kind.PUT, If.ABSENT, 12), (Kind.PUT, If.VERSION, 14), (Kind.PUT, If.VALUE, 8), (Kind.EXPIRE, If.ALWAYS, 5),
@@ -28,8 +28,8 @@ _DELETES: Final = 0.2  # the share of deletes among puts with or without a condi
 
 
 class OperationRecorder(Workers[Operated]):
-    """Clients that work on `keys` as registers, and on a few more as counters. Values are unique, and a sum shows which
-    increments it has: see `_amount`.
+    """Clients that use `keys` as registers, and a few more keys as counters. No two puts have the same value, and a
+    counter's value shows which increments it contains: see `_amount`.
     """
 
     def __init__(self, loop: Loop, endpoints: Sequence[str], keyspace: str, keys: Sequence[bytes], seed: int) -> None:
@@ -81,7 +81,7 @@ class OperationRecorder(Workers[Operated]):
         )  # fmt: skip
 
     async def _ask(self, client: minka.AsyncClient, event: Operated, timeout: float) -> Operated:
-        """The operation with its answer. Raises MinkaError."""
+        """Send the operation; returns it with the fields of the answer. Raises MinkaError."""
         key = event.key
         match event.kind:
             case Kind.GET:
@@ -123,7 +123,7 @@ async def _write(client: minka.AsyncClient, event: Operated, timeout: float) -> 
 
 
 def _amount(rng: random.Random) -> int:
-    """The number to add. The upper half of a sum is the number of increments in it; its lower half nearly says which
-    ones they are.
+    """Draw the number by which to increment. The upper 32 bits of a counter are the number of increments in it; the
+    lower bits are a sum of random numbers, which in nearly all cases shows which increments these are.
     """
     return 2**32 + rng.randrange(2**18)

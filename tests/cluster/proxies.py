@@ -1,4 +1,4 @@
-"""A proxy in front of a node's data port; to nodes and clients it is the data port."""
+"""Proxies in front of nodes' data ports: other nodes and clients connect to the proxy as if it were the data port."""
 
 import socket
 import threading
@@ -14,7 +14,9 @@ _BYTES: Final = 65536
 
 
 class Proxy:
-    """Passes everything on, or nothing (`hang`: it accepts connections and reads them), or refuses connections."""
+    """Passes all bytes on. After `hang` it still accepts connections and reads a little, but passes nothing on; after
+    `refuse` it refuses connections.
+    """
 
     def __init__(self, target: str) -> None:
         self.address = free_addresses(1)[0]
@@ -91,7 +93,7 @@ class Proxy:
 
 @contextmanager
 def proxied(cluster: LocalCluster) -> Iterator[dict[str, Proxy]]:
-    """A proxy in front of the data port of each node, by name; made before the cluster starts."""
+    """Put a proxy in front of the data port of each node, before the cluster starts; yields the proxies by node."""
     proxies = {node.name: Proxy(node.data_address) for node in cluster.nodes.values()}
     for node in cluster.nodes.values():
         node.config = {"advertise": {"data": proxies[node.name].address}}

@@ -1,4 +1,4 @@
-"""Shared by tests of splits and merges: data that stays, its readers, and the conditions at the end."""
+"""Helpers for tests of splits and merges: data that never changes, clients that read it, and checks of all rows."""
 
 import random
 import threading
@@ -19,7 +19,7 @@ SORTED = sorted(BALLAST)
 
 
 class Readers:
-    """Threads that read and scan data that never changes, forwards and backwards, until stopped."""
+    """Threads that get keys, and scan forwards and backwards, until `stop`. Their data never changes."""
 
     def __init__(self, endpoints: Sequence[str], keyspace: str) -> None:
         self.rounds = [0, 0, 0]
@@ -41,7 +41,7 @@ class Readers:
         self._client.close()
 
     def stop(self) -> None:
-        """Stop. Raises an unexpected error of a reader."""
+        """Stop the threads. If a thread met an error, raises this error."""
         self._stop.set()
         for thread in self._threads:
             thread.join(30)
@@ -77,7 +77,7 @@ def written(client: Client) -> bool:
 
 
 def rows_of(control: Control) -> list[Partition]:
-    """The partitions; checks that each key is in exactly one of them."""
+    """Return the partitions in the order of their ranges, after a check that each key is in exactly one of them."""
     rows = sorted(control.status().table.partitions, key=lambda row: row.start_key)
     assert rows[0].start_key == b"" == rows[-1].end_key
     assert all(before.end_key == after.start_key for before, after in pairwise(rows))
@@ -85,7 +85,7 @@ def rows_of(control: Control) -> list[Partition]:
 
 
 def check(cluster: LocalCluster, load: Workload) -> None:
-    """Check that a scan finds exactly the rows that are there."""
+    """Check that a scan finds exactly BALLAST and the rows of the workload, in order."""
     written = load.check()
     with Client(cluster.endpoints, keyspace="authors", timeout=30.0) as client:
         found = dict(client.scan())

@@ -1,4 +1,4 @@
-"""The cluster client of redis-py, unchanged, on a few keys at the same time; its results are recorded."""
+"""Clients that use a few keys at the same time by redis-py's own cluster client, and record what they see."""
 
 import asyncio
 import random
@@ -26,7 +26,7 @@ COUNTERS: Final = 3
 TTLS_S: Final = (0.05, 0.2, 0.5, 1.5)
 _TIMEOUT_S: Final = 1.0
 _CODE: Final = re.compile(r"(?:ERR )?([A-Z_]+): ")
-# The kind, the condition of a put, whether it deletes, its share in percent.
+# Of each kind of request: the kind, the condition of a put, whether it deletes, its share in percent.
 _MIX: Final = (
     (Kind.GET, If.ALWAYS, False, 40), (Kind.PUT, If.ALWAYS, False, 20), (Kind.PUT, If.ABSENT, False, 14),
     (Kind.PUT, If.PRESENT, False, 10), (Kind.PUT, If.PRESENT, True, 6), (Kind.EXPIRE, If.ALWAYS, False, 5),
@@ -37,13 +37,13 @@ _LIVES: Final = 0.35  # the share of puts whose value expires
 
 
 class RedisRecorder(Workers[Operated]):
-    """Clients that work on `keys` as registers, and on a few more as counters. Values are unique.
+    """Clients that use `keys` as registers, and a few more keys as counters. No two writes have the same value.
 
-    They never repeat a command: redis-py would also repeat commands that may have been done already.
+    Repeats are switched off in redis-py, because it would also repeat commands that may have been done already.
     """
 
     def __init__(self, loop: Loop, endpoints: Sequence[str], keyspace: str, keys: Sequence[bytes], seed: int) -> None:
-        """`endpoints` are data ports."""
+        """`endpoints` are the addresses of data ports."""
         self._nodes = [split_address(one) for one in endpoints]
         self._counters = [key + b"+" for key in keys[:COUNTERS]]
         self._registers = list(keys)
@@ -56,7 +56,7 @@ class RedisRecorder(Workers[Operated]):
         return True if event.done and event.kind in (Kind.PUT, Kind.ADD) else None
 
     def connected(self, rng: random.Random) -> "Threaded":
-        """A client that knows all nodes."""
+        """Make an object that gives each thread its own client; the clients know all nodes."""
         nodes = rng.sample(self._nodes, len(self._nodes))
         protocol = rng.choice((2, 3))
 
@@ -95,8 +95,8 @@ class RedisRecorder(Workers[Operated]):
 
 
 class Threaded:
-    """Clients on threads, one client for each thread: a thread may close a shared client's socket while another thread
-    reads from it. (redis-py's client for asyncio leaves connections open when nodes go.)
+    """Runs commands on threads, each with its own client: if threads shared a client, one could close the socket from
+    which another reads. (redis-py's client for asyncio isn't used, as it leaves connections to lost nodes open.)
     """
 
     def __init__(self, made: Callable[[], RedisCluster]) -> None:
@@ -114,7 +114,7 @@ class Threaded:
             client.close()
 
     async def ask(self, event: Operated) -> Operated:
-        """The operation with its answer. Raises what redis-py raises."""
+        """Send the operation; returns it with the fields of the answer. Raises the errors of redis-py."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._ask, event)
 
     def _ask(self, event: Operated) -> Operated:
@@ -136,7 +136,8 @@ def _ask(client: Any, event: Operated) -> Operated:
         case Kind.PERSIST:
             return replace(event, done=bool(client.persist(key)))
     if event.value is None:
-        # Not `delete`: redis-py sends it as a pipeline, and would repeat it after an error, with another count.
+        # Not `client.delete`: redis-py makes a pipeline of it, and repeats the pipeline after an error. The answer
+        # would be wrong if the first attempt had deleted the key.
         return replace(event, done=client.execute_command("DEL", key) == 1)
     is_absent, is_present = event.condition is If.ABSENT, event.condition is If.PRESENT
     ms = None if event.ttl is None else round(event.ttl * 1000)
@@ -144,7 +145,7 @@ def _ask(client: Any, event: Operated) -> Operated:
 
 
 def _outcome_of(error: Exception) -> Outcome:
-    """The outcome of a write with this error."""
+    """Return the outcome of a write that failed with this error."""
     if isinstance(error, (TryAgainError, ClusterDownError)) or str(error).startswith("NOREPLICAS"):
         return Outcome.REFUSED
     if isinstance(error, ResponseError) and (named := _CODE.match(str(error))) and named[1] in Code.__members__:
@@ -153,7 +154,7 @@ def _outcome_of(error: Exception) -> Outcome:
 
 
 def _was_sent(error: BaseException | None) -> bool:
-    """False if nothing was sent, because no connection could be made."""
+    """False if the client could not connect, so that it sent nothing."""
     if error is None:
         return False
     if isinstance(error, RedisClusterException):  # it names no cause, or that no node was found after another error

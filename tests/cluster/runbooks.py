@@ -1,9 +1,9 @@
-"""The commands of docs/operations.md, and a machine on which they can be typed.
+"""Finds the commands in docs/operations.md, and runs them as if an operator typed them on a machine of the cluster.
 
-A `LocalCluster` stands in for what a test machine can't have: `ssh NODE` runs the command here, with the node's
-folders in the place of /var/lib/minka and /backup; `systemctl` starts, stops and signals the cluster's processes as
-systemd does, and a start ends once the node listens. Everything else (`cp`, `mv`, `mkdir`, `openssl`, `curl`,
-`minkactl`) is the real command.
+A `LocalCluster` replaces the machines that a test can't have, and scripts stand in for two commands. `ssh NODE` runs
+its command on this machine, but with the node's folders instead of /var/lib/minka and /backup. `systemctl` starts,
+stops and signals the cluster's processes as systemd does; a start ends when the node listens. All other commands
+(`cp`, `mv`, `mkdir`, `openssl`, `curl`, `minkactl`) are the real ones.
 """
 
 import os
@@ -34,7 +34,8 @@ _COMMANDS: Final = (
 )
 
 _SSH: Final = """#!/bin/sh
-# ssh [-n] NODE COMMAND...: a shell of the node's own, with the node's folders. Without -n it takes what is typed next.
+# ssh [-n] NODE COMMAND...: run the command in a shell with the node's folders. Without -n, read all of stdin like the
+# real ssh: that takes the lines that were typed after the command.
 if [ "$1" = -n ]; then shift; else cat >/dev/null; fi
 export NODE="$1"; shift
 command=$(printf '%s\\n' "$*" | sed -e "s#/var/lib/minka#$CLUSTER/$NODE/data#g" -e "s#/backup#$CLUSTER/$NODE/backup#g")
@@ -49,7 +50,7 @@ with socket.socket(socket.AF_UNIX) as asked:
 sys.stderr.write(answer)
 sys.exit(1 if answer else 0)
 """
-# A person who answers each question with yes.
+# minkactl, for an operator who answers yes to the questions of these commands.
 _MINKACTL: Final = """#!/bin/sh
 case "$*" in "node rebuild"* | "raft remove"* | "raft promote"* | *--decommission) set -- "$@" --yes ;; esac
 exec {python} -I -S {forks} {server} "$@"
@@ -58,7 +59,7 @@ exec {python} -I -S {forks} {server} "$@"
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The end of a command, with its output."""
+    """The exit status of a command that has ended, and its output."""
 
     status: int
     stdout: str
@@ -66,7 +67,7 @@ class Ended:
 
 
 class Machine:
-    """The operator's place: a folder with the stand-ins, and a cluster."""
+    """The operator's machine: a folder with the scripts that stand in for commands, and the cluster that they reach."""
 
     def __init__(self, folder: Path, cluster: LocalCluster | None, environment: dict[str, str]) -> None:
         self.folder: Final = folder
@@ -74,7 +75,9 @@ class Machine:
         self._environment: Final = environment
 
     def type(self, text: str) -> Ended:
-        """The result of pasting the text into bash: a command that reads its input takes the lines that follow."""
+        """Paste the text into bash, and return the result. As in a terminal, a command that reads its stdin takes the
+        lines after it.
+        """
         if self._cluster is not None:
             text = text.replace("localhost:7401", self._cluster.node("athens").http_address)
         ended = subprocess.run(
@@ -101,7 +104,9 @@ class Machine:
 
 @contextmanager
 def machine(folder: Path, cluster: LocalCluster | None = None) -> Iterator[Machine]:
-    """A machine from which the cluster is operated; without a cluster it has only the real commands."""
+    """Make a machine from which an operator can reach the cluster. Without a cluster, no scripts stand in for `ssh` and
+    `systemctl`.
+    """
     (folder / "bin").mkdir(parents=True, exist_ok=True)
     environment = os.environ | {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "NODE": "athens"}
     found = Machine(folder, cluster, environment)
@@ -156,8 +161,8 @@ def _systemctl(cluster: LocalCluster, node: str, words: list[str]) -> None:
 
 
 def wait_listening(cluster: LocalCluster, name: str) -> None:
-    """Wait until the node listens, as `systemctl start` waits for READY=1. If the node ends before, the error has the
-    end of its log.
+    """Wait until the node listens, as `systemctl start` waits for READY=1. If the node ends before that, the error
+    contains the last lines of its log.
     """
     node = cluster.node(name)
     host, _, port = node.address.rpartition(":")
@@ -172,7 +177,7 @@ def wait_listening(cluster: LocalCluster, name: str) -> None:
 
 
 def blocks() -> list[str]:
-    """The indented blocks, without their indentation."""
+    """Return the indented blocks of the document, without their indentation."""
     found: list[str] = []
     lines: list[str] = []
     before = ""
@@ -189,18 +194,18 @@ def blocks() -> list[str]:
 
 
 def block(beginning: str) -> str:
-    """The block that begins with this."""
+    """Return the block that begins with this text."""
     (found,) = [one for one in blocks() if one.startswith(beginning)]
     return found
 
 
 def inline() -> set[str]:
-    """The commands within sentences."""
+    """Return the commands that stand in backquotes within sentences."""
     text = re.sub(r"^    .*$", "", DOCUMENT.read_text("utf-8"), flags=re.MULTILINE)
     spans = {" ".join(span.split()) for span in _SPAN.findall(text)}
     return {span for span in spans if " " in span and span.split()[0] in _COMMANDS}
 
 
 def shown(block: str) -> list[str]:
-    """The commands of a block that shows a terminal: the text after its prompts, without comments."""
+    """Return the commands of a block that shows a terminal: the lines after its prompts, without comments."""
     return [shlex.join(shlex.split(line[2:], comments=True)) for line in block.splitlines() if line.startswith("$ ")]

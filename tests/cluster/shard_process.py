@@ -1,7 +1,8 @@
-"""A process that hosts duties, and records its actions: `python -m tests.cluster.shard_process FILE JSON`.
+"""A process that hosts duties, and writes what it does to a file: `python -m tests.cluster.shard_process FILE JSON`.
 
-The file gets a line for each call of the delegate, and regularly a line with the duties that the process may act for,
-by `Duty.is_held`. Each line has the time before and after, by the clock that all processes of a machine share.
+The process writes a line for each call of the delegate, and regularly a line with the duties for which it may act, by
+`Duty.is_held`. Each line has the times before and after the call or the look at the duties, by the clock that all
+processes of a machine share.
 """
 
 import json
@@ -23,7 +24,7 @@ POISON = b"poison"
 
 
 class Recorder(Delegate):
-    """A delegate that holds all duties that it is given."""
+    """A delegate that attaches all duties that it gets, and records each call."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a", buffering=1)
@@ -61,7 +62,7 @@ class Recorder(Delegate):
 
 
 class Mortal(Recorder):
-    """A delegate whose process is killed while it attaches a duty with the payload POISON, as if memory had run out."""
+    """A delegate that kills its process when it gets a duty with the payload POISON, as if the memory had run out."""
 
     def attach(self, duties: Sequence[Duty]) -> None:
         if any(duty.payload == POISON for duty in duties):

@@ -1,4 +1,4 @@
-"""Processes that host duties, for tests, and their records."""
+"""Helpers that start processes which host duties, and read what these processes have recorded."""
 
 import json
 import os
@@ -19,29 +19,29 @@ from minka.testing.local_cluster import LocalCluster
 from tests.cluster.cluster import eventually
 
 ROOT = Path(__file__).parents[2]
-# As fast as a loaded machine with two cores allows.
+# Failure detection as fast as a loaded machine with two cores allows.
 QUICK_SHARDS = {"heartbeat_interval_ms": 200, "clearance_ms": 1500, "failure_timeout_ms": 1900}
 
 
 @dataclass
 class ShardProcess:
-    """A shard's process, and the file that it writes."""
+    """A process that hosts duties, and the file to which it writes what it does."""
 
     name: str
     path: Path
     process: "subprocess.Popen[bytes]"
 
     def lines(self) -> list[dict[str, Any]]:
-        """All records of the process, without an incomplete last line."""
+        """Read all records of the process, except a last line that isn't complete yet."""
         return [json.loads(line) for line in self.path.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
     def held(self) -> dict[str, int]:
-        """The duties that the process may act for, from its last line about them: epochs by names."""
+        """Return the duties for which the process may act, by its last record of them: the epochs by name."""
         samples = [line["held"] for line in self.lines() if "held" in line]
         return dict(samples[-1]) if samples and self.process.poll() is None else {}
 
     def calls(self, method: str) -> list[list[Any]]:
-        """The duties with which the delegate was called: name, epoch, payload."""
+        """Return the duties in all calls of this method of the delegate, each as name, epoch and payload."""
         return [duty for line in self.lines() if line.get("call") == method for duty in line["duties"]]
 
     def signal(self, number: signal.Signals) -> None:
@@ -50,7 +50,7 @@ class ShardProcess:
 
 @dataclass
 class Shards:
-    """The shards' processes of one cluster."""
+    """The processes that host duties of one cluster."""
 
     cluster: LocalCluster
     directory: Path
@@ -65,7 +65,7 @@ class Shards:
         namespace: Path | None = None,
         **settings: object,
     ) -> ShardProcess:
-        """Start a process of this name that takes the pallet's duties, in this network namespace."""
+        """Start a process with this name that takes duties of the pallet; it runs in `namespace`, if that is given."""
         path = self.directory / f"{name}-{len(self.processes)}.jsonl"
         arguments = {
             "pallets": {pallet: 100},
@@ -89,12 +89,12 @@ class Shards:
         return shard
 
     def places(self) -> dict[str, str]:
-        """The shard of each duty that a process may act for."""
+        """Return the names of the shards that may act for a duty, by the duty's name."""
         return {duty: shard.name for shard in self.processes for duty in shard.held()}
 
     def wait_placed(self, names: set[str], on: Sequence[ShardProcess] = ()) -> None:
-        """Wait until each of these duties has a process that may act for it. If `on` is given, exactly these processes
-        must have duties.
+        """Wait until some process may act for each of these duties. If `on` is given, exactly these processes must have
+        the duties, each at least one.
         """
         shards = {shard.name for shard in on}
 
@@ -105,8 +105,8 @@ class Shards:
         eventually(f"{len(names)} duties in their places", probe)
 
     def assert_nothing_was_held_twice(self) -> int:
-        """Check in the records of all processes that each duty was always held by at most one process, at one epoch.
-        Returns the number of times that a process held a duty.
+        """Check by the records of all processes that never more than one process held a duty at the same time, and that
+        each later one held it at a greater epoch. Returns the number of times that a process held a duty.
         """
         spans: dict[str, list[tuple[float, float, str, int]]] = {}
         for shard in self.processes:
@@ -143,7 +143,7 @@ def make_duties(client: Client, pallet: str, count: int) -> set[str]:
 
 @contextmanager
 def running(cluster: LocalCluster, directory: Path) -> Iterator[Shards]:
-    """Shards whose processes end with the test."""
+    """Yield the shards of a cluster, and kill their processes after the block."""
     shards = Shards(cluster, directory)
     try:
         yield shards

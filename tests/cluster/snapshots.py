@@ -1,4 +1,4 @@
-"""What a snapshot has."""
+"""Helpers that read all rows of a snapshot."""
 
 from array import array
 from collections.abc import Iterator

@@ -1,5 +1,5 @@
-"""A cluster is overloaded all at once: every node stands still for a while at a random moment, other processes take the
-processors, and a keyspace of many partitions is created. Then the cause is taken away.
+"""Overloads a whole cluster: every node stands still for a while at a random moment, other processes take the
+processors, and a keyspace with many partitions is created. When that has ended, the cluster has to recover.
 """
 
 import random
@@ -25,7 +25,7 @@ LARGE = "large"
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """The faults. Times are in seconds."""
+    """What overloads the cluster. Times are in seconds."""
 
     partitions: int
     replicas: int
@@ -35,7 +35,9 @@ class Cause:
 
 
 def strike(cluster: LocalCluster, cause: Cause, rng: random.Random) -> float:
-    """Do all of it. Returns the seconds from its end until the creation of LARGE ended or was given up."""
+    """Overload the cluster. Returns the seconds from the end of the overload until the creation of LARGE has ended, or
+    its caller has given up.
+    """
     create = threading.Thread(target=_create, args=(cluster, cause))
     moments = sorted((rng.uniform(0, cause.within), name) for name in cluster.nodes)
     with _busy(cause.busy):
@@ -58,7 +60,7 @@ def _stand_still(cluster: LocalCluster, seconds: float, at: float, name: str) ->
 
 
 def _create(cluster: LocalCluster, cause: Cause) -> None:
-    """Create LARGE as a person would: again if the outcome isn't known."""
+    """Create LARGE as a person would: after an error, try again until the keyspace exists."""
 
     def asked() -> bool:
         try:
@@ -87,8 +89,9 @@ def _busy(count: int) -> Iterator[None]:
 
 
 def wait_healthy(cluster: LocalCluster, keyspaces: dict[str, int], deadline: float) -> GetStatusResponse:
-    """Wait until all nodes are LIVE, all partitions are ONLINE, all nodes agree on the leaders, and a write to each
-    keyspace is done. `keyspaces` has the number of partitions by keyspace. AssertionError after `deadline` seconds.
+    """Wait until all nodes are LIVE, all partitions are ONLINE, all nodes know the same leaders, and a write to each
+    keyspace has succeeded. `keyspaces` has the number of partitions by keyspace. Raises AssertionError after `deadline`
+    seconds.
     """
     total = sum(keyspaces.values())
 

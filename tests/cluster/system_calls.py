@@ -1,4 +1,4 @@
-"""Runs Python processes with only the system calls that a systemd unit permits them."""
+"""Runs Python processes that may make only the system calls that a systemd unit allows."""
 
 import re
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.programs import program
 
-# Loaded by Python at its start. Processes that the first one starts inherit the filter.
+# Python imports this module when it starts, and the module sets the filter. Child processes inherit the filter.
 _SITECUSTOMIZE = """
 import ctypes, errno, os
 if "MINKA_TEST_FILTERED" not in os.environ:
@@ -27,15 +27,15 @@ if "MINKA_TEST_FILTERED" not in os.environ:
 
 
 def filtered(unit: Path, folder: Path) -> dict[str, str]:
-    """The environment in which a Python process gets EPERM for system calls outside of the unit's SystemCallFilter. The
-    file that sets the filter is written into the folder.
+    """Return an environment in which a Python process gets EPERM for each system call that the unit's SystemCallFilter
+    doesn't allow. Writes the module that sets the filter into the folder.
     """
     (folder / "sitecustomize.py").write_text(_SITECUSTOMIZE.format(names=sorted(allowed(unit))))
     return {"PYTHONPATH": str(folder)}
 
 
 def allowed(unit: Path) -> set[str]:
-    """The names of the system calls that the unit allows. See SystemCallFilter in systemd.exec(5)."""
+    """Return the names of the system calls that the unit allows. See SystemCallFilter in systemd.exec(5)."""
     names: set[str] = set()
     for line in re.findall("^SystemCallFilter=(.*)$", unit.read_text(), re.MULTILINE):
         found = set().union(*map(_members, line.removeprefix("~").split()))

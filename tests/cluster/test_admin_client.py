@@ -1,4 +1,4 @@
-"""`minka.admin` on a real cluster, as a program uses it."""
+"""Programs use `minka.admin` on a real cluster."""
 
 from collections.abc import Iterator
 
@@ -34,7 +34,7 @@ def admin(cluster: LocalCluster) -> Iterator[Admin]:
 
 
 def test_an_operation_is_held_up_limited_and_cancelled(cluster: LocalCluster, admin: Admin) -> None:
-    """It copies slowly, then its target is killed, as its blocker says."""
+    """A reassign copies slowly because of its limit. When its target is killed, its blocker says so."""
     admin.create_keyspace("fares", partitions=2, replicas=1)
     eventually("all are ONLINE", lambda: {one.state for one in admin.partitions("fares")} == {"online"})
     with Client(cluster.endpoints, keyspace="fares", timeout=20) as fares:
@@ -142,7 +142,7 @@ def test_a_range_is_split_and_merged(admin: Admin) -> None:
     assert len(list(admin.partitions("authors"))) == 1
 
 
-def test_what_is_wrong_is_said(admin: Admin) -> None:
+def test_wrong_arguments_have_error_codes(admin: Admin) -> None:
     for code, call in (
         (Code.INVALID_ARGUMENT, lambda: admin.create_keyspace("neither")),
         (Code.INVALID_ARGUMENT, lambda: admin.create_keyspace("x", partitions=1, hash_function="sha")),  # type: ignore[arg-type]

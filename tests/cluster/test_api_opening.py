@@ -1,4 +1,6 @@
-"""The programs of the opening of docs/api.md run as they are, but for the endpoints. Their test: `test_testing.py`."""
+"""The programs at the beginning of docs/api.md run; only the endpoints are replaced. The test among them runs in
+`test_testing.py`.
+"""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Backups as in docs/operations.md: which copies of data directories bring a cluster back, and which don't."""
+"""Backups as in docs/operations.md: some copies of data directories bring a cluster back, and nodes refuse others."""
 
 import shutil
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ def copied(cluster: LocalCluster, name: str, folder: Path) -> None:
 
 
 def restored(cluster: LocalCluster, folder: Path) -> None:
-    """Replace the lost directories of all nodes with the copies, and start all nodes."""
+    """Kill all nodes, replace their data directories with the copies, and start all nodes."""
     for name in cluster.nodes:
         cluster.kill(name)
     for name in cluster.nodes:

@@ -1,4 +1,4 @@
-"""A node that was away catches up by a snapshot while the cluster takes writes, and delays nobody meanwhile."""
+"""A node that was away catches up by a snapshot while the cluster takes writes; this delays no write."""
 
 import signal
 import threading
@@ -19,9 +19,7 @@ CONFIG = QUICK | {"coordinator": {"snapshot_entries": ENTRIES, "snapshot_mib_per
 
 
 class Keyspaces(threading.Thread):
-    """Creates keyspaces, one after the other, through the nodes other than `away`: each is a write to the
-    coordinator's log.
-    """
+    """Creates one keyspace after the other, so that the coordinator's log grows. Asks any nodes except `away`."""
 
     def __init__(self, cluster: LocalCluster, prefix: str, away: str) -> None:
         super().__init__(name="keyspaces")
@@ -42,7 +40,7 @@ class Keyspaces(threading.Thread):
             self.error = error
 
     def check(self) -> None:
-        """Check that the creations go on."""
+        """Check that no creation of a keyspace has failed."""
         if self.error is not None:
             raise AssertionError(f"no keyspace {len(self.names)}") from self.error
 
@@ -106,7 +104,7 @@ def test_a_node_that_stands_still_holds_up_nobody(cluster: LocalCluster) -> None
 
 
 def wait_compacted_beyond(control: Control, keyspaces: Keyspaces, index: int) -> None:
-    """Wait until the leader's log begins some entries after `index`."""
+    """Wait until the leader has compacted its log up to some entries after `index`."""
 
     def probe() -> bool:
         keyspaces.check()

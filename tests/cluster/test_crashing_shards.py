@@ -1,4 +1,4 @@
-"""Processes that end suddenly, because of a duty."""
+"""A duty kills each process that attaches it: the controller finds this duty, and keeps it away from the shards."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +34,7 @@ def client(cluster: LocalCluster) -> Iterator[Client]:
 
 
 class Supervisor:
-    """Restarts a process under the same name whenever it has ended."""
+    """Starts each process again, with the same name, when it has ended."""
 
     def __init__(self, shards: Shards, pallet: str) -> None:
         self._shards = shards
@@ -64,7 +64,8 @@ def test_a_duty_that_ends_processes_ends_few_and_is_named(shards: Shards, client
         return "it is kept away, and tried again alone on one shard in" in status.unplaced
 
     eventually("the duty is kept away", is_kept_away, deadline=60.0)
-    # A death while other duties are being attached, too, doesn't count for the bad one alone.
+    # A death doesn't count against the bad duty alone if the process was attaching other duties, too. So there may be
+    # more than KEPT_AWAY_FROM deaths.
     assert fleet.deaths < 2 * KEPT_AWAY_FROM
     assert [status.duty.id for status in client.list("poison", quarantined=True)] == ["bad"]
     assert [one.quarantined for one in client.pallets(["poison"])] == [1]

@@ -1,4 +1,6 @@
-"""Shards on hosts of their own, and their duties when the network fails."""
+"""Shards on other hosts than the nodes, when the network fails: a shard that is cut off releases its duties before
+other shards get them, and a shard leaves a node that is cut off.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""minkad as a process, from outside: systemd, an operator, a monitoring system."""
+"""The process of minkad as systemd, an operator and a monitoring system use it."""
 
 import signal
 import socket
@@ -97,7 +97,9 @@ def test_validate_config_names_every_mistake_with_its_line(tmp_path: Path) -> No
 
 
 def test_a_node_with_another_nodes_directory_is_not_started_again(tmp_path: Path) -> None:
-    """Systemd restarts a node after a failure (exit status 1), and leaves it alone after a person's mistake (2)."""
+    """The exit status 2 stands for a person's mistake, after which systemd doesn't start the node again. After a
+    failure (exit status 1) it would.
+    """
     identity.save(tmp_path, Identity("a cluster", "byzantium", "its data", 2, "test"))
     path = tmp_path / "minkad.yaml"
     bootstrap = [{"id": "athens", "address": "127.0.0.1:1"}]
@@ -170,7 +172,7 @@ def test_an_address_that_is_taken_is_named_with_who_to_ask(tmp_path: Path, key: 
     assert remedy.startswith("  remedy: Stop the process")
 
 
-# Python runs it at its start, wherever it finds it.
+# A sitecustomize.py: each Python process that has its folder in PYTHONPATH runs it first.
 PATIENT = """
 import minkad.node.serving as serving
 serving.DRAIN_SECONDS = serving.SHUTDOWN_SECONDS = 20.0
@@ -179,7 +181,9 @@ serving.DRAIN_SECONDS = serving.SHUTDOWN_SECONDS = 20.0
 
 @pytest.mark.timeout(120)
 def test_a_cluster_that_is_stopped_node_by_node_waits_for_nobody_who_has_stopped(tmp_path: Path) -> None:
-    """A node that waited would say so after 20 s, which no busy machine needs."""
+    """The log of a node that waits for another one says so after a time limit. Here the limit is 20 s, so that no other
+    delay of a busy machine reaches it.
+    """
     (tmp_path / "sitecustomize.py").write_text(PATIENT)
     with LocalCluster(3, directory=tmp_path / "c", config=QUICK, env={"PYTHONPATH": str(tmp_path)}) as cluster:
         make_replicas(cluster)

@@ -1,5 +1,5 @@
-"""Every kind of file in a data directory is damaged in every way: answers are right or refused, and the node
-recovers.
+"""Every kind of file in a data directory is damaged in every way. A node's answers are right, or it refuses requests;
+and it recovers.
 """
 
 import shutil
@@ -37,7 +37,7 @@ def test_the_whole_matrix(tmp_path: Path, replicas: int, running: bool) -> None:
 
 
 def refused(cluster: LocalCluster, name: str) -> str:
-    """The message of a node that must end at its start."""
+    """Start a node that has to refuse its start; returns the message with which it ends."""
     node = cluster.node(name)
     node.log.unlink()
     cluster.restart(name, ready=False)
@@ -89,8 +89,8 @@ def test_an_older_copy_of_a_data_directory_and_one_of_another_cluster() -> None:
 
 
 def log_of(data_dir: Path, scratch: Path) -> tuple[dict[bytes, bytes], int]:
-    """All rows of a stopped node's log database except Raft's hard state; and the commit index in the hard state. Of
-    all this, a start may change only the term, which isn't returned.
+    """Read a stopped node's log database: returns all rows except Raft's hard state, and the commit index of the hard
+    state. A refused start may change nothing of this; it may change only the term, which isn't returned.
     """
     shutil.copytree(data_dir / "log", scratch / "log")
     shutil.copy(data_dir / "log.mark", scratch)
@@ -102,14 +102,16 @@ def log_of(data_dir: Path, scratch: Path) -> tuple[dict[bytes, bytes], int]:
 
 
 def led_by_turns(control: Control, names: list[str]) -> int:
-    """Let another node lead the coordinator. Returns the commit index of the coordinator's log before that."""
+    """Let another of these nodes lead the coordinator. Returns the commit index before this change of the leader."""
     coordinator = control.status().coordinator
     control.transfer_leadership(next(name for name in names if name != coordinator.controller))
     return coordinator.commit_index
 
 
 def test_a_node_refuses_to_follow_a_majority_that_was_set_back() -> None:
-    """Backups of two of three nodes are restored after the third has acknowledged more."""
+    """Two of three nodes get their backups back, which lack writes that the third node has acknowledged. The third node
+    refuses to follow them.
+    """
     with LocalCluster(3, config=QUICK) as cluster, Control(cluster.endpoints) as control:
         survivor, *others = cluster.nodes
         control.create_keyspace("flights", 3, MURMUR3)

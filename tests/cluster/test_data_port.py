@@ -1,4 +1,6 @@
-"""A node that sends heartbeats, but has a dead data port, is named and replaced; it is back when the port answers."""
+"""A node's data port is dead, although the node still sends heartbeats. `minkactl` names the node, and other nodes lead
+its partitions until the port answers again.
+"""
 
 import resource
 from collections.abc import Callable, Iterator
@@ -33,7 +35,7 @@ class Running:
         return self.control.status().coordinator.controller
 
     def follower(self) -> str:
-        """A voter that isn't the active controller, and leads partitions."""
+        """Return a voter that isn't the active controller."""
         return next(name for name in self.control.status().coordinator.voters if name != self.controller)
 
     def row(self, name: str) -> Node:
@@ -43,8 +45,8 @@ class Running:
         return sum(row.leader == name for row in self.control.status().table.partitions)
 
     def write_everywhere(self) -> None:
-        """Write all keys, again after OUTCOME_UNKNOWN: the client may have its first table from the node that is cut
-        off.
+        """Write all keys, and try again after errors: the node that is cut off may have given the client an outdated
+        table.
         """
 
         def write() -> bool:
@@ -55,7 +57,7 @@ class Running:
             eventually("all keys are written", write)
 
     def said(self, name: str) -> str:
-        """The errors of `minkactl status` about a node, in one line."""
+        """Join the errors that `minkactl status` shows about a node."""
         rows = problems(survey(self.control))
         return "; ".join(row["problem"] for row in rows if name in row["nodes"] and row["severity"] == "error")
 
@@ -106,7 +108,9 @@ def test_a_controller_whose_data_port_hangs_is_replaced() -> None:
 
 
 def test_a_node_whose_data_port_hangs_stops_gracefully() -> None:
-    """The node stops before anybody has noticed the hang; others lead then, whether it hands over or not."""
+    """The node stops before anybody has noticed that its data port hangs. Other nodes lead its partitions, whether it
+    can hand them over or not.
+    """
     with running() as run:
         run.write_everywhere()
         victim = run.follower()
@@ -137,7 +141,7 @@ def test_a_node_without_file_descriptors_is_replaced_and_comes_back() -> None:
         pid = cluster.node(victim).pid
         soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         assert soft == hard, "it was raised at the start"
-        # All numbers below the limit are held since the start: so closing a file later frees none of them.
+        # The daemon uses all descriptors below the new limit since its start, so it frees none of them later.
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (32, hard))
         eventually(f"another node leads what {victim} led", is_replaced(run, victim))
         run.write_everywhere()

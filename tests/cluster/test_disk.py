@@ -18,7 +18,7 @@ from tests.cluster.cluster import create_keyspace, eventually, minkactl, state_o
 
 MIB = 1024 * 1024
 DISK_BYTES = 128 * MIB
-# Restarts must wait for clearances to end.
+# Short clearances, because a restart has to wait until the clearances before it have ended.
 CONFIG = {
     "membership": {"heartbeat_interval_ms": 50, "clearance_ms": 400, "failure_timeout_ms": 600},
     "coordinator": {"tick_ms": 20},
@@ -27,7 +27,7 @@ CONFIG = {
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system for one node, which can be filled."""
+    """A small file system for one node, so that a test can fill it."""
     image, mount = tmp_path / "disk.img", tmp_path / "disk"
     mount.mkdir()
     with image.open("wb") as file:
@@ -44,7 +44,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(path: Path, room: int) -> None:
-    """Fill the disk until nothing more fits; then free `room` bytes."""
+    """Fill the disk completely; then free `room` bytes."""
     with path.open("wb", buffering=0) as file:
         for size in (MIB, 4096):
             with contextlib.suppress(OSError):
@@ -99,7 +99,9 @@ def written(client: Client, key: bytes) -> bool:
 
 
 def write_until_refused(client: Client) -> int:
-    """Write rows of a MiB until one is refused; returns the number of acknowledged ones."""
+    """Write rows of 1 MiB until the node refuses one; returns the number of acknowledged rows. If the node refuses a
+    row because its disk is low, fill the rest of the disk with deletes.
+    """
     for i in range(DISK_BYTES // MIB):
         try:
             client.put(b"key-%d" % i, bytes([i]) * MIB, timeout=2.0)
@@ -111,7 +113,7 @@ def write_until_refused(client: Client) -> int:
 
 
 def delete_until_refused(client: Client) -> None:
-    """Delete until the disk is full: a low disk still permits deletes."""
+    """Delete keys until the log of the deletes has filled the disk: a node with a low disk still accepts deletes."""
     for i in range(DISK_BYTES // 60_000):
         try:
             client.delete(b"%60000d" % i, timeout=2.0)
@@ -128,12 +130,12 @@ def ended_or_ready(cluster: LocalCluster) -> bool:
 
 
 def wal(data_dir: Path) -> Path:
-    """The last write-ahead log of the log database."""
+    """Return the newest write-ahead log of the log database."""
     return max((file for file in (data_dir / "log").glob("*.log") if file.stat().st_size), key=lambda f: f.name)
 
 
-def test_a_torn_end_of_the_log_is_cut_off() -> None:
-    """A power cut tears what was not synced: half a record follows the others."""
+def test_a_torn_end_of_the_log_is_dropped() -> None:
+    """After a power cut, the log ends with a part of a record that was never synced. The node drops this part."""
     with LocalCluster(["athens"], config=CONFIG) as cluster, Control(cluster.endpoints) as control:
         create_keyspace(control, "flights", 3, live=1)
         rows = {b"key-%d" % i: b"value-%d" % i for i in range(50)}
@@ -141,7 +143,7 @@ def test_a_torn_end_of_the_log_is_cut_off() -> None:
             client.put_many(rows)
             cluster.kill("athens")
             path = newest(cluster.node("athens").data_dir, "*.log")
-            # RocksDB's header: the checksum, the length, and the type of a whole record; most of the record is missing.
+            # Append RocksDB's header of a record (checksum, length, type), and only a small part of the record.
             path.write_bytes(path.read_bytes() + b"\x01\x02\x03\x04" + b"\x00\x10" + b"\x01" + b"torn")
             cluster.restart("athens")
             wait_settled(control, live=1)
@@ -189,7 +191,7 @@ def check_rebuild_is_refused(cluster: LocalCluster, reason: str) -> None:
 
 
 def newest(data_dir: Path, pattern: str) -> Path:
-    """The last of the log database's files that match the pattern."""
+    """Return the newest file of the log database that matches the pattern."""
     return max((file for file in (data_dir / "log").glob(pattern) if file.stat().st_size), key=lambda file: file.name)
 
 

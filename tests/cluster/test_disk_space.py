@@ -20,7 +20,7 @@ from tests.cluster.cluster import QUICK, create_keyspace, eventually, minkactl, 
 from tests.cluster.disks import MIB, Disk
 from tests.cluster.undo import NotPermitted, Undo
 
-# Restarts must wait for clearances to end.
+# Short clearances, because a restart has to wait until the clearances before it have ended.
 CONFIG: Final = {
     "membership": {"heartbeat_interval_ms": 50, "clearance_ms": 400, "failure_timeout_ms": 600},
     "coordinator": {"tick_ms": 20},
@@ -41,7 +41,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 
 def break_disk(disk: Disk) -> None:
-    """Let every read and write fail from now on."""
+    """Let every read and write on the disk fail from now on."""
     folder = os.open(disk.mount, os.O_RDONLY)
     try:
         fcntl.ioctl(folder, _SHUTDOWN, struct.pack("I", _WITHOUT_FLUSH))
@@ -52,7 +52,7 @@ def break_disk(disk: Disk) -> None:
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("partitions", [100, pytest.param(1000, marks=pytest.mark.soak)])
 def test_a_disk_that_fails_ends_the_node_however_many_partitions_it_has(disk: Disk, partitions: int) -> None:
-    """If the node closed its databases one after the other, each would take a second."""
+    """The node ends without closing its databases: on a failed disk, each of them would take a second."""
     cluster = LocalCluster(["athens"], config=QUICK)
     cluster.nodes["athens"].config = {"data_dir": str(disk.mount / "data")}
     with cluster, Control(cluster.endpoints) as control:
@@ -79,7 +79,7 @@ def written(client: Client, keys: Iterable[bytes]) -> bool:
 
 
 def test_a_disk_that_does_not_answer_ends_the_node(tmp_path: Path) -> None:
-    """Afterwards replicas on other nodes lead its partitions."""
+    """A node ends when a sync takes longer than `max_sync_s`; then replicas on other nodes lead its partitions."""
     spec, held = tmp_path / "failpoints", tmp_path / "held"
     with LocalCluster(3, config=CONFIG) as cluster, Control(cluster.endpoints) as control:
         victim = next(name for name in cluster.nodes if name != control.status().coordinator.controller)
@@ -103,12 +103,14 @@ def test_a_disk_that_does_not_answer_ends_the_node(tmp_path: Path) -> None:
 
 
 def known(control: Control) -> PartitionTable:
-    """The table of the active controller."""
+    """Wait until an active controller answers, and return its table."""
     return eventually("a controller", lambda: s.table if (s := control.status()).from_controller else None)
 
 
 def test_others_lead_while_the_controllers_disk_does_not_answer(tmp_path: Path) -> None:
-    """Others lead long before the node gives up; the node goes on when its disk does."""
+    """Other nodes lead the partitions long before the node would give up. When its disk answers again, the node is back
+    without a restart.
+    """
     held = tmp_path / "held"
     cluster = LocalCluster(3, config=CONFIG)
     for name, node in cluster.nodes.items():
@@ -178,13 +180,15 @@ def check_what_a_low_disk_takes(cluster: LocalCluster, control: Control, client:
 
 
 def is_low(cluster: LocalCluster, disk: Disk) -> bool:
-    """True if the controller has heard that the disk is low. Also fills the room that a database has freed since."""
+    """Fill the room that a database may have freed; return True if the controller has heard that the disk is low."""
     disk.fill(room=DISK_BYTES // 10 - 4 * MIB)
     return "low" in minkactl(cluster, "nodes").output
 
 
 def refusals(client: Client) -> dict[bytes, Code] | None:
-    """By key, the code with which its write was refused; None unless some are refused and others are written."""
+    """Write keys of all partitions. Returns the codes of the refusals by key; None unless DISK_LOW refuses some writes,
+    and others succeed.
+    """
     try:
         client.put_many(dict.fromkeys(KEYS[2:], b"x" * 1000), timeout=1.0)
     except BatchError as error:
@@ -194,7 +198,7 @@ def refusals(client: Client) -> dict[bytes, Code] | None:
 
 
 def test_writes_go_on_without_a_replica_whose_disk_is_low(disk: Disk) -> None:
-    """Other nodes lead, and this node is out of the in-sync sets until it has room."""
+    """The node with the low disk leads nothing, and isn't in the in-sync sets until it has room again."""
     cluster = LocalCluster(["athens", "byzantium", "cyrene"], config=CONFIG)
     cluster.nodes["athens"].config = {"data_dir": str(disk.mount / "data")}
     with (

@@ -174,14 +174,14 @@ async def test_payloads_that_nothing_names_are_swept(cluster: LocalCluster, duti
 
 
 class Rest:
-    """REST requests, to each node in turn."""
+    """Sends REST requests, each to the next node."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._addresses = [node.http_address for node in cluster.nodes.values()]
         self._turn = count()
 
     def __call__(self, method: str, path: str, document: Any = None, **headers: str) -> tuple[int, Any, str]:
-        """The status, the document and the ETag."""
+        """Send a request; returns the status, the document and the ETag of the answer."""
         address = self._addresses[next(self._turn) % len(self._addresses)]
         body = None if document is None else json.dumps(document).encode()
         named = {"Content-Type": "application/json"} if body is not None else {}
@@ -227,8 +227,10 @@ def test_rest_at_every_node(cluster: LocalCluster) -> None:
     assert rest("GET", "/v1/shards")[:2] == (200, [])  # no test of this file starts one
 
 
-def test_what_was_acknowledged_outlives_the_controller(cluster: LocalCluster, duties: Client) -> None:
-    """Batches of ten are created while the active controller is killed: each is there as a whole or not at all."""
+def test_acknowledged_duties_outlive_the_controller(cluster: LocalCluster, duties: Client) -> None:
+    """The active controller is killed while a client creates duties in batches of ten. Each acknowledged batch is kept,
+    and each other batch is kept as a whole or not at all.
+    """
     duties.create_pallet("failover")
     done: list[int] = []
     unknown: list[int] = []

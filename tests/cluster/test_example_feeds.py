@@ -24,8 +24,8 @@ def feeds(tmp_path: Path) -> Iterator[LocalFeeds]:
 
 
 def settled(feeds: LocalFeeds) -> Polls:
-    """Wait until each feed is polled by exactly one worker, and each living worker polls some feeds. If a feed moves,
-    the wait starts again. Returns the polls.
+    """Wait until exactly one worker polls each feed, and each living worker polls some feeds. When a feed moves, begin
+    the wait again. Returns the polls.
     """
     begun = feeds.polls().now
 
@@ -44,7 +44,7 @@ def settled(feeds: LocalFeeds) -> Polls:
 
 
 def stored_by(feeds: LocalFeeds) -> set[str]:
-    """The workers that have stored items."""
+    """Return the workers that have stored items."""
     return {worker for _, worker in feeds.items.all().values()}
 
 

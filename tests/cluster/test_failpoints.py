@@ -25,7 +25,7 @@ from tests.cluster.cluster import (
 from tests.cluster.workload import Workload
 
 NODES = ("athens", "byzantium", "cyrene", "ephesus")
-# Splits, merges, snapshots and loads have tests of their own.
+# Other files test the failpoints in splits, merges, snapshots and loads.
 ELSEWHERE = ("ingest.", "merge.", "snapshot.", "split.", "spool.", "trim.")
 PLACES = [name for name in sorted(failpoints.names()) if not name.startswith(ELSEWHERE)]
 # Each partition of `flights` has enough data to move by a checkpoint; those of `small` move by their log alone.
@@ -78,7 +78,7 @@ def test_killed_at_a_random_failpoint(cluster: LocalCluster, seed: int) -> None:
 
 
 def begun(control: Control, plan: Plan, who: str) -> int:
-    """Begin the operation beside others. Returns its id, or 0 if the controller died, perhaps after it had recorded the
+    """Apply the plan. Returns the operation's id, or 0 if the controller died, perhaps after it had recorded the
     operation.
     """
     try:
@@ -94,7 +94,7 @@ def ended(control: Control, operations: list[int]) -> bool:
 
 
 def nothing_runs(control: Control) -> bool:
-    """True if no operation runs. This includes operations that were recorded without an answer to the client."""
+    """True if no operation runs, not even one that a controller recorded just before it died."""
     status = control.status()
     return status.from_controller and not status.running
 

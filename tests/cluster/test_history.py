@@ -1,4 +1,4 @@
-"""The history of a real cluster's load: nodes report their clients' requests, and keep the history through a kill."""
+"""The history of a real cluster's load: nodes record their clients' requests, and keep the history through a kill."""
 
 from collections.abc import Iterator
 
@@ -33,7 +33,7 @@ def all_intervals(cluster: LocalCluster) -> list[NodeInterval]:
     return found
 
 
-def test_what_clients_did_is_told_once(cluster: LocalCluster) -> None:
+def test_each_request_of_a_client_is_reported_once(cluster: LocalCluster) -> None:
     pairs = {b"key-%03d" % number: b"v" * 100 for number in range(500)}
     with Client(cluster.endpoints, keyspace="hashed", timeout=30.0) as client, Control(cluster.endpoints) as control:
         client.put_many(pairs)
@@ -68,7 +68,7 @@ def test_what_clients_did_is_told_once(cluster: LocalCluster) -> None:
 
 
 def sizes(found: list[NodeInterval], keyspaces: set[int]) -> dict[tuple[str, int], int]:
-    """The newest size of each replica, in bytes."""
+    """Return the newest size of each replica in the history, in bytes."""
     rows = [(one.node, row) for one in found for row in one.partitions if row.keyspace_id in keyspaces]
     return {(node, row.partition_id): row.bytes for node, row in rows}
 

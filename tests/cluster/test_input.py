@@ -1,4 +1,6 @@
-"""Random and mutated requests to every method of a real node: each gets a named answer, and the node stays well."""
+"""Random and mutated requests to every method of a real node: each gets an answer or one of Minka's error codes, and
+the node stays well.
+"""
 
 import contextlib
 import random
@@ -63,13 +65,13 @@ def channel(cluster: LocalCluster) -> Iterator[grpc.Channel]:
 
 
 def identity(cluster: LocalCluster) -> tuple[tuple[str, str], ...]:
-    """The metadata that identifies a node of the cluster."""
+    """Return the metadata by which a caller proves that it is a node of the cluster."""
     with Control(cluster.endpoints) as control:
         return ("minka-cluster", control.status().table.cluster.id), ("minka-node", NODE)
 
 
 def fill(message: Message, rng: random.Random, depth: int = 0) -> None:
-    """Give fields values, some of which are invalid."""
+    """Set most fields of the message to random values, some of which are invalid."""
     for field in message.DESCRIPTOR.fields:
         if rng.random() < 0.4:
             continue
@@ -90,7 +92,7 @@ def fill(message: Message, rng: random.Random, depth: int = 0) -> None:
 
 
 def value_of(field: Any, rng: random.Random) -> Any:
-    """A value that the field's type can have."""
+    """Return a random value of the field's type."""
     if field.type == FieldDescriptor.TYPE_STRING:
         return rng.choice(TEXTS)
     if field.type == FieldDescriptor.TYPE_BYTES:
@@ -105,7 +107,7 @@ def value_of(field: Any, rng: random.Random) -> Any:
 
 
 def mutated(content: bytes, rng: random.Random) -> bytes:
-    """The bytes with some of them changed, left out or added."""
+    """Change, remove or add some of the bytes."""
     data = bytearray(content)
     for _ in range(rng.randint(1, 4)):
         place = rng.randrange(len(data) + 1)
@@ -120,7 +122,7 @@ def mutated(content: bytes, rng: random.Random) -> bytes:
 
 
 def request(method: MethodDescriptor, rng: random.Random) -> bytes:
-    """Random bytes, or a message with any values, or such a message with some of its bytes changed."""
+    """Return random bytes, or an encoded message with random values, or such a message with some bytes changed."""
     if rng.random() < 0.2:
         return rng.randbytes(rng.choice((1, 5, 50, 5000)))
     message = GetMessageClass(method.input_type)()
@@ -132,7 +134,9 @@ def request(method: MethodDescriptor, rng: random.Random) -> bytes:
 
 
 def outcome(call: Any) -> Code | None:
-    """The code with which the call was refused, or None. Fails for an error that isn't Minka's."""
+    """Return the code with which the node refused the call, or None if it didn't. Fails if the error isn't one of
+    Minka's.
+    """
     try:
         for _ in call:
             pass
@@ -148,7 +152,7 @@ def outcome(call: Any) -> Code | None:
 
 
 def ask(channel: Any, path: str, content: bytes, metadata: Any, *, streams: bool) -> Code | None:
-    """Send one request, and read the answers until the stream ends or is refused."""
+    """Send one request, and read the answers until the stream ends. Returns the code of a refusal, or None."""
     if streams:
         return outcome(channel.stream_stream(path)(iter([content]), metadata=metadata, timeout=SECONDS))
     return outcome(channel.unary_stream(path)(content, metadata=metadata, timeout=SECONDS))
@@ -173,8 +177,8 @@ def test_every_method_answers_any_request_by_name(cluster: LocalCluster, channel
     strange = (None, (("minka-cluster", "another"),), (*known[:1], ("minka-node", "No Name")))
     for method in METHODS:
         path = f"/{method.containing_service.full_name}/{method.name}"
-        # A caller that knows the cluster's id counts as a node, unless TLS stops it: its rows and terms are
-        # believed.
+        # Without TLS, a caller that knows the cluster's id counts as a node. The node would believe its random rows and
+        # terms, so these two services get only requests of strangers.
         believed = method.containing_service.name in ("Raft", "ReplicaControl")
         for _ in range(EXAMPLES):
             metadata = rng.choice(strange if believed else (*strange, known, known))
@@ -185,7 +189,7 @@ def test_every_method_answers_any_request_by_name(cluster: LocalCluster, channel
 
 
 def raw_frame(rng: random.Random, kinds: Sequence[Any]) -> bytes:
-    """Random bytes, or one of the frames, some of whose bytes may be changed."""
+    """Return random bytes, or one of these frames, in most cases with some bytes changed."""
     if rng.random() < 0.2:
         return rng.randbytes(rng.choice((0, 1, 5, 50)))
     content = kv_frames.encode(rng.choice(kinds))
@@ -232,7 +236,7 @@ def test_frames_of_any_kind_are_answered_by_name(cluster: LocalCluster, channel:
 
 
 def answered(cluster: LocalCluster, purpose: str, content: list[bytes], metadata: Any) -> Code | None:
-    """The data port's answer to these frames: an error, or None if it ends the connection without one."""
+    """Send these frames to the data port. Returns the code of its error, or None if it only ends the connection."""
     cluster_id, node = (metadata[0][1], NODE) if metadata else ("", "")
     sent = [framed(Kind.DATA, encode_hello(Hello(purpose, cluster_id, node)))]
     sent += [*(framed(Kind.DATA, one) for one in content), framed(Kind.END, b"")]
@@ -268,8 +272,8 @@ def _connected(address: str) -> socket.socket | None:
 
 
 @pytest.mark.parametrize("sent", [preface(b"/minka.v1.Admin/\xff\xfe"), b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 5000])
-def test_what_is_no_grpc_ends_nothing(cluster: LocalCluster, sent: bytes) -> None:
-    """At worst the node's listener starts again after a moment."""
+def test_bytes_that_are_not_grpc_do_not_end_the_node(cluster: LocalCluster, sent: bytes) -> None:
+    """Bytes that aren't gRPC may end the node's gRPC server, but the node starts it again after a moment."""
     for _ in range(3):
         with (
             eventually("a connection", lambda: _connected(cluster.node(NODE).address)) as connection,
@@ -281,7 +285,7 @@ def test_what_is_no_grpc_ends_nothing(cluster: LocalCluster, sent: bytes) -> Non
     assert_well(cluster)
 
 
-def test_what_is_no_http_leaves_no_traceback(cluster: LocalCluster) -> None:
+def test_bytes_that_are_not_http_leave_no_traceback(cluster: LocalCluster) -> None:
     host, port = cluster.node(NODE).http_address.split(":")
     for sent in (b"\xff\xfe\r\n\r\n", b"GET /" + b"x" * 20_000 + b" HTTP/1.1\r\n\r\n", b"GET / HTTP/9\r\nA\r\n\r\n"):
         with socket.create_connection((host, int(port)), timeout=SECONDS) as connection:

@@ -51,7 +51,7 @@ def wait_whole(control: Control, partitions: int) -> PartitionTable:
 
 
 def longest_turn(cluster: LocalCluster) -> float:
-    """The most processor time, in seconds, that a turn of a daemon's loop has taken since its start."""
+    """Return the processor time of the longest turn of any daemon's loop since the daemon's start, in seconds."""
     return max(_longest_turn(node.http_address) for node in cluster.nodes.values())
 
 

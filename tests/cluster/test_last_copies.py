@@ -1,5 +1,5 @@
-"""The last replica in sync is lost with its disk. A replica that has all acknowledged writes leads; if there is none, a
-person has to accept the loss.
+"""The last replica in sync is lost with its disk. Another replica that has all acknowledged writes becomes the leader.
+If there is none, a person has to accept the loss of writes.
 """
 
 import json
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.timeout(240)
 
 
 class Loss:
-    """A partition on three nodes of five: `first`, then `second`, then `last` stop, and the disk of `last` is lost.
-    Only `first` lacks an acknowledged write.
+    """A partition has replicas on three of five nodes, which stop one after the other: `first`, `second`, and `last`,
+    whose disk is lost, too. Only `first` lacks an acknowledged write.
     """
 
     def __init__(self, cluster: LocalCluster, control: Control, client: Client) -> None:
@@ -40,7 +40,8 @@ class Loss:
         self.client.put(b"b", b"with two")
         self.cluster.kill(self.second)
         eventually("an isr of one", lambda: list(self.row().isr) == [self.last])
-        # The leader hears of this isr after the controller: until then it takes a write, and waits for a second copy.
+        # The leader hears of this isr later than the controller. Until then it accepts writes, and waits for a second
+        # replica to have them.
         eventually("writes are refused", lambda: self.put_fails() is Code.NOT_ENOUGH_REPLICAS)
         self.lose(self.last)
 
@@ -60,14 +61,14 @@ class Loss:
         eventually(f"{node} is LIVE", lambda: node in self.live())
 
     def live(self) -> list[str]:
-        """The nodes that the active controller has heard within the last second. (The age of a node that it never heard
-        is missing.)
+        """Return the nodes from which the active controller got a heartbeat within the last second. A node without any
+        heartbeat has no `heartbeat_age_ms`.
         """
         heard = (node for node in self.control.status().nodes if node.HasField("heartbeat_age_ms"))
         return [node.node_id for node in heard if node.heartbeat_age_ms < 1000]
 
     def replace(self, node: str) -> None:
-        """Let other nodes get copies in place of this node's, and bring this node back with an empty disk."""
+        """Let other nodes get copies of this node's replicas; then start this node again with an empty disk."""
         wait_ended(self.control, self.control.drain(node, decommission=True, requested_by="test").id)
         rebuilt = minkactl(self.cluster, "node", "rebuild", node, "--yes")
         assert rebuilt.exit_code == 0, rebuilt.output
@@ -101,7 +102,7 @@ def test_who_left_while_writes_were_refused_already_leads(loss: Loss) -> None:
     assert loss.client.get(b"c") == b"with those that are left"
 
 
-def test_what_is_left_leads_if_a_person_accepts_the_loss(loss: Loss) -> None:
+def test_the_remaining_replica_leads_if_a_person_accepts_the_loss(loss: Loss) -> None:
     loss.happen()
     loss.lose(loss.second)
     loss.start(loss.first)

@@ -1,4 +1,4 @@
-"""The process that starts a local cluster's nodes: from its second start on it forks them off itself."""
+"""The launcher, a process that starts the nodes of a local cluster. It forks itself for each start after the first."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ def command_of(cluster: LocalCluster) -> str:
 
 @pytest.fixture(autouse=True)
 def _new_launchers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Launchers that have started nothing yet."""
+    """Let each test begin with a new launcher, which hasn't started a node yet."""
     monkeypatch.setattr(launcher, "_launchers", {})
 
 
@@ -100,8 +100,10 @@ def test_nodes_end_with_the_launcher() -> None:
         assert node.running
 
 
-def test_a_request_that_is_interrupted_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise the next request would take its answer: the exit status of one node for the pid of another."""
+def test_an_interrupted_request_is_the_launchers_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When a request is interrupted, the launcher ends. If it went on, the next request would read the answer to the
+    interrupted one: for example, the exit status of one node as the pid of another.
+    """
     with LocalCluster(["athens"], config=QUICK) as cluster:
         process = cluster.node("athens").process
         assert process is not None

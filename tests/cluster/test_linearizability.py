@@ -1,4 +1,4 @@
-"""Faults of nodes, network and disks: clients see what one store that never fails would show them."""
+"""While nodes, the network and disks fail, clients see only answers that a single store without faults could give."""
 
 import contextlib
 import logging
@@ -51,7 +51,7 @@ def skip_what_is_not_permitted(lab: Lab, faults: tuple[Fault, ...]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The clients' requests, the addresses that get them, and the check of the history."""
+    """A kind of work: the class of clients that do it, the check of their history, and the addresses that they get."""
 
     workers: type[Workers[Any]]
     check: Callable[[list[Any]], Result]
@@ -76,7 +76,9 @@ class Clients(NamedTuple):
 @pytest.mark.seeds(5)
 @pytest.mark.timeout(120)
 def test_histories_are_linearizable(lab: Lab, seed: int) -> None:
-    """Each seed has the next of the faults. In every second round through all faults, replicas move meanwhile."""
+    """Each seed tests one fault, the next seed the next fault. In every second round through all faults, replicas move
+    during the fault.
+    """
     fault = FAULTS[seed % len(FAULTS)]
     skip_what_is_not_permitted(lab, (fault,))
     name = f"{fault.__name__}-{seed}"
@@ -100,7 +102,7 @@ def test_histories_are_linearizable_through_a_reassignment_and_all_sorts_of_faul
 @pytest.mark.seeds(1)
 @pytest.mark.timeout(120)
 def test_histories_are_linearizable_while_ranges_are_split_and_merged(lab: Lab, seed: int) -> None:
-    """Two of the permitted faults, one after the other."""
+    """Each seed tests two faults, one after the other, of those that the machine permits."""
     permitted = [*PROCESS_FAULTS, *(NETWORK_FAULTS if lab.network else ()), *(DISK_FAULTS if lab.disks else ())]
     faults = [permitted[number % len(permitted)] for number in (2 * seed, 2 * seed + 1)]
     rng = random.Random(f"ranges-{seed}")
@@ -111,8 +113,8 @@ def test_histories_are_linearizable_while_ranges_are_split_and_merged(lab: Lab, 
 
 
 def judge(lab: Lab, name: str, faults: list[Fault], rng: random.Random, admin: Admin | None, *clients: Clients) -> None:
-    """Record the history before, during and after the faults, and judge it. The faults hit leaders of the first
-    clients' keys.
+    """Record the histories of all clients before, during and after the faults, and judge them. The faults hit leaders
+    of the keys of `clients[0]`.
     """
     lab.repair()
     with contextlib.ExitStack() as stack:
@@ -141,7 +143,7 @@ def judge(lab: Lab, name: str, faults: list[Fault], rng: random.Random, admin: A
 
 
 def summary(history: list[Any]) -> str:
-    """The number of operations by kind and outcome."""
+    """Count the operations by kind and outcome."""
     counts = Counter((event.kind, event.outcome) for event in history)
     for kind in {event.kind for event in history}:
         assert counts[kind, Outcome.OK], f"no {kind.value} succeeded"

@@ -1,4 +1,4 @@
-"""Uneven load on a real cluster: busy partitions are split and spread over the nodes, and no client notices."""
+"""Uneven load on a real cluster: busy partitions are split and spread over the nodes, and no client gets an error."""
 
 import random
 import threading
@@ -23,13 +23,13 @@ PATIENCE_S = 120.0
 
 
 def zipf(rng: random.Random, keys: Sequence[bytes]) -> Callable[[], bytes]:
-    """Draws of keys: the first key most often, the n-th one 1/n times as often."""
+    """Return a function that draws keys: the first key most often, the n-th key 1/n times as often."""
     cumulative = list(accumulate(1 / (rank + 1) for rank in range(len(keys))))
     return lambda: keys[bisect_right(cumulative, rng.random() * cumulative[-1])]
 
 
 class Users:
-    """Threads that get and put, and scan a little, at a bounded rate. Errors are raised at the end."""
+    """Threads that get and put keys, and sometimes scan, at a bounded rate. `stop` raises their errors."""
 
     def __init__(self, cluster: LocalCluster, keys: Sequence[bytes]) -> None:
         self._keys = keys
@@ -97,7 +97,7 @@ def test_a_zipf_load_on_one_range_is_split_and_spread(cluster: LocalCluster) -> 
             return [row for row in table.partitions if b"m" <= row.start_key < b"s"]
 
         def share(status: GetStatusResponse) -> float:
-            """The present share of the busiest node."""
+            """Return the busiest node's share of all operations at present, from 0 to 1."""
             leaders = {row.id: row.leader for row in status.table.partitions}
             served = Counter[str]()
             for stats in status.replicas:

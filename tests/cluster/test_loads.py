@@ -1,4 +1,4 @@
-"""Loads into real daemons: files are uploaded, committed and taken in, although processes die meanwhile."""
+"""Loads into real daemons: a client uploads and commits files, and the nodes take them in, even if processes die."""
 
 import random
 import zlib
@@ -58,7 +58,7 @@ def spool_of(cluster: LocalCluster, name: str, load: Load) -> list[str]:
 
 
 def test_a_load_runs_once(cluster: LocalCluster, tmp_path: Path) -> None:
-    """A second run finds the first one's result, and a later write stays."""
+    """A client that runs the load again gets the result of the first run. A write after the first run stays."""
     rows = rows_of(2000, "once")
     with LoadClient(cluster.endpoints) as client, Client(cluster.endpoints) as kv:
         load = client.begin("once", "hashed", job="what it was asked")
@@ -84,7 +84,7 @@ def test_a_load_runs_once(cluster: LocalCluster, tmp_path: Path) -> None:
     assert found == rows | {b"key-0000001": b"later"}
 
 
-def test_what_is_aborted_is_gone(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_an_aborted_load_leaves_nothing(cluster: LocalCluster, tmp_path: Path) -> None:
     rows = rows_of(2000, "aborted")
     with LoadClient(cluster.endpoints) as client:
         load = client.begin("aborted", "hashed")
@@ -119,7 +119,9 @@ def test_files_that_no_log_needs_are_removed(cluster: LocalCluster, tmp_path: Pa
 
 
 def test_the_files_of_a_load_are_removed_after_later_loads(cluster: LocalCluster, tmp_path: Path) -> None:
-    """Nobody else writes to a keyspace that is loaded each night: the rows of loads count as changes to keep."""
+    """In a keyspace to which only loads write, one each night, the rows of the loads count as changes to keep. So a
+    file is removed when later loads have brought enough changes.
+    """
     rows = {f"key-{i:02}".encode(): random.Random(i).randbytes(100_000) for i in range(20)}
     with LoadClient(cluster.endpoints) as client, Control(cluster.endpoints) as control:
         control.create_keyspace("nightly", 1, HashFunction.HASH_FUNCTION_MURMUR3, replicas=3)
@@ -190,7 +192,9 @@ def test_a_file_with_other_rows_than_it_says_is_refused(cluster: LocalCluster, t
 
 @pytest.mark.timeout(180)
 def test_a_node_that_is_down_during_the_upload(cluster: LocalCluster, tmp_path: Path) -> None:
-    """Users of other databases complain of loads that end because a node restarted: tidb 36674, 43400."""
+    """The load succeeds without the node, which gets the rows when it is back. Users of other databases complain of
+    loads that fail because a node restarted: tidb 36674, 43400.
+    """
     rows = rows_of(5000, "down")
     with LoadClient(cluster.endpoints) as client, Control(cluster.endpoints) as control:
         load = client.begin("down", "hashed")
@@ -206,7 +210,7 @@ def test_a_node_that_is_down_during_the_upload(cluster: LocalCluster, tmp_path: 
 
 
 def counts(control: Control, cluster: LocalCluster, name: str) -> dict[int, tuple[int, int]]:
-    """The keys and bytes of each partition at this node."""
+    """Return the number of keys and bytes of each partition on this node."""
     return {one.partition_id: (one.keys, one.bytes) for one in control.count_keys(cluster.node(name).address)}
 
 
@@ -254,8 +258,10 @@ def test_a_file_that_is_nowhere_is_waited_for_and_named(cluster: LocalCluster, t
     assert read_all(cluster, "hashed", list(rows)) == rows
 
 
-def test_what_is_missing_is_said_before_anything_is_sent(cluster: LocalCluster) -> None:
-    """Users of other databases complain of 16 hours of retries against a full disk: tidb 33446."""
+def test_a_check_finds_a_full_disk_before_the_upload(cluster: LocalCluster) -> None:
+    """Before a client sends files, `check` says whether nodes lack room, replicas, or the client's version. Users of
+    other databases complain of 16 hours of retries against a full disk: tidb 33446.
+    """
     with LoadClient(cluster.endpoints, timeout=4.0) as client, Control(cluster.endpoints) as control:
         client.check("hashed", 1_000_000, minka.__version__)
         with pytest.raises(MinkaError, match=r"DISK_FULL: athens has room for .*byzantium has room for .*cyrene") as no:
@@ -277,7 +283,9 @@ def test_what_is_missing_is_said_before_anything_is_sent(cluster: LocalCluster) 
 
 
 def test_the_controller_dies_after_the_commit(cluster: LocalCluster, tmp_path: Path) -> None:
-    """Users of other databases complain of loads that end because the controller restarted: tidb 36674, 43400."""
+    """The load succeeds under another controller. Users of other databases complain of loads that fail because the
+    controller restarted: tidb 36674, 43400.
+    """
     rows = rows_of(5000, "failover")
     with LoadClient(cluster.endpoints) as client, Control(cluster.endpoints) as control:
         load = client.begin("failover", "hashed")
@@ -345,7 +353,7 @@ def test_these_are_the_places() -> None:
 @pytest.mark.seeds(2)
 @pytest.mark.timeout(180)
 def test_a_node_is_killed_while_a_load_is_taken_in(cluster: LocalCluster, tmp_path: Path, seed: int) -> None:
-    """At the end every row is there once, and a later write stays."""
+    """In the end, all replicas have each row once, and a write after the load stays."""
     rng = random.Random(seed)
     place = INGEST_POINTS[seed % len(INGEST_POINTS)]
     keyspace = ("hashed", "ranged")[seed // len(INGEST_POINTS) % 2]

@@ -1,4 +1,4 @@
-"""Nodes that come, go, fail and return, as real processes."""
+"""Nodes join, leave, fail and return, as real processes."""
 
 import subprocess
 import sys
@@ -92,7 +92,7 @@ def test_a_second_process_with_a_live_nodes_id_is_refused() -> None:
     with LocalCluster(3, config=QUICK) as cluster, Control(cluster.endpoints) as control:
         cluster.add("ephesus")
         wait_settled(control, live=4)
-        # The same id from another directory and other ports.
+        # A second process uses the node's id, with another directory and other ports.
         other = LocalCluster(["ephesus"], cluster.directory / "impostor")
         node = other.node("ephesus")
         node.bootstrap = False

@@ -1,4 +1,4 @@
-"""A node's memory stays bounded if clients request much and read no answers; other clients are served meanwhile."""
+"""Clients request much data and don't read the answers: a node's memory stays bounded, and it serves other clients."""
 
 import asyncio
 import re
@@ -26,12 +26,13 @@ from tests.cluster.cluster import QUICK, create_keyspace, eventually
 
 MIB = 1024 * 1024
 LIMIT_MIB = 128
-# The counted bytes have copies in gRPC, too, and in memory that the allocator keeps.
+# The node counts its clients' bytes up to the limit. gRPC has copies of them, and the allocator keeps freed memory.
 BOUND_MIB = 3 * LIMIT_MIB
 KEYS = [b"large%d" % i for i in range(16)]
 ROUNDS = 3
 PIECES = 32  # of an upload
-# Without probes gRPC's windows don't grow; otherwise its own buffers take the memory that the test leaves.
+# By its probes, gRPC would find that it can use larger windows. Its buffers would then take more memory than the bound
+# allows.
 _OPTIONS = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.use_local_subchannel_pool", 1),
@@ -46,7 +47,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 async def filled(cluster: LocalCluster) -> Partition:
-    """A partition with 16 values of a MiB."""
+    """Create a partition with 16 values of 1 MiB each."""
     with Control(cluster.endpoints) as control:
         row = create_keyspace(control, "large", 1, live=1).partitions[0]
     async with minka.AsyncClient(cluster.endpoints, keyspace="large") as client:
@@ -64,21 +65,21 @@ def resident_mib(cluster: LocalCluster) -> float:
 
 
 def metric(cluster: LocalCluster, name: str) -> float:
-    """The values of the daemon's metrics."""
+    """Return the value of this metric of the daemon."""
     with urllib.request.urlopen(f"http://{cluster.node('athens').http_address}/metrics", timeout=30) as answer:
         text = answer.read().decode()
     return float(re.search(rf"^{name} (\S+)$", text, re.MULTILINE)[1])  # type: ignore[index]  # it is there
 
 
 def frame(row: Partition, number: int, keys: list[bytes]) -> bytes:
-    """A read that may wait for long."""
+    """Encode a frame with a read, whose deadline is in ten minutes."""
     group = kv_frames.Group(kv_frames.Op.READ, row.id, row.generation, kv_frames.encode(keys))
     return kv_frames.encode(kv_frames.Request(number, 600_000, [group]))
 
 
 @asynccontextmanager
 async def streams(cluster: LocalCluster, count: int, connections: int) -> AsyncIterator[list[Any]]:
-    """This number of streams, spread over `connections` connections."""
+    """Open `count` streams, spread over `connections` connections."""
     address = cluster.node("athens").address
     channels = [grpc.aio.insecure_channel(address, options=_OPTIONS) for _ in range(connections)]
     try:
@@ -107,8 +108,8 @@ async def take_slowly(call: Any) -> None:
 
 
 async def served_meanwhile(cluster: LocalCluster, others: list[Awaitable[None]]) -> float:
-    """The greatest growth of the daemon's memory, in MiB, while `others` were under way and all calls of a good client
-    succeeded.
+    """Run `others` for a few seconds, and check that all calls of a good client succeed in this time. Returns the
+    greatest growth of the daemon's memory in MiB.
     """
     before, most = resident_mib(cluster), 0.0
     tasks = [asyncio.ensure_future(other) for other in others]
@@ -154,7 +155,7 @@ async def test_two_hundred_slow_clients(cluster: LocalCluster) -> None:
 
 
 async def test_changes_that_nobody_takes(cluster: LocalCluster) -> None:
-    """The memory for changes is taken before they are read; keys and values are counted in memory of their own."""
+    """The node reserves memory for changes before it reads them, apart from the memory for keys and values."""
     row = await filled(cluster)
     request = ReadChangesRequest(partition_id=row.id, until_offset=len(KEYS))
     before = resident_mib(cluster)
@@ -183,8 +184,8 @@ async def test_changes_that_nobody_takes(cluster: LocalCluster) -> None:
 
 
 async def test_uploads_that_wait_for_their_turn(cluster: LocalCluster) -> None:
-    """Eight uploads are received at a time; the data of the others stays with the senders, as gRPC's windows don't
-    grow.
+    """The node receives eight uploads at the same time. The other senders keep nearly all of their data, since gRPC's
+    windows are small.
     """
     with Control(cluster.endpoints) as control:
         partition = create_keyspace(control, "loaded", 1, live=1).partitions[0].id

@@ -1,4 +1,4 @@
-"""Merges while clients read, write and scan: nothing is lost, nothing comes twice, and no client notices."""
+"""Merges while clients read, write and scan: no row is lost or comes twice, and no client gets an error."""
 
 import random
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ BOUNDS = [SORTED[i] for i in range(500, 6000, 500)] + [b"key-2", b"key-3"]
 
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_merges_under_load(replicas: int) -> None:
-    """With one replica, both partitions first move to one node."""
+    """Partitions are merged while clients work. If they have one replica each, both first move to the same node."""
     with LocalCluster(3, config=QUICK) as cluster, Control(cluster.endpoints) as control:
         nothing = HashFunction.HASH_FUNCTION_UNSPECIFIED
         control.create_keyspace("authors", 0, nothing, replicas=replicas, split_points=BOUNDS)
@@ -53,8 +53,8 @@ def test_merges_under_load(replicas: int) -> None:
             eventually("nothing is left of the others", lambda: not leftovers(cluster, 1))
 
 
-def test_what_has_become_small_is_merged_by_itself() -> None:
-    """A keyspace grows, splits itself, shrinks, and is one partition again; a bound that a person chose stays."""
+def test_partitions_that_have_become_small_are_merged() -> None:
+    """A keyspace grows and is split, shrinks and is merged again. Only the bound that a person chose stays."""
     config = {**QUICK, "ranges": {"merge_after_s": 1}}
     with LocalCluster(3, config=config) as cluster, Control(cluster.endpoints) as control:
         nothing = HashFunction.HASH_FUNCTION_UNSPECIFIED
@@ -89,8 +89,8 @@ def cluster() -> Iterator[LocalCluster]:
         yield cluster
 
 
-def test_what_is_deleted_while_it_is_trimmed_stays_deleted(cluster: LocalCluster) -> None:
-    """Not even a restart brings the deleted keys back."""
+def test_keys_deleted_during_a_trim_stay_deleted(cluster: LocalCluster) -> None:
+    """Keys that are deleted while a replica trims its range stay deleted, even after a restart of the node."""
     with Control(cluster.endpoints) as control:
         split_everywhere(control)
         rows = wait_settled(control, live=3).partitions
@@ -115,7 +115,7 @@ def test_what_is_deleted_while_it_is_trimmed_stays_deleted(cluster: LocalCluster
 
 
 def split_everywhere(control: Control) -> None:
-    """Make the partitions that other tests have merged."""
+    """Split the partitions that other tests have merged, so that all BOUNDS are bounds again."""
     if (operation := control.split("authors", BOUNDS, "test")) is not None:
         wait_ended(control, operation.id)
 
@@ -135,7 +135,7 @@ def test_these_are_the_places() -> None:
 @pytest.mark.seeds(2)
 @pytest.mark.timeout(180)
 def test_a_node_is_killed_in_the_middle(cluster: LocalCluster, seed: int) -> None:
-    """The leader dies at a step of a merge; the merge ends, and no acknowledged write is lost."""
+    """A leader is killed at some step of a merge. The merge still ends, and no acknowledged write is lost."""
     rng = random.Random(seed)
     with Control(cluster.endpoints) as control:
         wait_settled(control, live=3)

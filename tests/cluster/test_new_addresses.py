@@ -1,4 +1,4 @@
-"""A node that comes back under another address gets everything that the others send it."""
+"""A node that comes back with another address gets everything that the other nodes send it."""
 
 from collections.abc import Iterator
 
@@ -21,8 +21,8 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 def move(cluster: LocalCluster, name: str, port: str) -> None:
-    """Stop the node, and start it again with another address for gRPC or for its data port. The configurations still
-    name the founders' former addresses.
+    """Stop the node, and start it again with another address for gRPC or for its data port. All configurations still
+    have the old addresses of the nodes that founded the cluster.
     """
     node = cluster.node(name)
     known = configuration_of(cluster, node)["cluster"]
@@ -33,12 +33,12 @@ def move(cluster: LocalCluster, name: str, port: str) -> None:
 
 
 def keyspaces(cluster: LocalCluster, name: str) -> list[str]:
-    """The addresses in the node's own copy of the table."""
+    """Return the names of the keyspaces in the node's own copy of the table."""
     return [keyspace.name for keyspace in own_status(cluster, name).table.keyspaces]
 
 
 def has_all(control: Control) -> bool:
-    """True if each replica is in sync again."""
+    """True if all replicas of all partitions are in sync."""
     partitions = control.table().partitions
     return all(set(p.isr) == set(p.replicas) for p in partitions)
 

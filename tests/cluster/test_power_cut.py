@@ -1,7 +1,7 @@
-"""The power is cut while clients write: everything that was acknowledged before is on the disks.
+"""The power is cut while clients write: all writes that were acknowledged before are on the disks.
 
-A disk is a file with a file system, mounted through a loop device. A copy of the file is the disk after a power cut at
-that moment: it lacks everything that the daemon, RocksDB or the file system have only in memory.
+Each disk is a file with a file system, mounted through a loop device. A copy of this file is like the disk after a
+power cut: it lacks everything that the daemon, RocksDB or the file system had only in memory when it was made.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ FIRST_ACKNOWLEDGED: Final = 300  # acknowledged writes before the power may be c
 
 
 class Writers:
-    """Writers that overwrite their own keys with rising versions, one write after the other, until a write fails."""
+    """Writers that overwrite their own keys with rising versions. Each sends write after write until one fails."""
 
     def __init__(self, loop: Loop, endpoints: Sequence[str], keyspace: str) -> None:
         self.asked: dict[bytes, int] = {}
@@ -50,11 +50,11 @@ class Writers:
         self._work: Future[None] = loop.start(self._run())
 
     def wait_busy(self) -> None:
-        """Wait until enough writes are acknowledged that a loss would show."""
+        """Wait until clients have as many acknowledgements as the test needs to notice a loss."""
         eventually("writes are acknowledged", lambda: self.count >= FIRST_ACKNOWLEDGED)
 
     def stop(self) -> None:
-        """End all writers. Raises an unexpected error of theirs."""
+        """Stop all writers. If a writer met an unexpected error, raises this error."""
         if not self._work.cancel():
             self._work.result()
 
@@ -76,7 +76,7 @@ class Writers:
                     self.count += 1
 
     def check(self, before: dict[bytes, int]) -> None:
-        """Check that each key has the value acknowledged `before`, or one that the same writer wrote later."""
+        """Check that each key has the version in `before`, which was acknowledged, or a later one."""
         assert sum(before.values()) >= FIRST_ACKNOWLEDGED
         with Client(self._endpoints, keyspace=self._keyspace, timeout=20.0) as client:
             found = client.get_many(list(before))
@@ -129,14 +129,14 @@ def cluster_on(disks: dict[str, Disk], replicas: int) -> Iterator[tuple[LocalClu
 
 
 def start_from_copy(undo: Undo, cluster: LocalCluster, name: str, copy: Path) -> None:
-    """Start the node as after a power cut: the file system replays its journal, and the daemon starts."""
+    """Start the node with a copy of its disk: the file system replays its journal, as after a power cut."""
     mount = mounted(undo, copy, copy.with_suffix(".mount"))
     cluster.nodes[name].config = {"data_dir": str(mount / "data")}
     cluster.restart(name, ready=False)
 
 
-def test_a_copy_has_what_was_synced_and_nothing_else(undo: Undo, directory: Path) -> None:
-    """If a copy had more, the other tests would prove nothing."""
+def test_a_copy_of_a_disk_has_only_synced_data(undo: Undo, directory: Path) -> None:
+    """A copy of a disk has the synced data, and no other. If it had more, the other tests would prove nothing."""
     disk = make_disks(undo, directory, ["disk"])["disk"]
     for name in ("synced", "not-synced"):
         with (disk.mount / name).open("wb") as file:
@@ -170,7 +170,7 @@ def test_one_node_copied_while_it_writes(undo: Undo, directory: Path, loop: Loop
 
 @pytest.mark.seeds(1)
 def test_all_nodes_lose_power_at_once(undo: Undo, directory: Path, loop: Loop, seed: int) -> None:
-    """SIGSTOP is the moment of the cut, since copying takes longer than a cut does."""
+    """SIGSTOP marks the moment at which all nodes lose power: they write nothing more while the disks are copied."""
     disks = make_disks(undo, directory, NODES)
     rng = random.Random(seed)
     with cluster_on(disks, replicas=3) as (cluster, control):
@@ -194,7 +194,7 @@ def test_all_nodes_lose_power_at_once(undo: Undo, directory: Path, loop: Loop, s
 def test_one_of_three_nodes_loses_power_while_the_others_go_on(
     undo: Undo, directory: Path, loop: Loop, seed: int
 ) -> None:
-    """The node comes back with older data; no write acknowledged before or after the cut is lost."""
+    """The node comes back with the data of before the cut. No write is lost, acknowledged before or after the cut."""
     disks = make_disks(undo, directory, NODES)
     rng = random.Random(seed)
     victim = rng.choice(NODES)

@@ -1,5 +1,5 @@
-"""Without a quorum nothing is decided, nodes serve until their clearance ends, and the cluster recovers
-automatically.
+"""Without a quorum the cluster makes no decisions, and nodes serve only until their clearance ends. When the quorum is
+back, the cluster recovers automatically.
 """
 
 import signal
@@ -46,7 +46,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 @contextmanager
 def stopped(cluster: LocalCluster, names: Sequence[str]) -> Iterator[None]:
-    """Stop processes for the length of the block, as in a long pause of the machine."""
+    """Pause the processes of these nodes during the block, as if their machines stood still."""
     for name in names:
         cluster.signal(name, signal.SIGSTOP)
     try:
@@ -65,8 +65,8 @@ def readyz(cluster: LocalCluster, name: str) -> tuple[int, str]:
 
 
 class Direct:
-    """Sends requests to one node, for a key of a partition that this node led when the object was made; the table may
-    name another leader by now.
+    """Sends requests directly to one node, for a key of a partition that this node led when the object was made.
+    Another node may lead the partition by now.
     """
 
     def __init__(self, cluster: LocalCluster, table: PartitionTable, name: str) -> None:
@@ -84,7 +84,7 @@ class Direct:
         self._channel.close()
 
     def send(self, timeout: float = 20.0) -> Any:
-        """Send a read and a write; `codes` waits for the answers."""
+        """Send a read and a write, without waiting: `codes` waits for the answers."""
         keys, partition = [self.key], self.partition
         groups = [
             kv_frames.Group(kv_frames.Op.READ, partition.id, partition.generation, kv_frames.encode(keys)),
@@ -100,7 +100,9 @@ class Direct:
 
     @staticmethod
     def codes(call: Any) -> list[Code | None]:
-        """The codes with which the read and the write were refused: None for one that was done."""
+        """Wait for the answers. Returns the codes with which the node refused the read and the write; None for a
+        request that it carried out.
+        """
         answers = sorted((kv_frames.decode_response(frame) for frame in call), key=lambda answer: answer.id)
         errors = [answer.results[0].error for answer in answers]
         return [None if error is None else Code[Error.FromString(error).code] for error in errors]
@@ -111,7 +113,7 @@ class Direct:
 
 
 def test_a_leader_that_was_stopped_finds_itself_replaced(cluster: LocalCluster) -> None:
-    """The ghost leader: a process that still believes that it leads answers requests that came while it stood still."""
+    """A leader is paused until another node leads. When it goes on, it refuses requests that came during the pause."""
     with Control(cluster.endpoints) as control:
         table = wait_settled(control, live=3)
         ghost = control.status().coordinator.controller
@@ -159,7 +161,7 @@ def test_a_leader_without_quorum_steps_down_and_its_clearance_ends(cluster: Loca
 
 
 def serve_until_refused(direct: Direct) -> float:
-    """Send requests until one is refused; returns the send time of the last one that was served."""
+    """Send requests until the node refuses one. Returns the time at which the last served request was sent."""
     end = time.monotonic() + 10 * CLEARANCE_S
     last = 0.0
     while time.monotonic() < end:
@@ -192,8 +194,8 @@ def check_everyone_says_so(cluster: LocalCluster, name: str) -> None:
 
 
 def test_nodes_that_move_to_other_addresses_find_each_other(cluster: LocalCluster) -> None:
-    """Two of three nodes move at once: their recorded addresses are wrong until they have a leader that can correct
-    them.
+    """Two of three nodes move at the same time. Only a leader can correct the recorded addresses, and to elect one, the
+    nodes have to find each other without these addresses.
     """
     with Client(cluster.endpoints, keyspace="flights") as client:
         client.put_many({b"key-%d" % i: b"%d" % i for i in range(100)})
@@ -231,7 +233,8 @@ def start_apart(cluster: LocalCluster) -> None:
     assert readyz(cluster, "athens")[0] == 503
     with Control([cluster.node("athens").address]) as control:
         assert not control.table().cluster.id
-    # By its own list, byzantium is not in their cluster: neither node gets the other's vote.
+    # byzantium has another list of founders than athens, so it belongs to another cluster: neither node votes for the
+    # other.
     node = cluster.node("byzantium")
     node.config = {"cluster": {"bootstrap": [{"id": n, "address": cluster.node(n).address} for n in
                                              ("athens", "byzantium")]}}  # fmt: skip
@@ -243,7 +246,7 @@ def start_apart(cluster: LocalCluster) -> None:
     )
     cluster.kill("byzantium")
     node.data_dir.rename(cluster.directory / "mistaken")
-    # With the same list, two of three are enough, and the third one finds them.
+    # With the same list, two of the three nodes are enough to found the cluster, and the third node finds them later.
     node.config = {}
     launch(cluster, "byzantium")
     cluster.wait_ready(["athens", "byzantium"])
@@ -269,7 +272,7 @@ def elections(cluster: LocalCluster, name: str) -> int:
 
 
 def check_that_a_stranger_is_refused(cluster: LocalCluster) -> None:
-    """Check that a new node that tries to found another cluster together with a node of this one is refused."""
+    """Check that the cluster refuses a new node that tries to found another cluster together with athens."""
     grpc_address, http_address = free_addresses(2)
     config = {
         "node": {"id": "troy"},

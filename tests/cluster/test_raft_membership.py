@@ -1,5 +1,5 @@
-"""Changes of the coordinator's membership, automatic and by minkactl, among real processes: voters, learners, the
-leader, and nodes that are gone.
+"""Members of the coordinator join, change their seats and leave, automatically or by minkactl, among real processes:
+voters, learners, the leader, and nodes that are gone.
 """
 
 import json
@@ -26,7 +26,7 @@ FAILED = NodeState.NODE_STATE_FAILED
 
 @pytest.fixture
 def cluster() -> Iterator[LocalCluster]:
-    """One node founds the cluster and the others join."""
+    """A cluster that one node has founded, and the other nodes have joined."""
     with LocalCluster(["athens"], config=CONFIG) as cluster:
         for name in ("byzantium", "cyrene", "ephesus"):
             cluster.add(name)
@@ -40,7 +40,7 @@ def control(cluster: LocalCluster) -> Iterator[Control]:
 
 
 def done(cluster: LocalCluster, *arguments: str) -> dict[str, Any]:
-    """The answer of a command that has to succeed."""
+    """Run a command of minkactl, which has to succeed; returns its JSON document."""
     result = minkactl(cluster, *arguments, "-o", "json")
     assert result.exit_code == Exit.OK, result.stderr
     document: dict[str, Any] = json.loads(result.stdout)
@@ -48,7 +48,7 @@ def done(cluster: LocalCluster, *arguments: str) -> dict[str, Any]:
 
 
 def raft(control: Control) -> CoordinatorStatus:
-    """The coordinator's status as the active controller sees it."""
+    """Wait until an active controller answers, and return its status of the coordinator."""
 
     def probe() -> CoordinatorStatus | None:
         status = control.status()
@@ -58,7 +58,7 @@ def raft(control: Control) -> CoordinatorStatus:
 
 
 def seats(control: Control) -> tuple[set[str], set[str]]:
-    """The voters and the learners."""
+    """Return the names of the voters, and those of the learners."""
     coordinator = raft(control)
     return set(coordinator.voters), set(coordinator.learners)
 
@@ -139,7 +139,7 @@ def a_learner_takes_a_voters_seat_in_one_joint_change(cluster: LocalCluster, con
 
 
 def joint_configurations(cluster: LocalCluster) -> list[str]:
-    """The joint configurations of voters, by raft id, in the order in which athens had them."""
+    """Return the joint configurations of voters (raft ids), in the order in which athens has logged them."""
     return re.findall(
         r"is in the configuration voters=(\(\S[^)]*\)&&\([^)]*\))", cluster.log("athens").read_text("utf-8")
     )
@@ -173,7 +173,7 @@ def a_voter_that_stays_away_gives_its_seat_to_a_learner(cluster: LocalCluster, c
 def a_removed_node_learns_of_it(cluster: LocalCluster, control: Control) -> None:
     voters, (learner,) = seats(control)
     node = cluster.node(learner)
-    # The node is cut off during its removal, and has no leader when it is back.
+    # The learner is paused while it is removed, so no leader sends it anything when it goes on.
     cluster.signal(learner, signal.SIGSTOP)
     try:
         eventually(f"{learner} FAILED", lambda: state_of(control, learner) == FAILED)
@@ -204,7 +204,8 @@ def a_voter_is_removed_with_its_seat_and_its_id_comes_back_anew(cluster: LocalCl
     done(cluster, "raft", "remove", voter, "--yes")
     assert seats(control) == (set(coordinator.voters) - {voter}, set())
     cluster.node(voter).data_dir.rename(cluster.directory / "old data")
-    # Otherwise athens, which founded the cluster alone, would found another one.
+    # If the voter is athens, its configuration says that it founds a cluster alone: with an empty directory, it would
+    # found another one.
     others = [node.address for node in cluster.nodes.values() if node.name != voter]
     cluster.node(voter).config = {"cluster": {"join": others}}
     cluster.restart(voter)

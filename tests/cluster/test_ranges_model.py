@@ -1,5 +1,5 @@
-"""A keyspace by ranges against a sorted dict, on real daemons: puts, deletes, gets and scans, while partitions are
-split by hand and by size, merged and moved, and nodes restart.
+"""A keyspace by ranges on real daemons behaves like a sorted dict: puts, deletes, gets and scans have the same results,
+while partitions are split (by hand and by size), merged and moved, and nodes restart.
 """
 
 import itertools
@@ -32,9 +32,10 @@ NODES = ("athens", "byzantium", "cyrene")
 MAX_BYTES = 128 * 1024
 STEPS = 96
 RESTARTS = 2
-# Nothing was done, or the outcome is unknown: with a single writer, repeating the write is safe.
+# After these codes, the write wasn't done, or its outcome is unknown. As there is a single writer, it can safely repeat
+# the write.
 AGAIN = frozenset({Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED, Code.UNREACHABLE, Code.NO_CLEARANCE})
-# An admin may get these while other operations are under way.
+# An admin may get these codes while other operations are under way, or nodes restart.
 LATER = frozenset(
     {Code.OPERATION_RUNNING, Code.STALE_PLAN, Code.PARTITION_OFFLINE, Code.NO_SOURCE, Code.NOT_ENOUGH_NODES,
      Code.NO_CONTROLLER, Code.NOT_CONTROLLER, Code.UNREACHABLE, Code.OUTCOME_UNKNOWN, Code.INVALID_ARGUMENT,
@@ -46,7 +47,7 @@ keys = st.integers(0, 2999).map(lambda number: b"%04d" % number)
 
 
 class Ranges(RuleBasedStateMachine):
-    """One keyspace, from its creation to the end of the steps."""
+    """The rules by which Hypothesis makes an example: its steps work on a new keyspace."""
 
     cluster: ClassVar[LocalCluster]
     done: ClassVar[set[str]]  # kinds of operations that were done at least once
@@ -67,7 +68,7 @@ class Ranges(RuleBasedStateMachine):
 
     @initialize(number=st.integers(0, 1 << 32))
     def is_mixed(self, number: int) -> None:
-        """Refuse Hypothesis's first example, which has the simplest choice everywhere: one rule, again and again."""
+        """Reject Hypothesis's first example: as each choice in it is the simplest one, it repeats a single rule."""
         assume(number)
 
     # Data
@@ -124,11 +125,13 @@ class Ranges(RuleBasedStateMachine):
             else:
                 return
 
-    # Operations meanwhile
+    # Operations that run during the steps
 
     @invariant()
     def an_operation_begins_at_times(self) -> None:
-        """After every eighth step, in the place of a rule: Hypothesis leaves out rules in some examples."""
+        """Begin an operation after every eighth step. This isn't a rule, since Hypothesis leaves out some rules in some
+        examples.
+        """
         self.steps += 1
         if self.steps % 8 == 0:
             self.change(("split", "move", "merge")[self.steps // 8 % 3], random.Random(self.steps))
@@ -152,7 +155,7 @@ class Ranges(RuleBasedStateMachine):
         self.cluster.restart(node)
 
     def ask(self, what: str, command: Callable[[], object]) -> None:
-        """Begin the operation as soon as no other one runs, so that the next steps overlap with it."""
+        """Wait until no operation runs, then begin this one. It runs during the next steps."""
         eventually("every operation has ended", lambda: not self.control.status().running)
         try:
             command()
@@ -168,8 +171,8 @@ class Ranges(RuleBasedStateMachine):
         self.table()
 
     def table(self) -> list[Partition]:
-        """The rows in the order of their ranges. Each partition has one owner for each epoch, and its row never gets
-        older.
+        """Return the rows in the order of their ranges. Checks that the ranges cover all keys, and that a partition has
+        only one leader in each leader_epoch.
         """
         rows = [row for row in self.control.table().partitions if row.keyspace_id == self.keyspace.id]
         rows.sort(key=lambda row: row.start_key)
@@ -180,7 +183,7 @@ class Ranges(RuleBasedStateMachine):
         return rows
 
     def check_sizes(self) -> None:
-        """Check that the sizes add up: every key is counted once, even while a partition splits."""
+        """Check that the partitions' counts of keys add up to the number of keys, even while a partition splits."""
         counts = counted(self.control, self.keyspace.name, timeout_s=20)
         found = sum(row["keys"] for row in counts), sum(row["bytes"] for row in counts)
         assert found == (len(self.rows), sum(len(key) + len(value) for key, value in self.rows.items()))
@@ -204,7 +207,9 @@ def cluster() -> Iterator[LocalCluster]:
 
 @pytest.mark.timeout(300)
 def test_like_a_sorted_dict(cluster: LocalCluster, request: pytest.FixtureRequest) -> None:
-    """Examples are not shrunk, since real nodes don't repeat themselves. `--seeds` gives more of them."""
+    """Hypothesis doesn't shrink a failing example, since real nodes don't behave the same twice. The number of examples
+    is that of `--seeds`.
+    """
     Ranges.cluster, Ranges.done = cluster, set()
     examples = request.config.getoption("--seeds") or 1
     run_state_machine_as_test(

@@ -1,4 +1,4 @@
-"""Moving partitions while clients write."""
+"""Partitions move between nodes while clients write."""
 
 import pytest
 
@@ -39,8 +39,8 @@ def test_thirty_partitions_and_a_fourth_node_under_load() -> None:
             assert assert_nobody_holds_what_it_does_not_own(cluster, control, table) == load.check()
 
 
-def test_a_plan_is_refused_once_what_it_moves_has_changed() -> None:
-    """A plan stays valid if only other things have changed."""
+def test_a_plan_is_refused_if_a_partition_in_it_has_changed() -> None:
+    """A plan becomes invalid when one of its partitions changes; changes of other things leave it valid."""
     with LocalCluster(3, config=QUICK) as cluster, Control(cluster.endpoints) as control:
         create_keyspace(control, "flights", 9, live=3)
         cluster.add("ephesus")

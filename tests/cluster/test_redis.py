@@ -60,7 +60,7 @@ def address(cluster: LocalCluster, name: str = "athens") -> tuple[str, int]:
 
 
 def plain(cluster: LocalCluster, keyspace: str, name: str = "athens", protocol: int = 2) -> Plain:
-    """A client without knowledge of clusters; its user chooses the keyspace."""
+    """Connect a client that knows nothing of clusters. Its user name chooses the keyspace."""
     host, port = address(cluster, name)
     return redis.Redis(host, port, username=keyspace, password="", protocol=protocol, socket_timeout=10)
 
@@ -82,13 +82,13 @@ KINDS: dict[str, Callable[[LocalCluster], Plain | RedisCluster]] = {
 
 @pytest.fixture(params=KINDS)
 def client(cluster: LocalCluster, request: pytest.FixtureRequest) -> Iterator[Plain | RedisCluster]:
-    """Each kind of client and keyspace."""
+    """A client of each kind for each kind of keyspace."""
     with KINDS[request.param](cluster) as made:
         yield made
 
 
 def said(client: Plain, *words: object) -> Any:
-    """The answer to a command, sent exactly as written here."""
+    """Send a command with exactly these words, which redis-py doesn't change; returns the answer."""
     return client.execute_command(*words)  # type: ignore[no-untyped-call]
 
 
@@ -96,7 +96,7 @@ _numbers = count()
 
 
 def fresh(prefix: str = "k") -> str:
-    """A key that no other test has; its first letter spreads such keys over ranges."""
+    """Return a key that no other test uses. Its first letter varies, so that such keys are in different ranges."""
     number = next(_numbers)
     return f"{'anz'[number % 3]}{prefix}-{number}"
 
@@ -346,7 +346,7 @@ def test_keys_of_a_slot(cluster: LocalCluster) -> None:
 
 
 def led_by(cluster: LocalCluster, name: str) -> Iterator[str]:
-    """Keys of the keyspace `default` that this node leads."""
+    """Return keys of the keyspace `default` whose partitions this node leads."""
     with Control(cluster.endpoints) as control:
         table = control.table()
     keyspace = next(one for one in table.keyspaces if one.name == "default")
@@ -378,7 +378,7 @@ def test_replicas_answer_with_readonly(cluster: LocalCluster) -> None:
 
 
 class Talking:
-    """A connection for inline commands."""
+    """Opens a connection; the `with` block gets a function that sends an inline command and returns the answer."""
 
     def __init__(self, where: tuple[str, int]) -> None:
         self._socket = socket.create_connection(where, timeout=10)
@@ -505,7 +505,7 @@ def test_a_split_fails_no_pipeline(cluster: LocalCluster) -> None:
 
 
 def counted(cluster: LocalCluster, name: str, stop: Event) -> int:
-    """Increment ten keys, and set ten more, in pipelines until `stop`. Returns the number of rounds."""
+    """Send pipelines until `stop`: each increments ten keys, and sets ten others. Returns the number of pipelines."""
     rounds = 0
     with plain(cluster, "splitting", name) as client:
         while not stop.is_set() or rounds < 3:
@@ -543,7 +543,7 @@ def test_a_cluster_client_goes_on_after_a_node_was_killed() -> None:
 
 
 def patient(client: RedisCluster, key: str) -> bytes | None:
-    """The value, or None while the client finds no node that has it."""
+    """Read the key; returns None if the client finds no node that serves it at the moment."""
     try:
         found = client.get(key)
     except (redis.ConnectionError, redis.exceptions.TryAgainError, redis.exceptions.ClusterDownError):

@@ -1,5 +1,5 @@
-"""Every command of docs/operations.md. What changes something is typed twice: the second time does the same or refuses,
-and nothing is lost.
+"""Every command of docs/operations.md works as written. Commands that change something are typed twice: the second one
+does the same again or refuses, and no data is lost.
 """
 
 import shutil
@@ -49,7 +49,7 @@ NO_COMMANDS = {
     "[Service]": "a part of a unit",
 }
 
-# Commands within sentences. These only look, in any state of the cluster.
+# The commands within sentences of the document that change nothing, and work in any state of the cluster.
 INLINE_LOOKS = {
     "minkactl keyspaces -o wide",
     "minkactl migrations",
@@ -133,12 +133,14 @@ def rows(cluster: LocalCluster, live: int = 3) -> dict[bytes, bytes]:
 
 
 def beside(cluster: LocalCluster, pattern: str) -> list[list[str]]:
-    """By node: the files beside its data directory, or in its folder of backups."""
+    """For each node, return the names of the files in its folder that match the pattern."""
     return [sorted(path.name for path in cluster.node(name).directory.glob(pattern)) for name in NODES]
 
 
 def test_an_installation_keeps_the_configuration(tmp_path: Path) -> None:
-    """A folder of the test has the place of the system's folders, and stand-ins that of the commands that need root."""
+    """An installation over an older one keeps the configuration. The test installs into a folder of its own instead of
+    the system's, and scripts stand in for the commands that need root.
+    """
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     (tmp_path / "etc/systemd/system").mkdir(parents=True)
     (tmp_path / "usr/lib/sysusers.d").mkdir(parents=True)
@@ -200,7 +202,8 @@ def backups_and_restores_can_be_repeated(cluster: LocalCluster, operator: Machin
     for count in (1, 2):
         put(cluster, AFTER)
         ended = operator.type(restore)
-        # The lines after it were typed, too. The status is that of the cluster, which has just been started.
+        # bash also ran the lines that were pasted after the restore: the last one asks for the status of the restarted
+        # cluster, which may be an error at first.
         assert "restored; " in ended.stdout, ended
         assert ended.stdout.count("\n") > 1 or ended.stderr, ended
         assert rows(cluster) == BEFORE, f"after restore {count}"
@@ -229,7 +232,7 @@ def a_backup_that_fails_has_no_name(cluster: LocalCluster, operator: Machine, tm
 
 
 def _fails_before_a_stop(cluster: LocalCluster, operator: Machine, text: str) -> str:
-    """The errors of a restore that fails. Checks that it has stopped no node, and left no folder behind."""
+    """Type a restore that fails. Checks that it has stopped no node, and left no folder; returns its stderr."""
     ended = operator.type(text)
     assert "nothing has changed: no node was stopped" in ended.stderr, ended
     assert all(cluster.node(name).running for name in NODES)
@@ -254,7 +257,7 @@ def a_restore_that_fails_can_be_typed_again(cluster: LocalCluster, operator: Mac
         assert reason in _fails_before_a_stop(cluster, operator, text)
         operator.stand_in(name, "")
     assert rows(cluster) == BEFORE | AFTER
-    # The second `mv` of the second node fails.
+    # Let the second `mv` on byzantium fail. byzantium is the second node, so athens has its restored data by then.
     operator.stand_in(
         "mv", '#!/bin/sh\n[ "$NODE" != byzantium ] || case "$2" in *.new-*) exit 1 ;; esac\nexec /bin/mv "$@"\n'
     )
@@ -317,7 +320,7 @@ def test_a_node_is_removed(cluster: LocalCluster, operator: Machine) -> None:
     assert first.status == 0, first
     assert (again.status != 0, "UNKNOWN_NODE" in again.stderr) == (True, True)
     assert rows(cluster, live=3) == BEFORE
-    # A node is emptied twice: that needs four nodes, since three can't do without one of them.
+    # Empty a node. Three nodes can't spare one, so the cluster refuses that. With four nodes it works, even two times.
     refused = operator.type("minkactl drain athens --decommission")
     assert refused.status != 0
     cluster.add("delphi")
@@ -327,7 +330,7 @@ def test_a_node_is_removed(cluster: LocalCluster, operator: Machine) -> None:
     assert rows(cluster, live=3) == BEFORE  # beside athens, which is drained
 
 
-def test_what_only_looks_and_what_finds_no_machine(cluster: LocalCluster, operator: Machine) -> None:
+def test_commands_that_only_look_and_unreachable_machines(cluster: LocalCluster, operator: Machine) -> None:
     what_only_looks(cluster, operator)
     a_command_is_never_answered_by_silence(cluster, operator)
 
@@ -352,7 +355,7 @@ def what_only_looks(cluster: LocalCluster, operator: Machine) -> None:
 
 
 def a_command_is_never_answered_by_silence(cluster: LocalCluster, operator: Machine) -> None:
-    """An unreachable machine ends a runbook before it has changed anything."""
+    """If a machine can't be reached, a runbook says so, and ends before it has changed anything."""
     operator.stand_in("ssh", '#!/bin/sh\necho "ssh: connect to host $1: No route to host" >&2\nexit 255\n')
     for text in (block(BACKUP), block(RESTORE), block(RESTART)):
         ended = operator.type(text)

@@ -1,4 +1,6 @@
-"""A shard in a program that has its own event loop: its delegate's reports, and its end."""
+"""A shard on the event loop of an asyncio program: its delegate reports weights and failures, and the shard leaves the
+cluster in the end.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -19,7 +21,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 class Fetcher(Delegate):
-    """A delegate with one task for each duty."""
+    """A delegate that runs one asyncio task for each duty."""
 
     def __init__(self) -> None:
         self.tasks: dict[Duty, asyncio.Task[None]] = {}

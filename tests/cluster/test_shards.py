@@ -1,4 +1,4 @@
-"""Real shards with real nodes: each duty is in one process at a time, whatever happens to processes and nodes."""
+"""Real shards with real nodes: each duty is in one process at a time, even if processes or nodes die or stand still."""
 
 import signal
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ def test_duties_are_attached_updated_deleted_and_released_by_a_process_that_stop
     client.delete("crud", "d3")
     eventually("the release", lambda: "crud/d3" in {duty[0] for duty in holder.calls("detach")})
     eventually("all but the deleted one", lambda: shards.places().keys() == names - {"crud/d3"})
-    # All duties may be on the other one, while this one is yet to start.
+    # If shard `one` hasn't registered yet, all duties may be on `two`.
     eventually("both shards", lambda: len(client.shards(["crud-0", "crud-1"]).shards) == 2)
     had = set(one.held())
     one.signal(signal.SIGTERM)
@@ -80,7 +80,7 @@ def test_nothing_happens_to_duties_when_the_node_of_the_session_dies(
     with Control(cluster.endpoints) as control:
         controller = control.status().coordinator.controller
     victim = next(name for name in cluster.nodes if name != controller)
-    # It learns of the other nodes from the first one's welcome.
+    # The shard gets only the victim's address. The victim's welcome tells it the addresses of the other nodes.
     one = shards.start("node-0", "node", endpoints=[cluster.node(victim).address])
     shards.wait_placed(names, [one])
     had = one.held()

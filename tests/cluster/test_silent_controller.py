@@ -1,5 +1,5 @@
-"""The active controller is silent: stopped, cut off, or paused for a moment. No living node is marked FAILED, and each
-partition with two healthy replicas takes writes.
+"""The active controller falls silent: it is stopped, cut off, or paused for a moment. No living node is marked FAILED,
+and each partition with two healthy replicas takes writes.
 """
 
 import signal
@@ -18,7 +18,8 @@ from tests.cluster.cluster import eventually
 from tests.cluster.network import CLIENTS, Network, NetworkedCluster
 from tests.cluster.undo import NotPermitted, Undo
 
-# Nodes look for the controller before Raft can have elected another one: a call at that time could delay them.
+# With these times, nodes notice that the controller is lost, and look for it, before Raft can elect another one. Their
+# calls to the silent controller must not delay them.
 CONFIG = {"membership": {"heartbeat_interval_ms": 100, "clearance_ms": 400, "failure_timeout_ms": 1200}}
 PARTITIONS = 12
 KEYS = {murmur3(key) % PARTITIONS: key for key in (b"key-%d" % number for number in range(500))}
@@ -47,7 +48,7 @@ class World:
         return eventually("three LIVE nodes, with all replicas in sync", probe)
 
     def write_to_all(self, value: bytes) -> None:
-        """Write to each partition until it succeeds; a write with an unknown outcome is repeated."""
+        """Write a key of each partition, and repeat each write until it succeeds."""
         with Client(self.cluster.endpoints, keyspace="flights", timeout=0.5) as client:
             for key in KEYS.values():
 
@@ -63,7 +64,7 @@ class World:
 
 
 def processes(table: PartitionTable, but: str = "") -> dict[str, str]:
-    """The incarnations by node. A node that was marked FAILED, rightly or not, comes back with another incarnation."""
+    """Return the nodes' incarnations, which show whether a node was marked FAILED: it comes back with another one."""
     return {node.id: node.incarnation for node in table.nodes if node.id != but}
 
 
@@ -89,7 +90,9 @@ def world() -> Iterator[World]:
 
 
 def lose_the_controller(world: World, silence: Callable[[str], None], speak: Callable[[str], None]) -> None:
-    """Silence the controller until the other nodes have taken a write for each partition."""
+    """Silence the active controller until the other nodes have accepted a write to each partition and marked it FAILED;
+    check that no other node was marked FAILED.
+    """
     before = world.well()
     victim = world.controller()
     silence(victim)
@@ -138,8 +141,8 @@ def test_an_active_controller_that_is_cut_off(world: World) -> None:
 
 
 def test_an_active_controller_that_was_paused_fails_nobody(world: World) -> None:
-    """Afterwards the paused controller may lead or not, and may have been marked FAILED itself; no other node is
-    marked.
+    """After a short pause, the controller marks no other node FAILED. It may itself have been marked FAILED, and
+    replaced as the controller.
     """
     before = world.well()
     paused = world.controller()
@@ -153,7 +156,7 @@ def test_an_active_controller_that_was_paused_fails_nobody(world: World) -> None
 
 
 def test_losing_the_controller_is_a_warning_in_the_logs(world: World) -> None:
-    """The log also says that the controller was found again."""
+    """A node's log has a warning when the node loses the active controller, and a line when it finds one again."""
     world.well()
     victim = world.controller()
     other = next(name for name in world.cluster.nodes if name != victim)

@@ -1,4 +1,6 @@
-"""Snapshots: all of a partition at one version, the same at each replica, even while nodes die and partitions split."""
+"""A snapshot has the rows of a partition at one offset of its log, the same on each replica, even while nodes die and
+partitions split.
+"""
 
 import threading
 from collections.abc import Iterator
@@ -41,7 +43,9 @@ def in_sync(control: Control, partition: int) -> list[str]:
 
 
 def test_a_partition_is_read_as_it_was_at_one_version(cluster: LocalCluster) -> None:
-    """A writer sets all keys to its round's number, in one batch for each partition; a snapshot has one round."""
+    """In each round, a writer sets all keys to the round's number, with one batch for each partition. So all rows of a
+    snapshot have the same number.
+    """
     keys = [b"key-%04d" % number for number in range(400)]
     stop = threading.Event()
     with Client(cluster.endpoints, keyspace="hashed") as client, SnapshotClient(cluster.endpoints) as reader:
@@ -102,8 +106,10 @@ def test_every_replica_has_the_same_and_the_digest_is_by_its_definition(cluster:
         assert gone.value.code is Code.SNAPSHOT_GONE
 
 
-def test_a_replica_that_comes_to_a_snapshot_late_keeps_it_until_it_is_released(cluster: LocalCluster) -> None:
-    """The node is away when the snapshot is opened, and back before the snapshot is released."""
+def test_a_replica_that_makes_a_snapshot_late_keeps_it_until_its_release(cluster: LocalCluster) -> None:
+    """A node is down when the snapshot is opened. When it is back, it makes the snapshot from the log, and keeps it
+    until a reader releases it.
+    """
     with (
         Control(cluster.endpoints) as control,
         Client(cluster.endpoints, keyspace="hashed") as client,
@@ -156,7 +162,9 @@ def test_a_split_since_the_plan_gives_two_snapshots(cluster: LocalCluster) -> No
 
 
 def test_a_reader_goes_on_at_another_node(cluster: LocalCluster) -> None:
-    """The node that serves the read is killed after the first batch; each row comes once, in order."""
+    """After the first batch, the node that serves the read is killed. The reader gets the rest from another node: each
+    row once, in order.
+    """
     with (
         Control(cluster.endpoints) as control,
         Client(cluster.endpoints, keyspace="large") as client,

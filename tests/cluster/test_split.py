@@ -1,4 +1,4 @@
-"""Splits while clients read, write and scan: nothing is lost, nothing comes twice, and no client notices."""
+"""Splits while clients read, write and scan: no row is lost or comes twice, and no client gets an error."""
 
 import random
 from collections.abc import Iterator
@@ -71,7 +71,9 @@ def test_these_are_the_places() -> None:
 @pytest.mark.seeds(2)
 @pytest.mark.timeout(180)
 def test_a_node_is_killed_in_the_middle(cluster: LocalCluster, seed: int) -> None:
-    """The leader or a follower dies at a step of a split; the split ends, and no acknowledged write is lost."""
+    """The leader or a follower is killed at some step of a split. The split still ends, and no acknowledged write is
+    lost.
+    """
     rng = random.Random(seed)
     with Control(cluster.endpoints) as control:
         wait_settled(control, live=3)
@@ -87,7 +89,8 @@ def test_a_node_is_killed_in_the_middle(cluster: LocalCluster, seed: int) -> Non
                 operation_id = operation.id if operation else 0
             except MinkaError:  # the controller died: the operation may have been recorded
                 operation_id = 0
-            # The leader comes to every failpoint; to the last one perhaps after the split has ended.
+            # A leader comes to each failpoint, to the last one perhaps after the end of the split. A follower may come
+            # to none.
             eventually(
                 f"{victim} dies at {place}, or the split ends without it",
                 lambda: not cluster.node(victim).running or (victim != row.leader and not control.status().running),

@@ -1,4 +1,6 @@
-"""After a storm the cluster recovers automatically: it drops what senders will repeat, and no load feeds itself."""
+"""After a storm of faults, the cluster recovers automatically: overloaded nodes drop messages that senders repeat
+anyway, and don't cause more load by it.
+"""
 
 import random
 import time
@@ -15,7 +17,9 @@ BEFORE = "before"
 
 
 def weather(seed: int, before: int, cause: Cause, patience: float) -> None:
-    """One storm over a cluster that has a keyspace of `before` partitions."""
+    """Let a storm pass over a cluster with a keyspace of `before` partitions, and wait at most `patience` seconds until
+    it is healthy.
+    """
     with LocalCluster(4) as cluster:
         with Control(cluster.endpoints) as control:
             eventually("all nodes", lambda: len(control.status().table.nodes) == 4)
@@ -33,13 +37,13 @@ def weather(seed: int, before: int, cause: Cause, patience: float) -> None:
             one, next_ = (wait_healthy(cluster, {BEFORE: before, LARGE: cause.partitions}, patience) for _ in range(2))
             return one.coordinator.term == next_.coordinator.term
 
-        # Other processes on this machine may cause an election, too, but not one after the other.
+        # Other processes on this machine may also cause an election, but not again and again.
         eventually(f"seed {seed}: a term that lasts", lasts, deadline=patience)
 
 
 @pytest.mark.timeout(180)
 def test_a_small_storm() -> None:
-    """Nothing takes the processors, which other tests need at the same time."""
+    """A small storm leaves the processors alone, since other tests need them at the same time."""
     weather(0, 50, Cause(partitions=300, replicas=3, stop=1.5, within=1.0, busy=0), 60.0)
 
 
@@ -47,5 +51,5 @@ def test_a_small_storm() -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(20))
 def test_a_storm(seed: int) -> None:
-    """The partitions have one replica: with more replicas, the creation of 20,000 partitions would be refused."""
+    """A large storm creates partitions with one replica each: with more, the cluster would refuse 20,000 partitions."""
     weather(seed, 1000, Cause(partitions=20_000, replicas=1, stop=3.0, within=3.0, busy=8), 10.0)

@@ -1,4 +1,4 @@
-"""A caller that has a table gets only the changes since its version."""
+"""A caller that already has a version of the table gets only the changes since this version."""
 
 import grpc
 
@@ -9,7 +9,7 @@ from minka.v1.admin_pb2_grpc import MetadataStub
 from tests.cluster.cluster import QUICK, create_keyspace, wait_ended, wait_settled
 
 
-def test_what_has_changed_is_what_is_sent() -> None:
+def test_only_changed_rows_are_sent() -> None:
     with LocalCluster(2, config=QUICK) as cluster, Control(cluster.endpoints) as control:
         create_keyspace(control, "flights", 100, live=2)
         before = wait_settled(control, live=2)

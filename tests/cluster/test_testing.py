@@ -1,5 +1,5 @@
-"""`minka.testing` as used by somebody who tests their own service: pytest in a folder outside of the checkout, with
-the examples of docs/api.md.
+"""`minka.testing` works for users who test their own services: pytest runs the examples of docs/api.md in a folder
+outside of the checkout.
 """
 
 import re

@@ -51,7 +51,7 @@ def strange(tmp_path_factory: pytest.TempPathFactory) -> Tls:
 
 @pytest.fixture(scope="module")
 def cluster(tls: Tls) -> Iterator[LocalCluster]:
-    """Three nodes with TLS, and one that has joined."""
+    """A cluster with TLS: three nodes that have founded it, and one that has joined."""
     with LocalCluster(3, config=QUICK | section(tls)) as made:
         made.add("ephesus")
         yield made
@@ -63,7 +63,7 @@ def minkactl(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str
 
 
 def refusal(ask: Callable[[], object]) -> str:
-    """The message of the UNREACHABLE that `ask` raises."""
+    """Call `ask`, which has to raise UNREACHABLE; returns the error's message."""
     with pytest.raises(MinkaError) as caught:
         ask()
     assert caught.value.code is Code.UNREACHABLE
@@ -76,7 +76,7 @@ def test_everything_works_with_tls(cluster: LocalCluster, tls: Tls, tmp_path: Pa
         create_keyspace(control, "flights", 8, live=4)
         with Client(cluster.endpoints, keyspace="flights", tls=tls) as client:
             client.put_many(ROWS)
-            # Checkpoints and logs go from node to node.
+            # Nodes send checkpoints and logs to each other.
             operation = control.apply_plan(control.plan_reassign(to=["athens", "ephesus"]), "test")
             wait_ended(control, operation.id)
             assert {p.leader for p in wait_settled(control, live=4).partitions} == {"athens", "ephesus"}
@@ -130,7 +130,9 @@ def test_the_data_port_takes_the_right_certificates_only(cluster: LocalCluster, 
 
 
 def said_on_data_port(address: str, context: ssl.SSLContext | None) -> bytes:
-    """The data port's answer to a hello that it refuses; nothing if it doesn't read the hello."""
+    """Send the data port a hello that it refuses. Returns its answer; b"" if it ends the connection before it reads the
+    hello.
+    """
     hello = encode_hello(Hello("nonsense", "", ""))
     sent = PREFACE + (len(hello) + 1).to_bytes(4, "big") + Kind.DATA.to_bytes() + hello
     host, _, port = address.rpartition(":")
@@ -187,7 +189,7 @@ def test_a_node_of_another_authority_does_not_join(
     node = cluster.add("gortyn", config=section(live), ready=False)
     eventually("the reason in its log", lambda: OTHER_AUTHORITY in node.log.read_text())
     cluster.kill("gortyn")
-    # It trusts the cluster, but the cluster doesn't trust it.
+    # From now on gortyn trusts the cluster's authority, but the cluster doesn't trust gortyn's.
     Path(live.ca).write_bytes(Path(tls.ca).read_bytes() + Path(strange.ca).read_bytes())
     cluster.restart("gortyn", ready=False)
     eventually("the reason in its log", lambda: HUNG_UP in node.log.read_text())
@@ -200,7 +202,7 @@ def test_a_node_of_another_authority_does_not_join(
 
 
 def expired(tls: Tls, folder: Path) -> Tls:
-    """The certificate again, from the same authority, but expired."""
+    """Make a certificate like the first one, from the same authority, that has expired already."""
     made = Tls(tls.ca, folder / "expired.pem", tls.key)
     authority = Path(tls.ca)
     command: list[str | Path] = [
@@ -250,7 +252,7 @@ def test_a_certificate_that_others_would_refuse_is_not_taken(tls: Tls, strange: 
 
 
 def served(address: str, tls: Tls) -> bytes:
-    """The certificate that a node shows."""
+    """Connect to the address, and return the certificate that the node shows (DER)."""
     context = ssl.create_default_context(cafile=tls.ca)
     context.load_cert_chain(tls.cert, tls.key)
     context.set_alpn_protocols(["h2"])
@@ -263,14 +265,14 @@ def served(address: str, tls: Tls) -> bytes:
 
 
 def is_served(address: str, tls: Tls, certificate: bytes) -> bool:
-    """True if the server shows this certificate."""
+    """True if the node at this address shows this certificate."""
     with contextlib.suppress(ssl.SSLError):
         return served(address, tls) == certificate
     return False
 
 
 def expiry(cluster: LocalCluster) -> dict[str, float]:
-    """The dates at which certificates expire, by athens' metrics."""
+    """Return the times (seconds since 1970) at which athens' certificates expire, by its metrics."""
     with urllib.request.urlopen(f"http://{cluster.node('athens').http_address}/metrics", timeout=5) as response:
         text = response.read().decode()
     found = re.findall(r'^minka_tls_certificate_expiry_timestamp_seconds\{file="(\w+)"\} (\S+)$', text, re.MULTILINE)
@@ -278,7 +280,7 @@ def expiry(cluster: LocalCluster) -> dict[str, float]:
 
 
 def reload(cluster: LocalCluster, line: str) -> None:
-    """Send SIGHUP to every node, and wait until each has logged the line once more."""
+    """Send SIGHUP to all nodes, and wait until each of them has logged this line again."""
     before = {name: cluster.log(name).read_text().count(line) for name in cluster.nodes}
     for name in cluster.nodes:
         cluster.signal(name, signal.SIGHUP)
@@ -321,7 +323,7 @@ def test_certificates_and_authority_are_renewed_without_a_restart(tls: Tls, stra
             assert client.get_many(list(ROWS)) == ROWS, "open connections stay"
         with Control([address], tls=tls) as control:
             assert OTHER_AUTHORITY in refusal(control.table)
-        # It comes back only if the others show it certificates of the new authority, and accept its own.
+        # cyrene comes back only if the other nodes show it certificates of the new authority, and accept cyrene's.
         cluster.kill("cyrene")
         cluster.restart("cyrene")
         with Control(cluster.endpoints, tls=strange) as control:

@@ -1,6 +1,4 @@
-"""With only the system calls that configs/minkad.service permits, the daemon does everything that it does with all
-system calls.
-"""
+"""The daemon does all of its work with only the system calls that configs/minkad.service allows."""
 
 import os
 from collections.abc import Iterator
@@ -36,7 +34,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 def niceness_by_name(cluster: LocalCluster) -> dict[str, set[int]]:
-    """The niceness of the daemon's threads, by name."""
+    """Return the niceness of each of the daemon's threads, by the thread's name."""
     process = cluster.node("athens").process
     assert process is not None
     found: dict[str, set[int]] = {}

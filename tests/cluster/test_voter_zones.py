@@ -1,5 +1,5 @@
-"""Voters and zones: a voter's seat that has moved out of a zone comes back to it, so a quorum survives the loss of a
-zone.
+"""Voters and zones: when a zone's only voter fails, another zone gets its seat. When the node is back, the seat comes
+back to its zone, so that a quorum survives the loss of any zone.
 """
 
 import json
@@ -27,7 +27,7 @@ def told(cluster: LocalCluster) -> Any:
 
 
 def zones(control: Control) -> list[str]:
-    """The zones of the voters; none without an active controller."""
+    """Return the zones of the voters, one for each voter; [] if no active controller answers."""
     status = control.summary()
     return sorted(ZONES[voter] for voter in status.coordinator.voters) if status.from_controller else []
 

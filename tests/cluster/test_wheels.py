@@ -1,5 +1,5 @@
-"""The two distributions, built from the checkout and used outside of it: `minka-client` is enough for a program that
-uses a cluster, and says what to install for more; `minka` adds the daemon and the tool.
+"""The two distributions are built from the checkout and used outside of it. `minka-client` is enough for a program that
+uses a cluster; if the program needs more, an error says what to install. `minka` adds the daemon and minkactl.
 """
 
 import shutil
@@ -42,7 +42,7 @@ for use in (lambda: __import__("minka.spark"), lambda: __import__("minka.bulk.ss
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """By the distribution's name: the folder in which its wheel is unpacked."""
+    """The folders with the unpacked wheels, by the names of the distributions."""
     folder = tmp_path_factory.mktemp("wheels")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     copy = folder / "checkout"  # a build leaves files, and includes those of builds before it
@@ -62,7 +62,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def packages_of(name: str, folder: Path) -> Path:
-    """A folder with everything that a distribution depends on and nothing else, except Minka's own."""
+    """Make a folder with exactly the packages on which the distribution depends, except Minka's own."""
     site, wanted, done = Path(sysconfig.get_path("purelib")), [name], set[str]()
     while wanted:
         for line in requires(wanted.pop()) or ():
@@ -80,7 +80,7 @@ def packages_of(name: str, folder: Path) -> Path:
 
 
 def run(program: str, paths: list[Path], *arguments: str) -> str:
-    """The output of a program that has only the standard library and these folders."""
+    """Run a program that can import only the standard library and these folders; returns its output."""
     start = f"import sys; sys.path += {[str(path) for path in paths]!r}\n{program}"
     command = [sys.executable, "-I", "-S", "-c", start, *arguments]
     ended = subprocess.run(command, cwd=paths[0], capture_output=True, text=True, check=False)

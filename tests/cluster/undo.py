@@ -1,4 +1,4 @@
-"""Commands that undo a test's changes to the machine. They are run even if the test fails or is killed."""
+"""Runs commands that undo a test's changes to the machine, even if the test fails or its process is killed."""
 
 import shlex
 import subprocess
@@ -6,18 +6,19 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, Self
 
-# Its stdin ends when the test process ends, by any signal. Then it runs the lines, the last one first.
+# A shell that gets the commands as lines of its stdin. When stdin ends, at the latest with the test process, the shell
+# runs the lines, the last one first. It ignores the signals that may end the test.
 _KEEPER: Final = "trap '' HUP INT TERM PIPE; tac | sh"
 _TIMEOUT_S: Final = 30.0
 
 
 class NotPermitted(Exception):
-    """This machine, or this user, can't do what the test needs; the text says why."""
+    """Raised if this machine or this user can't do what the test needs; the message says why."""
 
 
 class Undo:
-    """Collects commands, and runs them at the end, the last one first. If this process is killed, a helper process runs
-    them.
+    """Collects commands; at the end of the block, or when this process is killed, a helper process runs them, the last
+    one first.
     """
 
     def __init__(self) -> None:
@@ -38,14 +39,14 @@ class Undo:
         assert not failures, f"not everything was undone: {failures}"
 
     def add(self, *commands: Sequence[str]) -> None:
-        """Add commands to undo one thing: the first that succeeds is enough."""
+        """Add commands that undo the same thing: each runs only if those before it have failed."""
         assert self._keeper.stdin is not None, "it was started with a pipe"
         self._keeper.stdin.write(" 2>/dev/null || ".join(map(shlex.join, commands)) + "\n")
         self._keeper.stdin.flush()
 
 
 def run(*command: str) -> str:
-    """The command's output. Raises NotPermitted if it fails, as it does without root's rights."""
+    """Run the command; returns its output. Raises NotPermitted if it fails, for example because it needs root."""
     try:
         return subprocess.run(command, check=True, capture_output=True, text=True, timeout=_TIMEOUT_S).stdout
     except (OSError, subprocess.CalledProcessError) as error:

@@ -1,4 +1,4 @@
-"""A writer that remembers its acknowledged writes, and the check that none of them was lost or doubled."""
+"""A writer that remembers its acknowledged writes, and checks at the end that none of them was lost."""
 
 import random
 import threading
@@ -9,16 +9,16 @@ from minka import Client
 from minka.engine.batch_error import BatchError
 from minka.errors import Code
 
-# After these codes a write may have been done, or may still be; after any other code it was not and won't be.
+# After these codes, the write may have been done, or may be done later. After any other code it never takes effect.
 OPEN = frozenset({Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED})
 
 
 class Workload:
-    """Overwrites and deletes random keys in batches, on a thread of its own, until stopped.
+    """Overwrites and deletes random keys in batches, on its own thread, until `stop`.
 
-    A read may find the last acknowledged value, or the value of any write whose outcome is unknown: such a write may
-    take effect at any time later. None stands for "no value". The values at the start count as acknowledged. A test
-    that allows no failure chooses a `timeout` (seconds) that a busy machine never needs.
+    A read may find the last acknowledged value, or the value of a write with an unknown outcome, since such a write may
+    take effect at any later time. None stands for a missing value. The values at the start count as acknowledged. A
+    test in which no request may fail chooses a `timeout` (seconds) that is long enough on a busy machine.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Workload:
         self._client.close()
 
     def stop(self) -> None:
-        """Stop writing. Raises an unexpected error of the writer."""
+        """Stop writing. If the writer met an unexpected error, raises this error."""
         self._stop.set()
         self._thread.join(30)
         assert not self._thread.is_alive(), "the writer hangs"
@@ -97,7 +97,7 @@ class Workload:
             self._history[key].append((time.time(), value, outcome))
 
     def check(self) -> int:
-        """Read every key back; returns how many have a value. The writer must have been stopped."""
+        """Read all keys, and check their values; returns the number of keys that have one. Call `stop` before."""
         found = self._client.get_many(list(self.last))
         wrong = {
             key: (found.get(key), value, self.unknown[key])

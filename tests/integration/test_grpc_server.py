@@ -1,4 +1,6 @@
-"""A bug of gRPC: a call with an invalid name ends the server."""
+"""gRPC has a bug: a call with an invalid name ends the server, which then writes to memory that it has freed. With the
+handlers of minkad, it doesn't write there.
+"""
 
 import asyncio
 import contextlib
@@ -17,7 +19,9 @@ _MARK: Final = b"\x55"
 
 
 async def _end_server_by_a_call() -> list[bytes]:
-    """End a server by a call, and create objects of all small sizes just then; returns the objects."""
+    """End a server by such a call, and create objects of all small sizes at the moment of its end; returns the objects.
+    One of them would change if the server wrote to freed memory.
+    """
     objects: list[bytes] = []
     ended = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""The listener of the data port: callers that send nothing don't occupy it for ever, nor outlive it."""
+"""The listener of the data port: it doesn't wait for ever for callers that send nothing, and its stop ends them."""
 
 import asyncio
 import socket

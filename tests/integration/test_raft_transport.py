@@ -225,8 +225,8 @@ async def test_the_transport_connects_again_after_a_bug(
 
 
 async def test_a_forwarded_message_does_not_change_the_known_address() -> None:
-    """A follower passes on a request of node 3 to lead. The receiver must not take the follower's address for
-    node 3's.
+    """A follower forwards node 3's request to lead. The receiver must not take the follower's address for the address
+    of node 3.
     """
     async with Peer().listening() as peer, Sender({2: peer.address}) as sender:
         sender.transport.send([Message(type=MessageType.MSG_TRANSFER_LEADER, to=2, from_id=3)])

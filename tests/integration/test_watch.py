@@ -1,4 +1,6 @@
-"""A node watches the data ports of nodes: here, real ports in the same process."""
+"""A node checks regularly whether data ports answer: those of other nodes, and its own. These are real ports, in the
+process of the test.
+"""
 
 import asyncio
 import errno
@@ -77,7 +79,7 @@ class Port:
 
 @asynccontextmanager
 async def watched(port: Port, own: str = "a") -> AsyncIterator[Watch]:
-    """Let the node `own`, which is a or b, watch b's data port."""
+    """Let the node `own` watch the data port of node b. `own` is a, or b itself."""
     nodes = [Node(id="b", data_address=port.address, state=NodeState.NODE_STATE_LIVE)]
     nodes.append(Node(id="a", data_address="127.0.0.1:9", state=NodeState.NODE_STATE_FAILED))
     await port.open()
@@ -143,7 +145,9 @@ async def test_a_node_without_file_descriptors_reports_only_itself(monkeypatch: 
     async with watched(port) as watch:
 
         async def connect(*_: object) -> object:
-            raise MinkaError(Code.UNREACHABLE, "x") from OSError(errno.EMFILE, "Too many open files")
+            raise MinkaError(Code.UNREACHABLE, "no connection could be opened") from OSError(
+                errno.EMFILE, "Too many open files"
+            )
 
         monkeypatch.setattr(watching, "connect", connect)
         await until(lambda: watch.unanswered().get("a") == "no file descriptors are left")

@@ -55,7 +55,7 @@ class Machine:
 
 
 class LogOnDisk(LogDatabase):
-    """A log database whose syncs wait until `disk` is set."""
+    """A log database whose syncs hang while `disk` isn't set."""
 
     def __init__(self, path: Path, db: Rdict, mark: LogMark) -> None:
         self.disk = threading.Event()
@@ -161,8 +161,8 @@ async def leader_of(nodes: dict[int, Node]) -> Node:
 
 @pytest.mark.parametrize("whose", ["the leader's", "a follower's", "everybody's"])
 async def test_a_slow_disk_costs_no_leadership(tmp_path: Path, whose: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Heartbeats, their answers and confirmations continue while a sync hangs. But each commit needs a quorum
-    of disks.
+    """While a sync hangs, the nodes still send heartbeats and answer them, and the leader confirms its leadership. But
+    each commit needs a quorum of disks.
     """
     monkeypatch.setattr(log_database, "STALLED_S", 60.0)
     async with group(tmp_path, 3) as nodes:
@@ -174,7 +174,7 @@ async def test_a_slow_disk_costs_no_leadership(tmp_path: Path, whose: str, monke
             node.disk.clear()
             node.sent.clear()
         proposal = leader.driver.propose(b"a")
-        # Far more heartbeats than an election timeout has ticks.
+        # Wait for far more heartbeats than an election timeout has ticks, so that an election would have begun.
         beats = 5 * ELECTION_TICKS
         await until(
             lambda: all(node.sent.count(MessageType.MSG_HEARTBEAT) >= beats for node in stuck if node is leader)
@@ -219,7 +219,7 @@ async def test_followers_commit_an_entry_while_the_leaders_disk_hangs(
 
 
 async def test_one_entry_is_sent_ahead_of_the_leaders_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Proposals that arrive while an entry is ahead of the leader's disk wait, and share the next entry."""
+    """While an entry is ahead of the leader's disk, later proposals wait. They share the next entry."""
     monkeypatch.setattr(log_database, "STALLED_S", 60.0)
     async with group(tmp_path, 3, election_ticks=100_000) as nodes:
         nodes[1].driver.raw.campaign()
@@ -270,8 +270,8 @@ async def test_a_snapshot_has_no_entries_beyond_the_commit_index_in_the_log(
 async def test_the_log_keeps_entries_that_the_core_counts_as_unapplied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The driver may apply a round's committed entries before the disk has the round's new entries. The core hears that
-    they are applied only after the round, and it may campaign earlier.
+    """The driver may apply committed entries and make a snapshot while a sync hangs, but the core hears only after the
+    sync that they are applied. Until then the log keeps them, since the core reads them if it campaigns.
     """
     monkeypatch.setattr(log_database, "STALLED_S", 60.0)
     async with group(tmp_path, 3, election_ticks=100_000, snapshot_entries=1) as nodes:
@@ -349,7 +349,7 @@ async def test_a_leader_whose_disk_does_not_answer_is_replaced(tmp_path: Path) -
 async def test_an_election_begins_at_once_when_the_leaders_process_has_died(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The election happens long before an election timeout."""
+    """When the leader's process has died, the other nodes elect a leader long before an election timeout."""
     monkeypatch.setattr(raft_driver, "CAMPAIGN_TICKS", 100_000)
     async with group(tmp_path, 3, election_ticks=100_000) as nodes:
         nodes[1].driver.raw.campaign()

@@ -1,4 +1,4 @@
-"""Nodes that crash and come back."""
+"""Helpers that crash a node, start it again, and let it lead again."""
 
 import shutil
 from pathlib import Path
@@ -9,7 +9,7 @@ from tests.unit.storage.crash import crashed_copy
 
 
 async def crash(c: Cluster, node: TestNode) -> None:
-    """Crash the node, without a flush or a close, and start it again."""
+    """Restart the node with the files that a crash would have left now."""
     left = crashed_copy(node.path, node.path.with_name(f"{node.id}-crashed"))
     await restart_from(node, left)
     assert c.nodes[node.id] is node

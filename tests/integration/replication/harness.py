@@ -73,7 +73,7 @@ class Cluster:
 
     def hold_hand_over(self) -> None:
         """Refuse hand-overs until `before_hand_over` is cleared."""
-        self.before_hand_over = [MinkaError(Code.STALE_GENERATION, "not yet")] * 100_000
+        self.before_hand_over = [MinkaError(Code.STALE_GENERATION, "the test refuses hand-overs")] * 100_000
 
     def folders(self) -> set[str]:
         """The partitions' folders on the nodes' disks."""
@@ -293,7 +293,7 @@ class Cluster:
         self.proposed.append(request)
         row = self.rows[request.partition_id]
         if row.splitting or row.generation != request.generation:
-            raise with_rows(MinkaError(Code.SPLIT_REFUSED, "not now"), [row])
+            raise with_rows(MinkaError(Code.SPLIT_REFUSED, "the partition is being split"), [row])
         halves = self.split(row.id, request.key)
         for half in halves:
             for node in half.replicas:
@@ -307,9 +307,9 @@ class Cluster:
         child = self.rows[request.partition_id]
         if child.splitting:
             if (child.leader, child.leader_epoch) != (request.node_id, request.leader_epoch):
-                raise with_rows(MinkaError(Code.STALE_EPOCH, "another leads"), [child])
+                raise with_rows(MinkaError(Code.STALE_EPOCH, "another node leads the new partition"), [child])
             if child.partition_epoch != request.partition_epoch:
-                raise with_rows(MinkaError(Code.STALE_EPOCH, "the row is another"), [child])
+                raise with_rows(MinkaError(Code.STALE_EPOCH, "the row has changed"), [child])
             for id_ in (child.split_from, child.id):
                 row = self.change(id_, lambda row: row.ClearField("splitting"))
                 for node in row.replicas:
@@ -330,7 +330,7 @@ class Cluster:
             right = self.rows[request.merged_id]
             epochs = (left.partition_epoch, right.partition_epoch)
             if epochs != (request.partition_epoch, request.merged_epoch) or not left.merge_from:
-                raise with_rows(MinkaError(Code.STALE_EPOCH, "a row has changed"), [left, right])
+                raise with_rows(MinkaError(Code.STALE_EPOCH, "the row of a partition has changed"), [left, right])
             state = State(next_partition_id=max(self.rows) + 1)
             state.partitions.update(self.rows)
             command = FinishMerge(request.node_id, left.id, epochs[0], right.id, epochs[1])

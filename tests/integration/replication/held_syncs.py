@@ -11,7 +11,7 @@ from tests.integration.replication.node import TestNode
 
 
 class HeldSyncs:
-    """Holds the ends of a log's syncs until `release`."""
+    """Lets the syncs of a log begin, but delays their ends until `release`."""
 
     def __init__(self, sync: Callable[[], asyncio.Future[None]], when: Callable[[], bool]) -> None:
         self.held: list[tuple[asyncio.Future[None], Sync]] = []  # the real sync, and the future to wait for instead
@@ -28,7 +28,7 @@ class HeldSyncs:
         return waited
 
     async def release(self) -> None:
-        """Let the held syncs end, and hold no more."""
+        """Let the held syncs end, and hold no later ones."""
         self._when = lambda: False
         held, self.held = self.held, []
         for synced, waited in held:

@@ -1,5 +1,5 @@
-"""Harmful input of a Redis client: long words, long patterns, very many words, deep and broken arrays, huge pipelines,
-and answers that the client doesn't read. All of it follows from a seed.
+"""A Redis client that attacks a node: with long words, long patterns, very many words, deep and broken arrays, huge
+pipelines, and answers that it doesn't read. The same seed always gives the same attack.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""Two partitions that are merged."""
+"""Helpers that create two neighbouring partitions, and wait until they are merged."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ GENERATION = 2  # the remaining partition's after the merge
 
 
 async def two(c: Cluster, followers: Sequence[str] = ()) -> None:
-    """Create partition 1 up to KEY and partition 2 from KEY on, with rows."""
+    """Create partition 1 with the keys below KEY, and partition 2 with the others; write rows to both."""
     await c.create("athens", 1, 2, followers=followers)
     await bound(c)
     await c.nodes["athens"].put(1, LOWER)
@@ -18,13 +18,14 @@ async def two(c: Cluster, followers: Sequence[str] = ()) -> None:
 
 
 async def bound(c: Cluster) -> None:
+    """Set KEY as the bound between partitions 1 and 2."""
     c.change(1, lambda row: setattr(row, "end_key", KEY))
     c.change(2, lambda row: setattr(row, "start_key", KEY))
     await c.tell_all(1, 2)
 
 
 async def merged(c: Cluster, *nodes: TestNode) -> None:
-    """Wait until the nodes know of the merge, and none of them has anything left of partition 2."""
+    """Wait until the nodes know of the merge and have deleted their replicas of partition 2."""
     await until(lambda: 2 in c.gone)
     there = nodes or tuple(c.nodes.values())
     await until(lambda: all(node.replica(1).row.partition_epoch == c.rows[1].partition_epoch for node in there))

@@ -46,24 +46,24 @@ async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
 
 
 def led(node: "TestNode", partition_id: int = 1) -> Leader:
-    """The node's leadership of the partition. Fails if the node doesn't lead it."""
+    """Return the `Leader` of the node's replica. Fails if the node doesn't lead the partition."""
     leader = node.replica(partition_id).leader
     assert leader is not None, f"{node.id} doesn't lead partition {partition_id}"
     return leader
 
 
 def share() -> Share:
-    """A share of memory, as a single client gets it."""
+    """Create the share of memory that a node would give to its only client."""
     return Memory(256 * 1024 * 1024, time.monotonic).share()
 
 
 def free_port() -> int:
-    """A port on which no process listens."""
+    """Return a port on which no process listens."""
     return int(free_addresses(1)[0].rpartition(":")[2])
 
 
 class Refused(Exception):
-    """The answer to a group of requests was an error."""
+    """Raised if the answer to a group of requests is an error."""
 
     def __init__(self, error: MinkaError) -> None:
         super().__init__(str(error))
@@ -152,7 +152,7 @@ class TestNode:
         await self.data_port.start()
         self.cluster.ports[self.id] = self.port
 
-    # The parts of a node that the data plane needs
+    # Functions that the data plane gets from other parts of a real node
 
     def _is_clock_checked(self) -> bool:
         self.clock_questions += 1
@@ -239,11 +239,11 @@ class TestNode:
             if self.running:
                 raise
             task.uncancel()
-            raise Refused(MinkaError(Code.OUTCOME_UNKNOWN, f"{self.id} is gone")) from None
+            raise Refused(MinkaError(Code.OUTCOME_UNKNOWN, f"{self.id} has stopped")) from None
         finally:
             self.asking.discard(task)
         if self.is_mute:
-            raise Refused(MinkaError(Code.OUTCOME_UNKNOWN, f"{self.id} is gone"))
+            raise Refused(MinkaError(Code.OUTCOME_UNKNOWN, f"{self.id} has stopped"))
         (result,) = response.results
         if result.error is not None:
             raise Refused(error_from_proto(Error.FromString(result.error)))

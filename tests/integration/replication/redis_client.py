@@ -1,4 +1,4 @@
-"""Redis clients of a node in this process."""
+"""Connects Redis clients to a node in this process."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,7 +15,7 @@ RANGES = Keyspace(id=1, name="default", partitioning=Partitioning.PARTITIONING_R
 
 
 def table_of(c: Cluster, keyspace: Keyspace) -> State:
-    """A node's copy of the table, with the present rows. This copy doesn't change later."""
+    """Return a node's table with the present rows. Later changes of the rows don't change it."""
     state = State()
     state.keyspaces[1] = keyspace
     for row in c.rows.values():
@@ -30,7 +30,7 @@ def table_of(c: Cluster, keyspace: Keyspace) -> State:
 
 @asynccontextmanager
 async def client(node: TestNode, state: State, *, knows_table: bool = True) -> AsyncIterator["Client"]:
-    """A connection to the node, which has this table."""
+    """Connect a client to the Redis port of the node; the node has this table."""
     async with clients(node, state, 1, knows_table=knows_table) as (one,):
         yield one
 
@@ -39,7 +39,7 @@ async def client(node: TestNode, state: State, *, knows_table: bool = True) -> A
 async def clients(
     node: TestNode, state: State, count: int, patience_s: float | None = None, *, knows_table: bool = True
 ) -> AsyncIterator[list["Client"]]:
-    """`count` connections. `patience_s`: how long a batch of writes waits for clients that were just answered."""
+    """Connect `count` clients. `patience_s` is how long a batch of writes waits for clients that were just answered."""
     memory, requests = node.clients_memory, node.manager.requests
     address = f"127.0.0.1:{node.port}"
     port = RespPort(
@@ -69,17 +69,17 @@ async def clients(
 
 
 class Client:
-    """Sends inline commands."""
+    """A Redis client that sends raw commands."""
 
-    service: Service  # the node's
-    address: tuple[str, int]  # the port's
+    service: Service  # of the node's Redis port
+    address: tuple[str, int]  # of the node's Redis port
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
 
     async def say(self, *commands: str) -> list[bytes]:
-        """Send inline commands at once, and read an answer of one line for each."""
+        """Send inline commands in one piece; returns the answers, one line for each command."""
         self._writer.write("".join(f"{command}\r\n" for command in commands).encode())
         return [(await self._reader.readline()).strip() for _ in commands]
 
@@ -88,37 +88,37 @@ class Client:
         self._writer.close()
 
     async def say_all(self, commands: bytes, answers: int) -> list[bytes]:
-        """Send commands of any form at once, and read an answer of one line for each."""
+        """Send commands of any form in one piece; returns `answers` answers of one line."""
         self._writer.write(commands)
         return [(await self._reader.readline()).strip() for _ in range(answers)]
 
     async def lines(self, commands: bytes, count: int) -> list[bytes]:
-        """Send commands of any form, and read `count` lines of answers."""
+        """Send commands of any form; returns `count` lines of the answers."""
         self._writer.write(commands)
         return [(await self._reader.readline()).strip() for _ in range(count)]
 
     async def all_bulks(self, command: str, keys: list[bytes]) -> list[bytes | None]:
-        """Send the command for each key, all at once, and read a value for each."""
+        """Send the command for each key, in one piece; returns a value for each key."""
         self._writer.write(b"".join(b"%b %b\r\n" % (command.encode(), key) for key in keys))
         return [await self._bulk() for _ in keys]
 
     async def say_last(self, commands: bytes) -> bytes:
-        """Send these bytes as the client's last ones, and read until the node ends the connection."""
+        """Send these bytes, and no more; returns all answers until the node ends the connection."""
         self._writer.write(commands)
         self._writer.write_eof()
         return await self._reader.read()
 
     def ask(self, command: str) -> None:
-        """Send the command, and wait for nothing."""
+        """Send the command without waiting for the answer."""
         self._writer.write(f"{command}\r\n".encode())
 
     async def bulks(self, command: str) -> list[bytes | None]:
-        """Send the command, and read an array of values."""
+        """Send the command; returns the array of values in the answer."""
         self.ask(command)
         return [await self._bulk() for _ in range(int((await self._reader.readline())[1:]))]
 
     async def get(self, keys: list[bytes]) -> list[bytes | None]:
-        """GET each of the keys, all at once."""
+        """Send GET for each key, in one piece; returns the values."""
         return await self.all_bulks("GET", keys)
 
     async def _bulk(self) -> bytes | None:

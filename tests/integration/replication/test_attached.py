@@ -1,5 +1,5 @@
-"""The child of a split before it has a database of its own: its data is in its parent's database. Clients can use it,
-and it survives crashes.
+"""Before the child of a split has a database of its own, its data is in its parent's database. Even then, clients can
+use the child, and its data survives crashes.
 """
 
 import asyncio
@@ -83,7 +83,8 @@ async def test_both_halves_are_served(tmp_path: Path, large: bool) -> None:
             await begin(c)
             await until(lambda: has_child(*c.nodes.values()))
             await assert_halves(athens, lower, upper)
-            # Pages of 170 rows end within the deleted keys, and the new keys lie between the old ones.
+            # Make scans hard: some of their pages, of 170 rows each, end within the deleted keys, and the new keys lie
+            # between the old ones.
             gone = sorted(upper)[:180]
             new = {key + b"/": b"new" for key in sorted(upper)[100:300:7]} | {b"9": b"last"}
             await athens.put(2, dict.fromkeys(gone), generation=2)
@@ -336,8 +337,8 @@ async def test_a_damaged_parent_and_its_child_get_checkpoints(
 
 
 async def test_a_lost_child_is_not_attached_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The node restarts when a checkpoint without the child's keys has replaced the parent's data, and before the
-    child's own checkpoint has arrived.
+    """A checkpoint without the child's keys has replaced the parent's data, and the node restarts before the child's
+    own checkpoint has arrived. The node must not attach the child to this parent.
     """
     async with cluster(tmp_path, SOON) as c:
         cyrene = await cyrene_attached(c)

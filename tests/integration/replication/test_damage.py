@@ -26,7 +26,7 @@ SLOW = ReplicationSettings(lag_timeout=60.0)  # no replica leaves the in-sync se
 
 
 async def flushed(node: TestNode, partition_id: int = 1) -> None:
-    """Flush the data into tables; the log is trimmed up to the former flush."""
+    """Flush the data into tables; this trims the log up to the flush before."""
     await node.manager.flusher.flush(node.replica(partition_id))
     await node.log_db.sync()
 
@@ -50,7 +50,7 @@ def zero(path: Path) -> None:
 
 
 async def alone(c: Cluster) -> TestNode:
-    """Make a node with rows that are not in its log any more, and stop it."""
+    """Make a node whose rows are in tables, and stop it."""
     (athens,) = await c.add("athens")
     await c.create("athens", 1)
     await athens.put(1, ROWS)
@@ -60,7 +60,7 @@ async def alone(c: Cluster) -> TestNode:
 
 
 async def trimmed(c: Cluster) -> list[TestNode]:
-    """Make three replicas with rows, some of which are not in their logs any more."""
+    """Make three replicas with rows. Their logs are trimmed, so some of the rows are no longer in the logs."""
     nodes = await three(c)
     for part in (KEYS[:200], KEYS[200:]):
         await nodes[0].put(1, {key: ROWS[key] for key in part})
@@ -327,7 +327,7 @@ async def test_followers_catch_up_from_the_log_of_a_damaged_leader_that_is_alone
 
 
 async def test_a_damaged_checkpoint_replaces_nothing(tmp_path: Path) -> None:
-    """The target finds the damage before it replaces its data. Then another node leads, and sends a whole
+    """The target finds the damage before it replaces its data. Then another node leads, and sends an undamaged
     checkpoint.
     """
     async with cluster(tmp_path, SLOW) as c:

@@ -107,7 +107,7 @@ async def test_the_node_stops_reading_from_a_client_whose_requests_wait(tmp_path
         body = kv_frames.encode(kv_frames.WriteBody([b"k"], [_VALUE[: 256 * 1024]]))
         for number in range(200):
             stream.connection.send(frame(number, kv_frames.Op.WRITE, body, timeout_ms=60_000))
-        # The node has read as much as it accepts; nothing changes until the gate opens.
+        # Wait until the node has read as much as it accepts. After that, nothing changes until the gate opens.
         await until(lambda: any(not one.is_reading for one in athens.connections()))
         assert athens.clients_memory.used < 12 * len(_VALUE)
         athens.replica().gate.open()

@@ -1,5 +1,5 @@
-"""The hand-over that ends a move. Its outcome may be unknown, late or a refusal, but at any time at most one node
-serves the partition.
+"""A hand-over ends each move. Its outcome may be unknown or late, or the controller may refuse it, but at any time at
+most one node serves the partition.
 """
 
 import asyncio
@@ -19,10 +19,12 @@ _PHASE = MigrationPhase
 
 
 async def test_an_unknown_outcome_keeps_writes_and_reads_waiting(tmp_path: Path) -> None:
-    """The hand-over is recorded, but its answer is lost: the source must serve nothing until it knows the outcome."""
+    """The controller records the hand-over, but its answer is lost: the source serves nothing until it knows the
+    outcome.
+    """
     async with cluster(tmp_path) as c:
         athens, ephesus = await two(c, SMALL)
-        c.after_hand_over = [MinkaError(Code.OUTCOME_UNKNOWN, "lost")] * 100_000
+        c.after_hand_over = [MinkaError(Code.OUTCOME_UNKNOWN, "the answer was lost")] * 100_000
         await c.move("ephesus", 1)
         await until(lambda: len(c.hand_overs) >= 1)
         with pytest.raises(Refused) as caught:
@@ -42,8 +44,8 @@ async def test_a_refusal_after_an_unknown_outcome_decides_nothing(tmp_path: Path
     async with cluster(tmp_path) as c:
         athens, _ = await two(c, SMALL)
         c.before_hand_over = [
-            MinkaError(Code.OUTCOME_UNKNOWN, "lost"),
-            *(MinkaError(Code.STALE_GENERATION, "no") for _ in range(100)),
+            MinkaError(Code.OUTCOME_UNKNOWN, "the answer was lost"),
+            *(MinkaError(Code.STALE_GENERATION, "the test refuses hand-overs") for _ in range(100)),
         ]
         await c.move("ephesus", 1)
         await until(lambda: len(c.hand_overs) >= 3)
@@ -60,7 +62,7 @@ async def test_writes_continue_after_a_refused_hand_over(tmp_path: Path) -> None
     """After a refused hand-over, the source accepts writes; it tries to hand over again later."""
     async with cluster(tmp_path) as c:
         athens, ephesus = await two(c, SMALL)
-        c.before_hand_over = [MinkaError(Code.STALE_GENERATION, "not now")] * 3
+        c.before_hand_over = [MinkaError(Code.STALE_GENERATION, "the test refuses hand-overs")] * 3
         await c.move("ephesus", 1)
         await until(lambda: len(c.hand_overs) == 2)
         await athens.put(1, {b"c": b"3"})
@@ -99,7 +101,7 @@ async def test_a_cancelled_move(tmp_path: Path) -> None:
     """The source serves again and the target deletes its copy, even if the source was waiting for the outcome."""
     async with cluster(tmp_path) as c:
         athens, ephesus = await two(c, ROWS)
-        c.before_hand_over = [MinkaError(Code.NO_CONTROLLER, "nobody")] * 1000
+        c.before_hand_over = [MinkaError(Code.NO_CONTROLLER, "no active controller yet")] * 1000
         await c.move("ephesus", 1)
         await until(lambda: len(c.hand_overs) >= 2)
         assert await ephesus.count() == {1: len(ROWS)}

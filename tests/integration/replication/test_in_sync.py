@@ -1,5 +1,5 @@
-"""The in-sync set. A follower that lags leaves the set, and returns when it has caught up. Writes wait for all replicas
-in the set, and are refused when the set has too few.
+"""A follower that lags leaves the in-sync set, and returns when it has caught up. Writes wait for all replicas in the
+set, and are refused when the set has too few.
 """
 
 import asyncio
@@ -224,7 +224,7 @@ async def test_while_a_change_is_unknown_writes_wait_for_the_larger_set(tmp_path
     async with cluster(tmp_path, ReplicationSettings(lag_timeout=0.2)) as c:
         athens, _, cyrene = await three(c)
         await athens.put(1, {b"a": b"1"})
-        errors = [MinkaError(Code.UNREACHABLE, "lost")] * 3
+        errors = [MinkaError(Code.UNREACHABLE, "the request or its answer was lost")] * 3
         if lost == "the request":
             c.before_alter_isr = errors
         else:
@@ -256,7 +256,9 @@ async def test_a_refused_change_of_the_set_is_requested_again_later(tmp_path: Pa
 async def test_an_answer_after_the_end_of_the_leadership_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A change of the in-sync set is answered after the leadership has ended. The answer changes nothing."""
+    """The controller answers a leader's request to change the in-sync set after the leadership has ended. The answer
+    changes nothing.
+    """
     async with cluster(tmp_path, ReplicationSettings(lag_timeout=0.2)) as c:
         athens, byzantium, cyrene = await three(c)
         answer, asked, may_answer = c.alter_isr, asyncio.Event(), asyncio.Event()

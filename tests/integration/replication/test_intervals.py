@@ -1,4 +1,4 @@
-"""The reports of replicas for the history of a node's load. They contain each client request once, and each change of a
+"""Replicas report their load for the history of their node: each request of a client once, and each change of their
 size.
 """
 

@@ -1,5 +1,5 @@
-"""The begin, the hand-over and the end of leaderships. No acknowledged write is lost, and entries that only the former
-leader has are removed.
+"""Leaderships begin, are handed over and end. No acknowledged write is lost, and entries that only the former leader
+has are removed.
 """
 
 import asyncio
@@ -183,7 +183,9 @@ async def test_a_log_is_truncated_where_the_leader_resumes(tmp_path: Path) -> No
 
 
 async def test_replicas_take_over_the_data_of_an_unclean_leader(tmp_path: Path) -> None:
-    """After an unclean election, writes that the new leader lacks are lost. The other replicas take over its data."""
+    """After an unclean election, writes that the new leader lacks are lost. The other replicas take over the new
+    leader's data.
+    """
     async with cluster(tmp_path) as c:
         athens, byzantium, cyrene = await three(c)
         await athens.put(1, {b"a": b"1"})

@@ -44,7 +44,7 @@ async def started(c: Cluster) -> list[TestNode]:
 
 
 async def test_a_leader_with_a_low_disk_accepts_only_deletes(tmp_path: Path) -> None:
-    """If the leader's disk is low, it accepts only deletes. When the disk has room again, it accepts all writes."""
+    """A leader whose disk is low accepts only deletes. When its disk has room again, it accepts all writes."""
     async with cluster(tmp_path) as c:
         nodes = await started(c)
         c.low_disks.add("athens")
@@ -69,8 +69,8 @@ async def test_a_needed_follower_with_a_low_disk_stays_in_sync(tmp_path: Path) -
 
 @pytest.mark.parametrize("log_is_kept", [True, False])
 async def test_an_unneeded_follower_with_a_low_disk_leaves_the_set(tmp_path: Path, log_is_kept: bool) -> None:
-    """If enough replicas are in sync without the follower, it leaves the set, and writes continue without it. It gets
-    them when it has room again.
+    """If enough replicas are in sync without the follower, it leaves the set, and writes continue without it. The
+    follower gets these writes when its disk has room again.
     """
     storage = StorageSettings(flush=MIB if log_is_kept else 20_000)
     async with cluster(tmp_path, ReplicationSettings(lag_timeout=2.0, log_only_bytes=1000), storage) as c:
@@ -107,7 +107,7 @@ async def test_a_node_takes_a_checkpoint_only_if_it_has_room(tmp_path: Path) -> 
 
 async def test_deleted_data_frees_its_room_while_the_disk_is_low(tmp_path: Path) -> None:
     """While its disk is low, a node compacts deleted data away, without waiting for RocksDB's own compaction. A
-    follower does so, too, although it never measures its size.
+    follower does so, too, although followers never measure the size of their data.
     """
     async with cluster(tmp_path) as c:
         nodes = await three(c)

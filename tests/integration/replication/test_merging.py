@@ -64,8 +64,8 @@ async def test_the_merged_partition_serves_the_rows_of_both(tmp_path: Path) -> N
 
 
 async def test_refusals_name_the_remaining_partition(tmp_path: Path) -> None:
-    """The refusal names the remaining partition, even if the merge's result was merged again, or if the partition came
-    from a split of this one.
+    """After merges, the refusal of an outdated request names the partition that has the key now: even if a partition
+    was merged two times, or was split before.
     """
 
     async def refusal_of(node: TestNode, partition_id: int) -> tuple[Code, list[int]]:
@@ -248,8 +248,8 @@ async def test_a_merge_whose_answers_are_lost(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await two(c)
-        c.before_finish_merge = [MinkaError(Code.UNREACHABLE, "no way") for _ in range(2)]
-        c.after_finish_merge = [MinkaError(Code.OUTCOME_UNKNOWN, "lost") for _ in range(2)]
+        c.before_finish_merge = [MinkaError(Code.UNREACHABLE, "the request was lost") for _ in range(2)]
+        c.after_finish_merge = [MinkaError(Code.OUTCOME_UNKNOWN, "the answer was lost") for _ in range(2)]
         c.merge(1, 2)
         await c.tell_all(1, 2)
         write = asyncio.create_task(athens.put(2, {b"0700": b"late"}))
@@ -267,7 +267,7 @@ async def test_writes_wait_while_the_outcome_of_the_merge_is_unknown(tmp_path: P
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await two(c)
-        c.before_finish_merge = [MinkaError(Code.NO_CONTROLLER, "not now")] * 10_000
+        c.before_finish_merge = [MinkaError(Code.NO_CONTROLLER, "no active controller yet")] * 10_000
         c.merge(1, 2)
         await c.tell_all(1, 2)
         await until(lambda: len(c.before_finish_merge) < 10_000)
@@ -287,7 +287,7 @@ async def test_a_cancelled_merge(tmp_path: Path) -> None:
         nodes = await c.add(*NODES)
         await two(c, NODES[1:])
         athens = nodes[0]
-        c.before_finish_merge = [MinkaError(Code.NO_CONTROLLER, "not now")] * 10_000
+        c.before_finish_merge = [MinkaError(Code.NO_CONTROLLER, "no active controller yet")] * 10_000
         c.merge(1, 2)
         await c.tell_all(1, 2)
         await until(lambda: len(c.before_finish_merge) < 10_000)
@@ -312,7 +312,7 @@ async def test_a_new_leader_removes_the_rows_of_a_cancelled_merge(tmp_path: Path
         nodes = await c.add(*NODES)
         await two(c, NODES[1:])
         athens, byzantium, cyrene = nodes
-        c.before_finish_merge = [MinkaError(Code.NO_CONTROLLER, "not now")] * 10_000
+        c.before_finish_merge = [MinkaError(Code.NO_CONTROLLER, "no active controller yet")] * 10_000
         c.merge(1, 2)
         await athens.tell(c.rows[1], c.rows[2])
         await until(lambda: len(c.before_finish_merge) < 10_000)
@@ -357,14 +357,14 @@ async def test_the_leader_dies_during_a_merge(tmp_path: Path, place: str, monkey
         monkeypatch.setattr(executor, "reached", note)
         if place == "finish":
             monkeypatch.setattr(executor, "call_finish_merge", note_finish)
-        c.before_finish_merge = [MinkaError(Code.NO_CONTROLLER, "not now")] * 10_000
+        c.before_finish_merge = [MinkaError(Code.NO_CONTROLLER, "no active controller yet")] * 10_000
         c.merge(1, 2)
         await c.tell_all(1, 2)
         await reached.wait()
         await athens.kill()
         for id_ in (1, 2):
             c.elect(id_, "byzantium", without=["athens"])
-        c.before_finish_merge = [MinkaError(Code.STALE_EPOCH, "not yet")] * 10_000
+        c.before_finish_merge = [MinkaError(Code.STALE_EPOCH, "the test refuses to end a merge")] * 10_000
         await c.tell_all(1, 2)
         await byzantium.put(2, {b"0700": None})
         c.before_finish_merge.clear()
@@ -388,7 +388,7 @@ async def test_the_rows_after_a_merge_may_arrive_one_after_the_other(tmp_path: P
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await two(c)
-        c.after_finish_merge = [MinkaError(Code.OUTCOME_UNKNOWN, "lost")] * 10_000
+        c.after_finish_merge = [MinkaError(Code.OUTCOME_UNKNOWN, "the answer was lost")] * 10_000
         c.merge(1, 2)
         await c.tell_all(1, 2)
         await until(lambda: 2 in c.gone)
@@ -441,7 +441,7 @@ async def test_a_replica_that_gets_a_checkpoint_during_a_merge(tmp_path: Path) -
         nodes = await c.add(*NODES)
         await two(c, NODES[1:2])
         athens, cyrene = nodes[0], nodes[2]
-        c.before_finish_merge = [MinkaError(Code.NO_CONTROLLER, "not now")] * 10_000
+        c.before_finish_merge = [MinkaError(Code.NO_CONTROLLER, "no active controller yet")] * 10_000
         c.merge(1, 2)
         await c.tell_all(1, 2)
         await until(lambda: len(c.before_finish_merge) < 10_000)

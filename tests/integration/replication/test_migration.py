@@ -184,7 +184,7 @@ async def test_the_progress_of_a_migration(tmp_path: Path) -> None:
     """The source reports the phase, the copied bytes and the lag of a migration."""
     async with cluster(tmp_path) as c:
         athens, _ = await two(c, ROWS)
-        c.before_hand_over = [MinkaError(Code.NO_CONTROLLER, "nobody")] * 1000
+        c.before_hand_over = [MinkaError(Code.NO_CONTROLLER, "no active controller yet")] * 1000
         assert athens.manager.migrations() == []
         await c.move("ephesus", 1)
         await until(lambda: len(c.hand_overs) >= 1)

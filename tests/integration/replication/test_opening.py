@@ -1,4 +1,4 @@
-"""Creating, opening and closing databases."""
+"""The databases of partitions are created, opened and closed."""
 
 import asyncio
 from pathlib import Path
@@ -157,7 +157,7 @@ def short_rest_interval(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("short_rest_interval")
 async def test_unused_databases_are_closed_and_opened_again(tmp_path: Path) -> None:
-    """A leader with a closed database still leads, even at a new leader_epoch, and knows the size."""
+    """A leader whose database is closed still leads, even at a new leader_epoch, and knows the size of its data."""
     async with cluster(tmp_path, storage=StorageSettings(open_databases=1)) as c:
         athens, byzantium = await c.add("athens", "byzantium")
         ids = range(1, 6)

@@ -1,5 +1,5 @@
-"""Operations whose effect depends on the present value. The leader decides them in the order of the log, and considers
-entries that it hasn't applied yet.
+"""Operations on keys, whose effects depend on the present value. The leader decides them in the order of the log, and
+considers entries that it hasn't applied yet.
 """
 
 import asyncio
@@ -220,7 +220,7 @@ async def test_a_split_keeps_versions_and_later_ones_are_higher(tmp_path: Path) 
 
 
 async def test_an_operation_waits_for_a_load_whose_mark_is_in_the_log(tmp_path: Path) -> None:
-    """The leader knows the rows of a load only when it has taken the load in, so it decides no operation before."""
+    """The leader knows the rows of a load only when it has taken the load in. It decides no operation before that."""
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)

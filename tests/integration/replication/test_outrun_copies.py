@@ -1,4 +1,4 @@
-"""Copies of partitions to which clients write faster than the copy proceeds."""
+"""Clients write to a partition faster than a copy of the partition proceeds."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -173,7 +173,7 @@ async def test_the_connection_to_a_node_that_has_left_is_ended(tmp_path: Path) -
 
 
 def change_node(state: State, node_id: str) -> None:
-    """Note a new version of the table, in which the row of this node has changed or is gone."""
+    """Give the table a new version, with a note that the row of this node has changed or is gone."""
     state.version += 1
     state.changes.note(Changed(nodes=frozenset({node_id})))
 
@@ -187,7 +187,8 @@ async def test_requests_to_a_node_that_leaves_the_table_are_answered(tmp_path: P
         share = byzantium.clients_memory.share()
         deadline = asyncio.get_running_loop().time() + 30.0
         results: list[GroupResult] = []
-        # Before the first answer, there is no connection yet. Requests of the present turn aren't sent yet.
+        # The node leaves the table before the connection to it is made; while a request is under way on the connection;
+        # or in the same turn as a request, before this is sent.
         for waits_for, is_sent in ((0, True), (1, True), (1, False)):
             del results[:]
             elsewhere.ask(address, Asked(group, deadline, 1000, 1000, share, results.append))
@@ -342,7 +343,9 @@ async def test_config_get_returns_the_address_of_the_port(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(("leader", "memory_mib"), [("athens", 64), ("byzantium", 1024)])
 async def test_keys_are_counted_however_large_their_values_are(tmp_path: Path, leader: str, memory_mib: int) -> None:
-    """Counting works although the values are larger than the limit of an answer, and perhaps larger than the memory."""
+    """EXISTS, TYPE and TOUCH work on many keys, although their values are larger than the limit of an answer. With
+    64 MiB, the values are also larger than the memory for clients.
+    """
     async with cluster(tmp_path) as c:
         c.clients_memory_bytes = memory_mib << 20
         await c.add("athens", "byzantium")
@@ -372,8 +375,8 @@ def set_range(row: Partition, start: bytes, end: bytes) -> None:
 async def test_an_immediate_read_does_not_overtake_an_earlier_get(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The node reads the key of a GET that waits for the end of the turn before those of later requests on the
-    connection.
+    """A GET waits for the end of the turn, and STRLEN is read at once. The node still reads the keys of a connection in
+    the order of its commands.
     """
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")

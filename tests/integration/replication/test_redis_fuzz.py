@@ -1,4 +1,4 @@
-"""Hostile Redis clients. The node still serves other clients, no turn of its loop is long, and it frees the memory."""
+"""Redis clients attack a node. It still serves other clients, no turn of its loop is long, and it frees the memory."""
 
 import asyncio
 import random

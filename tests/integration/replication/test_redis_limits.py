@@ -347,8 +347,8 @@ class Taker:
 
 
 async def test_reads_with_known_large_answers_wait_for_room(tmp_path: Path) -> None:
-    """A read with a known large answer waits for room, even if many such reads began at once; for example, when they
-    are repeated after a refusal.
+    """Many reads with large answers of known sizes begin at the same time, for example because they are repeated after
+    a refusal. Each waits until there is room for its answer.
     """
     value, taker = bytes(4 * MIB), Taker()
     async with cluster(tmp_path) as c:

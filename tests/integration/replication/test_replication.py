@@ -125,7 +125,7 @@ async def test_an_unexpected_error_is_logged_and_the_stream_begins_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """After an unexpected error, the leader logs the error and begins the stream again. If the stream ended silently,
-    the followers would get no entries any more, and nobody would know why.
+    the followers would no longer get entries, and nobody would know why.
     """
     take = Progress.next_append
     failed: list[str] = []

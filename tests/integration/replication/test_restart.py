@@ -94,8 +94,8 @@ async def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
 
 
 async def test_data_without_a_log_is_not_served(tmp_path: Path) -> None:
-    """Without its log, the node starts only when a person has removed the log's mark. It counts the data and doesn't
-    serve it, and deletes it when the controller says so.
+    """A node that has lost its log starts only when a person has removed the log's mark. The node counts the keys of
+    its data without serving them, and deletes the data when the controller says so.
     """
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
@@ -115,7 +115,9 @@ async def test_data_without_a_log_is_not_served(tmp_path: Path) -> None:
 
 
 async def test_a_folder_is_not_removed_while_it_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A removal waits for the end of the count: else RocksDB would write files into the folder that nobody removes."""
+    """The removal of a folder waits until the count of its keys has ended. Else RocksDB, which the count uses, would
+    write files into the folder after the removal, and nobody would remove them.
+    """
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -244,7 +246,7 @@ async def test_the_target_dies_before_it_leads(tmp_path: Path) -> None:
 
 
 async def test_a_stop_before_a_committed_write_is_applied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node stops while a committed write isn't applied. The write is in the log, so the next start applies it."""
+    """A node stops before it has applied a committed write. The write is in the log, so the next start applies it."""
     monkeypatch.setattr(committer, "_STALL_RETRY_SECONDS", 0.0)
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")

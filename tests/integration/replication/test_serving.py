@@ -70,8 +70,8 @@ async def test_a_frame_for_many_partitions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("others", "refused"), [(0, 0), (36 * MIB, 1)])
 async def test_a_frame_does_not_wait_for_its_own_answers(tmp_path: Path, others: int, refused: int) -> None:
-    """The node sends a frame's answers together. It refuses a group whose answer doesn't fit into the memory at once,
-    so the answers of the other groups needn't wait.
+    """The node sends all answers of a frame together. If one of them doesn't fit into the memory, the node refuses its
+    group immediately: if it waited for room, the other answers, which take the room, would wait for it.
     """
     async with cluster(tmp_path) as c:
         athens = await started(c, 1, 2, 3)
@@ -186,7 +186,9 @@ async def test_a_newer_generation_waits_until_the_node_knows_it(tmp_path: Path) 
 
 
 async def test_a_request_for_an_unknown_partition_waits(tmp_path: Path) -> None:
-    """A request for an unknown partition waits. It is refused at its deadline, or served when the node hears of it."""
+    """A request for an unknown partition waits. The node serves it when it hears of the partition, or refuses it at its
+    deadline.
+    """
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         early = asyncio.create_task(athens.put(1, {b"a": b"1"}))

@@ -77,8 +77,8 @@ def copied_at(monkeypatch: pytest.MonkeyPatch, place: str, when: str, node: Test
 async def test_the_only_replica_crashes_during_a_split(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, when: str, flush: int
 ) -> None:
-    """The only replica crashes, at any step of the split. The controller's rows are still splitting, and the node leads
-    them again.
+    """The only replica crashes at any step of the split. By the controller's rows, the split still runs when the node
+    is back; the node leads both halves again.
     """
     async with cluster(tmp_path, storage=StorageSettings(flush=flush)) as c:
         (athens,) = await c.add("athens")
@@ -115,7 +115,7 @@ async def test_the_leader_dies_during_a_split(
     not, and the old leader joins again with the data on its disk.
     """
     async with cluster(tmp_path) as c:
-        c.before_finish_split = [MinkaError(Code.NO_CONTROLLER, "not now")] * 10_000
+        c.before_finish_split = [MinkaError(Code.NO_CONTROLLER, "no active controller yet")] * 10_000
         athens, byzantium, cyrene = await c.add(*NODES)
         await c.create("athens", 1, followers=NODES[1:])
         await athens.put(1, ROWS)

@@ -171,7 +171,9 @@ async def test_several_splits_one_after_the_other(tmp_path: Path) -> None:
 
 
 async def test_a_follower_waits_at_the_marker_for_the_row(tmp_path: Path) -> None:
-    """The marker arrives before the row. The follower waits at the marker, and its stale reads report a growing age."""
+    """The marker arrives before the child's row. The follower waits at the marker, and its stale reads report a growing
+    age.
+    """
     async with cluster(tmp_path, settings=ReplicationSettings(lag_timeout=30)) as c:
         athens, byzantium = await c.add("athens", "byzantium")
         await c.create("athens", 1, followers=["byzantium"])
@@ -245,7 +247,7 @@ async def test_a_replica_that_was_away_gets_a_copy(tmp_path: Path) -> None:
 
 async def test_replicas_may_join_before_the_marker_is_committed(tmp_path: Path) -> None:
     """Before the marker is committed, replicas may join the in-sync set. If they had to wait for the end of the split,
-    both would wait for each other.
+    the split and the replicas would wait for each other.
     """
     async with cluster(tmp_path) as c:
         c.keyspace.min_insync = 2
@@ -276,7 +278,7 @@ async def test_no_replica_joins_between_the_marker_and_the_end_of_the_split(tmp_
         await athens.put(1, ROWS)
         await cyrene.kill()
         await c.fail("cyrene")
-        c.before_finish_split = [MinkaError(Code.NO_CONTROLLER, "not now")] * 10_000
+        c.before_finish_split = [MinkaError(Code.NO_CONTROLLER, "no active controller yet")] * 10_000
         await begin(c)
         await until(lambda: byzantium.replica(2).is_made and athens.replica(2).is_made)
         await cyrene.start()
@@ -312,13 +314,13 @@ async def test_a_replica_that_may_have_joined_one_half_counts_for_both(
         await byzantium.kill()
         await c.fail("byzantium")
         await until(lambda: list(c.rows[1].isr) == ["athens"])
-        c.before_alter_isr = [MinkaError(Code.NO_CONTROLLER, "not now")] * 10_000
+        c.before_alter_isr = [MinkaError(Code.NO_CONTROLLER, "no active controller yet")] * 10_000
         await byzantium.start()
         await c.back("byzantium")
         await athens.put(1, ROWS)
         asked = c.requests
         await until(lambda: c.requests > asked)
-        c.before_finish_split = [MinkaError(Code.NO_CONTROLLER, "not now")] * 10_000  # no split ends
+        c.before_finish_split = [MinkaError(Code.NO_CONTROLLER, "no active controller yet")] * 10_000  # no split ends
         attached = athens.manager.splitting.attach
         monkeypatch.setattr(athens.manager.splitting, "attach", attach)
         await begin(c)

@@ -72,7 +72,7 @@ async def test_a_broken_transfer_is_resumed(tmp_path: Path) -> None:
                 async for message in messages:
                     if len(sizes) == 1 and sizes[0] > 1_900_000:
                         await until(lambda: len(list((ephesus.path / "incoming" / "1").glob("*"))) > 1)
-                        raise MinkaError(Code.UNREACHABLE, "broke")
+                        raise MinkaError(Code.UNREACHABLE, "the connection broke")
                     yield message
                     sizes[-1] += len(message)
 
@@ -147,7 +147,7 @@ async def test_a_transfer_that_breaks_begins_again(tmp_path: Path) -> None:
 
         def broken(ship: int, number: int, data: bytes) -> bytes:
             if ship < 5 and number == 2 * ship - 2:
-                raise MinkaError(Code.UNREACHABLE, "broke")
+                raise MinkaError(Code.UNREACHABLE, "the connection broke")
             return data
 
         links.on_ship = broken
@@ -163,7 +163,7 @@ async def test_a_restarted_target_keeps_its_entries(tmp_path: Path) -> None:
     async with cluster(tmp_path, SOON) as c:
         athens, ephesus = await two(c, ROWS)
         links = ChangedLinks(athens)
-        c.before_hand_over = [MinkaError(Code.STALE_GENERATION, "not yet")] * 10_000
+        c.before_hand_over = [MinkaError(Code.STALE_GENERATION, "the test refuses hand-overs")] * 10_000
         await c.move("ephesus", 1)
         await until(lambda: len(c.hand_overs) >= 1)
         await athens.put(1, {b"c": b"3"})
@@ -239,7 +239,7 @@ async def test_the_log_is_kept_for_a_target_that_is_away_briefly(tmp_path: Path,
     async with cluster(tmp_path, SOON, storage=StorageSettings(flush=1000)) as c:
         athens, ephesus = await two(c, ROWS)
         links = ChangedLinks(athens)
-        c.before_hand_over = [MinkaError(Code.STALE_GENERATION, "not yet")] * 10_000
+        c.before_hand_over = [MinkaError(Code.STALE_GENERATION, "the test refuses hand-overs")] * 10_000
         await c.move("ephesus", 1)
         await until(lambda: len(c.hand_overs) >= 1)
         await ephesus.stop()

@@ -47,8 +47,8 @@ class Log:
                 log.log(message[0], "%s", message[1])
 
     def _end(self, process: int) -> None:
-        """Let waiting messages be written when the interpreter ends; a forked child has no thread that could write
-        them.
+        """Wait a moment until the thread has written the messages, since the interpreter ends. A forked child doesn't
+        wait: it has no such thread.
         """
         if process != os.getpid():
             return

@@ -50,12 +50,12 @@ def held_duty(held: HeldDuty, holds: Callable[[int, int], bool]) -> Duty:
 
 
 def duty_row(row: rows.Duty) -> DutyRow:
-    """The row of a duty."""
+    """Convert a duty's row."""
     return read(DutyRow, row, duty=_duty(row, b""))
 
 
 def duty_status(status: api.DutyStatus) -> DutyStatus:
-    """A duty's row, and the shards that have it."""
+    """Convert a duty's row with the shards that have the duty."""
     return read(
         DutyStatus,
         status.duty,
@@ -80,17 +80,17 @@ def _duty(row: rows.Duty, payload: bytes) -> Duty:
 
 
 def pallet(row: rows.Pallet) -> Pallet:
-    """The row of a pallet."""
+    """Convert a pallet's row."""
     return read(Pallet, row)
 
 
 def pallet_summary(summary: api.PalletSummary) -> PalletSummary:
-    """A pallet, and the sums of its duties."""
+    """Convert a pallet with the sums of its duties."""
     return read(PalletSummary, summary)
 
 
 def shard_status(status: api.ShardStatus) -> ShardStatus:
-    """A shard, and its duties."""
+    """Convert a shard with the numbers of its duties."""
     return read(
         ShardStatus,
         status.shard,
@@ -104,12 +104,12 @@ def shard_status(status: api.ShardStatus) -> ShardStatus:
 
 
 def shards(response: api.GetShardsResponse) -> Shards:
-    """The shards, and the latest moves."""
+    """Convert the shards and the latest moves."""
     return Shards(tuple(map(shard_status, response.shards)), read_all(DutyMove, response.moves))
 
 
 def explanation(response: api.ExplainDutyResponse) -> DutyExplanation:
-    """The reasons why a duty is where it is."""
+    """Convert the reasons why some shards have a duty and others don't."""
     return read(
         DutyExplanation,
         response,
@@ -119,7 +119,7 @@ def explanation(response: api.ExplainDutyResponse) -> DutyExplanation:
 
 
 def comparisons(response: api.ComparePalletResponse) -> list[BalancerComparison]:
-    """The results that the kinds of balancers would have for a pallet."""
+    """Convert the comparison of how each kind of balancer would spread a pallet's duties."""
     return list(read_all(BalancerComparison, response.balancers))
 
 

@@ -15,8 +15,8 @@ KeyFormat = Literal["binary", "text", "columns"]
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of one use of the data source; `minka.spark` lists them. As for Spark's own options, upper and lower
-    case are the same in their names.
+    """The options of one use of the data source; `minka.spark` lists them. In their names upper and lower case are the
+    same, as in Spark's own options.
     """
 
     endpoints: tuple[str, ...]
@@ -33,8 +33,8 @@ class SourceOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Self:
-        """The options as Spark gives them. Raises INVALID_ARGUMENT for an option that is missing, unknown or
-        not valid.
+        """Read the options that Spark passes on. Raises INVALID_ARGUMENT for an option that is missing, unknown or not
+        valid.
         """
         known = {name.lower(): name for name in _NAMES}
         options = {known.get(name.lower(), name): value for name, value in given.items()}
@@ -74,7 +74,9 @@ def _listed(text: str) -> tuple[str, ...]:
 
 
 def _key_format(given: str, key_columns: tuple[str, ...]) -> KeyFormat:
-    """The key's format. If none is given, it is `columns` if key columns are named, else the type of `key` decides."""
+    """The key's format. If none is given, the format is `columns` if key columns are named; else the type of the column
+    `key` decides.
+    """
     if not given:
         return "columns" if key_columns else "binary"
     if given not in get_args(KeyFormat):

@@ -34,7 +34,7 @@ class MinkaDataSource(DataSource):
         return "minka"
 
     def schema(self) -> str:
-        """The schema if the user gives none. Raises INVALID_ARGUMENT with the option keyColumns, which needs a schema."""
+        """The default schema. Raises INVALID_ARGUMENT if the option keyColumns is set, since it needs a given schema."""
         if self._options.key_columns:
             text = 'the option keyColumns needs the types of the columns: .schema("a INT, b STRING, …")'
             raise MinkaError(Code.INVALID_ARGUMENT, text)

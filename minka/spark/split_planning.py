@@ -158,7 +158,7 @@ def _apportioned(runs: Sequence[_Sample], weights: Sequence[float], ranges: int)
 
 
 def _equal(run: _Sample, parts: int) -> list[int]:
-    """Divide the run into parts of about the same weight. Returns the places at which the parts after the first begin."""
+    """Divide the run into parts of about equal weight. Returns the places at which the parts after the first begin."""
     ends = list(accumulate(stands_for for _, stands_for in run))
     places = [bisect_left(ends, ends[-1] * part / parts) + 1 for part in range(1, parts)]
     return sorted({place for place in places if place < len(run)})

@@ -34,7 +34,7 @@ class MinkaDataSource(DataSource):
         return "minka"
 
     def schema(self) -> str:
-        """The default schema. Raises INVALID_ARGUMENT if the option keyColumns is set, since it needs a given schema."""
+        """The default schema. Raises INVALID_ARGUMENT if the option keyColumns is set, since this needs a schema."""
         if self._options.key_columns:
             text = 'the option keyColumns needs the types of the columns: .schema("a INT, b STRING, …")'
             raise MinkaError(Code.INVALID_ARGUMENT, text)

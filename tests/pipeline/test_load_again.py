@@ -199,8 +199,7 @@ def test_a_load_without_room_does_not_begin(
 
 
 def test_a_load_is_aborted_if_its_source_raises_an_error(spark: SparkSession, cluster: LocalCluster) -> None:
-    """The run aborts its load, since no file is in the spools, and since another run would be refused in the same way.
-    """
+    """The run aborts its load, since no file is in the spools, and another run would be refused in the same way."""
 
     def refuse(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -53,8 +53,7 @@ def made_keyspace(rng: random.Random, control: Control, name: str, rows: int) ->
 
 
 def disturb(rng: random.Random, cluster: LocalCluster, pid: int, is_over: Callable[[], bool]) -> list[str]:
-    """Kill tasks of the Spark below the process `pid`, or a node, up to three times; returns the names of the victims.
-    """
+    """Kill tasks of the Spark below process `pid`, or a node, up to three times; returns the names of the victims."""
     done: list[str] = []
     for _ in range(rng.randint(0, 3)):
         time.sleep(rng.uniform(0, 1))  # a random moment

@@ -83,9 +83,7 @@ def without_java(folder: Path) -> dict[str, str]:
 
 
 def test_minkactl_data_on_a_machine_without_java(tmp_path: Path) -> None:
-    """minkactl uses the packaged Java. Its stdout has the report, and its stderr only lines of minkactl, none of
-    Spark's.
-    """
+    """Spark runs on the packaged Java. stdout has the report, and stderr has only lines of minkactl, none of Spark's."""
     source = tmp_path / "pairs.csv"
     source.write_text("k,v\n" + "".join(f"{key},{value}\n" for key, value in PAIRS))
     showing = ("--conf", "spark.driver.extraJavaOptions=-showversion")
@@ -118,7 +116,7 @@ def test_an_error_at_spark_s_start_names_its_log(tmp_path: Path) -> None:
 
 
 def test_minkactl_shows_the_report_as_a_table(spark: SparkSession, tmp_path: Path) -> None:
-    """minkactl runs in this process, so its job uses the session of the tests."""
+    """The command runs in this process, so its job uses the session of the tests."""
     (tmp_path / "pairs.json").write_text('{"k": "a", "v": "1"}\n{"k": "b", "v": "22"}\n')
     asked = ["data", "digest", str(tmp_path / "pairs.json"), "--key", "k", "--value", "v", "--quiet"]
     done = CliRunner().invoke(cli, asked)
@@ -129,7 +127,7 @@ def test_minkactl_shows_the_report_as_a_table(spark: SparkSession, tmp_path: Pat
 
 
 def test_ctrl_c_ends_minkactl_at_once_without_a_traceback(tmp_path: Path) -> None:
-    """Ctrl-C comes while a task reads from a pipe, and so would never end."""
+    """Ctrl-C comes while a task reads from a pipe and would never end."""
     pipe = tmp_path / "endless.csv"
     pipe.mkdir()
     os.mkfifo(pipe / "part.csv")

@@ -83,7 +83,7 @@ def without_java(folder: Path) -> dict[str, str]:
 
 
 def test_minkactl_data_on_a_machine_without_java(tmp_path: Path) -> None:
-    """Spark runs on the packaged Java. stdout has the report, and stderr has only lines of minkactl, none of Spark's."""
+    """Spark runs on the packaged Java. stdout has the report; stderr has only minkactl's own lines."""
     source = tmp_path / "pairs.csv"
     source.write_text("k,v\n" + "".join(f"{key},{value}\n" for key, value in PAIRS))
     showing = ("--conf", "spark.driver.extraJavaOptions=-showversion")

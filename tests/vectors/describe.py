@@ -36,7 +36,7 @@ _ESCAPES = {"\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t
 
 
 def camel(name: str) -> str:
-    """Convert a name: MSG_APP_RESP → MsgAppResp."""
+    """Convert a name from Minka's form to that of the traces: MSG_APP_RESP becomes MsgAppResp."""
     return "".join(word.capitalize() for word in name.split("_"))
 
 
@@ -84,12 +84,12 @@ def entry(e: Entry) -> str:
 
 
 def entries(es: Iterable[Entry]) -> str:
-    """Describe entries, one in a line."""
+    """Describe entries, each in a line of its own."""
     return "".join(f"{entry(e)}\n" for e in es)
 
 
 def node(id_: int) -> str:
-    """Describe a node by its id."""
+    """Describe a node: its id in hexadecimal, or None."""
     return f"{id_:x}" if id_ else "None"
 
 

@@ -265,7 +265,7 @@ Global___UnplacedDuty: _TypeAlias = UnplacedDuty  # noqa: Y015
 
 @_typing.final
 class ShardLoad(_message.Message):
-    """One shard's duties of a pallet."""
+    """The duties of a pallet on one shard."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -397,7 +397,7 @@ Global___DutyName: _TypeAlias = DutyName  # noqa: Y015
 
 @_typing.final
 class DutyPin(_message.Message):
-    """An empty `shard` releases the duty."""
+    """Pins the duty to the shard; if `shard` is empty, releases it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -40,9 +40,11 @@ class LoadsStub:
     TouchLoad: _grpc.UnaryUnaryMultiCallable[_load_api_pb2.TouchLoadRequest, _load_api_pb2.LoadResponse]
     """Report that the job still works on the load; without such calls the load is aborted after a while."""
     CommitLoad: _grpc.UnaryUnaryMultiCallable[_load_api_pb2.CommitLoadRequest, _load_api_pb2.LoadResponse]
-    """Take in all of these files or none; STALE_LOAD if some were made for partitions that have changed since."""
+    """Commit the load: from then on the partitions take in all of these files. Refused with STALE_LOAD if some of the
+    files were made for partitions that have changed since.
+    """
     AbortLoad: _grpc.UnaryUnaryMultiCallable[_load_api_pb2.AbortLoadRequest, _load_api_pb2.LoadResponse]
-    """Refused with LOAD_ENDED once the load is committed."""
+    """Abort the load. Refused with LOAD_ENDED once the load is committed."""
     GetLoads: _grpc.UnaryUnaryMultiCallable[_load_api_pb2.GetLoadsRequest, _load_api_pb2.GetLoadsResponse]
 
 @_typing.type_check_only
@@ -55,9 +57,11 @@ class LoadsAsyncStub(LoadsStub):
     TouchLoad: _aio.UnaryUnaryMultiCallable[_load_api_pb2.TouchLoadRequest, _load_api_pb2.LoadResponse]  # type: ignore[assignment]
     """Report that the job still works on the load; without such calls the load is aborted after a while."""
     CommitLoad: _aio.UnaryUnaryMultiCallable[_load_api_pb2.CommitLoadRequest, _load_api_pb2.LoadResponse]  # type: ignore[assignment]
-    """Take in all of these files or none; STALE_LOAD if some were made for partitions that have changed since."""
+    """Commit the load: from then on the partitions take in all of these files. Refused with STALE_LOAD if some of the
+    files were made for partitions that have changed since.
+    """
     AbortLoad: _aio.UnaryUnaryMultiCallable[_load_api_pb2.AbortLoadRequest, _load_api_pb2.LoadResponse]  # type: ignore[assignment]
-    """Refused with LOAD_ENDED once the load is committed."""
+    """Abort the load. Refused with LOAD_ENDED once the load is committed."""
     GetLoads: _aio.UnaryUnaryMultiCallable[_load_api_pb2.GetLoadsRequest, _load_api_pb2.GetLoadsResponse]  # type: ignore[assignment]
 
 class LoadsServicer(metaclass=_abc_1.ABCMeta):
@@ -85,7 +89,9 @@ class LoadsServicer(metaclass=_abc_1.ABCMeta):
         request: _load_api_pb2.CommitLoadRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_load_api_pb2.LoadResponse, _abc.Awaitable[_load_api_pb2.LoadResponse]]:
-        """Take in all of these files or none; STALE_LOAD if some were made for partitions that have changed since."""
+        """Commit the load: from then on the partitions take in all of these files. Refused with STALE_LOAD if some of the
+        files were made for partitions that have changed since.
+        """
 
     @_abc_1.abstractmethod
     def AbortLoad(
@@ -93,7 +99,7 @@ class LoadsServicer(metaclass=_abc_1.ABCMeta):
         request: _load_api_pb2.AbortLoadRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_load_api_pb2.LoadResponse, _abc.Awaitable[_load_api_pb2.LoadResponse]]:
-        """Refused with LOAD_ENDED once the load is committed."""
+        """Abort the load. Refused with LOAD_ENDED once the load is committed."""
 
     @_abc_1.abstractmethod
     def GetLoads(
@@ -146,11 +152,11 @@ class SpoolStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> SpoolAsyncStub: ...
     ListFiles: _grpc.UnaryUnaryMultiCallable[_load_api_pb2.ListFilesRequest, _load_api_pb2.ListFilesResponse]
-    """The files of a load that are here, and the room for more."""
+    """Return the files of a load that this node has, and the room for more."""
     PullFile: _grpc.UnaryUnaryMultiCallable[_load_api_pb2.PullFileRequest, _load_api_pb2.PullFileResponse]
-    """Get this file into this node's spool, from its own spool or another node's."""
+    """Make the node fetch this file into its spool from another node's spool, unless it has the file already."""
     CutFiles: _grpc.UnaryUnaryMultiCallable[_load_api_pb2.CutFilesRequest, _load_api_pb2.CutFilesResponse]
-    """Make new files, for other ranges, out of the rows of files that are here."""
+    """Make new files, for other ranges, out of the rows of files that this node has."""
 
 @_typing.type_check_only
 class SpoolAsyncStub(SpoolStub):
@@ -161,11 +167,11 @@ class SpoolAsyncStub(SpoolStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListFiles: _aio.UnaryUnaryMultiCallable[_load_api_pb2.ListFilesRequest, _load_api_pb2.ListFilesResponse]  # type: ignore[assignment]
-    """The files of a load that are here, and the room for more."""
+    """Return the files of a load that this node has, and the room for more."""
     PullFile: _aio.UnaryUnaryMultiCallable[_load_api_pb2.PullFileRequest, _load_api_pb2.PullFileResponse]  # type: ignore[assignment]
-    """Get this file into this node's spool, from its own spool or another node's."""
+    """Make the node fetch this file into its spool from another node's spool, unless it has the file already."""
     CutFiles: _aio.UnaryUnaryMultiCallable[_load_api_pb2.CutFilesRequest, _load_api_pb2.CutFilesResponse]  # type: ignore[assignment]
-    """Make new files, for other ranges, out of the rows of files that are here."""
+    """Make new files, for other ranges, out of the rows of files that this node has."""
 
 class SpoolServicer(metaclass=_abc_1.ABCMeta):
     """The files of loads on one node. Two more methods carry files as raw bytes: /minka.v1.Spool/Upload takes a stream that
@@ -179,7 +185,7 @@ class SpoolServicer(metaclass=_abc_1.ABCMeta):
         request: _load_api_pb2.ListFilesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_load_api_pb2.ListFilesResponse, _abc.Awaitable[_load_api_pb2.ListFilesResponse]]:
-        """The files of a load that are here, and the room for more."""
+        """Return the files of a load that this node has, and the room for more."""
 
     @_abc_1.abstractmethod
     def PullFile(
@@ -187,7 +193,7 @@ class SpoolServicer(metaclass=_abc_1.ABCMeta):
         request: _load_api_pb2.PullFileRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_load_api_pb2.PullFileResponse, _abc.Awaitable[_load_api_pb2.PullFileResponse]]:
-        """Get this file into this node's spool, from its own spool or another node's."""
+        """Make the node fetch this file into its spool from another node's spool, unless it has the file already."""
 
     @_abc_1.abstractmethod
     def CutFiles(
@@ -195,6 +201,6 @@ class SpoolServicer(metaclass=_abc_1.ABCMeta):
         request: _load_api_pb2.CutFilesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_load_api_pb2.CutFilesResponse, _abc.Awaitable[_load_api_pb2.CutFilesResponse]]:
-        """Make new files, for other ranges, out of the rows of files that are here."""
+        """Make new files, for other ranges, out of the rows of files that this node has."""
 
 def add_SpoolServicer_to_server(servicer: SpoolServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

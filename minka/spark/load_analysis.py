@@ -97,8 +97,8 @@ def load_report(
     """Report on the load in the time `since` before `until` (default: now). `html` is a file for the page, and
     `parquet` a folder, which must not exist yet, for the rows of the history. `plan_file` is the file to which the
     caller is going to write `plan.to_json()`; the page names this file. Reading six hours of a node's history may take
-    `timeout` seconds. Nothing in the cluster is changed. A node that doesn't answer is missing in the report; without a
-    controller that answers there is no plan.
+    at most `timeout` seconds. Nothing in the cluster is changed. A node that doesn't answer is missing in the report;
+    if no controller answers, the report has no plan.
 
     Raises MinkaError: INVALID_ARGUMENT, UNREACHABLE if no node answers, SPARK_FAILED.
     """

@@ -46,7 +46,7 @@ def message_type(name: str) -> MessageType.ValueType | None:
 
 
 def quote(data: bytes) -> str:
-    r"""Quote like Go's %q: in double quotes, with escapes; \x for bytes that aren't UTF-8."""
+    r"""Quote a text as Go's %q does: in double quotes, with escapes, and with \x for bytes that aren't UTF-8."""
     text = data.decode("utf-8", "surrogateescape")
     return '"' + "".join(_quote_char(char) for char in text) + '"'
 

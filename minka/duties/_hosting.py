@@ -315,7 +315,7 @@ class Hosting:
         return call
 
     def overdue(self, number: int) -> None:
-        """Log that the call can't be ended. Its duties wait until it returns; the pallet's other duties don't."""
+        """Log that the call can't be ended. Its duties wait until it returns; other duties of the pallet don't wait."""
         call, _ = self._calls[number]
         rest = "no other report is asked for until it returns"
         if call.method is not Method.REPORT:

@@ -30,8 +30,8 @@ class Log:
         atexit.register(self._end, os.getpid())
 
     def say(self, level: int, text: str) -> None:
-        """Queue a message to be written. If too many messages wait already, drop and count it. Only one thread may call
-        this.
+        """Queue a message to be written. If too many messages wait already, this one is dropped and counted. Only one
+        thread may call this.
         """
         try:
             if self._dropped:
@@ -47,8 +47,8 @@ class Log:
                 log.log(message[0], "%s", message[1])
 
     def _end(self, process: int) -> None:
-        """Wait a moment until the thread has written the messages, since the interpreter ends. A forked child doesn't
-        wait: it has no such thread.
+        """When the interpreter ends, wait a moment so that the thread can write the messages. A forked child has no
+        such thread, so it doesn't wait.
         """
         if process != os.getpid():
             return

@@ -8,8 +8,8 @@ from minka.v1.shards_pb2 import DelegateTime, FailedDuty, Holding, ShardReport, 
 
 
 class Reports:
-    """Collects the next report, and remembers which assignments are over: even if a late message assigns one of them
-    again, the shard must not take it.
+    """Collects the next report, and remembers which assignments are over, since a late message may assign one of them
+    again. The shard must not take such an assignment.
     """
 
     def __init__(self) -> None:

@@ -82,22 +82,22 @@ class Delegate:
         raise NotImplementedError
 
     def detach(self, duties: Duties) -> Awaitable[None] | None:
-        """Release the duties: when this returns, this process does nothing more for them, and another process may. If
-        this raises, it is called again until it succeeds.
+        """Release the duties. When this returns, this process does nothing more for them, and another process may take
+        them. If this raises, it is called again until it succeeds.
         """
         raise NotImplementedError
 
     def update(self, duties: Duties) -> Awaitable[None] | None:
-        """Take the duties as they are now: a client has changed their payloads or weights. Without this method they are
-        detached, and attached again.
+        """Take the duties as they are now: a client has changed their payloads or weights. If the delegate has no such
+        method, the duties are detached, and attached again.
         """
         raise NotImplementedError
 
     def prepare(self, duties: Duties) -> Awaitable[None] | None:
         """Load the data that these duties need, and do nothing for them yet: they are still on other shards, and come
         here next. Some of them may never come, and no call says so: load the data into something that forgets
-        automatically, such as a cache. If one of the duties has to be attached before this returns, this is cancelled
-        if it is a coroutine; a plain function delays the attach.
+        automatically, such as a cache. If one of the duties has to be attached before `prepare` returns, a coroutine is
+        cancelled; if `prepare` is a plain function, the attach waits until it returns.
         """
         raise NotImplementedError
 

@@ -285,7 +285,7 @@ def pallet_view(pallet: Pallet, summary: PalletSummary | None = None) -> PalletV
 
 
 def shard_view(status: ShardStatus) -> ShardView:
-    """The shard's document, with its duties."""
+    """The shard's document, with the numbers of its duties."""
     return _made(ShardView, status, loads=_list(Load, status.loads))
 
 

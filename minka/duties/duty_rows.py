@@ -211,8 +211,8 @@ class ShardState(Word):
 
 @dataclass(frozen=True, slots=True)
 class ShardStatus:
-    """A process that hosts duties, and its duties. `assigned`, `attached` and `releasing` count synthetic duties, too;
-    `loads` doesn't.
+    """A process that hosts duties, and the numbers of its duties. `assigned`, `attached` and `releasing` count
+    synthetic duties, too; `loads` doesn't.
     """
 
     name: str

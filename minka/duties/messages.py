@@ -33,7 +33,9 @@ from minka.v1.shards_pb2 import HeldDuty
 
 
 def held_duty(held: HeldDuty, holds: Callable[[int, int], bool]) -> Duty:
-    """The duty as the delegate gets it. `holds` returns True if the shard may act for a number and an epoch."""
+    """Convert a duty to the form that the delegate gets. `holds` takes the number and the epoch of a duty, and returns
+    True if the shard may act for it.
+    """
     return Duty(
         number=held.duty,
         epoch=held.epoch,

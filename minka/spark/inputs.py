@@ -1,4 +1,4 @@
-"""Files that Spark reads as the source of a job."""
+"""Reads files with Spark, as the source of a job."""
 
 from functools import reduce
 from operator import or_

@@ -33,7 +33,7 @@ DEFAULT_SCHEMA: Final = "key binary, value binary"
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The layout of one data frame's rows."""
+    """Says which columns of a data frame are the key and which are the value, and converts rows accordingly."""
 
     schema: StructType
     key_fields: tuple[StructField, ...]

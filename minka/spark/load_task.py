@@ -144,8 +144,8 @@ class _Rows:
         self._bytes += sum(map(len, keys)) + sum(map(len, values))
 
     def _check_place(self, batch: pa.RecordBatch) -> None:
-        """Check that all rows belong to this task's partition, since no client would find them in another one. Raises
-        INTERNAL.
+        """Check that all rows belong to this task's partition, since clients would look for other rows elsewhere.
+        Raises INTERNAL.
         """
         places = pc.min_max(batch.column(0)).as_py()
         if batch.column(0).null_count or (places["min"], places["max"]) != (self.place, self.place):

@@ -220,7 +220,7 @@ def _check(options: LoadOptions) -> None:
     chosen("mode", options.mode, get_args(Mode))
     chosen("on_conflict", options.on_conflict, get_args(OnConflict))
     if options.max_bad < 0 or options.rate_limit < 0:
-        raise MinkaError(Code.INVALID_ARGUMENT, "max_bad and rate_limit are 0 or more")
+        raise MinkaError(Code.INVALID_ARGUMENT, "max_bad and rate_limit can't be negative")
     if options.max_bad and not options.bad_rows:
         raise MinkaError(Code.INVALID_ARGUMENT, "max_bad needs bad_rows, the folder for rows that are left out")
     if options.rate_limit and options.mode == "put":
@@ -343,8 +343,8 @@ class _Run:
 
     def _end_of(self, found: Load, error: MinkaError, is_new: bool) -> Load:
         """Return the load if another run with the same id has committed it, so that this run's error doesn't matter.
-        Otherwise raise the error. Before that, abort the load if this run has begun it, every other run would be
-        refused in the same way, and no file is in the spools.
+        Otherwise raise the error. Before that, abort the load if all of this is true: this run has begun it, every
+        other run would be refused in the same way, and no file is in the spools.
         """
         with suppress(MinkaError):
             (now,) = self._client.describe(found.id).loads

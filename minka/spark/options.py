@@ -39,7 +39,7 @@ class SourceOptions:
         known = {name.lower(): name for name in _NAMES}
         options = {known.get(name.lower(), name): value for name, value in given.items()}
         if unknown := {name for name in options if name not in _NAMES and name.lower() not in _SPARKS_OWN}:
-            text = f"option {min(unknown)!r} is unknown; there are {', '.join(_NAMES)}"
+            text = f"option {min(unknown)!r} isn't one of {', '.join(_NAMES)}"
             raise MinkaError(Code.INVALID_ARGUMENT, text)
         if "keyspace" not in options:
             raise MinkaError(Code.INVALID_ARGUMENT, "option 'keyspace' is missing: .option(\"keyspace\", …)")
@@ -80,7 +80,7 @@ def _key_format(given: str, key_columns: tuple[str, ...]) -> KeyFormat:
     if not given:
         return "columns" if key_columns else "binary"
     if given not in get_args(KeyFormat):
-        text = f"option 'keyFormat' is {given!r}; there are {', '.join(get_args(KeyFormat))}"
+        text = f"option 'keyFormat' is {given!r}, not one of {', '.join(get_args(KeyFormat))}"
         raise MinkaError(Code.INVALID_ARGUMENT, text)
     if given == "columns" and not key_columns:
         raise MinkaError(Code.INVALID_ARGUMENT, "option 'keyFormat' is 'columns', but 'keyColumns' names no column")
@@ -92,7 +92,7 @@ def _key_format(given: str, key_columns: tuple[str, ...]) -> KeyFormat:
 
 def _starting(given: str) -> Literal["earliest", "latest"]:
     if given not in ("earliest", "latest"):
-        raise MinkaError(Code.INVALID_ARGUMENT, f"option 'startingOffsets' is {given!r}; there are earliest, latest")
+        raise MinkaError(Code.INVALID_ARGUMENT, f"option 'startingOffsets' is {given!r}, not earliest or latest")
     return cast('Literal["earliest", "latest"]', given)
 
 

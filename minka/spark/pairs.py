@@ -57,13 +57,13 @@ def _fields_of(columns: PairColumns, frame: DataFrame) -> tuple[list[StructField
 
 
 def key_of(columns: PairColumns, frame: DataFrame) -> Column:
-    """The key as binary; null if a column that is the key itself is null."""
+    """The expression for the key (binary). It is null if a single column is itself the key, and this column is null."""
     fields, _ = _fields_of(columns, frame)
     return _itself(fields[0]) if _is_itself(fields, columns.key_form) else key_column(fields)
 
 
 def _value_of(columns: PairColumns, frame: DataFrame) -> Column:
-    """The value as binary; null if a column that is the value itself is null."""
+    """The expression for the value (binary), null if a single column is itself the value, and this column is null."""
     _, fields = _fields_of(columns, frame)
     if not fields:
         return F.lit(b"")
@@ -75,7 +75,7 @@ def _value_of(columns: PairColumns, frame: DataFrame) -> Column:
 def chosen(name: str, value: str, choices: Sequence[str]) -> None:
     """Raise INVALID_ARGUMENT if the value of this option isn't one of the choices."""
     if value not in choices:
-        raise MinkaError(Code.INVALID_ARGUMENT, f"{name} is {value!r}; there are {', '.join(choices)}")
+        raise MinkaError(Code.INVALID_ARGUMENT, f"{name} is {value!r}, not one of {', '.join(choices)}")
 
 
 def column_of(frame: DataFrame, name: str) -> Column:

@@ -102,7 +102,7 @@ class Stage:
         self._byte_rate = _Rate()
 
     def progress(self, job: "Job", spark: Counted, *, is_over: bool = False) -> Progress:
-        """The stage's progress, in which Spark's counts stand for those that the job hasn't set."""
+        """The stage's present progress. Counts that the job hasn't set are those of Spark."""
         now = time.monotonic()
         rows = spark.rows if self.rows is None else self.rows
         return Progress(

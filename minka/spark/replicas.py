@@ -1,4 +1,4 @@
-"""Reads every replica of a partition at one version, and finds the keys in which the replicas differ."""
+"""Reads every replica of a partition at the same offset, and finds the keys in which the replicas differ."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -69,7 +69,7 @@ def digest_of(answer: SnapshotDigest) -> Digest:
 
 
 def keys_between(client: SnapshotClient, snapshot: PartitionSnapshot, node: str) -> list[str]:
-    """The keys that differ between the first node's replica and another node's. Raises the errors of the nodes."""
+    """Find the keys that differ between the first node's replica and another node's. Raises the errors of the nodes."""
     both = [
         {one.bucket: one for one in client.digest(snapshot, each, ALL_KEYS, BUCKETS).buckets}
         for each in (snapshot.nodes[0], node)

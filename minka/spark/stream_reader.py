@@ -31,8 +31,8 @@ class Segment(NamedTuple):
 
 @dataclass(eq=False)
 class Lineage(InputPartition):
-    """The partitions that one task reads, in this order: each was split off from an earlier one in the list, except the
-    first.
+    """The partitions that one task reads, in this order. Each partition but the first was split off from an earlier one
+    in the list.
     """
 
     segments: tuple[Segment, ...]

@@ -712,7 +712,7 @@ Global___NodeShare: _TypeAlias = NodeShare  # noqa: Y015
 
 @_typing.final
 class NotInSync(_message.Message):
-    """Under-replicated partitions, by the nodes that are missing from their in-sync sets."""
+    """The number of partitions whose in-sync sets lack these nodes."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -124,8 +124,8 @@ Global___ReadChangesRequest: _TypeAlias = ReadChangesRequest  # noqa: Y015
 
 @_typing.final
 class ChangeBatch(_message.Message):
-    """Changes as columns, as in RowBatch. `deleted` has a byte for each row: 1 if the key was removed, and so the value is
-    empty.
+    """Changes as columns, as in RowBatch. `deleted` has a byte for each row: 1 if the key was removed. The value of such a
+    row is empty.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

@@ -424,8 +424,8 @@ class Partition(_message.Message):
     unclean_elections: _builtins.int
     """the number of elections of a leader that wasn't in sync"""
     start_key: _builtins.bytes
-    """In a keyspace by ranges: the keys from `start_key` on, and before `end_key`, bytewise; empty: unbounded. The ranges
-    of a keyspace cover each key exactly once.
+    """In a keyspace by ranges, the partition has `start_key` and all keys after it and before `end_key`, in the order of
+    their bytes. An empty bound is none. The ranges of a keyspace cover each key exactly once.
     """
     end_key: _builtins.bytes
     split_from: _builtins.int

@@ -130,8 +130,8 @@ class CoordinatorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def FinishMerge(self, request, context):
-        """The leader of two partitions to be merged reports that the first has all data of the second, and writes to the
-        second wait.
+        """The leader of two partitions that are to be merged reports that the first has all data of the second, and that
+        new writes to the second are waiting.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -48,8 +48,8 @@ class CoordinatorStub:
     FinishSplit: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.FinishSplitRequest, _coordinator_pb2.FinishSplitResponse]
     """The leader of a split's new partition reports that all its in-sync replicas are made."""
     FinishMerge: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.FinishMergeRequest, _coordinator_pb2.FinishMergeResponse]
-    """The leader of two partitions to be merged reports that the first has all data of the second, and writes to the
-    second wait.
+    """The leader of two partitions that are to be merged reports that the first has all data of the second, and that
+    new writes to the second are waiting.
     """
     ControlledShutdown: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ControlledShutdownRequest, _coordinator_pb2.ControlledShutdownResponse]
     """A node wants to stop. Other nodes take over its leaderships while it still serves; it repeats the call until it has
@@ -78,8 +78,8 @@ class CoordinatorAsyncStub(CoordinatorStub):
     FinishSplit: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.FinishSplitRequest, _coordinator_pb2.FinishSplitResponse]  # type: ignore[assignment]
     """The leader of a split's new partition reports that all its in-sync replicas are made."""
     FinishMerge: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.FinishMergeRequest, _coordinator_pb2.FinishMergeResponse]  # type: ignore[assignment]
-    """The leader of two partitions to be merged reports that the first has all data of the second, and writes to the
-    second wait.
+    """The leader of two partitions that are to be merged reports that the first has all data of the second, and that
+    new writes to the second are waiting.
     """
     ControlledShutdown: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ControlledShutdownRequest, _coordinator_pb2.ControlledShutdownResponse]  # type: ignore[assignment]
     """A node wants to stop. Other nodes take over its leaderships while it still serves; it repeats the call until it has
@@ -147,8 +147,8 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.FinishMergeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.FinishMergeResponse, _abc.Awaitable[_coordinator_pb2.FinishMergeResponse]]:
-        """The leader of two partitions to be merged reports that the first has all data of the second, and writes to the
-        second wait.
+        """The leader of two partitions that are to be merged reports that the first has all data of the second, and that
+        new writes to the second are waiting.
         """
 
     @_abc_1.abstractmethod

@@ -38,7 +38,7 @@ class _ConsistencyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Consisten
     """every voter and every learner"""
 
 class Consistency(_Consistency, metaclass=_ConsistencyEnumTypeWrapper):
-    """The nodes on which a change is durable when it is answered."""
+    """The nodes on which a change is durable when the client gets the answer."""
 
 CONSISTENCY_UNSPECIFIED: Consistency.ValueType  # 0
 """QUORUM"""
@@ -213,7 +213,7 @@ Global___PalletSummary: _TypeAlias = PalletSummary  # noqa: Y015
 
 @_typing.final
 class HandOverTimes(_message.Message):
-    """The times for which duties in planned moves were attached to no shard, less the time that delegates took."""
+    """The times for which duties in planned moves were attached to no shard, without the time that delegates took."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -320,7 +320,7 @@ Global___GetPalletsResponse: _TypeAlias = GetPalletsResponse  # noqa: Y015
 
 @_typing.final
 class DutySpec(_message.Message):
-    """Fields that an update leaves out stay as they are."""
+    """A duty that a client creates or updates. Fields that an update leaves out stay as they are."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

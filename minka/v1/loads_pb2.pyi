@@ -207,7 +207,7 @@ Global___LoadFile: _TypeAlias = LoadFile  # noqa: Y015
 
 @_typing.final
 class LoadPart(_message.Message):
-    """A partition's part of a load, which it is to take in."""
+    """A partition's part of a load: the file that the partition is to take in."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -212,10 +212,10 @@ def test_a_relative_path_is_kept_as_an_absolute_one(spark: SparkSession) -> None
         ({"columns": PairColumns(())}, "no column is named for the key"),
         ({"max_bad": 1}, "max_bad needs bad_rows, the folder for rows that are left out"),
         ({"mode": "put", "rate_limit": 1}, "rate_limit is for mode ingest"),
-        ({"mode": "puts"}, "mode is 'puts'; there are ingest, put"),
-        ({"on_conflict": "replce"}, "on_conflict is 'replce'; there are error, replace, keep"),
-        ({"columns": PairColumns(("key",), key_form="text")}, "key_form is 'text'; there are auto, columns"),  # type: ignore[arg-type]
-        ({"columns": PairColumns(("key",), value_form="json")}, "value_form is 'json'; there are auto, columns"),  # type: ignore[arg-type]
+        ({"mode": "puts"}, "mode is 'puts', not one of ingest, put"),
+        ({"on_conflict": "replce"}, "on_conflict is 'replce', not one of error, replace, keep"),
+        ({"columns": PairColumns(("key",), key_form="text")}, "key_form is 'text', not one of auto, columns"),  # type: ignore[arg-type]
+        ({"columns": PairColumns(("key",), value_form="json")}, "value_form is 'json', not one of auto, columns"),  # type: ignore[arg-type]
     ],
 )
 def test_options_that_are_not_valid_are_refused(
@@ -230,7 +230,7 @@ def test_a_load_from_an_unknown_file_format_is_refused(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path
 ) -> None:
     what = FileLoad(source=str(tmp_path), file_format="orc", options=LoadOptions(columns=PLAIN))  # type: ignore[arg-type]
-    with pytest.raises(MinkaError, match="INVALID_ARGUMENT: file_format is 'orc'; there are parquet, csv, json"):
+    with pytest.raises(MinkaError, match="INVALID_ARGUMENT: file_format is 'orc', not one of parquet, csv, json"):
         load_files(spark, "hashed", what, endpoints=cluster.endpoints)
 
 

@@ -191,11 +191,11 @@ def test_rows_of_columns_are_the_same_for_spark_and_the_client(spark: SparkSessi
     ("options", "schema", "problem"),
     [
         ({"keyspace": "nothing"}, "", "UNKNOWN_KEYSPACE"),
-        ({"endpoint": "x"}, "", "option 'endpoint' is unknown; there are endpoints, "),
+        ({"endpoint": "x"}, "", "option 'endpoint' isn't one of endpoints, "),
         ({"splitBytes": "many"}, "", "option 'splitBytes' is 'many', not a whole number from 0 on"),
         ({"keyColumns": "a"}, "", "keyColumns needs the types of the columns"),
         ({"keyColumns": "a"}, "b int", "the schema has no column 'a' for the key"),
-        ({"keyFormat": "json"}, "", "'keyFormat' is 'json'; there are binary, text, columns"),
+        ({"keyFormat": "json"}, "", "'keyFormat' is 'json', not one of binary, text, columns"),
         ({"keyColumns": "a,b", "keyFormat": "text"}, "a string, b string", "a key of 2 columns can't have keyFormat"),
         ({"tlsCa": "x.pem"}, "", "'tlsCert' is missing"),
         ({}, "key int", "column 'key' is int, but a key is binary or string"),

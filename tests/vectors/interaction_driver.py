@@ -204,7 +204,7 @@ class InteractionDriver:
         self._messages.append(message)
         self._write(describe.message(message))
 
-    # Views
+    # Commands that show a node's state
 
     def _raft_log(self, node: Node) -> None:
         first, last = node.storage.first_index(), node.storage.last_index()

@@ -407,7 +407,7 @@ class Hosting:
     # The delegate's reports
 
     def reported(self, number: int, error: str | None, held: Mapping[tuple[int, int], int | None], now: float) -> None:
-        """Take the delegate's report: the weight of each duty, by number and epoch; None if it states no weight."""
+        """Take the delegate's report: the weights of duties, by number and epoch; None for a duty without a weight."""
         _, began = self._calls.pop(number)
         self._lanes[""].running = None
         if error is not None:

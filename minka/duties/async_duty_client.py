@@ -272,8 +272,8 @@ class AsyncClient:
         consistency: Consistency = "quorum",
         timeout: float | None = None,
     ) -> DutyRow:
-        """Let the shards on which a duty could not be attached try again, and return its row. Raises UNKNOWN_DUTY,
-        VERSION_MISMATCH.
+        """Let the shards on which a duty could not be attached try again, and return the duty's row. Raises
+        UNKNOWN_DUTY, VERSION_MISMATCH.
         """
         made = changes_.unquarantine(pallet, duty, if_version=if_version)
         return (await self.change([made], consistency=consistency, timeout=timeout))[0]
@@ -305,10 +305,10 @@ class AsyncClient:
         with_payloads: bool = False,
         timeout: float | None = None,
     ) -> AsyncIterator[DutyStatus]:
-        """The duties that meet all given conditions, in the order in which they were created: duties of this pallet;
-        duties that this shard has; with `unplaced`, duties that no shard has; with `quarantined`, duties that are kept
-        from shards because attaching them failed or ended processes. The client asks page by page, each within
-        `timeout` seconds, so the list as a whole isn't a snapshot. Raises UNKNOWN_PALLET, UNKNOWN_SHARD.
+        """The duties of `pallet` (None: of all pallets), in the order in which they were created. With `shard`, these
+        are only duties that this shard has; with `unplaced`, only duties that no shard has; with `quarantined`, only
+        duties that are kept from shards because attaching them failed or ended processes. The client asks page by page,
+        each within `timeout` seconds, so the list as a whole isn't a snapshot. Raises UNKNOWN_PALLET, UNKNOWN_SHARD.
         """
         return rows_of(self._pages(pallet, shard, unplaced, quarantined, with_payloads, timeout))
 

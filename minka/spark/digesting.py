@@ -29,8 +29,8 @@ class DigestReport(Report):
 
 
 def digest(spark: SparkSession, pairs: DataFrame, *, on_progress: OnProgress | None = None) -> DigestReport:
-    """Compute the digest of a data frame whose columns are the key and the value, or only the key. Text counts as
-    UTF-8.
+    """Compute the digest of a data frame whose columns are the key and the value, or only the key. Text is
+    digested as its bytes in UTF-8.
 
     Raises MinkaError: INVALID_ARGUMENT for other columns, a key that is null, or a line that couldn't be read (see
     `read_files`); SPARK_FAILED.

@@ -100,7 +100,7 @@ class LoadTask:
             raise MinkaError(Code.LOAD_ENDED, f"load {load.id} is over: {now.outcome}")
 
     def _give_up(self, client: LoadClient, load: Load, error: MinkaError) -> None:
-        """Abort the load at once if this error would come again; otherwise Spark would first use up its tries."""
+        """Abort the load at once for an error that would come again, so that Spark doesn't repeat the task."""
         if error.code in (Code.DUPLICATE_KEY, Code.KEY_EXISTS, Code.DISK_FULL):
             client.abort(load.id, requested_by="the load itself", reason=str(error)[:500])
 

@@ -987,7 +987,7 @@ Global___FailedReplica: _TypeAlias = FailedReplica  # noqa: Y015
 
 @_typing.final
 class UpdateReplicasResponse(_message.Message):
-    """Each partition of the request is in exactly one of these sets. The controller later sends the rows of `failed` again."""
+    """Each partition of the request is in exactly one of these lists. Later the controller sends rows of `failed` again."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

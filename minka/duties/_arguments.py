@@ -1,5 +1,5 @@
-"""Checks callers' arguments about pallets, duties and shards before anything is sent. Each function raises
-MinkaError(INVALID_ARGUMENT), which says what was given and what is allowed.
+"""Checks callers' arguments about pallets, duties and shards before anything is sent. A function returns the argument
+if it is valid; else it raises MinkaError(INVALID_ARGUMENT), which says what was given and what is allowed.
 """
 
 from typing import Any
@@ -12,29 +12,29 @@ from minka.errors import Code, MinkaError
 
 
 def checked_pallet(name: Any) -> str:
-    """The name of a pallet."""
+    """Check the name of a pallet."""
     return _filled(checked_text(name, "the name of a pallet", pallet_problem), "the name of a pallet")
 
 
 def checked_id(id_: Any) -> str:
-    """The id of a duty."""
+    """Check the id of a duty."""
     return _filled(checked_text(id_, "the id of a duty", id_problem), "the id of a duty")
 
 
 def checked_shard(name: Any) -> str:
-    """The name of a shard."""
+    """Check the name of a shard."""
     return _filled(checked_text(name, "the name of a shard", id_problem), "the name of a shard")
 
 
 def checked_weight(weight: Any) -> int:
-    """The weight of a duty."""
+    """Check the weight of a duty."""
     if type(weight) is not int or not 0 <= weight <= MAX_WEIGHT:
         raise invalid(f"weight={clipped(repr(weight))} isn't a whole number from 0 to {MAX_WEIGHT:,}")
     return weight
 
 
 def checked_version(version: Any) -> int:
-    """The version that a duty or a pallet must have, for a request: 0 for None, which means any version."""
+    """Check an `if_version`, and return the `if_version` of the request: 0 (any version) for None."""
     if version is None:
         return 0
     if type(version) is not int or not 0 <= version < 1 << 63:
@@ -48,7 +48,7 @@ def checked_version(version: Any) -> int:
 
 
 def checked_payload(payload: Any) -> bytes:
-    """The payload of a duty; a str stands for its UTF-8 form. Raises TOO_LARGE."""
+    """Check the payload of a duty, and return it as bytes; a str stands for its UTF-8 form. Raises TOO_LARGE, too."""
     if isinstance(payload, str):
         payload = utf8(payload, "the payload")
     if type(payload) is not bytes:

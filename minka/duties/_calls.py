@@ -1,4 +1,4 @@
-"""The requests of the clients of duties, each with its rpc."""
+"""Makes the requests that the clients of duties send, each with the name of its rpc."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,14 +23,14 @@ _LEVELS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request to an rpc of the service Duties. It is repeatable if it only reads."""
+    """A request, and the rpc of the service Duties that takes it. It is repeatable if it only reads."""
 
     rpc: str
     request: Any
     repeatable: bool = True
 
 
-# Each of these functions raises MinkaError(INVALID_ARGUMENT) for arguments that can't be sent.
+# Each function below raises MinkaError(INVALID_ARGUMENT) for arguments that can't be sent.
 
 
 def change_duties(changes: Iterable[DutyChange], consistency: str) -> Call:
@@ -58,7 +58,7 @@ def _level(name: Any) -> Consistency.ValueType:
 
 
 def duty_names(pairs: Iterable[tuple[str, str]]) -> list[DutyName]:
-    """The names of these duties, which are given by pallet and id. Raises TOO_LARGE."""
+    """The names of duties as a request has them, from pairs of a pallet and an id. Raises TOO_LARGE."""
     names = [_name_of(pair) for pair in items(pairs, "pairs of a pallet and the id of a duty")]
     check_size("a request", len(names), MAX_CHANGES, "names")
     return names
@@ -71,7 +71,7 @@ def _name_of(pair: Any) -> DutyName:
 
 
 def get_duties(names: Sequence[DutyName], with_payloads: bool) -> Call:
-    """The call for exactly these duties."""
+    """The call for the duties with these names."""
     request = made(api.GetDutiesRequest, names=names, with_payloads=with_payloads)
     return Call("GetDuties", request)
 
@@ -85,7 +85,7 @@ def list_duties(
     after: int,
     limit: int,
 ) -> Call:
-    """The call for a page of at most `limit` duties, beginning after the duty with the number `after`."""
+    """The call for a page: the first `limit` duties with numbers greater than `after`."""
     request = made(
         api.GetDutiesRequest,
         pallet="" if pallet is None else checked_pallet(pallet),
@@ -100,27 +100,27 @@ def list_duties(
 
 
 def explain_duty(pallet: str, duty: str) -> Call:
-    """The call for the reasons why a duty is where it is."""
+    """The call that explains why some shards have the duty and others don't."""
     return Call("ExplainDuty", api.ExplainDutyRequest(name=duty_name(pallet, duty)))
 
 
 def get_pallets(ids: Iterable[str]) -> Call:
-    """The call for these pallets (none given: all)."""
+    """The call for these pallets, or for all pallets if `ids` is empty."""
     checked = [checked_pallet(one) for one in items(ids, "names of pallets")]
     return Call("GetPallets", api.GetPalletsRequest(ids=checked))
 
 
 def get_shards(names: Iterable[str]) -> Call:
-    """The call for these shards (none given: all)."""
+    """The call for these shards, or for all shards if `names` is empty."""
     checked = [checked_shard(one) for one in items(names, "names of shards")]
     return Call("GetShards", api.GetShardsRequest(names=checked))
 
 
 def compare_pallet(pallet: str) -> Call:
-    """The call for the result that each kind of balancer would have for a pallet."""
+    """The call that compares how each kind of balancer would spread the pallet's duties."""
     return Call("ComparePallet", api.ComparePalletRequest(pallet=checked_pallet(pallet)))
 
 
 def plan_rebalance(pallet: str, reason: str) -> Call:
-    """The call for the plan of a pallet's balancer."""
+    """The call for a plan of the moves that the pallet's balancer would make."""
     return Call("PlanRebalance", made(api.PlanRebalanceRequest, pallet=checked_pallet(pallet), reason=reason))

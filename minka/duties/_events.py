@@ -1,4 +1,6 @@
-"""What `minka.duties._machine` takes and gives: events that happen to a shard, and instructions to its process."""
+"""The events that happen to a shard, which `minka.duties._machine` takes, and the instructions to the shard's process,
+which it returns.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,9 +14,7 @@ MAX_CALL_DUTIES: Final = 1_000  # the most duties in one call to a delegate
 
 
 class Method(Enum):
-    """A delegate's methods. If several are due for a pallet, they are called in the order in which they are listed
-    here.
-    """
+    """A method of the delegate. If several methods are due for a pallet, the first in this list is called first."""
 
     DETACH = "detach"
     UPDATE = "update"
@@ -35,7 +35,7 @@ class MachineSettings:
     weight_interval: float = 10.0  # the least time between two reports of one duty's weight
     weight_change: float = 0.1  # a change by a smaller part of the weight isn't reported
     first_answer: float = 3.0  # a node that hasn't answered the first message for this long is left
-    silence: float = 1.0  # the same for a grant; less if a third of the clearance is shorter
+    silence: float = 1.0  # a node that has granted no clearance for this long (or a third of the clearance) is left
 
 
 # Events
@@ -72,8 +72,8 @@ class CallEnded:
 
 @dataclass(frozen=True, slots=True)
 class CallOverdue:
-    """The delegate's method has exceeded its time limit, and can't be ended. Other duties of the pallet don't wait for
-    it.
+    """The delegate's method has exceeded its time limit, and can't be ended. Calls for the pallet's other duties don't
+    wait for it.
     """
 
     call: int
@@ -81,12 +81,14 @@ class CallOverdue:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """The process is about to stop. Its duties go to other shards one after the other; each is released here first."""
+    """The process is about to stop. Its duties go to other shards one after the other; the delegate releases each one
+    first.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """The process stops now. It releases all its duties, even if the cluster doesn't hear of it."""
+    """The process stops now. Its delegate releases all duties, even if no node can be told."""
 
     error: tuple[str, str] | None = None  # a code and a text; None if the user asked for the end
 
@@ -98,14 +100,14 @@ class LoopClosed:
 
 @dataclass(frozen=True, slots=True)
 class Resized:
-    """From now on the process takes duties of these pallets, each up to the pallet's capacity here."""
+    """From now on the process takes duties of these pallets, up to the capacity that is stated here for each pallet."""
 
     pallets: tuple[PalletCapacity, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed."""
+    """Time has passed, and nothing else has happened."""
 
 
 Event = Connected | Disconnected | Received | CallEnded | CallOverdue | Leave | GiveUp | LoopClosed | Resized | Tick
@@ -150,14 +152,14 @@ class CancelCall:
 
 @dataclass(frozen=True, slots=True)
 class EndProcess:
-    """End the process at once: it may still act for duties that other shards get."""
+    """End the process at once, since it may still act for duties that other shards get."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Write this to the log. `level` is one of the logging module's."""
+    """Write the text to the log, with this level of the module `logging`."""
 
     level: int
     text: str

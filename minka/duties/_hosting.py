@@ -29,7 +29,7 @@ class Phase(Enum):
 
 
 class Ending(Enum):
-    """What becomes of a duty once it is detached."""
+    """The outcome that is recorded for a duty once it is detached."""
 
     RELEASED = "released"
     FAILED = "failed"
@@ -38,7 +38,7 @@ class Ending(Enum):
 
 @dataclass(slots=True, eq=False)
 class Record:
-    """A duty of this shard."""
+    """A duty that the shard has, is about to take, or is releasing."""
 
     duty: HeldDuty  # as the node last sent it
     phase: Phase
@@ -60,7 +60,9 @@ class Record:
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """The calls for one pallet. One runs at a time, not counting calls that have taken too long."""
+    """The calls to the delegate for one pallet: the call that runs, and the duties that wait for the next calls. A call
+    that has taken too long isn't counted, so the next call runs beside it.
+    """
 
     pallet: str
     running: CallDelegate | None = None
@@ -90,7 +92,7 @@ class Hosting:
         self._over: list[tuple[Record, float]] = []  # released in a hurry, with the seconds that each took
         self._report_due = float("-inf")
 
-    # Questions
+    # The shard's duties as they are now
 
     def holdings(self) -> Iterator[Holding]:
         """The assignments that the shard has, is about to take, or is releasing."""
@@ -103,7 +105,7 @@ class Hosting:
         return record is not None and record.live and record.duty.epoch == epoch
 
     def wake_at(self) -> float:
-        """The time of the next thing to do, if no event comes before."""
+        """The time at which `advance` will have something to do, even if no event comes before."""
         if self._over and not self.in_hurry:
             return float("-inf")
         retry = self._retries[0][0] if self._retries else float("inf")
@@ -114,14 +116,14 @@ class Hosting:
         return self._calls[call][0].method is Method.REPORT
 
     def forget_reports(self) -> Reports:
-        """Drop the reports that haven't been sent yet: the cluster doesn't know this process, so it would
-        refuse them.
+        """Drop the reports that aren't recorded yet, since the cluster took the former incarnation for dead and would
+        refuse them. Returns the reports of the new incarnation, which are empty.
         """
         assert not self.records, "the former process still has duties"
         self._reports = Reports()
         return self._reports
 
-    # What the cluster wants
+    # Instructions of the cluster
 
     def take(self, pallets: Iterable[str]) -> None:
         """Accept the duties of these pallets, too."""
@@ -191,7 +193,7 @@ class Hosting:
             self.out.append(CancelCall(call.call, "one of the duties has to be attached"))
 
     def release_all(self, *, unbegun: bool) -> None:
-        """Release all duties that the delegate has; with `unbegun`, also those that it was going to get."""
+        """Release all duties that the delegate has; with `unbegun`, also those that it hasn't got yet."""
         for record in list(self.records.values()):
             if record.live or unbegun:
                 record.next = None
@@ -200,7 +202,7 @@ class Hosting:
             if call.method not in (Method.DETACH, Method.REPORT):
                 self.out.append(CancelCall(call.call, "the duties have to be released"))
 
-    # Steps of a record
+    # The steps of a duty, from its assignment to its release
 
     def _begin(self, duty: HeldDuty, phase: Phase) -> None:
         self.records[duty.duty] = Record(duty, phase)
@@ -228,7 +230,9 @@ class Hosting:
             self._release(record, Ending.REATTACHED)
 
     def _end(self, record: Record, took: float | None) -> None:
-        """Forget the record: the delegate doesn't have the duty. `took` is the seconds that the release took."""
+        """Remove the record of a duty that the delegate no longer has, or never had, and report the outcome. `took` is
+        how many seconds the release took, if there was one.
+        """
         duty, number = record.duty, record.duty.duty
         self._set_live(record, False)
         for method in (Method.ATTACH, Method.PREPARE, Method.UPDATE):
@@ -311,7 +315,7 @@ class Hosting:
         return call
 
     def overdue(self, number: int) -> None:
-        """Note that the call can't be ended: its duties wait until it returns, and the pallet's other duties go on."""
+        """Log that the call can't be ended. Its duties wait until it returns; other duties of the pallet don't wait."""
         call, _ = self._calls[number]
         rest = "no other report is asked for until it returns"
         if call.method is not Method.REPORT:
@@ -326,7 +330,7 @@ class Hosting:
             lane.running = None
 
     def ended(self, number: int, error: str | None, now: float) -> None:
-        """Go on with the duties of a call that has returned or raised."""
+        """Take the result of a call that has returned or raised, and begin the next step of each of its duties."""
         call, began = self._calls.pop(number)
         self._leave_lane(call)
         interrupted = error is not None and number in self._interrupted
@@ -400,10 +404,10 @@ class Hosting:
         delay = min(settings.retry_most, settings.retry_first * 2.0 ** min(record.tries - 1, 20))
         heapq.heappush(self._retries, (now + delay, record.duty.duty, method))
 
-    # What the delegate reports
+    # The delegate's reports
 
     def reported(self, number: int, error: str | None, held: Mapping[tuple[int, int], int | None], now: float) -> None:
-        """Take the delegate's report: weights by number and epoch, None for a duty without one."""
+        """Take the delegate's report: the weights of duties, by number and epoch; None for a duty without a weight."""
         _, began = self._calls.pop(number)
         self._lanes[""].running = None
         if error is not None:
@@ -436,7 +440,7 @@ class Hosting:
 
 
 def _method_of(record: Record) -> Method:
-    """The method that the phase of the record calls for."""
+    """The delegate's method that is due in the phase of the record."""
     return {
         Phase.PREPARING: Method.PREPARE,
         Phase.ATTACHING: Method.ATTACH,

@@ -30,8 +30,8 @@ class Log:
         atexit.register(self._end, os.getpid())
 
     def say(self, level: int, text: str) -> None:
-        """Queue a message to be written. If too many messages wait already, drop and count it. Only one thread may call
-        this.
+        """Queue a message to be written. If too many messages wait already, this one is dropped and counted. Only one
+        thread may call this.
         """
         try:
             if self._dropped:
@@ -47,8 +47,8 @@ class Log:
                 log.log(message[0], "%s", message[1])
 
     def _end(self, process: int) -> None:
-        """Let waiting messages be written when the interpreter ends; a forked child has no thread that could write
-        them.
+        """When the interpreter ends, wait a moment so that the thread can write the messages. A forked child has no
+        such thread, so it doesn't wait.
         """
         if process != os.getpid():
             return

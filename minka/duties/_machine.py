@@ -91,11 +91,13 @@ class ShardMachine:
         self._unknown: tuple[str, ...] = ()  # pallets that the shard takes, but nobody has created
         self._out: list[Instruction] = []
 
-    # Questions of the shell and of `Duty.is_held`, on any thread
+    # Called by the shell, and by `Duty.is_held` on any thread
 
     @property
     def may_connect(self) -> bool:
-        """True if a session may begin. If the cluster took the process for dead, everything must be released first."""
+        """True if a session may begin. If the cluster took the process for dead, the delegate must first release
+        everything.
+        """
         return not self._fenced
 
     def holds(self, number: int, epoch: int, now: float) -> bool:
@@ -163,9 +165,7 @@ class ShardMachine:
         return self._clearance * MARGIN
 
     def _release_at(self) -> float:
-        """The time at which to begin to release everything, so that all of it is given back before the clearance
-        ends.
-        """
+        """The time at which to begin the release of all duties, so that it is complete before the clearance ends."""
         takes = min(RELEASE_S * self.hosting.live, self._clearance * MOST_MARGIN)
         return self.until - max(self._margin(), takes)
 
@@ -308,8 +308,8 @@ class ShardMachine:
             self._releasing = False  # even if a detach still hangs: it holds up no other duty
 
     def _watch_clearance(self, now: float) -> None:
-        """Begin to release everything when the clearance gets short, and end the process if the delegate is
-        too slow.
+        """Begin to release everything when the clearance gets short. If the clearance ends before everything is
+        released, end the process, or only log an error if `ends_process` is False.
         """
         if not self.hosting.live:
             if self._releasing and now < self._release_at():
@@ -317,7 +317,7 @@ class ShardMachine:
             return
         if not self._releasing and now >= self._release_at():
             left = self.until - now
-            # After a pause of the process beyond the end, the delegate still gets some time to release.
+            # If the process was paused until after the end of the clearance, the delegate still gets some time.
             self._patience = now + max(self._margin(), 0.1) if left <= 0 else float("-inf")
             self._releasing = True
             why = "has ended" if left <= 0 else f"ends in {left:.1f} s"

@@ -8,8 +8,8 @@ from minka.v1.shards_pb2 import DelegateTime, FailedDuty, Holding, ShardReport, 
 
 
 class Reports:
-    """Collects the next report, and remembers which assignments are over: even if a late message assigns one of them
-    again, the shard must not take it.
+    """Collects the next report, and remembers which assignments are over, since a late message may assign one of them
+    again. The shard must not take such an assignment.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class Reports:
 
     @property
     def is_empty(self) -> bool:
-        """True if everything is recorded."""
+        """True if the cluster has recorded everything that was to be reported."""
         return self._under_way is None and not self._has_next()
 
     def is_spent(self, duty: int, epoch: int) -> bool:
@@ -79,7 +79,7 @@ class Reports:
         return report
 
     def again(self) -> ShardReport | None:
-        """The report that has to be repeated on a new session, if there is one."""
+        """The report to repeat on a new session: the cluster hasn't recorded it yet. None if there is none."""
         return self._under_way
 
     def recorded(self, sequence: int) -> None:

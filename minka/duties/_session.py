@@ -67,7 +67,7 @@ class _Shared(SharedLoop):
 
 
 def boottime() -> float:
-    """The seconds of a monotonic clock. If the platform has such a clock, it goes on while the machine sleeps."""
+    """The seconds of a monotonic clock, which goes on while the machine sleeps if the platform has such a clock."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -218,7 +218,7 @@ class Session:
     # Connections
 
     async def _connect(self) -> None:
-        """Hold one session after the other, with one node after the other."""
+        """Hold one session at a time. When a session ends, the next one begins with another node."""
         pause, place = _PAUSE_S[0], self._rng.randrange(len(self._endpoints))
         while True:
             while not self._machine.may_connect:  # noqa: ASYNC110 - until the delegate has released everything

@@ -81,7 +81,7 @@ class Calls:
         running.begin()
 
     def cancel(self, number: int, why: str) -> None:
-        """Cancel the call if it is a coroutine; it ends when the coroutine does."""
+        """Cancel the call if it is a coroutine. The call ends when the coroutine has ended."""
         if (running := self._running.get(number)) is not None:
             running.cancel(why)
 
@@ -136,7 +136,7 @@ class _Running:
                 self._user_loop.call_soon_threadsafe(self._start_task)
                 return
             name = f"minka {self.call.method.value} {self.call.pallet}"
-            # Not an executor's thread: the interpreter waits for such threads when it ends.
+            # This isn't a thread of an executor, since the interpreter waits for those threads when it ends.
             threading.Thread(target=self._on_thread, name=name, daemon=True).start()
         except RuntimeError as error:  # the user's loop is closed, or there are too many threads
             self._end(error)

@@ -56,8 +56,8 @@ class AsyncClient:
     `timeout`, in seconds, holds for every call that doesn't state its own. `tls` is for a cluster with TLS; its files
     are read at once, and a mistake in them raises INVALID_CONFIG.
 
-    Names of pallets, shards and duties have 1 to 256 printable characters, and a pallet's name has no slash. Every call
-    raises `MinkaError`, whose `code` says why:
+    Names of pallets, shards and duties have 1 to 256 printable characters, and a pallet's name has no slash. A call
+    that fails raises `MinkaError`, whose `code` says why:
 
     - OUTCOME_UNKNOWN, DEADLINE_EXCEEDED: the answer to a change was lost, so either all of the change was done, or
       nothing. The client repeats a change only after a refusal that shows that nothing was done.
@@ -67,7 +67,7 @@ class AsyncClient:
 
     Methods that change something take `consistency`. It names the nodes that have the change durably when the call
     returns: only the "leader" of the coordinator, a "quorum" of its voters, all "voters", or "all" voters and learners.
-    They raise CONSISTENCY_NOT_REACHED if the change is done, but some of those nodes don't have it in time.
+    CONSISTENCY_NOT_REACHED means that the change is done, but some of those nodes didn't have it in time.
 
     With `if_version` the cluster makes a change only if the duty or pallet has this version; otherwise it raises
     VERSION_MISMATCH. None means any version. Versions begin at 1, so 0 raises INVALID_ARGUMENT.
@@ -101,7 +101,7 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections. Calls under way fail: a change that was sent with OUTCOME_UNKNOWN, others with
+        """Close the connections. Calls under way fail: changes that were sent raise OUTCOME_UNKNOWN, other calls raise
         UNREACHABLE. The client can't be used again.
         """
         self._is_closed = True
@@ -125,7 +125,9 @@ class AsyncClient:
             await asyncio.sleep(attempts.pause(loop.time()))
 
     def _own_loop(self) -> asyncio.AbstractEventLoop:
-        """The loop of the client's first call. Raises INVALID_ARGUMENT on another loop, and if the client is closed."""
+        """Return the running loop, to which the client belongs. Raises INVALID_ARGUMENT if the client belongs to
+        another loop, or is closed.
+        """
         loop = asyncio.get_running_loop()
         if self._is_closed:
             raise MinkaError(Code.INVALID_ARGUMENT, "the client is closed")
@@ -164,8 +166,8 @@ class AsyncClient:
     async def change(
         self, changes: Iterable[DutyChange], *, consistency: Consistency = "quorum", timeout: float | None = None
     ) -> list[DutyRow]:
-        """Make all of the changes, or none: at most 1,000, of different duties, with payloads of at most 8 MiB
-        together. The functions of `minka.duties.changes` make changes.
+        """Make all of the changes, or none. There may be at most 1,000, of different duties; all payloads together may
+        have at most 8 MiB. The functions of `minka.duties.changes` return such changes.
 
         Returns the duties as they are after the changes, in the order of the changes; for a deleted duty its last row.
         Payloads are left out. Raises UNKNOWN_PALLET, UNKNOWN_DUTY, DUTY_EXISTS, VERSION_MISMATCH, INVALID_DUTY,
@@ -191,9 +193,9 @@ class AsyncClient:
 
         `payload` is handed to the shard: at most 1 MiB; a str stands for its UTF-8 form. `weight`, 0 to
         1,000,000,000,000, is in the unit of the shards' capacities. A synthetic duty is on every shard that takes its
-        pallet. A stationary duty, once placed, is never moved to balance the shards. A lazy duty
-        ends when the delegate no longer reports it. Raises DUTY_EXISTS (also if the existing duty is the same),
-        UNKNOWN_PALLET, and INVALID_DUTY for a synthetic duty that is also lazy or stationary.
+        pallet. A stationary duty, once placed, is never moved to balance the shards. A lazy duty ends when the delegate
+        no longer reports it. Raises UNKNOWN_PALLET; DUTY_EXISTS if the pallet has a duty with this id, even an equal
+        one, or one that is still being deleted; INVALID_DUTY for a synthetic duty that is also lazy or stationary.
         """
         made = changes_.create(
             pallet, duty, payload, weight=weight, synthetic=synthetic, stationary=stationary, lazy=lazy
@@ -211,8 +213,8 @@ class AsyncClient:
         consistency: Consistency = "quorum",
         timeout: float | None = None,
     ) -> DutyRow:
-        """Give a duty another payload or weight (None: unchanged), and return its row, without the payload. The shards
-        that have the duty hear of the change. Raises UNKNOWN_DUTY, VERSION_MISMATCH.
+        """Give a duty another payload or weight; None leaves the old one. Returns the duty's row, without the payload.
+        The delegates that have the duty hear of the change. Raises UNKNOWN_DUTY, VERSION_MISMATCH.
         """
         made = changes_.update(pallet, duty, payload, weight=weight, if_version=if_version)
         return (await self.change([made], consistency=consistency, timeout=timeout))[0]
@@ -242,8 +244,8 @@ class AsyncClient:
         consistency: Consistency = "quorum",
         timeout: float | None = None,
     ) -> DutyRow:
-        """Place a duty on this shard by hand, and return its row. It stays there until `release`. Raises UNKNOWN_DUTY,
-        UNKNOWN_SHARD, VERSION_MISMATCH, and INVALID_DUTY for a synthetic duty.
+        """Place a duty on this shard by hand, and return its row. The duty stays on the shard until `release` is
+        called. Raises UNKNOWN_DUTY, UNKNOWN_SHARD, VERSION_MISMATCH, and INVALID_DUTY for a synthetic duty.
         """
         made = changes_.pin(pallet, duty, shard, if_version=if_version)
         return (await self.change([made], consistency=consistency, timeout=timeout))[0]
@@ -270,8 +272,8 @@ class AsyncClient:
         consistency: Consistency = "quorum",
         timeout: float | None = None,
     ) -> DutyRow:
-        """Let the shards on which a duty could not be attached try again, and return its row. Raises UNKNOWN_DUTY,
-        VERSION_MISMATCH.
+        """Let the shards on which a duty could not be attached try again, and return the duty's row. Raises
+        UNKNOWN_DUTY, VERSION_MISMATCH.
         """
         made = changes_.unquarantine(pallet, duty, if_version=if_version)
         return (await self.change([made], consistency=consistency, timeout=timeout))[0]
@@ -303,10 +305,10 @@ class AsyncClient:
         with_payloads: bool = False,
         timeout: float | None = None,
     ) -> AsyncIterator[DutyStatus]:
-        """The duties of a pallet (None: all pallets) on a shard (None: any, or none), in the order in which they were
-        created; with `unplaced` only duties that no shard has, with `quarantined` only duties that are kept from shards
-        because attaching them failed or ended processes. The client asks page by page, each within `timeout` seconds,
-        so the list as a whole isn't a snapshot. Raises UNKNOWN_PALLET, UNKNOWN_SHARD.
+        """The duties of `pallet` (None: of all pallets), in the order in which they were created. With `shard`, these
+        are only duties that this shard has; with `unplaced`, only duties that no shard has; with `quarantined`, only
+        duties that are kept from shards because attaching them failed or ended processes. The client asks page by page,
+        each within `timeout` seconds, so the list as a whole isn't a snapshot. Raises UNKNOWN_PALLET, UNKNOWN_SHARD.
         """
         return rows_of(self._pages(pallet, shard, unplaced, quarantined, with_payloads, timeout))
 
@@ -343,8 +345,8 @@ class AsyncClient:
     async def change_pallets(
         self, changes: Iterable[PalletChange], *, consistency: Consistency = "quorum", timeout: float | None = None
     ) -> builtins.list[Pallet]:
-        """Make all of the changes of pallets, or none: at most 1,000. The functions of `minka.duties.changes` make
-        changes.
+        """Make all of the changes of pallets, or none. There may be at most 1,000. The functions of
+        `minka.duties.changes` return such changes.
 
         Returns the pallets as they are after the changes, in the order of the changes; for a deleted pallet its last
         row. Raises PALLET_EXISTS, PALLET_IN_USE, UNKNOWN_PALLET, VERSION_MISMATCH.
@@ -355,8 +357,8 @@ class AsyncClient:
     async def create_pallet(
         self, pallet: Pallet | str, *, consistency: Consistency = "quorum", timeout: float | None = None
     ) -> Pallet:
-        """Create a pallet, by its name alone or with its settings, and return its row. If a pallet of this name exists
-        with the same settings, this returns its row; with other settings, this raises PALLET_EXISTS.
+        """Create a pallet, by its name alone or with its settings, and return its row. If a pallet with this name and
+        the same settings exists, its row is returned. Raises PALLET_EXISTS if it has other settings.
         """
         made = [changes_.create_pallet(pallet)]
         return (await self.change_pallets(made, consistency=consistency, timeout=timeout))[0]
@@ -369,8 +371,8 @@ class AsyncClient:
         consistency: Consistency = "quorum",
         timeout: float | None = None,
     ) -> Pallet:
-        """Replace all settings of a pallet by those of this one, and return its row. `version`, `created` and `changed`
-        of the argument are ignored. To change some settings without overwriting somebody else's change:
+        """Replace all settings of a pallet by those in `pallet`, and return the new row. `version`, `created` and
+        `changed` of the argument are ignored. To change some settings without overwriting somebody else's change:
 
             pallet = (await duties.pallets(["feeds"]))[0].pallet
             await duties.update_pallet(dataclasses.replace(pallet, manual=True), if_version=pallet.version)
@@ -388,29 +390,29 @@ class AsyncClient:
         consistency: Consistency = "quorum",
         timeout: float | None = None,
     ) -> Pallet:
-        """Delete a pallet and return its last row. Raises PALLET_IN_USE while it has duties, UNKNOWN_PALLET,
+        """Delete a pallet and return its last row. Raises PALLET_IN_USE if the pallet still has duties, UNKNOWN_PALLET,
         VERSION_MISMATCH.
         """
         made = [changes_.delete_pallet(pallet, if_version=if_version)]
         return (await self.change_pallets(made, consistency=consistency, timeout=timeout))[0]
 
     async def pallets(self, ids: Sequence[str] = (), *, timeout: float | None = None) -> builtins.list[PalletSummary]:
-        """These pallets (none named: all), with the sums of their duties. Raises UNKNOWN_PALLET."""
+        """These pallets, or all if none is named, with the sums of their duties. Raises UNKNOWN_PALLET."""
         response = await self._do(_calls.get_pallets(ids), timeout)
         return [messages.pallet_summary(summary) for summary in response.pallets]
 
     async def shards(self, names: Sequence[str] = (), *, timeout: float | None = None) -> Shards:
-        """These shards (none named: all), with their duties, and the latest moves in the cluster (at most 100). Raises
-        UNKNOWN_SHARD.
+        """These shards, or all if none is named, with their duties; and the latest moves in the cluster, at most 100.
+        Raises UNKNOWN_SHARD.
         """
         return messages.shards(await self._do(_calls.get_shards(names), timeout))
 
     async def compare_pallet(self, pallet: str, *, timeout: float | None = None) -> builtins.list[BalancerComparison]:
-        """The result that each kind of balancer would have for the pallet now. Raises UNKNOWN_PALLET."""
+        """Compare how each kind of balancer would spread the pallet's duties now. Raises UNKNOWN_PALLET."""
         return messages.comparisons(await self._do(_calls.compare_pallet(pallet), timeout))
 
     async def plan_rebalance(self, pallet: str, reason: str = "", *, timeout: float | None = None) -> Plan:
-        """The plan by which the pallet's balancer would move its duties. Nothing is changed;
-        `minka.admin.Admin.apply` carries it out. Raises UNKNOWN_PALLET.
+        """Plan the moves that the pallet's balancer would make now. Nothing is changed: `minka.admin.Admin.apply`
+        carries the plan out. Raises UNKNOWN_PALLET.
         """
         return plan_of(await self._do(_calls.plan_rebalance(pallet, reason), timeout))

@@ -1,4 +1,4 @@
-"""Makes changes of duties and pallets, which a client sends together:
+"""Functions that return changes of duties and pallets. A client sends several changes together:
 
     client.change([create("feeds", "bbc", "https://…"), delete("feeds", "ft")])
     client.change_pallets([create_pallet("feeds"), delete_pallet("maps")])
@@ -90,8 +90,8 @@ def create(
     lazy: bool = False,
 ) -> DutyChange:
     """Create a duty. `weight` is in the unit of the shards' capacities. A synthetic duty is on every shard that takes
-    its pallet. A stationary duty, once placed, is never moved to balance the shards. A lazy duty
-    ends when the delegate no longer reports it.
+    its pallet. A stationary duty, once placed, is never moved to balance the shards. A lazy duty ends when the delegate
+    no longer reports it.
     """
     name = duty_name(pallet, duty)
     spec = made(
@@ -115,7 +115,7 @@ def update(
     weight: int | None = None,
     if_version: int | None = None,
 ) -> DutyChange:
-    """Give a duty another payload or weight; None leaves it as it is."""
+    """Give a duty another payload or weight; None leaves the old one."""
     name, change = duty_name(pallet, duty), api.DutyChange(if_version=checked_version(if_version))
     change.update.pallet, change.update.id = name.pallet, name.id
     if weight is not None:
@@ -131,7 +131,7 @@ def delete(pallet: str, duty: str, *, if_version: int | None = None) -> DutyChan
 
 
 def pin(pallet: str, duty: str, shard: str, *, if_version: int | None = None) -> DutyChange:
-    """Place a duty on this shard by hand; it stays there until `release`."""
+    """Place a duty on this shard by hand. It stays on the shard until it is released."""
     pin = api.DutyPin(duty=duty_name(pallet, duty), shard=checked_shard(shard))
     return DutyChange(api.DutyChange(pin=pin, if_version=checked_version(if_version)))
 
@@ -154,12 +154,12 @@ def create_pallet(pallet: Pallet | str) -> PalletChange:
 
 
 def update_pallet(pallet: Pallet, *, if_version: int | None = None) -> PalletChange:
-    """Replace all settings of a pallet by those of this one, whose `version`, `created` and `changed` are ignored."""
+    """Replace all settings of a pallet by those in `pallet`, whose `version`, `created` and `changed` are ignored."""
     return PalletChange(api.PalletChange(update=pallet_row(pallet), if_version=checked_version(if_version)))
 
 
 def delete_pallet(pallet: str, *, if_version: int | None = None) -> PalletChange:
-    """Delete a pallet, which must have no duties."""
+    """Delete a pallet. The cluster refuses this with PALLET_IN_USE if the pallet still has duties."""
     return PalletChange(api.PalletChange(delete=checked_pallet(pallet), if_version=checked_version(if_version)))
 
 

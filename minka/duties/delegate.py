@@ -7,7 +7,7 @@ from operator import attrgetter
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """The most of a pallet that a shard can carry, in the unit of its duties' weights.
+    """The greatest total weight of a pallet's duties that a shard can carry.
 
     With 0 the shard gets no duties, and each duty that it has moves away as soon as another shard has room. Synthetic
     duties come in any case: they are on every shard that takes the pallet.
@@ -25,21 +25,21 @@ class Duty:
     """A named piece of your own work, as delegates get it and clients return it.
 
     A delegate's duties are equal if they have the same number and epoch: after an update the delegate gets a new
-    object, which is equal to the old one. A client returns a duty with the epoch 0: `is_held()` is False for it, and it
-    is equal to another one only if all fields are. To test a delegate, see `minka.testing.held`.
+    object, which is equal to the old one. A duty that a client returns has the epoch 0: `is_held()` is False for it,
+    and two such duties are equal only if all their fields are. To test a delegate, see `minka.testing.held`.
     """
 
     number: int  # unique in the cluster, never reused
     pallet: str
     id: str  # unique in its pallet
-    payload: bytes = field(default=b"", repr=False)  # up to 1 MiB; from a client only if asked for
+    payload: bytes = field(default=b"", repr=False)  # up to 1 MiB; clients fetch it only on request
     weight: int = 1  # 0 to 1,000,000,000,000, in the unit of the shards' capacities
-    version: int = 1  # 1 when it is created; each `update` adds 1, `pin` and others don't
-    epoch: int = 0  # the fencing token: greater with each assignment of the duty, to whichever shard
+    version: int = 1  # it begins at 1; only `update` adds 1
+    epoch: int = 0  # the fencing token: it grows with each assignment of the duty to any shard
     synthetic: bool = False  # it is on every shard that takes its pallet
     stationary: bool = False  # once placed, it is never moved to balance the shards
     lazy: bool = False  # it ends when the delegate no longer reports it
-    _holds: Callable[[int, int], bool] = field(default=_never, repr=False)  # for a number and an epoch
+    _holds: Callable[[int, int], bool] = field(default=_never, repr=False)  # `is_held` asks it, by number and epoch
 
     def is_held(self) -> bool:
         """True if this process may act for the duty now: the process has the duty, and by its own clock it has
@@ -82,28 +82,28 @@ class Delegate:
         raise NotImplementedError
 
     def detach(self, duties: Duties) -> Awaitable[None] | None:
-        """Release the duties: when this returns, this process does nothing more for them, and another process may. If
-        this raises, it is called again until it succeeds.
+        """Release the duties. When this returns, this process does nothing more for them, and another process may take
+        them. If this raises, it is called again until it succeeds.
         """
         raise NotImplementedError
 
     def update(self, duties: Duties) -> Awaitable[None] | None:
-        """Take the duties as they are now: a client has changed their payloads or weights. Without this method they are
-        detached, and attached again.
+        """Take the duties as they are now: a client has changed their payloads or weights. If the delegate has no such
+        method, the duties are detached, and attached again.
         """
         raise NotImplementedError
 
     def prepare(self, duties: Duties) -> Awaitable[None] | None:
         """Load the data that these duties need, and do nothing for them yet: they are still on other shards, and come
-        here next. Some may never come, and no message says so; so load into something that forgets automatically, such
-        as a cache. If one of the duties has to be attached meanwhile, a coroutine is cancelled; a plain function holds
-        up the attach.
+        here next. Some of them may never come, and no call says so: load the data into something that forgets
+        automatically, such as a cache. If one of the duties has to be attached before `prepare` returns, a coroutine is
+        cancelled; if `prepare` is a plain function, the attach waits until it returns.
         """
         raise NotImplementedError
 
     def report(self) -> Reported | Awaitable[Reported]:
-        """The duties that this process really has, or a mapping from each duty to its measured weight (None:
-        unchanged). A lazy duty that is left out has ended; without this method lazy duties stay. `report` is called
-        about once a second, on the event loop if `attach` is a coroutine.
+        """Return the duties that this process really has, or a mapping from each duty to its measured weight (None:
+        the weight hasn't changed). A lazy duty that is left out has ended; without this method lazy duties stay.
+        `report` is called about once a second, on the event loop if `attach` is a coroutine.
         """
         raise NotImplementedError

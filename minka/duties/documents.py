@@ -1,8 +1,8 @@
 """Pallets, duties and shards as JSON and YAML documents. REST takes and returns them, `minkactl` prints them, and
 `minkactl apply -f` reads them. This module makes them from the dataclasses that clients return.
 
-A payload is `payload`, which is text, or `payload_base64` for other bytes, in the manner of `data` and `data_base64` in
-the JSON format of CloudEvents.
+A document has a duty's payload in `payload` if it is text, else in `payload_base64`, just as events in the JSON format
+of CloudEvents have `data` or `data_base64`.
 """
 
 from collections.abc import Iterable
@@ -85,7 +85,7 @@ class Unplaced(Struct, frozen=True):
 
 
 class Load(Struct, frozen=True):
-    """A shard's part of a pallet; `capacity` is null if the shard states none."""
+    """The duties of a pallet on one shard; `capacity` is null if the shard states none."""
 
     shard: str
     pallet: str
@@ -111,7 +111,7 @@ class PalletView(PalletSettings, frozen=True, kw_only=True):
 
 
 class DutyName(Struct, forbid_unknown_fields=True, frozen=True):
-    """The name of a duty, perhaps with the version that it must have."""
+    """The name of a duty, perhaps with the version that the duty must have."""
 
     pallet: PalletId
     id: Id
@@ -160,7 +160,7 @@ class Assignment(Struct, frozen=True):
 
 
 class Quarantine(Struct, frozen=True):
-    """A shard on which the duty couldn't be attached; null: all shards with this version."""
+    """A shard that doesn't get the duty, since attaching it failed there; null: no shard with this version gets it."""
 
     shard: str | None
     shard_version: str
@@ -180,7 +180,7 @@ class Suspicion(Struct, frozen=True):
 
 
 class DutyView(Struct, frozen=True, kw_only=True):
-    """A duty, and where it is if that is known."""
+    """A duty, with its assignments if these are known."""
 
     pallet: str
     id: str
@@ -285,17 +285,17 @@ def pallet_view(pallet: Pallet, summary: PalletSummary | None = None) -> PalletV
 
 
 def shard_view(status: ShardStatus) -> ShardView:
-    """The shard's document, with its duties."""
+    """The shard's document, with the numbers of its duties."""
     return _made(ShardView, status, loads=_list(Load, status.loads))
 
 
 def load_view(load: ShardLoad) -> Load:
-    """The document of a shard's part of a pallet."""
+    """The document with the numbers of a pallet's duties on one shard."""
     return _made(Load, load)
 
 
 def create_pallet(document: PalletSettings) -> PalletChange:
-    """The change that creates the pallet. The cluster refuses it if the pallet exists."""
+    """The change that creates the pallet. The cluster refuses it if the pallet exists with other settings."""
     return changes.create_pallet(pallet(document))
 
 

@@ -90,7 +90,7 @@ class Pallet:
 
 @dataclass(frozen=True, slots=True)
 class ShardLoad:
-    """A shard's part of a pallet."""
+    """The duties of a pallet on one shard."""
 
     shard: str
     pallet: str
@@ -109,7 +109,7 @@ class UnplacedDuty:
 
 @dataclass(frozen=True, slots=True)
 class HandOverTimes:
-    """The time that the latest moves took, in milliseconds."""
+    """How long, in the latest planned moves, no shard had the duty, without the time that delegates took."""
 
     count: int
     p50_ms: int
@@ -157,9 +157,9 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """A shard that a duty is kept from, since attaching it failed there."""
+    """A shard that doesn't get a duty again, since attaching the duty failed there."""
 
-    shard: str | None  # None: all: after failures on several shards of this version, no more of them try
+    shard: str | None  # None: all shards of this version, since attaching failed on several of them
     shard_version: str
     reason: str
     since: datetime
@@ -182,7 +182,7 @@ class DutyRow:
     duty: Duty
     reported_weight: int | None  # as the delegate last reported it, except for small changes
     payload_bytes: int
-    pinned_to: str | None  # the shard on which a person has placed it, until it is released
+    pinned_to: str | None  # the shard to which a person has pinned the duty; None: it isn't pinned
     quarantines: tuple[Quarantine, ...]
     suspicion: Suspicion | None
     deleting: bool  # a client has deleted the duty, which disappears once its shards have released it
@@ -211,12 +211,12 @@ class ShardState(Word):
 
 @dataclass(frozen=True, slots=True)
 class ShardStatus:
-    """A process that hosts duties, and its duties. `assigned`, `attached` and `releasing` count synthetic duties, too;
-    `loads` doesn't.
+    """A process that hosts duties, and the numbers of its duties. `assigned`, `attached` and `releasing` count
+    synthetic duties, too; `loads` doesn't.
     """
 
     name: str
-    node: str | None  # on whose machine it runs; None: not known
+    node: str | None  # the node on whose machine it runs; None: not known
     version: str  # of your application
     state: ShardState
     state_reason: str
@@ -239,8 +239,8 @@ class DutyMove:
     time: datetime
     pallet: str
     id: str
-    source: str | None  # None: it was nowhere
-    target: str | None  # None: it is nowhere
+    source: str | None  # None: no shard had it
+    target: str | None  # None: no shard has it now
     reason: str
 
 
@@ -254,7 +254,7 @@ class Shards:
 
 @dataclass(frozen=True, slots=True)
 class ShardVerdict:
-    """The reason why a shard has a duty, or doesn't have it."""
+    """Why a shard has a duty, or doesn't have it."""
 
     shard: str
     verdict: str
@@ -263,7 +263,7 @@ class ShardVerdict:
 
 @dataclass(frozen=True, slots=True)
 class DutyExplanation:
-    """The reasons why a duty is where it is."""
+    """Why some shards have a duty and others don't."""
 
     status: DutyStatus
     summary: str  # one or two sentences
@@ -273,7 +273,7 @@ class DutyExplanation:
 
 @dataclass(frozen=True, slots=True)
 class BalancerComparison:
-    """The result that one kind of balancer would have for a pallet now."""
+    """How one kind of balancer would spread a pallet's duties now."""
 
     kind: BalancerKind
     is_present: bool  # True for the pallet's own balancer

@@ -33,7 +33,9 @@ from minka.v1.shards_pb2 import HeldDuty
 
 
 def held_duty(held: HeldDuty, holds: Callable[[int, int], bool]) -> Duty:
-    """The duty as the delegate gets it. `holds` returns True if the shard may act for a number and an epoch."""
+    """Convert a duty to the form that the delegate gets. `holds` takes the number and the epoch of a duty, and returns
+    True if the shard may act for it.
+    """
     return Duty(
         number=held.duty,
         epoch=held.epoch,
@@ -50,12 +52,12 @@ def held_duty(held: HeldDuty, holds: Callable[[int, int], bool]) -> Duty:
 
 
 def duty_row(row: rows.Duty) -> DutyRow:
-    """The row of a duty."""
+    """Convert a duty's row."""
     return read(DutyRow, row, duty=_duty(row, b""))
 
 
 def duty_status(status: api.DutyStatus) -> DutyStatus:
-    """A duty's row, and the shards that have it."""
+    """Convert a duty's row with the shards that have the duty."""
     return read(
         DutyStatus,
         status.duty,
@@ -80,17 +82,17 @@ def _duty(row: rows.Duty, payload: bytes) -> Duty:
 
 
 def pallet(row: rows.Pallet) -> Pallet:
-    """The row of a pallet."""
+    """Convert a pallet's row."""
     return read(Pallet, row)
 
 
 def pallet_summary(summary: api.PalletSummary) -> PalletSummary:
-    """A pallet, and the sums of its duties."""
+    """Convert a pallet with the sums of its duties."""
     return read(PalletSummary, summary)
 
 
 def shard_status(status: api.ShardStatus) -> ShardStatus:
-    """A shard, and its duties."""
+    """Convert a shard with the numbers of its duties."""
     return read(
         ShardStatus,
         status.shard,
@@ -104,12 +106,12 @@ def shard_status(status: api.ShardStatus) -> ShardStatus:
 
 
 def shards(response: api.GetShardsResponse) -> Shards:
-    """The shards, and the latest moves."""
+    """Convert the shards and the latest moves."""
     return Shards(tuple(map(shard_status, response.shards)), read_all(DutyMove, response.moves))
 
 
 def explanation(response: api.ExplainDutyResponse) -> DutyExplanation:
-    """The reasons why a duty is where it is."""
+    """Convert the reasons why some shards have a duty and others don't."""
     return read(
         DutyExplanation,
         response,
@@ -119,7 +121,7 @@ def explanation(response: api.ExplainDutyResponse) -> DutyExplanation:
 
 
 def comparisons(response: api.ComparePalletResponse) -> list[BalancerComparison]:
-    """The results that the kinds of balancers would have for a pallet."""
+    """Convert the comparison of how each kind of balancer would spread a pallet's duties."""
     return list(read_all(BalancerComparison, response.balancers))
 
 

@@ -5,12 +5,12 @@ from minka.duties.limits import MAX_ID_CHARS
 
 
 def id_problem(name: str) -> str:
-    """The reason why no duty or shard can have the name; "" if one can."""
+    """Why the name can't be that of a duty or of a shard; "" if it can."""
     return name_problem(name, MAX_ID_CHARS)
 
 
 def pallet_problem(name: str) -> str:
-    """The reason why no pallet can have the name; "" if one can. It can't have a slash, since people name a duty as
+    """Why the name can't be that of a pallet; "" if it can. A slash isn't allowed, since people name a duty as
     PALLET/ID.
     """
     return "must have no slash" if "/" in name else id_problem(name)

@@ -36,7 +36,7 @@ _MAX_VERSION_CHARS: Final = 64
 
 class Shard:
     """Hosts duties from `run` (or the beginning of `async with`) on, until `stop` was called and other shards have the
-    duties. `pallets` has the pallets whose duties the shard takes, each with its capacity, or None if that isn't known.
+    duties. `pallets` has the pallets whose duties the shard takes, each with its capacity (None: not known).
     `endpoints` are addresses host:port of some of the nodes; without `endpoints` the cluster is that of `context`, or
     the one that `minka.connect` would find. `name` identifies the shard (default: HOST-PID): a process that comes back
     under the same name within `grace` seconds gets its duties again. `version` is that of your application, and `node`
@@ -45,8 +45,7 @@ class Shard:
     ends the process at once with status 70, since other shards get its duties; "report" only writes to the log. `tls`
     is for a cluster with TLS.
 
-    Raises MinkaError: INVALID_ARGUMENT for arguments that aren't valid, INVALID_CONFIG for a mistake in the files of
-    TLS.
+    Raises MinkaError: INVALID_ARGUMENT for arguments that aren't valid, INVALID_CONFIG for a mistake in the TLS files.
     """
 
     name: Final[str]
@@ -69,7 +68,7 @@ class Shard:
         if on_stuck not in ("exit", "report"):
             raise invalid(f"on_stuck is {on_stuck!r}, not exit or report")
         endpoints, tls = given_or_resolved(endpoints, tls, context)
-        channel_credentials(tls)  # report a bad file now
+        channel_credentials(tls)  # raises an error at once if a file is bad
         self.name = default_name() if name is None else checked_shard(name)
         self._methods = methods_of(delegate)
         self._endpoints = checked_endpoints(endpoints)
@@ -98,12 +97,13 @@ class Shard:
         self._cancelled_before = 0  # how often that task had been cancelled before
 
     async def run(self) -> None:
-        """Host duties until `stop` was called and other shards have them. If the task is cancelled meanwhile,
-        everything is released without waiting for the cluster. The event loop must not be closed before this returns.
+        """Host duties until `stop` was called and other shards have them. If the task is cancelled before, the delegate
+        releases everything without waiting for the cluster. The event loop must not be closed before this returns.
 
         While no node answers, or another process has the shard's name, the shard keeps trying, and logs a WARNING to
-        `minka.duties`. It logs one, too, if nobody has created one of its pallets. Raises MinkaError when the cluster
-        refuses the shard for good, after the delegate has released everything; and INVALID_ARGUMENT when called again.
+        `minka.duties`. It also logs a WARNING if nobody has created one of its pallets. If the cluster refuses the
+        shard for good, this raises MinkaError once the delegate has released everything. A second call raises
+        INVALID_ARGUMENT.
         """
         if self._began:
             raise invalid("a shard runs once: make another one")
@@ -133,7 +133,7 @@ class Shard:
     def stop(self, timeout: float = LEAVE_S) -> None:
         """Begin to stop; any thread may call this. The cluster moves the duties away one after the other; the delegate
         releases each before another shard gets it. After `timeout` seconds, or at a second call, the delegate releases
-        all duties that are left at once. `run` returns when the delegate has released everything.
+        at once all duties that are left. `run` returns when the delegate has released everything.
         """
         with self._lock:
             again, self._stop_asked = self._stop_asked, True
@@ -164,15 +164,15 @@ class Shard:
 
     @property
     def duties(self) -> list[Duty]:
-        """The duties for which the delegate may act, which includes those that it is taking or releasing now. Any
-        thread may call this.
+        """The duties for which the delegate may act, among them those that it is taking or releasing now. Any thread
+        may call this.
         """
         session = self._session
         return [] if session is None else session.duties()
 
     async def __aenter__(self) -> Self:
-        """Host duties while the body of `async with` runs. If an error ends the shard before, the body is cancelled,
-        and the error is raised at its end, as with `asyncio.TaskGroup`.
+        """Host duties while the body of `async with` runs. If an error ends the shard earlier, the body is cancelled,
+        and `async with` raises the error when the body has ended, as `asyncio.TaskGroup` does.
         """
         body = asyncio.current_task()
         assert body is not None, "only a task can wait"
@@ -246,13 +246,13 @@ async def _until_signalled(shard: Shard) -> None:
 
 
 def default_name() -> str:
-    """HOST-PID, the name of a process that doesn't come back under the same name."""
+    """HOST-PID: the name of a shard whose next process may have another name."""
     host = re.sub(r"[^a-z0-9.-]", "-", socket.gethostname().lower()).strip("-.") or "shard"
     return f"{host[:50]}-{os.getpid()}"
 
 
 def _pass_on(ended: "concurrent.futures.Future[None]", waiting: "asyncio.Future[None]") -> None:
-    """Let the loop of the caller of `run` know that the session has ended."""
+    """Pass the end of the session on to `run`, which waits on the user's loop."""
 
     def settle() -> None:
         error = ended.exception()

@@ -15,8 +15,8 @@ The data source needn't be registered, and reads each partition as it is at one 
     rows.write.format("minka").options(**cluster, keyColumns="day,number").mode("append").save()
     changes = spark.readStream.format("minka").options(**cluster).load()  # its query needs a checkpointLocation
 
-Jobs are functions, which return a report and work in parallel on the whole keyspace; without `endpoints` in the cluster
-of `context`, or the one that `minka.connect` would find:
+Jobs are functions that work in parallel on the whole keyspace and return a report. Without `endpoints`, a job works on
+the cluster of `context`, or on the one that `minka.connect` would find:
 
     options = LoadOptions(columns=PairColumns(("day", "number")))  # the columns of the key
     frame = read_files(spark, "flights.csv", schema="day DATE, number INT, dest STRING, delay DOUBLE")
@@ -24,9 +24,9 @@ of `context`, or the one that `minka.connect` would find:
     print(verify(spark, frame, "flights", options.columns, endpoints=["athens:7400"]).is_same)
 
 `.schema("key STRING, value STRING")` reads text, and `.schema("key BINARY")` reads only keys. The only mode of writing
-is "append" (of streams also "update"): it sets the values of the keys that are written, and repeats batches that
-failed. Other modes raise INVALID_ARGUMENT. A schema of changes may also have `_change STRING` ("put" or "delete"),
-`_partition INT` and `_offset LONG`.
+is "append" (for streams also "update"). It sets the values of the keys that are written, and repeats batches that
+failed; any other mode raises INVALID_ARGUMENT. If changes are read, the schema may also have `_change STRING` ("put" or
+"delete"), `_partition INT` and `_offset LONG`.
 
 | option | default | |
 |---|---|---|

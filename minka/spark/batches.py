@@ -4,5 +4,5 @@ import pyarrow as pa
 
 
 def binary_columns(batch: pa.RecordBatch, *places: int) -> tuple[list[bytes], ...]:
-    """The columns at these places, which are binary, as lists; a null is None."""
+    """Convert the binary columns at these places to lists; a null becomes None."""
     return tuple(batch.column(place).to_pylist() for place in places)

@@ -1,6 +1,6 @@
 """The formats of `minka.rows` in Spark: expressions that give the same bytes as `encode_key` and `encode_value`.
 
-Where Spark has functions for it, these are its own expressions. Spark compiles them, so no row passes through Python.
+Wherever possible, these are expressions of Spark's own functions. Spark compiles them, so no row passes through Python.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ from minka.spark.key_arrays import decode_keys, key_array
 
 __all__ = ["VALUE_OPTIONS", "decode_keys", "key_array", "key_column", "value_column", "value_fields"]
 
-# Options of `to_json` and `from_json` with which a row has the same bytes, whatever the session's settings are.
+# With these options of `to_json` and `from_json` a row has the same bytes, whatever the session's settings are.
 VALUE_OPTIONS: Final[Mapping[str, str]] = {
     "ignoreNullFields": "false",
     "dateFormat": "yyyy-MM-dd",
@@ -38,7 +38,7 @@ _LEAST: Final = -(1 << 63)
 
 
 def key_column(columns: Sequence[T.StructField]) -> Column:
-    """The key of these columns of a data frame, as binary.
+    """The expression for a row's key (binary), made of these columns of a data frame.
 
     Spark itself encodes text, binary, integers, booleans, dates and timestamps. A key with floats, decimals or
     timestamp_ntz goes through Python, as Arrow arrays, at about half the speed. Raises MinkaError(INVALID_ARGUMENT) if
@@ -61,7 +61,7 @@ def _key_of_arrays(*columns: pa.Array) -> pa.Array:
 
 
 def value_column(columns: Sequence[T.StructField]) -> Column:
-    """The value of these columns of a data frame, as binary.
+    """The expression for a row's value (binary), made of these columns of a data frame.
 
     Raises MinkaError(INVALID_ARGUMENT) if a column has a type whose values would be different when they are read back,
     or if two columns have the same name. Text that isn't UTF-8 fails the query; within arrays, maps and structs each
@@ -77,7 +77,8 @@ def value_column(columns: Sequence[T.StructField]) -> Column:
 
 
 def value_fields(value: Column, schema: T.StructType) -> Column:
-    """A struct of the columns of a value (binary). A column that the value lacks is null; a null value gives null.
+    """The expression for a struct with the columns that are in a value (binary). A column that the value lacks is null,
+    and a null value gives a null struct.
 
     The query fails on a value that isn't a JSON object in UTF-8, or has a column of another type. Like `from_json`, it
     is lenient in two ways: text after the object is ignored, and a decimal with more places is rounded. Raises
@@ -122,7 +123,7 @@ def _literal(*codes: int) -> Column:
 
 
 def _string(code: int, column: Column) -> Column:
-    # Spark can't replace within binary, so zero bytes, which are rare, are escaped in pairs of digits.
+    # Zero bytes must be escaped. Spark can't replace bytes within binary, so they are replaced in its hexadecimal form.
     pairs = F.regexp_replace(F.hex(column), "(..)", "$1,")
     escaped = F.replace(F.replace(pairs, F.lit("00,"), F.lit("00FF")), F.lit(","), F.lit(""))
     data = column.cast("binary")
@@ -138,7 +139,7 @@ def _integer(value: Column) -> Column:
     size = F.length(data)
     positive = F.concat(F.substring(_literal(*range(ZERO + 1, ZERO + 9)), size, F.lit(1)), data)
     size = F.length(F.unhex(F.hex(-value)))
-    # The lowest bytes of value - 1 are the ones' complement of a negative value.
+    # A negative value is encoded as the ones' complement of its absolute value, the lowest bytes of value - 1.
     data = F.substring(F.unhex(F.hex(value - 1)), 9 - size, F.lit(8))
     negative = F.concat(F.substring(_literal(*range(ZERO - 8, ZERO)), 9 - size, F.lit(1)), data)
     return (

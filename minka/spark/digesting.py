@@ -20,7 +20,7 @@ _PART_MASK: Final = (1 << 22) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DigestReport(Report):
-    """The result of `digest`: two data frames with the same rows, in any order, have the same digest."""
+    """The result of `digest`. Two data frames with the same rows, in any order, have the same digest."""
 
     job: ClassVar[str] = "digest"
 
@@ -29,8 +29,8 @@ class DigestReport(Report):
 
 
 def digest(spark: SparkSession, pairs: DataFrame, *, on_progress: OnProgress | None = None) -> DigestReport:
-    """Compute the digest of a data frame whose columns are the key and the value, or only the key. Text counts as
-    UTF-8.
+    """Compute the digest of a data frame whose columns are the key and the value, or only the key. Text is
+    digested as its bytes in UTF-8.
 
     Raises MinkaError: INVALID_ARGUMENT for other columns, a key that is null, or a line that couldn't be read (see
     `read_files`); SPARK_FAILED.
@@ -70,15 +70,16 @@ def _bytes_of(pairs: DataFrame) -> list[Column]:
 
 
 def digest_columns(key: Column, value: Column | None = None) -> list[Column]:
-    """The aggregates that make up a digest of binary columns, for `DataFrame.agg`, also by groups.
+    """The aggregates that `DataFrame.agg` needs for a digest of binary columns, of all rows or of each group.
+    `digest_of_row` makes a Digest of the result.
 
-    `digest_of_row` makes a Digest of them. Without a value column each value counts as null. The caller must make sure
-    that no key is null.
+    Without a value column each value counts as null. The caller must make sure that no key is null.
     """
     columns = [key] if value is None else [key, value]
     sizes = [F.sum(F.octet_length(column).cast("long")) for column in columns]
     hashed = F.xxhash64(*columns)
-    # A sum of whole hashes would overflow, which Spark refuses; sums of 22 bits of each do so only at 2^41 rows.
+    # Spark refuses sums that overflow, as a sum of whole hashes would. So each hash is divided into parts of 22 bits,
+    # whose sums overflow only at 2^41 rows.
     parts = [F.sum(F.shiftrightunsigned(hashed, shift).bitwiseAND(_PART_MASK)) for shift in _SHIFTS]
     return [
         F.count(F.lit(1)).alias("count"),
@@ -89,7 +90,7 @@ def digest_columns(key: Column, value: Column | None = None) -> list[Column]:
 
 
 def digest_of_row(row: Row) -> Digest:
-    """The digest in a row that `digest_columns` has aggregated."""
+    """The digest in a row of the result of `DataFrame.agg(*digest_columns(…))`."""
     found = row.asDict()
     total = sum((found[f"sum_{shift}"] or 0) << shift for shift in _SHIFTS)
     size = sum(found[name] or 0 for name in found if name.startswith("bytes_"))

@@ -23,15 +23,16 @@ _log_file: Path | None = None
 
 
 def log_file() -> Path | None:
-    """The log of the last Spark process that this process has started; None if there was none."""
+    """The path of the log of the last Spark process that this process has started; None if it has started none."""
     return _log_file
 
 
 def start(
     master: str, app_name: str, settings: Mapping[str, str], environment: Mapping[str, str | None]
 ) -> SparkSession:
-    """Start a session in a process of Spark that ends with this one. That process and its tasks get this process's
-    environment with `environment` added; a variable that is None there is not set.
+    """Start a session. Unless a process of Spark is there already, start one, which ends when this process ends. That
+    process and its tasks get this process's environment, with the changes in `environment`: a variable that is None
+    there is not set.
 
     Raises MinkaError: JAVA_MISSING, SPARK_FAILED.
     """
@@ -40,7 +41,7 @@ def start(
         conf.set(name, value)
     with _set({**find_java().environment(), **environment}):
         try:
-            # The process of a session that was stopped goes on, and serves the next one.
+            # When a session is stopped, its process goes on. The next session uses that process.
             gateway = _launched(conf) if SparkContext._gateway is None else None
             return SparkSession(SparkContext(conf=conf, gateway=gateway))
         except (PySparkException, Py4JError, OSError) as error:
@@ -68,7 +69,7 @@ def _end_process() -> None:
 
 @contextmanager
 def _set(environment: Mapping[str, str | None]) -> Iterator[None]:
-    """Set these environment variables for a while; None means that the variable is not set."""
+    """Set these environment variables while the body of `with` runs; a variable that is None is unset."""
     before = {name: os.environ.get(name) for name in environment}
     _put(environment)
     try:

@@ -22,7 +22,7 @@ from minka.spark.report import Report, timestamp
 from minka.spark.source import MinkaDataSource
 from minka.tls import Tls
 
-# By default Spark would trim white space. A null becomes an empty field, and empty text becomes "".
+# By default Spark would trim white space. With these options a null becomes an empty field, and empty text becomes "".
 _CSV: Final = {
     "header": "true",
     "escape": '"',
@@ -34,7 +34,7 @@ _OF_CHANGES = f"{CHANGE} string, {PARTITION} int, {OFFSET} long"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportReport(Report):
-    """The result of `export`. `bytes` is 0 if there was a schema, since its columns aren't the keys and values."""
+    """The result of `export`. `bytes` counts keys and values; it is 0 if `export` was given a schema."""
 
     job: ClassVar[str] = "export"
 
@@ -66,19 +66,19 @@ def export(
     `key_columns`, keys are decoded into these columns of the schema, and values into the others; the data source has
     the option `keyColumns` for this. With `since`, the `versions` in an earlier export's report, this writes the
     changes after that export instead of the rows. Changes also have the columns _change ("put" or "delete"), _partition
-    and _offset, and are in order within each partition; a change may be in two exports. `timeout` is the most seconds
-    that a partition may be without a leader that answers.
+    and _offset, and are in order within each partition; the same change may be in two successive exports. `timeout` is
+    the most seconds that a partition may be without a leader that answers.
 
-    Raises MinkaError: INVALID_ARGUMENT (also for another format, and if the folder exists, unless `overwrite`),
-    UNKNOWN_KEYSPACE, CHANGES_GONE, SPARK_FAILED.
+    Raises MinkaError: INVALID_ARGUMENT, also for an unknown format, and if the folder exists and `overwrite` is False;
+    UNKNOWN_KEYSPACE; CHANGES_GONE; SPARK_FAILED.
     """
     check_format(file_format)
     items(key_columns, "names of columns")
     endpoints, tls = given_or_resolved(endpoints, tls, context)
     with running("export", spark, ["look", "read and write"], on_progress) as job:
         with job.stage("look"), ChangeClient(endpoints, tls=tls, timeout=timeout) as client:
-            # The positions are read before the rows: writes after the positions may be in this export, and are in the
-            # next one.
+            # The positions are read before the rows. A write between the two is in this export, and the next export of
+            # changes has it, too.
             positions = client.positions(client.keyspace(keyspace))
             versions = {str(one.partition_id): one.end_offset for one in positions.values()}
         source = MinkaDataSource(_options(endpoints, keyspace, key_columns, since, tls, timeout))

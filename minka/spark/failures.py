@@ -11,17 +11,17 @@ from pyspark.logger import PySparkLogger
 from minka.errors import Code, MinkaError
 from minka.spark.driver import log_file
 
-# The last line of a traceback, of a task or of a planner's Python, that ended with a MinkaError.
-# Its subclasses are in several modules of Minka.
+# The last line of the traceback of a MinkaError, in a task or in the Python process of the planner. The error may be of
+# a subclass of MinkaError, in any module of Minka.
 _OURS = re.compile(r"^\s*minka(?:\.\w+)+: ([A-Z_]+): (.+)$", re.MULTILINE)
 
 
 @contextmanager
 def spark_failures() -> Iterator[None]:
-    """Turn an error that Spark raises within into a MinkaError.
+    """Turn an error of Spark in the body of `with` into a MinkaError.
 
-    If a MinkaError ended a task, that error is raised; INVALID_ARGUMENT if Spark refused the request, for example for a
-    path or a column that doesn't exist; else SPARK_FAILED.
+    If a MinkaError ended a task, this raises the same error. If Spark refused the request, for example since a path or
+    a column doesn't exist, this raises INVALID_ARGUMENT; in all other cases SPARK_FAILED.
     """
     try:
         with _quiet():
@@ -32,7 +32,7 @@ def spark_failures() -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep PySpark from writing errors that it raises to stderr, too, as lines of JSON."""
+    """Keep PySpark from writing each error to stderr as JSON, in addition to raising it."""
     loggers = [PySparkLogger.getLogger(f"{kind}QueryContextLogger") for kind in ("DataFrame", "SQL")]
     before = [logger.disabled for logger in loggers]
     for logger in loggers:
@@ -56,7 +56,7 @@ def _minka_error(error: Exception) -> MinkaError:
 
 
 def _sentence(text: str) -> str:
-    """The first line that isn't blank, and the last line of a Python traceback if there is one."""
+    """The error in one line: the first line that isn't blank, and the last line of any Python traceback."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     head = lines[0] if lines else "Spark says nothing"
     python = [line for line in lines[1:] if re.match(r"[\w.]+(Error|Exception)\b", line)]

@@ -1,4 +1,4 @@
-"""Snapshots that a job keeps open while it needs them."""
+"""Keeps snapshots open while a job needs them."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,9 +15,8 @@ _RENEW_S: Final = 200.0  # nodes drop a snapshot that nobody has used for 15 min
 
 
 class HeldSnapshots:
-    """Holds snapshots, and renews them from a thread. When the job ends or fails, this releases those that are left.
-    Several threads may use it. `endpoints` and `tls` are as for `SnapshotClient`; `renew_s` is the time between two
-    renewals, in seconds.
+    """Holds snapshots open: a thread renews them every `renew_s` seconds. The end of the body of `with` releases all
+    snapshots that are still held. Several threads may use this. `endpoints` and `tls` are those of `SnapshotClient`.
     """
 
     def __init__(self, endpoints: Sequence[str], *, tls: Tls | None = None, renew_s: float = _RENEW_S) -> None:
@@ -48,7 +47,7 @@ class HeldSnapshots:
             self._held[snapshot.snapshot_id] = snapshot
 
     def release(self, client: SnapshotClient, snapshot: PartitionSnapshot) -> None:
-        """Use this client to tell the nodes that nobody needs the snapshot any longer."""
+        """Stop renewing the snapshot, and let the client tell the nodes that nobody needs it any longer."""
         self._held.pop(snapshot.snapshot_id, None)
         client.release(snapshot)
 

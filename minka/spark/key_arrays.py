@@ -30,7 +30,7 @@ def key_array(columns: Sequence[pa.Array]) -> pa.BinaryArray:
 
     The types are null, bool, int8 to int64, float, double, string, binary, date32, timestamp, decimal128, and
     binary(16), which is a UUID. Raises MinkaError(INVALID_ARGUMENT) if there is no column, or for a column of another
-    type or with text that isn't UTF-8; it names the column's number (from 1).
+    type or with text that isn't UTF-8; the error has the column's number (from 1).
     """
     if not columns:
         raise MinkaError(Code.INVALID_ARGUMENT, "a key has at least one column: without one it would be empty")
@@ -60,7 +60,7 @@ def _joined(pieces: list[bytes | pa.Array], rows: int) -> pa.BinaryArray:
 
 
 def _pieces(column: pa.Array, name: str) -> list[bytes | pa.Array]:
-    """The pieces that a column adds to each row's key."""
+    """The pieces, such as a type code and the data, that a column adds to each row's key."""
     kind = column.type
     if pa.types.is_null(kind):
         return [b"\x00"]
@@ -115,7 +115,7 @@ def _offsets_of(column: pa.Array) -> npt.NDArray[np.int32]:
 
 
 def _values(column: pa.Array, kind: pa.DataType) -> npt.NDArray[Any]:
-    """The rows as numbers; a null row is 0."""
+    """The array's values as numbers, 0 for null."""
     numbers = column.cast(kind)
     numbers = pc.fill_null(numbers, 0) if column.null_count else numbers
     array: npt.NDArray[Any] = numbers.to_numpy(zero_copy_only=False)
@@ -134,7 +134,7 @@ def _as_integers(column: pa.Array, name: str) -> _Numbers:
 
 
 def _binary(data: _Bytes, lengths: npt.NDArray[np.integer[Any]] | int) -> pa.BinaryArray:
-    """A binary array with the first `lengths` bytes of each row of the matrix."""
+    """A binary array in which each element is the beginning of a row of the matrix, `lengths` bytes long."""
     rows, width = data.shape
     offsets = np.zeros(rows + 1, np.int32)
     offsets[1:] = np.cumsum(np.broadcast_to(lengths, rows))
@@ -145,7 +145,7 @@ def _binary(data: _Bytes, lengths: npt.NDArray[np.integer[Any]] | int) -> pa.Bin
 
 
 def _fixed(data: _Bytes, codes: npt.NDArray[Any] | int, column: pa.Array) -> pa.BinaryArray:
-    """A binary array: a code and the row of the matrix; for null rows only the code of null."""
+    """A binary array in which each element is the code and a row of the matrix, or, for null, only the code of null."""
     matrix = np.empty((len(column), data.shape[1] + 1), np.uint8)
     matrix[:, 0] = codes
     matrix[:, 1:] = data
@@ -166,7 +166,7 @@ def _big_endian(words: _Words) -> _Bytes:
 
 
 def _sizes(magnitudes: _Words) -> npt.NDArray[np.int64]:
-    """The number of bytes that each number needs; 0 for 0."""
+    """How many bytes each number needs; the number 0 needs none."""
     sizes = np.zeros(len(magnitudes), np.int64)
     for least in _LEAST_OF_SIZE:
         more = magnitudes >= least
@@ -186,7 +186,7 @@ def _codes(sizes: npt.NDArray[np.int64], negative: _Flags, column: pa.Array) -> 
 
 def _integers(values: _Numbers, column: pa.Array) -> pa.BinaryArray:
     negative = values < 0
-    # The lowest bytes of value - 1 are the ones' complement of a negative value.
+    # A negative value is encoded as the ones' complement of its absolute value, the lowest bytes of value - 1.
     words = values.view(np.uint64) - negative
     sizes = _sizes(np.where(negative, ~words, words))
     matrix = np.empty((len(values), 9), np.uint8)
@@ -205,7 +205,9 @@ def _halves(column: pa.Array) -> tuple[_Words, _Words]:
 
 
 def _wide_integers(low: _Words, high: _Words, column: pa.Array) -> pa.BinaryArray:
-    """Like `_integers`, for 128 bits; from 9 bytes on, the length has a byte of its own."""
+    """Encode integers of 128 bits as `_integers` encodes those of 64 bits. The length of an integer of more than eight
+    bytes is in a byte of its own.
+    """
     negative = high >= _SIGN
     high = high - (negative & (low == 0))
     low = low - negative
@@ -241,12 +243,14 @@ def _identifiers(column: pa.Array) -> pa.BinaryArray:
 
 
 class _Keys:
-    """Keys whose columns are read one after the other, all rows at once."""
+    """Reads an array of keys column by column, each column in all keys at once. `at` is the position in each key, and
+    `bad` marks the rows that can't be keys with these columns.
+    """
 
     def __init__(self, keys: pa.Array) -> None:
         offsets = _offsets_of(keys).astype(np.int64)
         whole = _data_of(keys)
-        # Bytes that are read past the end of a damaged key are not used: the key's row is in `bad`.
+        # In a damaged key, bytes after its end may be read. They aren't used, since the key's row is marked in `bad`.
         self.data: Final = np.concatenate([whole, np.zeros(_PADDING, np.uint8)])
         self.ends: Final = offsets[1:] - offsets[0]
         self.at = offsets[:-1] - offsets[0]
@@ -254,13 +258,15 @@ class _Keys:
         self._terminators: npt.NDArray[np.int64] | None = None
 
     def codes(self) -> tuple[_Bytes, _Flags]:
-        """The type codes of the next column, and flags for the rows that are null there."""
+        """The type codes of the next column, and flags for the rows in which this column is null."""
         codes = self.data[self.at]
         self.bad |= self.at >= self.ends
         return codes, codes == key_format.NULL
 
     def advance(self, lengths: npt.NDArray[Any], *, where: _Flags, refused: _Flags) -> None:
-        """Go on after the column: by `lengths` bytes where `where` is true, by one byte where it is null."""
+        """Go to the next column: by `lengths` bytes in rows where `where` is true, else by one byte. Rows for which
+        `refused` is true are bad.
+        """
         self.at = self.at + np.where(where, lengths, 1)
         self.bad |= refused | (self.at > self.ends)
         self.at = np.minimum(self.at, self.ends)
@@ -272,9 +278,10 @@ class _Keys:
         return words
 
     def string_ends(self) -> npt.NDArray[np.int64]:
-        """The place of the zero byte that ends the text here: the first one that no 0xff follows.
+        """The place of the zero byte that ends the text at the present position: the first zero byte without a 0xff
+        after it.
 
-        The search may look into the next key, which can't begin with 0xff, since that isn't a type of column.
+        The search may look into the next key, which can't begin with 0xff, since that isn't a type code.
         """
         if self._terminators is None:
             zeros = np.flatnonzero(self.data[:-_PADDING] == 0)
@@ -284,10 +291,10 @@ class _Keys:
 
 
 def decode_keys(keys: pa.Array, types: Sequence[pa.DataType]) -> list[pa.Array]:
-    """The columns of keys, of the types that `key_array` takes; each may have nulls.
+    """Decode keys into columns of these types, which are types that `key_array` takes. Each column may have nulls.
 
-    Raises MinkaError(INVALID_ARGUMENT), which describes the mistake, for the first row whose key isn't of these
-    columns.
+    Raises MinkaError(INVALID_ARGUMENT) for the first row whose key doesn't have these columns; the error describes the
+    mistake.
     """
     keys = keys.cast(pa.binary())
     if keys.null_count:
@@ -324,7 +331,7 @@ def _decoder(kind: pa.DataType, name: str) -> Callable[[_Keys, pa.DataType], pa.
 
 
 def _refuse_first(keys: pa.Array, bad: _Flags, types: Sequence[pa.DataType]) -> None:
-    """Raise the error of the first bad row. Return if every bad row can be read alone."""
+    """Read each bad row alone, and raise the error of the first row that can't be read."""
     for row in np.flatnonzero(bad):
         key = keys[int(row)].as_py()
         try:
@@ -393,7 +400,7 @@ def _decode_integer(rows: _Keys, kind: pa.DataType) -> pa.Array:
 
 
 def _magnitudes(words: _Words, sizes: npt.NDArray[np.int64], negative: _Flags) -> _Words:
-    """The first `sizes` bytes (0 to 8) of each word as a number; for a negative number its absolute value."""
+    """The numbers in the first `sizes` bytes (0 to 8) of the words; for a negative number, its absolute value."""
     unused = (64 - 8 * sizes).astype(np.uint64)
     some = unused < 64
     unused = np.minimum(unused, 63)
@@ -411,7 +418,7 @@ def _decode_decimal(rows: _Keys, kind: pa.DataType) -> pa.Array:
     sizes = np.where(null, 0, np.where(long, stated, np.abs(head - key_format.ZERO)))
     upper = np.where(long, sizes - 8, 0)
     refused = ~null & ((sizes > 16) | (long & (upper < 1)) | (~long & (sizes > 8)))
-    # A row that is refused may have any size here; it is not used.
+    # A row that is refused may have any size. It is limited, so that the row can be read; the result isn't used.
     upper, lower = upper.clip(0, 8), np.minimum(sizes, 8)
     high = _magnitudes(rows.words(np.where(long, 2, 1)), upper, negative)
     low = _magnitudes(rows.words(np.where(long, 2 + upper, 1)), lower, negative)

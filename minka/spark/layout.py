@@ -22,7 +22,7 @@ from minka.v1.snapshots_pb2 import RowBatch
 
 KEY: Final = "key"
 VALUE: Final = "value"
-# The columns that only changes have, if a schema names them.
+# These columns exist only if changes are read, and if the schema names them.
 CHANGE: Final = "_change"  # "put" or "delete"
 PARTITION: Final = "_partition"
 OFFSET: Final = "_offset"  # in the partition's log
@@ -33,7 +33,7 @@ DEFAULT_SCHEMA: Final = "key binary, value binary"
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The layout of one data frame's rows."""
+    """Says which columns of a data frame are the key and which are the value, and converts rows accordingly."""
 
     schema: StructType
     key_fields: tuple[StructField, ...]
@@ -44,7 +44,7 @@ class Layout:
 
     @classmethod
     def of(cls, schema: StructType, options: SourceOptions) -> Self:
-        """The layout of a schema by these options. Raises INVALID_ARGUMENT if they don't fit."""
+        """The layout that a schema has by these options. Raises INVALID_ARGUMENT if schema and options don't fit."""
         names = options.key_columns or (KEY,)
         by_name = {field.name: field for field in schema.fields}
         for name, kind in _OF_CHANGES.items():
@@ -81,16 +81,16 @@ class Layout:
         return to_arrow_schema(self.schema, timezone="UTC")
 
     def batch_of(self, rows: RowBatch) -> pa.RecordBatch:
-        """The batch of these rows. Raises INVALID_ARGUMENT for a row that doesn't fit the schema."""
+        """Make a batch for PySpark of these rows. Raises INVALID_ARGUMENT for a row that doesn't fit the schema."""
         return self._batch(_column(rows.rows, rows.key_offsets, rows.keys), _values_of(rows))
 
     def batch_of_pairs(self, pairs: Sequence[tuple[bytes, bytes]]) -> pa.RecordBatch:
-        """The batch of rows that were read one by one. Raises as `batch_of` does."""
+        """Make a batch for PySpark of rows that were read one by one. Raises as `batch_of` does."""
         keys, values = zip(*pairs, strict=True)
         return self._batch(pa.array(keys, pa.binary()), pa.array(values, pa.binary()))
 
     def batch_of_changes(self, changes: ChangeBatch, partition_id: int) -> pa.RecordBatch:
-        """The batch of changes; the value of a key that was deleted is null. Raises as `batch_of` does."""
+        """Make a batch for PySpark of changes. A deleted key has a null as its value. Raises as `batch_of` does."""
         rows = len(changes.offsets)
         deleted = np.frombuffer(changes.deleted, np.bool_)
         values = _column(rows, changes.value_offsets, changes.values)
@@ -125,7 +125,7 @@ class Layout:
         return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
     def keys_of(self, batch: pa.RecordBatch) -> pa.BinaryArray:
-        """The keys of the rows of a data frame. Raises INVALID_ARGUMENT for one that can't be a key."""
+        """The keys of a data frame's rows. Raises INVALID_ARGUMENT for a row whose columns can't be a key."""
         columns = [batch.column(field.name) for field in self.key_fields]
         keys = key_array(columns) if self.key_format == "columns" else columns[0].cast(pa.binary())
         if keys.null_count:
@@ -135,7 +135,7 @@ class Layout:
         return keys
 
     def values_of(self, batch: pa.RecordBatch) -> list[bytes | None]:
-        """The values of the rows; None for a row whose key is deleted. Raises INVALID_ARGUMENT for a null."""
+        """The values of the rows; None for a row whose key is to be deleted. Raises INVALID_ARGUMENT for a null."""
         if self.has_json:
             names = [field.name for field in self.value_fields]
             rows = zip(*(batch.column(name).to_pylist() for name in names), strict=True)
@@ -165,7 +165,7 @@ def _column(rows: int, offsets: bytes, data: bytes) -> pa.BinaryArray:
 
 
 def _cast(column: Any, kind: pa.DataType, keys: pa.BinaryArray) -> pa.Array:
-    """The column, cast to this type. If bytes aren't text, raises INVALID_ARGUMENT with the row's key."""
+    """Cast the column to this type. Raises INVALID_ARGUMENT, with the row's key, for bytes that aren't text."""
     if column is None:
         raise MinkaError(Code.INTERNAL, "values are asked for, and there are none")
     try:

@@ -1,5 +1,5 @@
 """Makes the load report: busy partitions, imbalance, forecasts of full nodes, proposals. Spark reads the history from
-the nodes, keeps it as Parquet if the caller wants that, and sums it up; minka.load_report draws the conclusions.
+the nodes, writes it as Parquet if the caller wants that, and sums it up; minka.load_report draws the conclusions.
 """
 
 import time
@@ -33,9 +33,9 @@ DAY: Final = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HotPartition:
-    """A busy partition. `ops` and `peak_ops` are operations a second: on average, and in the busiest step, which was at
-    `peak_node`. `of_cluster` is the partition's share of the cluster's operations, and `peak_of_node` its share of the
-    operations of `peak_node` in the busiest step.
+    """A busy partition. `ops` is its operations a second on average, and `peak_ops` those in its busiest step, in which
+    `peak_node` served it. `of_cluster` is the partition's share of the cluster's operations, and `peak_of_node` its
+    share of the operations of `peak_node` in the busiest step.
     """
 
     partition: str
@@ -70,7 +70,8 @@ class ClusterLoadReport(Report):
     proposals: Proposals
     html: str = ""
     parquet: str = ""
-    plan: Plan | None = field(default=None, repr=False, compare=False)  # the proposals; None: nothing to do
+    # The plan of the proposals, for `minkactl apply`; None if nothing is proposed, or no plan could be made.
+    plan: Plan | None = field(default=None, repr=False, compare=False)
 
     def to_document(self) -> dict[str, Any]:
         """The report as a JSON object, without the plan."""
@@ -96,8 +97,8 @@ def load_report(
     """Report on the load in the time `since` before `until` (default: now). `html` is a file for the page, and
     `parquet` a folder, which must not exist yet, for the rows of the history. `plan_file` is the file to which the
     caller is going to write `plan.to_json()`; the page names this file. Reading six hours of a node's history may take
-    `timeout` seconds. Nothing in the cluster is changed. A node that doesn't answer is missing in the report; without a
-    controller that answers there is no plan.
+    at most `timeout` seconds. Nothing in the cluster is changed. A node that doesn't answer is missing in the report;
+    if no controller answers, the report has no plan.
 
     Raises MinkaError: INVALID_ARGUMENT, UNREACHABLE if no node answers, SPARK_FAILED.
     """
@@ -151,7 +152,7 @@ def _span(since: timedelta, until: datetime | None) -> tuple[int, int]:
 
 
 def _gathered(job: Job, rows: DataFrame, parquet: str | Path) -> tuple["_Read", list[NodeInterval], LoadAnalysis]:
-    """Read the history, keep it as Parquet if the caller wants that, and sum it up."""
+    """Read the history, write it as Parquet if the caller wants that, and sum it up."""
     read = _read(job, rows)
     if parquet:
         with job.stage("write Parquet"):
@@ -199,8 +200,8 @@ def _read(job: Job, rows: DataFrame) -> _Read:
 
 
 def _without_torn_end(intervals: list[NodeInterval]) -> list[NodeInterval]:
-    """The intervals, without the last step if some nodes have not reported it yet. Nodes report at different times, and
-    in such a step those nodes would seem to do nothing.
+    """The intervals, without the last step if the history of some nodes doesn't reach into it yet: in this step those
+    nodes would seem to do nothing.
     """
     steps = sorted({one.start_ms for one in intervals})
     if len(steps) < 2:
@@ -210,7 +211,7 @@ def _without_torn_end(intervals: list[NodeInterval]) -> list[NodeInterval]:
 
 
 def _planned(control: Control, proposals: Proposals) -> tuple[Proposals, Plan | None]:
-    """The proposals that the cluster can carry out, and a plan of them."""
+    """The proposals that the cluster can carry out, and the plan that carries them out."""
     if not proposals.splits and not proposals.moves:
         return proposals, None
     try:

@@ -1,5 +1,5 @@
-"""Facts about a load's source that are known before its rows are read: its size, and a fingerprint by which it differs
-from other sources.
+"""Facts about a load's source that can be known before its rows are read: its size, and a fingerprint that tells it
+apart from other sources.
 """
 
 import hashlib
@@ -26,8 +26,8 @@ _SIDE_COLUMNS: Final = frozenset({"problem", UNREADABLE, "key_base64", "value_ba
 
 
 def bytes_of(source: DataFrame) -> int:
-    """The bytes of the files from which the source is read; 0 if not known. They are known only if all rows of the
-    files are read unchanged: Spark estimates a join as the product of both sides, and a filter as its whole input.
+    """The bytes of the files from which the source is read. Returns 0, for "not known", unless the source is all rows
+    of the files unchanged: Spark would estimate a join as the product of both sides, and a filter as its whole input.
     """
     from pyspark.sql.utils import is_remote
 
@@ -41,16 +41,16 @@ def bytes_of(source: DataFrame) -> int:
 
 
 def fingerprint(source: DataFrame, options: Mapping[str, Any], path: str = "") -> dict[str, str]:
-    """The marks that tell two loads apart: a digest of the options, and a digest of the source. The latter is over the
-    schema and the names, sizes and times of the files at `path`. Without a path, the digest has only the schema and the
-    names of the files that the data frame reads, if it reads files.
+    """The marks that tell two loads apart: a digest of the options, and a digest of the source. The digest of the
+    source covers the schema, and the names, sizes and times of the files at `path`. Without a path it covers only the
+    schema, and the names of the files that the data frame reads, if any.
     """
     files = _files(source.sparkSession, path) if path else sorted(source.inputFiles())
     return {"options": _digest([options]), "source": _digest([source.schema.jsonValue(), *files])}
 
 
 def noted(document: Mapping[str, Any], marks: Mapping[str, str]) -> str:
-    """The text for the load's row: the document with the fingerprint added."""
+    """Add the fingerprint to the document, and return this as text for the load's row."""
     return json.dumps({**document, _FINGERPRINT: marks}, separators=(",", ":"))
 
 
@@ -99,7 +99,7 @@ def _is_bad_row(line: str) -> bool:
 
 
 def _files(spark: SparkSession, path: str) -> Iterable[Any]:
-    """The files that Spark reads at the path, each with its size and time. Their contents aren't read."""
+    """List the files that Spark would read at the path, each with its size and time. Their contents aren't read."""
     listed = spark.read.format("binaryFile").load(path)
     columns = ("path", "length", F.unix_micros("modificationTime"))
     return sorted([*row] for row in listed.select(*columns).collect())

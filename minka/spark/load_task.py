@@ -1,5 +1,5 @@
-"""The tasks of a load. Each takes all rows of one partition, in the order of their keys, and puts them in a file in the
-spools of the partition's nodes, or into the keyspace in batches.
+"""The tasks of a load. Each task gets all rows of one partition, in the order of their keys. It writes them to a file,
+which it uploads to the spools of the partition's nodes, or puts them into the keyspace in batches.
 """
 
 import os
@@ -36,8 +36,8 @@ _Batch = tuple[list[bytes], list[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class LoadTask:
-    """The work of a task, the same for all partitions; it can be pickled. Rows come as (place, key, value), sorted by
-    key. Of several rows with the same key the first counts; with `refuses_repeated` such rows are refused.
+    """The work of a task, which is the same for all partitions, and can be pickled. Its rows are (place, key, value),
+    sorted by key. If several rows have the same key, the first one counts; with `refuses_repeated` they are refused.
     """
 
     endpoints: tuple[str, ...]
@@ -59,7 +59,7 @@ class LoadTask:
         if place is None:
             return
         target = self.targets[place]
-        # The name is random: Spark's numbers of attempts begin at 0 again with each driver.
+        # The name is random. Spark's number of the attempt would not be unique: a new driver begins at 0 again.
         name = f"p{target.partition_id}-{uuid.uuid4().hex[:12]}"
         with tempfile.TemporaryDirectory(prefix="minka-load-", dir=_scratch()) as folder, self._client() as client:
             try:
@@ -77,8 +77,8 @@ class LoadTask:
         yield rows.result(file)
 
     def put(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Put the rows. Rows that the keyspace has with the same value may be of an earlier attempt, and count as
-        put.
+        """Put the rows. A row that the keyspace has with the same value counts as put, since an earlier attempt may
+        have put it.
         """
         spare_the_collector()
         rows = _Rows(self, batches, compares=True)
@@ -100,9 +100,7 @@ class LoadTask:
             raise MinkaError(Code.LOAD_ENDED, f"load {load.id} is over: {now.outcome}")
 
     def _give_up(self, client: LoadClient, load: Load, error: MinkaError) -> None:
-        """Abort the load at once for an error that would come again, without waiting until Spark has used up its
-        tries.
-        """
+        """Abort the load at once for an error that would come again, so that Spark doesn't repeat the task."""
         if error.code in (Code.DUPLICATE_KEY, Code.KEY_EXISTS, Code.DISK_FULL):
             client.abort(load.id, requested_by="the load itself", reason=str(error)[:500])
 
@@ -111,8 +109,8 @@ class LoadTask:
 
 
 class _Rows:
-    """The rows that a task has to write, in batches. It leaves out rows whose key came before or is in the keyspace,
-    and counts all rows. With `compares`, rows that the keyspace has with the same values count as written.
+    """The rows that a task has to write, in batches. Rows whose key came before or is in the keyspace are left out; all
+    rows are counted. With `compares`, rows that the keyspace has with the same values count as written.
     """
 
     def __init__(self, task: LoadTask, batches: Iterator[pa.RecordBatch], *, compares: bool = False) -> None:
@@ -146,15 +144,15 @@ class _Rows:
         self._bytes += sum(map(len, keys)) + sum(map(len, values))
 
     def _check_place(self, batch: pa.RecordBatch) -> None:
-        """Check that all rows belong to this task's partition, since no client would find them in another one. Raises
-        INTERNAL.
+        """Check that all rows belong to this task's partition, since clients would look for other rows elsewhere.
+        Raises INTERNAL.
         """
         places = pc.min_max(batch.column(0)).as_py()
         if batch.column(0).null_count or (places["min"], places["max"]) != (self.place, self.place):
             raise MinkaError(Code.INTERNAL, f"rows of several partitions came to the task of place {self.place}")
 
     def result(self, file: bytes) -> pa.RecordBatch:
-        """A row of TASK_SCHEMA."""
+        """The result of the task: a row of TASK_SCHEMA."""
         columns = (self.place, file, self._rows, self._bytes, self._repeated, self._kept)
         kinds = (pa.int32(), pa.binary(), pa.int64(), pa.int64(), pa.int64(), pa.int64())
         names = ("place", "file", "rows", "bytes", "repeated", "kept")
@@ -162,7 +160,7 @@ class _Rows:
         return pa.RecordBatch.from_arrays(arrays, list(names))
 
     def _without_repeated(self, keys: list[bytes], values: list[bytes]) -> _Batch:
-        """The rows without those whose key came before. Raises DUPLICATE_KEY if such rows are refused."""
+        """Leave out rows whose key came before. Raises DUPLICATE_KEY if such rows are refused."""
         last, self._last = self._last, keys[-1]
         if keys[0] != last and len(set(keys)) == len(keys):
             return keys, values
@@ -177,7 +175,7 @@ class _Rows:
         return [keys[place] for place in fresh], [values[place] for place in fresh]
 
     def _without_existing(self, existing: "_Existing", keys: list[bytes], values: list[bytes]) -> _Batch:
-        """The rows without those whose key the keyspace has. Raises KEY_EXISTS if such rows are refused."""
+        """Leave out rows whose key the keyspace has. Raises KEY_EXISTS if such rows are refused."""
         there = existing.among(keys)
         if not there:
             return keys, values
@@ -205,8 +203,8 @@ class _Existing:
         self._ahead = next(self._batches, {})
 
     def among(self, keys: list[bytes]) -> dict[bytes, bytes]:
-        """The given keys that the partition has, with their values, or with empty values if values aren't read. The
-        keys of each call must be greater than those of the call before.
+        """Those of the given keys that the partition has, with their values, or with empty values if values aren't
+        read. The keys of each call must be greater than those of the call before.
         """
         found: dict[bytes, bytes] = {}
         wanted = set(keys)
@@ -241,7 +239,7 @@ def _binaries(rows: int, offsets: bytes, content: bytes) -> list[bytes]:
 
 
 def _smaller(batches: Iterable[_Batch]) -> Iterator[_Batch]:
-    """The same rows, about 2 MiB at a time."""
+    """Divide the batches into smaller ones of about 2 MiB."""
     for keys, values in batches:
         size = start = 0
         for place, (key, value) in enumerate(zip(keys, values, strict=True), 1):

@@ -49,7 +49,7 @@ _REASON: Final = re.compile(r"\b([A-Z]+_[A-Z_]+): (.+)")  # finds the code and t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOptions:
-    """The options of a load: `LoadOptions(columns=PairColumns(("day", "number")))`.
+    """The options of a load, for example `LoadOptions(columns=PairColumns(("day", "number")))`.
 
     The mode "ingest" sends sorted files to the nodes, and all rows become visible together at the end; "put" puts the
     rows in batches, which become visible one by one. With "put" a row that the keyspace has with the same value isn't a
@@ -77,7 +77,7 @@ class FileLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadReport(Report):
-    """The result of a load. `rows` and `bytes` are those that the load has written."""
+    """The result of a load. `rows` and `bytes` count what the load has written."""
 
     job: ClassVar[str] = "load"
 
@@ -109,12 +109,12 @@ def load(
     reports that it was done. Each step waits at most `timeout` seconds for a node that restarts, or for an election.
     `job_text` is a note that is kept with the load; as JSON, together with a fingerprint, it may have 8 KiB.
 
-    A run with other options than the one that began the load, another schema, or other names of the files that the data
-    frame reads is refused. Other differences of the rows can't be noticed.
+    A load can't be continued with other options, with another schema, or with a data frame that reads files of other
+    names: such a run is refused. Other differences between the rows can't be noticed.
 
     Raises MinkaError: INVALID_ARGUMENT, UNKNOWN_KEYSPACE, DISK_FULL, NOT_ENOUGH_REPLICAS, DUPLICATE_KEY, KEY_EXISTS,
-    BAD_ROWS, LOAD_EXISTS, LOAD_ENDED, SPARK_FAILED. A load that is refused because of its rows is aborted; one that
-    broke off waits to be resumed.
+    BAD_ROWS, LOAD_EXISTS, LOAD_ENDED, SPARK_FAILED. A load that is refused because of its rows is aborted; a load that
+    broke off for another reason can be continued.
     """
     endpoints, tls = given_or_resolved(endpoints, tls, context)
     return _loaded(
@@ -140,8 +140,8 @@ def load_files(
     timeout: float = 300.0,
     on_progress: OnProgress | None = None,
 ) -> LoadReport:
-    """Load files. If the load breaks off, `resume` can continue it. A run of the same id with other options, or with
-    files of other names, sizes or times, is refused. Raises the errors of `load` and `read_files`.
+    """Load files. If the load breaks off, `resume` can continue it. Another run with the same id is refused if it has
+    other options, or files of other names, sizes or times. Raises the errors of `load` and `read_files`.
     """
     if files.file_format is not None:
         chosen("file_format", files.file_format, FORMATS)
@@ -169,8 +169,8 @@ def resume(
     timeout: float = 300.0,
     on_progress: OnProgress | None = None,
 ) -> LoadReport:
-    """Continue a load of files that broke off. The files must not have changed. Raises UNKNOWN_LOAD, INVALID_ARGUMENT
-    if the load wasn't begun by `load_files`, and the errors of `load_files`.
+    """Continue a load of files that broke off. The files must not have changed. Raises UNKNOWN_LOAD; INVALID_ARGUMENT
+    if the load was not begun by `load_files`; and the errors of `load_files`.
     """
     endpoints, tls = given_or_resolved(endpoints, tls, context)
     with LoadClient(endpoints, tls=tls, timeout=timeout) as client:
@@ -202,8 +202,8 @@ def _loaded(
     timeout: float,
     on_progress: OnProgress | None,
 ) -> LoadReport:
-    """Load the source, which is read from the files at `path` if `path` isn't "". The document is kept in the load's
-    row.
+    """Load the source, and keep the document in the load's row. `path` has the source's files; it is "" if the source
+    is any other data frame.
     """
     _check(options)
     with LoadClient(endpoints, tls=tls, timeout=timeout) as client:
@@ -216,11 +216,11 @@ def _loaded(
 
 
 def _check(options: LoadOptions) -> None:
-    """Raises INVALID_ARGUMENT for options that aren't known, or don't go together."""
+    """Raise INVALID_ARGUMENT for options that aren't known, or can't be combined."""
     chosen("mode", options.mode, get_args(Mode))
     chosen("on_conflict", options.on_conflict, get_args(OnConflict))
     if options.max_bad < 0 or options.rate_limit < 0:
-        raise MinkaError(Code.INVALID_ARGUMENT, "max_bad and rate_limit are 0 or more")
+        raise MinkaError(Code.INVALID_ARGUMENT, "max_bad and rate_limit can't be negative")
     if options.max_bad and not options.bad_rows:
         raise MinkaError(Code.INVALID_ARGUMENT, "max_bad needs bad_rows, the folder for rows that are left out")
     if options.rate_limit and options.mode == "put":
@@ -228,12 +228,12 @@ def _check(options: LoadOptions) -> None:
 
 
 def job_text_of(what: FileLoad) -> str:
-    """The text that is kept in the load's row."""
+    """The text for the load's row, from which `file_load_of` reads the load again."""
     return json.dumps(asdict(what), separators=(",", ":"))
 
 
 def file_load_of(text: str) -> FileLoad:
-    """The load that `job_text_of` wrote. Raises INVALID_ARGUMENT for any other text."""
+    """Read the text that `job_text_of` made. Raises INVALID_ARGUMENT for any other text."""
     try:
         document = without_fingerprint(json.loads(text))
         options = document["options"]
@@ -245,7 +245,7 @@ def file_load_of(text: str) -> FileLoad:
 
 
 class _Run:
-    """One run of a load."""
+    """One run of a load; several runs with the same id make up the load if the earlier ones broke off."""
 
     def __init__(
         self,
@@ -304,8 +304,9 @@ class _Run:
         return self._report(job, rows)
 
     def _checked(self, source: DataFrame) -> DataFrame:
-        """The pairs of the source, each with its problem, if any. Raises errors that Spark finds in the options before
-        it reads anything, and INVALID_ARGUMENT if the folder of bad rows has other files.
+        """The pairs of the source, each with the problem that keeps it out of the keyspace, if any. Raises the errors
+        that Spark finds in the options before it reads rows, and INVALID_ARGUMENT if the folder of bad rows has other
+        files.
         """
         options = self._options
         by = [column_of(source, options.last_by).alias("_by")] if options.last_by else []
@@ -317,8 +318,9 @@ class _Run:
         return found
 
     def _begin(self, load_id: str, requested_by: str, job_text: str, bytes_: int) -> tuple[Load, bool]:
-        """The load, and True if this run has begun it. All checks come before a load is begun, since each begun load
-        counts towards the cluster's limit of simultaneous loads. Raises LOAD_ENDED for a load that was aborted.
+        """Begin the load or find it; returns it, and True if this run has begun it. All checks come first, since a load
+        that was begun counts towards the cluster's limit of simultaneous loads. Raises LOAD_ENDED for a load that was
+        aborted.
         """
         client = self._client
         known = self._known(load_id) if load_id else None
@@ -340,9 +342,9 @@ class _Run:
         return found
 
     def _end_of(self, found: Load, error: MinkaError, is_new: bool) -> Load:
-        """Return the load if another run of the same id has committed it: this run's files are no longer needed then.
-        Otherwise raise the error. Before that, abort the load if this run has begun it, if the same load would be
-        refused again, and if the spools have no files with which another run could go on.
+        """Return the load if another run with the same id has committed it, so that this run's error doesn't matter.
+        Otherwise raise the error. Before that, abort the load if all of this is true: this run has begun it, every
+        other run would be refused in the same way, and no file is in the spools.
         """
         with suppress(MinkaError):
             (now,) = self._client.describe(found.id).loads
@@ -353,8 +355,8 @@ class _Run:
         raise error
 
     def _upload(self, pairs: DataFrame, found: Load) -> tuple[list[LoadFile], list[Row]]:
-        """Make and upload the files that an earlier run has not left in the spools; returns all files, and the results
-        of the tasks.
+        """Make and upload the files of the load, except those that an earlier run has left in the spools. Returns all
+        files, and the results of the tasks.
         """
         keyspace, partitions, targets = self._targets()
         staged = self._client.staged(found, targets)
@@ -364,7 +366,7 @@ class _Run:
         return [*staged.values(), *(LoadFile.FromString(bytes(row.file)) for row in rows if row.file)], rows
 
     def _targets(self) -> tuple[Keyspace, list[Partition], tuple[LoadTarget, ...]]:
-        """The keyspace, its partitions and their targets, from one table, in the order of slots or ranges."""
+        """The keyspace, its partitions and their targets, in the order of slots or ranges, all from one table."""
         keyspace, partitions, targets = self._client.layout(self._name)
         return keyspace, partitions, tuple(targets)
 
@@ -389,8 +391,9 @@ class _Run:
         wanted: Sequence[int],
         there: int = 0,
     ) -> list[Row]:
-        """Run the tasks and return their results. `there` is the number of rows in existing files, for the partitions
-        that aren't `wanted`. Raises the error of the first task that failed for good, and BAD_ROWS.
+        """Run the tasks for the `wanted` partitions, and return their results. `there` is the number of rows in files
+        that exist already, of the other partitions. Raises the error of the first task that failed for good, and
+        BAD_ROWS.
         """
         options, counted = self._options, Observation()
         if not wanted:
@@ -406,8 +409,8 @@ class _Run:
         placed = good.withColumn("place", place_column(F.col("key"), keyspace, partitions))
         if len(wanted) < len(partitions):
             placed = placed.where(F.col("place").isin(list(wanted)))
-        # If rows of a key are equal in `last_by`, their values decide, so that every attempt and `verify` take the same
-        # row.
+        # If several rows of a key have the same `last_by`, their values decide. So every attempt of a task, and
+        # `verify`, choose the same row.
         order = [F.col("key"), *([F.col("_by").desc(), F.col("value")] if options.last_by else [])]
         sorted_ = placed.repartitionById(len(partitions), "place").sortWithinPartitions(*order)
         run = task.put if options.mode == "put" else task.ingest
@@ -415,7 +418,7 @@ class _Run:
             rows = sorted_.select("place", "key", "value").mapInArrow(run, TASK_SCHEMA).collect()
         except Exception as error:
             raise self._refusal(task, error) from error
-        # If the result has no rows, Spark's plan may have left out the observation.
+        # If the result has no rows, Spark's plan may have left out the observation, so the rows are counted again.
         counts = counted.get if rows else _counted(found)
         self._bad = counts["bad"]
         self._check_counts(found, counts["rows"] - self._bad, rows, there, is_all=len(wanted) == len(partitions))
@@ -424,8 +427,8 @@ class _Run:
         return rows
 
     def _refusal(self, task: LoadTask, error: Exception) -> Exception:
-        """The error that ended the load: of the first task that refused a row. Other tasks report only that the load
-        has ended.
+        """Find the error that ended the load: that of the task which first refused a row and aborted the load. The
+        other tasks, and so perhaps `error`, report only that the load has ended.
         """
         found = str(error)
         if _BAD in found:
@@ -442,8 +445,8 @@ class _Run:
         return error
 
     def _check_counts(self, found: DataFrame, read: int, rows: list[Row], there: int, *, is_all: bool) -> None:
-        """Check that every row that was read is written or counted as left out; Spark may silently give up a task,
-        whose rows are then missing. Raises INTERNAL.
+        """Check that every row that was read is written or counted as left out: if Spark silently gives up a task, that
+        task's rows are missing. Raises INTERNAL.
         """
         options = self._options
         if not is_all and (options.last_by or options.on_conflict == "keep"):
@@ -526,7 +529,7 @@ class _Run:
 
 
 def tagging(spark: SparkSession) -> tuple[Callable[[str], object], Callable[[str], object], Callable[[str], object]]:
-    """The functions that tag the calling thread's jobs, cancel all jobs with a tag, and end the tagging."""
+    """Three functions: to tag the calling thread's jobs, to cancel all jobs with a tag, to tag them no longer."""
     from pyspark.sql.utils import is_remote
 
     if is_remote():

@@ -15,8 +15,8 @@ KeyFormat = Literal["binary", "text", "columns"]
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of one use of the data source; `minka.spark` lists them. As for Spark's own options, upper and lower
-    case are the same in their names.
+    """The options of one use of the data source; `minka.spark` lists them. In their names upper and lower case are the
+    same, as in Spark's own options.
     """
 
     endpoints: tuple[str, ...]
@@ -33,13 +33,13 @@ class SourceOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Self:
-        """The options as Spark gives them. Raises INVALID_ARGUMENT for an option that is missing, unknown or
-        not valid.
+        """Read the options that Spark passes on. Raises INVALID_ARGUMENT for an option that is missing, unknown or not
+        valid.
         """
         known = {name.lower(): name for name in _NAMES}
         options = {known.get(name.lower(), name): value for name, value in given.items()}
         if unknown := {name for name in options if name not in _NAMES and name.lower() not in _SPARKS_OWN}:
-            text = f"option {min(unknown)!r} is unknown; there are {', '.join(_NAMES)}"
+            text = f"option {min(unknown)!r} isn't one of {', '.join(_NAMES)}"
             raise MinkaError(Code.INVALID_ARGUMENT, text)
         if "keyspace" not in options:
             raise MinkaError(Code.INVALID_ARGUMENT, "option 'keyspace' is missing: .option(\"keyspace\", …)")
@@ -74,11 +74,13 @@ def _listed(text: str) -> tuple[str, ...]:
 
 
 def _key_format(given: str, key_columns: tuple[str, ...]) -> KeyFormat:
-    """The key's format. If none is given, it is `columns` if key columns are named, else the type of `key` decides."""
+    """The key's format. If none is given, the format is `columns` if key columns are named; else the type of the column
+    `key` decides.
+    """
     if not given:
         return "columns" if key_columns else "binary"
     if given not in get_args(KeyFormat):
-        text = f"option 'keyFormat' is {given!r}; there are {', '.join(get_args(KeyFormat))}"
+        text = f"option 'keyFormat' is {given!r}, not one of {', '.join(get_args(KeyFormat))}"
         raise MinkaError(Code.INVALID_ARGUMENT, text)
     if given == "columns" and not key_columns:
         raise MinkaError(Code.INVALID_ARGUMENT, "option 'keyFormat' is 'columns', but 'keyColumns' names no column")
@@ -90,7 +92,7 @@ def _key_format(given: str, key_columns: tuple[str, ...]) -> KeyFormat:
 
 def _starting(given: str) -> Literal["earliest", "latest"]:
     if given not in ("earliest", "latest"):
-        raise MinkaError(Code.INVALID_ARGUMENT, f"option 'startingOffsets' is {given!r}; there are earliest, latest")
+        raise MinkaError(Code.INVALID_ARGUMENT, f"option 'startingOffsets' is {given!r}, not earliest or latest")
     return cast('Literal["earliest", "latest"]', given)
 
 

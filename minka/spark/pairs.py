@@ -1,4 +1,4 @@
-"""Makes keys and values of data frames of any columns: the columns `key` and `value`, both binary."""
+"""Makes the columns `key` and `value`, both binary, out of a data frame with any columns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ UNREADABLE: Final = "_unreadable"  # the text of a CSV or JSON line that can't b
 
 @dataclass(frozen=True, slots=True)
 class PairColumns:
-    """The columns of a data frame that are the key, and those that are the value: by default all others.
+    """The columns of a data frame that become the key, and those that become the value (default: all others).
 
     With the form `auto`, a single key column of text or bytes is itself the key; a single column of text or bytes that
     `value` names is itself the value. In all other cases, and always with the form `columns`, `minka.rows` encodes the
@@ -34,7 +34,7 @@ class PairColumns:
     value_form: Form = "auto"
 
     def __post_init__(self) -> None:
-        """Raises INVALID_ARGUMENT for a str, whose letters would count as columns."""
+        """Raise INVALID_ARGUMENT for a str instead of a tuple, since each letter would count as a column."""
         for names in (self.key, self.value):
             items(names, "names of columns")
 
@@ -57,17 +57,17 @@ def _fields_of(columns: PairColumns, frame: DataFrame) -> tuple[list[StructField
 
 
 def key_of(columns: PairColumns, frame: DataFrame) -> Column:
-    """The key as binary; null if a column that is the key itself is null."""
+    """The expression for the key (binary). It is null if a single column is itself the key, and this column is null."""
     fields, _ = _fields_of(columns, frame)
     return _itself(fields[0]) if _is_itself(fields, columns.key_form) else key_column(fields)
 
 
 def _value_of(columns: PairColumns, frame: DataFrame) -> Column:
-    """The value as binary; null if a column that is the value itself is null."""
+    """The expression for the value (binary), null if a single column is itself the value, and this column is null."""
     _, fields = _fields_of(columns, frame)
     if not fields:
         return F.lit(b"")
-    # All other columns become a JSON object, even a single column, so that its name is kept.
+    # If no column is named for the value, even a single column becomes a JSON object, which keeps the column's name.
     is_itself = bool(columns.value) and _is_itself(fields, columns.value_form)
     return _itself(fields[0]) if is_itself else value_column(fields)
 
@@ -75,7 +75,7 @@ def _value_of(columns: PairColumns, frame: DataFrame) -> Column:
 def chosen(name: str, value: str, choices: Sequence[str]) -> None:
     """Raise INVALID_ARGUMENT if the value of this option isn't one of the choices."""
     if value not in choices:
-        raise MinkaError(Code.INVALID_ARGUMENT, f"{name} is {value!r}; there are {', '.join(choices)}")
+        raise MinkaError(Code.INVALID_ARGUMENT, f"{name} is {value!r}, not one of {', '.join(choices)}")
 
 
 def column_of(frame: DataFrame, name: str) -> Column:
@@ -84,16 +84,16 @@ def column_of(frame: DataFrame, name: str) -> Column:
 
 
 def pairs_of(frame: DataFrame, columns: PairColumns, *others: Column) -> DataFrame:
-    """A data frame with the columns `key` and `value`, the columns `others` of `frame`, and UNREADABLE if `frame` has
-    it. Raises INVALID_ARGUMENT for columns that can't be a key or a value.
+    """A data frame with the columns `key` and `value`, the columns `others` of `frame`, and the column UNREADABLE if
+    `frame` has it. Raises INVALID_ARGUMENT for columns that can't be a key or a value.
     """
     kept = [*others, *([F.col(UNREADABLE)] if UNREADABLE in frame.columns else [])]
     return frame.select(key_of(columns, frame).alias("key"), _value_of(columns, frame).alias("value"), *kept)
 
 
 def problem_of(frame: DataFrame) -> Column:
-    """The reason why a pair can't be in a keyspace, as text; null if it can. It depends on the columns `key`, `value`
-    and, if the data frame has it, UNREADABLE.
+    """The expression for the reason why a pair can't be in a keyspace, as text; null if it can. It reads the columns
+    `key`, `value` and, if the data frame has it, UNREADABLE.
     """
     key, value, size = F.col("key"), F.col("value"), F.octet_length
     is_unreadable = F.col(UNREADABLE).isNotNull() if UNREADABLE in frame.columns else F.lit(False)

@@ -1,6 +1,6 @@
-"""Parquet files that tasks write with Arrow, without Spark's writer. So data in columns stays in columns; Spark's
-writer would pass each row to another process, which takes the row apart. This works only if the session and the folder
-are on this machine; otherwise Spark's writer is used.
+"""Lets tasks write Parquet files with Arrow, without Spark's writer. So data in columns stays in columns; for Spark's
+writer each row would be passed to another process, which takes the row apart. This module is used only if the session
+and the folder are on this machine; in all other cases Spark writes the files.
 """
 
 import shutil
@@ -26,7 +26,7 @@ _ROW_GROUP_BYTES: Final = 64 * 1024 * 1024  # the most data in Arrow's columns t
 
 
 def local_folder(spark: SparkSession, path: str) -> Path | None:
-    """The folder as a local path; None if the session's tasks or the caller are on another machine or file system."""
+    """The folder as a local path; None if it isn't in this machine's file system, or tasks run on other machines."""
     if is_remote() or not str(spark.sparkContext.master).startswith("local"):
         return None
     url = urlsplit(absolute(spark, path))
@@ -35,7 +35,7 @@ def local_folder(spark: SparkSession, path: str) -> Path | None:
 
 @dataclass(frozen=True, slots=True)
 class ParquetFiles:
-    """The files of one job, in one folder. Their names are hidden until all files are complete."""
+    """The files of one job, in one folder. They have hidden names until all of them are complete."""
 
     folder: Path
     name: str  # part of the files' names, unique to this job
@@ -44,15 +44,15 @@ class ParquetFiles:
 
     @classmethod
     def of(cls, folder: Path, schema: pa.Schema, sized: Sequence[str], *, overwrite: bool) -> "ParquetFiles":
-        """The files of a new job. Raises INVALID_ARGUMENT if the folder exists, unless `overwrite`."""
+        """The files of a new job. Raises INVALID_ARGUMENT if the folder exists and `overwrite` is False."""
         if folder.exists() and not overwrite:
             text = f"{folder} already exists: allow overwriting, or choose another folder"
             raise MinkaError(Code.INVALID_ARGUMENT, text)
         return cls(folder, uuid.uuid4().hex, schema, tuple(sized))
 
     def write(self, spark: SparkSession, reader: DataSourceReader) -> tuple[int, int]:
-        """Write all that the reader has; returns the number of rows and of bytes. When everything is written, the
-        folder's former content is removed. Raises INVALID_ARGUMENT if the folder can't be written.
+        """Write all rows of the reader; returns the number of rows and of bytes. Once they are written, the folder's
+        former content is removed. Raises INVALID_ARGUMENT if the folder can't be written.
         """
         parts = list(reader.partitions())
         try:
@@ -71,8 +71,8 @@ class ParquetFiles:
         return sum(rows for _, rows, _ in written), sum(size for _, _, size in written)
 
     def _write_part(self, reader: DataSourceReader, part: InputPartition) -> tuple[str, int, int]:
-        """Write a task's file, under a name that no other attempt has. Returns the name ("" without rows), and the
-        number of rows and of bytes.
+        """Write a task's file, under a name that no other attempt of the task uses. Returns the name ("" if there are
+        no rows), and the number of rows and of bytes.
         """
         path = self.folder / f".{self.name}-{uuid.uuid4().hex}"
         rows = size = 0

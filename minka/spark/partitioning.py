@@ -16,7 +16,7 @@ _Place = Callable[[list[bytes]], list[int]]
 
 
 def place_column(key: Column, keyspace: Keyspace, rows: Sequence[Partition]) -> Column:
-    """The place of the key's partition in `rows`, which are all partitions of the keyspace in order."""
+    """The expression for the place that a key's partition has in `rows`, the keyspace's partitions in order."""
     place_of = _by_range(rows) if is_by_ranges(keyspace) else _by_hash(keyspace)
 
     def places(keys: pa.Array) -> pa.Array:

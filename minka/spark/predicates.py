@@ -1,4 +1,4 @@
-"""Derives from a query's filters which keys the query can want: a range, or single keys. Pure."""
+"""Derives from a query's filters the keys that the query may want: a range, or single keys. Pure."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class WantedKeys:
 
     @property
     def is_nothing(self) -> bool:
-        """True if no key can be wanted."""
+        """True if no row can pass the filters."""
         return self.keys == () or (b"" != self.range.end <= max(self.range.start, _BEFORE_ALL))
 
 
@@ -51,11 +51,11 @@ def wanted_keys(filters: Sequence[Filter], key_fields: Sequence[StructField], ke
 
 
 class _Column:
-    """A column of keys, and its filters."""
+    """A column of the key, and the filters on this column."""
 
     def __init__(self, field: StructField, filters: Iterable[Filter]) -> None:
         self._kind = field.dataType
-        # For Spark -0.0 equals 0.0, but as keys they differ.
+        # Filters on floats are ignored: for Spark -0.0 equals 0.0, but in keys their bytes differ.
         is_exact = not isinstance(self._kind, FloatType | DoubleType)
         self.filters = [one for one in filters if is_exact and getattr(one, "attribute", None) == (field.name,)]
 
@@ -65,7 +65,7 @@ class _Column:
         return [self.part(one.value) for one in self.filters if isinstance(one, EqualTo)]
 
     def part(self, value: Any) -> KeyPart:
-        """The part of a key that stands for the value."""
+        """The value as `minka.rows.encode_key` takes it."""
         part: KeyPart = scaled(value, self._kind.scale) if isinstance(self._kind, DecimalType) else value
         return part
 
@@ -75,7 +75,9 @@ def _text(value: Any) -> bytes:
 
 
 def _of_columns(columns: Sequence[_Column]) -> WantedKeys:
-    """The keys for several columns: the first columns must equal a value, and the next column has bounds or values."""
+    """The keys that pass the filters on several columns. The filters are used up to the first column that needn't be
+    equal to a single value; this column may have bounds or several values.
+    """
     prefix: list[KeyPart] = []
     for column in columns:
         if not column.equal:
@@ -126,7 +128,7 @@ def _with_prefixes(wanted: WantedKeys, filters: Iterable[Filter]) -> WantedKeys:
     for one in filters:
         if isinstance(one, StringStartsWith) and one.value:
             prefix = _text(one.value)
-            # Text in UTF-8 has no byte 0xff.
+            # The range ends after all keys that begin with the prefix, since text in UTF-8 has no byte 0xff.
             range_ = KeyRange(prefix, prefix + b"\xff")
             if wanted.is_nothing or not wanted.range.overlaps(range_):
                 return WantedKeys(keys=())

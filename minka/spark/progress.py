@@ -25,7 +25,7 @@ WINDOW_S: Final = 5.0  # rates are those of the last five seconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The progress of a job now. None means not known; times are in seconds."""
+    """The present progress of a job. None means not known; times are in seconds."""
 
     job: str
     job_seconds: float
@@ -46,7 +46,9 @@ class Progress:
 
     @property
     def fraction(self) -> float | None:
-        """The part of the stage that is done, from 0 to 1: by bytes, else rows, else tasks."""
+        """The part of the stage that is done, from 0 to 1. It is measured in bytes if these are known, else in rows,
+        else in tasks.
+        """
         if self.is_over:
             return 1.0
         for done, total in (self.bytes, self.bytes_total), (self.rows, self.rows_total), (self.tasks_done, self.tasks):
@@ -72,7 +74,7 @@ class _Rate:
         self._samples: deque[tuple[float, int]] = deque()
 
     def update(self, now: float, count: int | None) -> float | None:
-        """The rate if `count` is done at `now` (seconds); None until there are enough samples."""
+        """The rate, given that `count` units are done at `now` (seconds); None until there are enough samples."""
         samples = self._samples
         if count is None or (samples and count < samples[-1][1]):
             samples.clear()  # Spark's own next stage has begun
@@ -100,7 +102,7 @@ class Stage:
         self._byte_rate = _Rate()
 
     def progress(self, job: "Job", spark: Counted, *, is_over: bool = False) -> Progress:
-        """The progress, with Spark's counts."""
+        """The stage's present progress. Counts that the job hasn't set are those of Spark."""
         now = time.monotonic()
         rows = spark.rows if self.rows is None else self.rows
         return Progress(
@@ -142,7 +144,9 @@ class Job:
 
     @contextmanager
     def stage(self, name: str, *, rows_total: int | None = None, bytes_total: int | None = None) -> Iterator[Stage]:
-        """Run one of the stages with which the job was made. Spark's work for this thread counts towards the stage."""
+        """Run the stage with this name, one of the job's `stages`: the body of `with`. The work that Spark does for
+        this thread meanwhile counts towards the stage.
+        """
         stage = Stage(name, rows_total, bytes_total)
         with tasks_of(self._spark, f"minka {self.name}: {name}") as counted:
             self._tell(stage.progress(self, Counted()))
@@ -158,7 +162,9 @@ class Job:
 
     @contextmanager
     def _telling(self, look: Callable[[], Progress]) -> Iterator[None]:
-        """Call `on_progress` again and again from a thread; at the end raise its error, if any."""
+        """While the body of `with` runs, let a thread call `on_progress` every half second. If `on_progress` raises an
+        error, raise the error at the end.
+        """
         if self._on_progress is None:
             yield
             return
@@ -186,10 +192,10 @@ class Job:
 def running(
     name: str, spark: SparkSession, stages: Sequence[str], on_progress: OnProgress | None = None
 ) -> Iterator[Job]:
-    """Run a job with these stages.
+    """Run a job with these stages: the body of `with`.
 
-    `on_progress` is called when a stage begins and ends, and in between every half second from a thread. An error that
-    Spark raises within becomes a MinkaError (see `spark_failures`).
+    `on_progress` is called when a stage begins and ends; between these, a thread calls it every half second. An error
+    of Spark in the body becomes a MinkaError (see `spark_failures`).
 
         with running("digest", spark, ["read"], on_progress) as job:
             with job.stage("read") as stage:

@@ -28,9 +28,7 @@ _KEYS_AT_ONCE: Final = 1000
 
 @dataclass(eq=False)
 class PartitionPart(InputPartition):
-    """The keys of a partition in a range. They are read from this snapshot; if `snapshot` is b"", the task opens a new
-    one.
-    """
+    """Keys of a partition, in a range. The task reads them from `snapshot`, or from a new snapshot if that is b""."""
 
     partition_id: int
     wanted: KeyRange
@@ -45,7 +43,7 @@ class SingleKeys(InputPartition):
 
 
 class NoRows(InputPartition):
-    """The input of the task that PySpark makes when there are no inputs."""
+    """The only input if there is nothing to read, since PySpark makes at least one task."""
 
 
 class SnapshotReader(DataSourceReader):
@@ -62,7 +60,7 @@ class SnapshotReader(DataSourceReader):
         return found or [NoRows(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a task, in the order of their keys."""
+        """Read the rows of a task's input, in the order of their keys."""
         spare_the_collector()
         match partition:
             case PartitionPart():
@@ -90,7 +88,7 @@ class SnapshotReader(DataSourceReader):
             return found
 
     def _sizes(self) -> dict[int, int]:
-        """An estimate of the bytes of each partition, by its id, as the leaders last reported them."""
+        """An estimate of the bytes of each partition, by the partition's id, as its leader last reported it."""
         with Control(self._options.endpoints, self._options.timeout, tls=self._options.tls) as control:
             return {stats.partition_id: stats.bytes for stats in control.status().replicas}
 
@@ -104,7 +102,7 @@ class SnapshotReader(DataSourceReader):
                 yield PartitionPart(row.id, KeyRange(start, end), snapshot.SerializeToString())
 
     def _single_keys(self) -> list[InputPartition]:
-        """The inputs for single keys. Each has keys of one partition, so that its task asks one node."""
+        """The inputs for tasks that get single keys. Each has keys of one partition, so that its task asks one node."""
         options, table = self._options, RoutingTable()
         with Control(options.endpoints, options.timeout, tls=options.tls) as control:
             table.replace(control.table())
@@ -147,7 +145,7 @@ class SnapshotReader(DataSourceReader):
 
 
 class FilteringReader(SnapshotReader):
-    """Reads only keys that the query's filters allow. Spark applies all filters again."""
+    """Reads only keys that the query's filters allow. Spark then applies all filters to the rows."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Take the filters, and give all of them back to Spark: see `DataSourceReader.pushFilters`."""

@@ -1,4 +1,4 @@
-"""Reads every replica of a partition at one version, and finds the keys in which the replicas differ."""
+"""Reads every replica of a partition at the same offset, and finds the keys in which the replicas differ."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,8 +18,8 @@ BUCKETS: Final = 1024
 
 @dataclass(slots=True)
 class Replicas:
-    """The replicas of a snapshot's partition, by node. `digests` has the replicas that were read, the leader's first.
-    `damaged` and `unread` have the other replicas, each with the reason.
+    """The results of reading every replica of a snapshot's partition, by node. `digests` has those that could be read,
+    the leader's first. `damaged` and `unread` have the reasons why the others could not be read.
     """
 
     snapshot: PartitionSnapshot
@@ -29,20 +29,20 @@ class Replicas:
 
     @property
     def first(self) -> Digest:
-        """The digest that the other replicas' digests are compared with."""
+        """The digest with which those of the other replicas are compared."""
         return next(iter(self.digests.values()))
 
     @property
     def different(self) -> list[str]:
-        """The nodes whose replica's digest differs from the first."""
+        """The nodes whose replicas have another digest than the first."""
         return [node for node, digest in self.digests.items() if digest != self.first]
 
 
 def read_replicas(
     client: SnapshotClient, rows: Iterable[Partition], snapshot: PartitionSnapshot, wanted: KeyRange
 ) -> Replicas:
-    """The digest of each replica that the partition has, according to its row in `rows`. This leaves out new replicas
-    that a move is still copying. Raises the error of the leader's node if no replica can be read.
+    """Let the nodes compute the digests of the partition's replicas, as the partition's row in `rows` names them. New
+    replicas that a move is still copying are left out. Raises the error of the leader's node if no replica can be read.
     """
     found, failed = Replicas(snapshot), list[MinkaError]()
     for node in snapshot.nodes:
@@ -58,18 +58,18 @@ def read_replicas(
     for node in row.replicas:
         if node not in snapshot.nodes and node not in row.adding_replicas:
             found.unread[node] = "the replica isn't in sync with its leader"
-    # A reader of the snapshot begins at the first of its nodes.
+    # The nodes whose replicas could be read come first, since a reader of the snapshot asks the first node first.
     snapshot.nodes[:] = [*found.digests, *(node for node in snapshot.nodes if node not in found.digests)]
     return found
 
 
 def digest_of(answer: SnapshotDigest) -> Digest:
-    """The digest of all rows that a node has counted."""
+    """The digest of all rows, out of the digests of the buckets that a node has returned."""
     return sum((Digest(one.rows, one.bytes, one.xor, one.sum) for one in answer.buckets), Digest())
 
 
 def keys_between(client: SnapshotClient, snapshot: PartitionSnapshot, node: str) -> list[str]:
-    """The keys that differ between the first node's replica and another node's. Raises the errors of the nodes."""
+    """Find the keys that differ between the first node's replica and another node's. Raises the errors of the nodes."""
     both = [
         {one.bucket: one for one in client.digest(snapshot, each, ALL_KEYS, BUCKETS).buckets}
         for each in (snapshot.nodes[0], node)
@@ -82,7 +82,7 @@ def keys_between(client: SnapshotClient, snapshot: PartitionSnapshot, node: str)
 def hashes_of(
     client: SnapshotClient, snapshot: PartitionSnapshot, wanted: KeyRange, buckets: Sequence[int]
 ) -> Iterator[tuple[bytes, int]]:
-    """The keys in the buckets, sorted, each with the hash of its key and value."""
+    """Read the keys in these buckets, sorted, each with the hash of its key and value."""
     if not buckets:
         return
     within = KeyRange(snapshot.start_key, snapshot.end_key).clip(wanted)
@@ -94,7 +94,7 @@ def hashes_of(
 
 
 def _only(snapshot: PartitionSnapshot, node: str) -> PartitionSnapshot:
-    """A copy of the snapshot that names only this node, so that it is read there."""
+    """A copy of the snapshot that names only this node, so that a client reads it there."""
     one = PartitionSnapshot()
     one.CopyFrom(snapshot)
     one.nodes[:] = [node]

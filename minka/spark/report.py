@@ -1,4 +1,4 @@
-"""The report that a job returns when it has ended. It can be kept as JSON and read back."""
+"""The report that a job returns at its end. It can be kept as JSON and read back."""
 
 import json
 from dataclasses import MISSING, asdict, dataclass, field, fields
@@ -23,7 +23,9 @@ class StageReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The report of any job. Each job's own class adds fields, whose values JSON can hold."""
+    """The fields that the reports of all jobs have. Each job has a subclass with more fields, whose values are such as
+    JSON can hold.
+    """
 
     job: ClassVar[str] = ""  # its name, such as "load"
 
@@ -45,9 +47,9 @@ class Report:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The report that `to_json` wrote; this ignores keys that a newer version may have added.
+        """Read a report that `to_json` wrote. Keys that a newer version may have added are ignored.
 
-        Raises MinkaError(INVALID_ARGUMENT) if it isn't a report of this job.
+        Raises MinkaError(INVALID_ARGUMENT) if the text isn't a report of this job.
         """
         try:
             document = json.loads(text)
@@ -62,5 +64,5 @@ class Report:
 
 
 def timestamp(at: float) -> str:
-    """Unix seconds as ISO 8601, UTC."""
+    """Convert Unix seconds to ISO 8601 in UTC."""
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")

@@ -31,7 +31,7 @@ _ANYWHERE: Final = {
 _OWN_DRIVER: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # Spark makes one large method of a deep expression, such as the encoding of a key of many columns.
+    # Compile large methods, too: Spark makes one of a deep expression, such as the encoding of a key of many columns.
     "spark.driver.extraJavaOptions": "-XX:-DontCompileHugeMethods",
     "spark.executor.extraJavaOptions": "-XX:-DontCompileHugeMethods",
 }
@@ -50,16 +50,16 @@ def session(
     app_name: str = "minka",
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """The session that is active in this process, if there is one; else a new one.
+    """Return the session that is active in this process, or start one if there is none.
 
     `master` is the URL of a master (default: `local[*]`, this machine's processors), and `remote` the URL of a Spark
     Connect server, sc://host:port. `conf` is Spark's configuration, which takes precedence over the settings made here.
     Start the session before you open a client of Minka: starting Spark forks this process, which is risky once gRPC has
     threads.
 
-    On this machine Spark runs on this machine's Java (17 or newer) or on that of `minka[spark]`, and its tasks on this
-    Python; it logs to `log_file()`. On other machines minka must be installed where the tasks run; this function checks
-    that.
+    Spark on this machine uses the machine's Java (17 or newer) or that of `minka-client[spark]`, runs its tasks on this
+    Python, and logs to `log_file()`. If tasks run on other machines, minka must be installed on these; this function
+    checks that.
 
     Raises MinkaError: INVALID_ARGUMENT; JAVA_MISSING; SPARK_FAILED if Spark doesn't start or can't be reached, or if
     its tasks have another version of minka, or none.
@@ -75,8 +75,8 @@ def session(
     master = master or "local[*]"
     settings = _ANYWHERE | _OWN_DRIVER | conf
     if master.partition("[")[0] == "local":
-        # The environment may name a Spark and a Python for a cluster, but tasks here need the ones that run this
-        # process.
+        # The environment may name a Spark and a Python for a cluster. Tasks on this machine need the Spark and the
+        # Python of this process instead.
         environment = {"PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(Path(pyspark.__file__).parent)}
         return driver.start(_with_retries(master), app_name, _LOCAL | _memory() | settings, environment)
     spark = driver.start(master, app_name, settings, {})
@@ -95,20 +95,20 @@ def _reused(active: SparkSession, master: str | None, remote: str | None, conf: 
 
 
 def _with_retries(master: str) -> str:
-    """local[2] becomes local[2,4]: the second number is the tries of a task."""
+    """Let Spark try tasks several times: local[2] becomes local[2,4], where the second number is that of the tries."""
     threads = master.removeprefix("local").strip("[]") or "1"
     return master if "," in threads else f"local[{threads},{TRIES}]"
 
 
 def _memory() -> dict[str, str]:
-    """The driver's memory: a quarter of the machine's, between 1 and 8 GiB. Spark's default is 1 GiB on any machine."""
+    """The setting of the driver's memory: a quarter of the machine's, but from 1 to 8 GiB. Spark's default is 1 GiB."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {"spark.driver.memory": f"{min(max(memory // 4, _GIB), 8 * _GIB) >> 20}m"}
 
 
 def _connected(remote: str, address: tuple[str, int], app_name: str, conf: Mapping[str, str]) -> SparkSession:
     try:
-        # Spark's own client would try for ten minutes.
+        # Without this check, Spark's client would try to connect for ten minutes.
         socket.create_connection(address, CONNECT_TIMEOUT_S).close()
     except OSError as error:
         text = f"no Spark Connect server answers at {address[0]}:{address[1]}: {error}"
@@ -123,7 +123,7 @@ def _connected(remote: str, address: tuple[str, int], app_name: str, conf: Mappi
 
 
 def _address(remote: str) -> tuple[str, int]:
-    """Host and port of sc://host:port/;parameters. Raises INVALID_ARGUMENT."""
+    """The host and the port in sc://host:port/;parameters. Raises INVALID_ARGUMENT."""
     parts = urlsplit(remote)
     try:
         port = CONNECT_PORT if parts.port is None else parts.port
@@ -154,7 +154,7 @@ _HELPS: Final = 'its machines need minka[spark] of this version: docs/pipeline.m
 
 
 def _own_version(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The task that returns its version of minka, and shows that it can import this module."""
+    """Return the version of minka that this task has. The task fails if it can't import this module."""
     for _ in batches:
         pass
     yield pa.RecordBatch.from_pydict({"version": [minka.__version__]})

@@ -22,7 +22,7 @@ from minka.spark.writer import KeyspaceStreamWriter, KeyspaceWriter
 
 
 class MinkaDataSource(DataSource):
-    """One keyspace as a data source. `minka.spark` lists the options, docs/pipeline.md describes the rows."""
+    """A keyspace as a data source of Spark. `minka.spark` lists its options; docs/pipeline.md describes its rows."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -30,11 +30,11 @@ class MinkaDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
+        """The name for `format(…)`."""
         return "minka"
 
     def schema(self) -> str:
-        """The default schema. Raises INVALID_ARGUMENT with the option keyColumns, which needs a schema."""
+        """The default schema. Raises INVALID_ARGUMENT if the option keyColumns is set, since this needs a schema."""
         if self._options.key_columns:
             text = 'the option keyColumns needs the types of the columns: .schema("a INT, b STRING, …")'
             raise MinkaError(Code.INVALID_ARGUMENT, text)
@@ -46,8 +46,8 @@ class MinkaDataSource(DataSource):
         if self._options.changes_since is not None:
             return ChangeReader(self._options, layout)
         layout.check_no_changes()
-        # Push-down is off in a session by default, and then PySpark (4.1 to 4.3) fails a query whose reader supports
-        # it. Only this setting tells if push-down is on.
+        # Push-down of filters is off in a session by default. Then PySpark (4.1 to 4.3) fails a query whose reader has
+        # pushFilters, and only this variable of PySpark's own function tells whether push-down is on.
         can_push = sys._getframe(1).f_locals.get("enable_pushdown", True)
         return (FilteringReader if can_push else SnapshotReader)(self._options, layout)
 
@@ -63,13 +63,13 @@ class MinkaDataSource(DataSource):
         return ChangeStreamReader(self._options, Layout.of(schema, self._options))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """The writer for `df.writeStream`. A repeated batch writes the same again. Raises INVALID_ARGUMENT for the
-        output mode complete, which would replace the keyspace.
+        """The writer for `df.writeStream`. If Spark repeats a batch, the same rows are written again. Raises
+        INVALID_ARGUMENT for the output mode complete, which would replace the keyspace.
         """
         if overwrite:
             raise MinkaError(Code.INVALID_ARGUMENT, 'output mode "complete" is not possible; use "append" or "update"')
         return KeyspaceStreamWriter(self._options, Layout.of(schema, self._options))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The source is pickled as its options."""
+        """Pickle only the options, from which the source is made again."""
         return type(self), (dict(self.options),)

@@ -1,7 +1,7 @@
 """Finds the keys at which to divide a keyspace by ranges, before it is filled, so that all ranges get equal bytes.
 
-Rows are sampled in proportion to their bytes, so that a row of 1 MB counts a thousand times as much as one of 1 kB. A
-few large rows can fill a range, but a sample with equal chances for all rows would miss them.
+A row's chance to be in the sample is in proportion to its bytes: a row of 1 MB counts a thousand times as much as a row
+of 1 kB. A few large rows can fill a range, and with equal chances for all rows the sample would miss them.
 """
 
 from bisect import bisect_left
@@ -29,7 +29,9 @@ MAX_RANGES: Final = 5000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedRange:
-    """A range: its start for `minkactl keyspace create --split-at` ("" for the first), and its expected content."""
+    """A range: its start, for `minkactl keyspace create --split-at` ("" for the first range), and the expected bytes of
+    its rows.
+    """
 
     start: str
     bytes: int
@@ -58,8 +60,8 @@ def splits(
     seed: int = 0,
     on_progress: OnProgress | None = None,
 ) -> SplitsReport:
-    """Find the points that divide the source's keys into `ranges` ranges of about the same bytes, or into fewer if
-    single keys weigh more than a range. Rows that can't be in a keyspace are left out. Nothing is written. The same
+    """Find the points that divide the source's keys into `ranges` ranges of about the same bytes, or into fewer ranges
+    if single keys weigh more than a range. Rows that can't be in a keyspace are left out. Nothing is written. The same
     source and seed give the same points.
 
     Raises MinkaError: INVALID_ARGUMENT for a number of ranges that isn't from 2 to 5,000 and for a source without rows,
@@ -71,7 +73,7 @@ def splits(
         found = pairs_of(source, columns)
         pairs = found.where(problem_of(found).isNull())
         weight = F.octet_length("key") + F.octet_length("value") + _ROW_BYTES
-        # The chance depends on the row's content, not on its place: the same rows give the same sample.
+        # The chance is computed from the row's content, not from its place, so the same rows give the same sample.
         chance = F.shiftrightunsigned(F.xxhash64("key", "value", F.lit(seed)), 11) / float(1 << 53)
         weighed = pairs.select("key", weight.cast("double").alias("weight"), chance.alias("chance"))
         with job.stage("weigh") as stage:
@@ -101,8 +103,9 @@ _Sample = list[tuple[bytes, float]]
 
 
 def _sample(weighed: DataFrame, total: float, samples: int) -> _Sample:
-    """A sample of the keys, in order, each with the number of samples for which it stands. A row's share of the samples
-    is the probability that the row is in the sample; with a share of 1 or more it always is.
+    """A sample of the keys, in order, each with the number of samples for which it stands. A row's probability to be in
+    the sample is its share of the samples; with a share of 1 or more it is always in the sample, and stands for all of
+    its share.
     """
     share = F.col("weight") * (samples / total)
     found = weighed.where(F.col("chance") < share).select("key", F.greatest(share, F.lit(1.0)))
@@ -128,7 +131,9 @@ def _points(sample: _Sample, ranges: int) -> list[bytes]:
 
 
 def _runs(sample: _Sample, ranges: int) -> list[_Sample]:
-    """The sample, divided at the keys that weigh more than a range."""
+    """Divide the sample into runs: each key that weighs more than a range is a run, and so are all keys between two of
+    these.
+    """
     weights = sorted((stands_for for _, stands_for in sample), reverse=True)
     left, alone = sum(weights), 0
     while alone < min(len(weights), ranges - 1) and weights[alone] * (ranges - alone) > left:
@@ -153,14 +158,14 @@ def _apportioned(runs: Sequence[_Sample], weights: Sequence[float], ranges: int)
 
 
 def _equal(run: _Sample, parts: int) -> list[int]:
-    """The places in the run at which its parts begin, except the first part."""
+    """Divide the run into parts of about equal weight. Returns the places at which the parts after the first begin."""
     ends = list(accumulate(stands_for for _, stands_for in run))
     places = [bisect_left(ends, ends[-1] * part / parts) + 1 for part in range(1, parts)]
     return sorted({place for place in places if place < len(run)})
 
 
 def _shortest(key: bytes, before: bytes) -> bytes:
-    """The shortest beginning of `key` that is greater than the key `before`."""
+    """The shortest prefix of `key` that is greater than the key `before`."""
     both = enumerate(zip(key, before, strict=False))
     same = next((place for place, (mine, other) in both if mine != other), len(before))
     return key[: same + 1]

@@ -22,7 +22,7 @@ _Offset = dict[str, Any]
 
 
 class Segment(NamedTuple):
-    """The changes of a partition from after the offset `after` of its log up to and including `until`."""
+    """The changes of a partition after the offset `after` of its log, up to and including the offset `until`."""
 
     partition_id: int
     after: int
@@ -31,16 +31,17 @@ class Segment(NamedTuple):
 
 @dataclass(eq=False)
 class Lineage(InputPartition):
-    """The partitions that one task reads, in this order: each was split off from an earlier one in the list, except the
-    first.
+    """The partitions that one task reads, in this order. Each partition but the first was split off from an earlier one
+    in the list.
     """
 
     segments: tuple[Segment, ...]
 
 
 class ChangeStreamReader(DataSourceStreamReader):
-    """Reads changes. PySpark makes one reader for a query, and one in each task. An offset of the stream is {"offsets":
-    {partition: offset}, "begins": the same for partitions that were split off since the offset before}.
+    """Reads changes. PySpark makes one reader for a query, and one in each task. An offset of the stream is a dict:
+    "offsets" has an offset for each partition, and "begins" has the offset at which the log begins for each partition
+    that was split off after the stream's previous offset.
     """
 
     def __init__(self, options: SourceOptions, layout: Layout) -> None:
@@ -69,7 +70,7 @@ class ChangeStreamReader(DataSourceStreamReader):
             begins: dict[int, int] = {}
             for id_ in sorted(rows.keys() - known.keys()):
                 self._find_begin(client, rows, id_, known, begins)
-            # A leader that has just been elected may still be behind the former leader.
+            # A leader that has just been elected may know a lower end than the former leader did, or none.
             offsets = {str(id_): max(ends[id_], known.get(id_, 0), begins.get(id_, 0)) for id_ in rows}
             return {"offsets": offsets, "begins": {str(id_): offset for id_, offset in begins.items()}}
 
@@ -81,7 +82,9 @@ class ChangeStreamReader(DataSourceStreamReader):
         known: dict[int, int],
         begins: dict[int, int],
     ) -> int:
-        """The offset at which a partition's log begins; its parent may have been split off itself."""
+        """The offset at which the log of a new partition begins. If its parent is new, too, this first finds the offset
+        at which the parent's log begins.
+        """
         if id_ in known or id_ in begins:
             return known[id_] if id_ in known else begins[id_]
         parent = rows[id_].split_from
@@ -113,7 +116,7 @@ class ChangeStreamReader(DataSourceStreamReader):
         return {row.id: row.split_from for row in client.partitions(keyspace)}
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The changes of a task."""
+        """Read the changes of a task's input."""
         spare_the_collector()
         assert isinstance(partition, Lineage), partition
         with self._client() as client:
@@ -129,7 +132,7 @@ class ChangeStreamReader(DataSourceStreamReader):
 
 
 class ChangeReader(DataSourceReader):
-    """The changes since given offsets, up to now, for a query that isn't a stream."""
+    """Reads the changes from given offsets up to now, for a query that isn't a stream."""
 
     def __init__(self, options: SourceOptions, layout: Layout) -> None:
         self._since: _Offset = {"offsets": dict(options.changes_since or {}), "begins": {}}
@@ -141,5 +144,5 @@ class ChangeReader(DataSourceReader):
         return [*self._stream.partitions(self._since, now)] or [Lineage(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The changes of a task."""
+        """Read the changes of a task's input."""
         return self._stream.read(partition)

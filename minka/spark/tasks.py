@@ -21,8 +21,8 @@ CANCEL_TIMEOUT_S: Final = 5.0
 class Counted:
     """Spark's counts; None means not known.
 
-    `rows` is the number of rows that one of Spark's own stages has read, from files or a shuffle. It is the running
-    stage that has read most rows; if none runs, it is the one of all stages.
+    `rows` is the number of rows that one of Spark's own stages has read, from files or a shuffle: the running stage
+    that has read most rows, or, if no stage is running, the stage that has read most rows of all.
     """
 
     tasks_done: int | None = None
@@ -32,8 +32,8 @@ class Counted:
 
 @contextmanager
 def tasks_of(spark: SparkSession, description: str) -> Iterator[Callable[[], Counted]]:
-    """Follow the Spark jobs that this thread starts within. Yields a function that returns the counts of their tasks;
-    any thread may call it.
+    """Count the tasks of the Spark jobs that this thread starts in the body of `with`. Yields a function that returns
+    the counts; any thread may call it.
 
     `description` is the name of the tasks on Spark's own pages.
     """
@@ -52,7 +52,7 @@ def tasks_of(spark: SparkSession, description: str) -> Iterator[Callable[[], Cou
     try:
         yield _LocalTasks(context, group).counted
     except KeyboardInterrupt:
-        # This thread's connection to Spark still waits for an answer, so another thread has to cancel the tasks.
+        # This thread's connection to Spark still waits for an answer, so the tasks are cancelled on another thread.
         cancelling = Thread(target=context.cancelJobGroup, args=(group,), daemon=True)
         cancelling.start()
         cancelling.join(CANCEL_TIMEOUT_S)
@@ -68,10 +68,8 @@ _GROUP: Final = ("spark.jobGroup.id", "spark.job.description", "spark.job.interr
 
 
 class _LocalTasks:
-    """The tasks of a job group in a session whose driver is in this process, from the records that Spark keeps for its
-    pages.
-
-    PySpark's own StatusTracker knows tasks, but neither rows nor bytes.
+    """Counts the tasks of a job group in a session whose driver is in this process. The counts come from the records
+    that Spark keeps for its pages, since PySpark's StatusTracker knows tasks, but neither rows nor bytes.
     """
 
     def __init__(self, context: SparkContext, group: str) -> None:
@@ -80,7 +78,7 @@ class _LocalTasks:
         self._group = group
 
     def counted(self) -> Counted:
-        """See `tasks_of`."""
+        """The present counts of the tasks."""
         try:
             stages = self._stages()
             if not stages:
@@ -101,8 +99,8 @@ class _LocalTasks:
 
 
 class _RemoteTasks:
-    """The tasks of a session of Spark Connect. The server's answers have the progress of tasks, but not the number of
-    rows.
+    """Counts the tasks of a session of Spark Connect. The server's answers have the progress of tasks, but not the
+    number of rows.
     """
 
     def __init__(self) -> None:
@@ -118,7 +116,7 @@ class _RemoteTasks:
             )
 
     def counted(self) -> Counted:
-        """See `tasks_of`."""
+        """The present counts of the tasks."""
         operations = list(self._operations.values())
         if not operations:
             return Counted()

@@ -16,7 +16,8 @@ from minka.rows import decode_value
 def arrow_values(
     keys: pa.BinaryArray, values: pa.BinaryArray, names: Sequence[str], kinds: Sequence[pa.DataType]
 ) -> list[pa.Array]:
-    """The columns of these names and types. A column is null if the object lacks its name, or if there is no value.
+    """Convert values to the columns with these names and types. A row of a column is null if the row's object lacks the
+    name, or if the row has no value.
 
     Raises MinkaError(INVALID_ARGUMENT) with the key of the first value that isn't an object with such columns.
     """
@@ -43,7 +44,7 @@ def arrow_values(
 
 
 def _converter(kind: pa.DataType) -> Callable[[Any], Any]:
-    """A function that converts a JSON value to the one that `pa.array` takes for this type."""
+    """A function that converts a JSON value to a value that `pa.array` takes for this type."""
     if pa.types.is_floating(kind):
         return float
     if pa.types.is_integer(kind):

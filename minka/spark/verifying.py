@@ -1,8 +1,8 @@
 """Checks that a keyspace has exactly the rows of a source, on every replica, and narrows differences down to keys.
 
-Spark computes a digest (`minka.bulk`) over the source's rows of each partition, and the nodes compute the same digest
-over a snapshot of each replica. If the digests differ, digests of buckets of keys, by the keys' hashes, show which
-buckets differ, and the keys in these buckets are compared.
+Spark computes a digest (`minka.bulk`) of the source's rows for each partition, and the nodes compute the same digest of
+a snapshot of each replica. If the two differ, the keys are divided into buckets by their hashes, and the digests of the
+buckets show which buckets differ. Only the keys in these buckets are compared.
 """
 
 from collections import defaultdict
@@ -77,7 +77,7 @@ class UnreadReplica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyReport(Report):
-    """The result of `verify`. `rows` and `bytes` are the source's."""
+    """The result of `verify`. `rows` and `bytes` count the source."""
 
     job: ClassVar[str] = "verify"
 
@@ -115,8 +115,8 @@ def verify(
     source doesn't have stay. If a repair breaks off, run it again. Writes by clients during the comparison show up as
     differences. `timeout` is the most seconds that a partition may be without a leader that answers.
 
-    Raises MinkaError: INVALID_ARGUMENT, UNKNOWN_KEYSPACE, SPARK_FAILED, and
-    UNREACHABLE or PARTITION_OFFLINE if a partition has no leader that answers for too long.
+    Raises MinkaError: INVALID_ARGUMENT, UNKNOWN_KEYSPACE, SPARK_FAILED, and UNREACHABLE or PARTITION_OFFLINE if a
+    partition is longer than `timeout` without a leader that answers.
     """
     endpoints, tls = given_or_resolved(endpoints, tls, context)
     with (
@@ -131,7 +131,7 @@ def verify(
 
 @dataclass(slots=True)
 class _Findings:
-    """The results for the partitions that have been compared."""
+    """Collects the results for the partitions that have been compared."""
 
     rows: int = 0  # the number of rows in the keyspace
     replicas: int = 0
@@ -168,7 +168,7 @@ class _Run:
         self._found = _Findings()
 
     def all(self, job: Job, source: DataFrame, columns: PairColumns, last_by: str) -> VerifyReport:
-        """Run every stage; returns the report."""
+        """Run all stages of the verification; returns the report."""
         placed = self._placed(source, columns, last_by)
         with job.stage("read source") as stage:
             for row in placed.groupBy("place").agg(*digest_columns(*_pair())).collect():
@@ -229,8 +229,8 @@ class _Run:
         return good.select(place.alias("place"), "key", "value")
 
     def _read(self, place: int) -> list[Replicas]:
-        """The replicas of a partition, or of the partitions into which it was split meanwhile. Snapshots stay open if
-        they differ, since their keys must be compared.
+        """Read the replicas of a partition, or of the partitions into which it was split meanwhile. If they differ from
+        the source or from each other, their snapshots stay open, since their keys must be compared.
         """
         row = self._partitions[place]
         range_ = KeyRange(row.start_key, row.end_key)
@@ -266,7 +266,7 @@ class _Run:
                 found.unread.append(UnreadReplica(partition=partition, node=node, error=error))
 
     def _compare(self, placed: DataFrame, kept: dict[int, list[Replicas]]) -> None:
-        """Find the differences of partitions, and release their snapshots."""
+        """Find the keys that differ in the partitions of `kept`, and release their snapshots."""
         places = [place for place, replicas in kept.items() if self._differs_from_source(place, replicas)]
         if places:
             self._found.places += places
@@ -278,7 +278,7 @@ class _Run:
     def _compare_with_source(self, placed: DataFrame, places: list[int], replicas: dict[int, list[Replicas]]) -> None:
         """Count the keys that differ in these partitions, by kind, and list the first of them."""
         buckets = self._different_buckets(placed, places, replicas)
-        # A partition needs a task even if the source has no row for it, so each partition gets a row without a key.
+        # Each partition needs a task, even if the source has no row for it. So each partition gets a row without a key.
         session = placed.sparkSession
         markers = session.createDataFrame([(place,) for place in places], "place int")
         wanted = F.col("place").isin(places) & _in_buckets(buckets)
@@ -350,7 +350,7 @@ class _Compare:
     repair: bool
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the keys that differ. A repair writes the rows before it yields their keys."""
+        """Yield the keys that differ. With `repair`, first put the rows of these keys."""
         spare_the_collector()
         first = next(batches, None)
         if first is None:
@@ -400,8 +400,8 @@ def _pair() -> tuple[Column, Column]:
 
 
 def _bucket() -> Column:
-    """The bucket of a key by its hash, as nodes compute it for digests."""
-    # For Spark the hash is a signed number, but its last bits are the same as the nodes'.
+    """The expression for a key's bucket, which nodes compute in the same way for digests."""
+    # For Spark the hash is a signed number, for nodes an unsigned one; the last bits of both are the same.
     return F.xxhash64("key").bitwiseAND(F.lit(BUCKETS - 1)).cast("int")
 
 

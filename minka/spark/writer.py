@@ -25,7 +25,7 @@ Pairs = dict[bytes, bytes | None]
 
 @dataclass
 class Written(WriterCommitMessage):
-    """The number of puts, deletes and bytes of a task."""
+    """The numbers of puts, deletes and bytes that a task has written."""
 
     puts: int
     deletes: int
@@ -33,8 +33,8 @@ class Written(WriterCommitMessage):
 
 
 class _Writing:
-    """Sets the values of the keys; with a delete column, removes the keys of rows where that column is true. There is
-    no transaction: rows of a failed task stay written, and the repeated task writes the same rows again.
+    """Sets the values of the rows' keys. With a delete column, it removes the keys of rows in which that column is
+    true. There is no transaction: rows of a failed task stay written, and the repeated task writes the same rows again.
     """
 
     def __init__(self, options: SourceOptions, layout: Layout) -> None:
@@ -55,7 +55,9 @@ class _Writing:
         return done
 
     def _batches(self, iterator: Iterator[pa.RecordBatch], done: Written) -> Iterator[Pairs]:
-        """Batches of about `batchBytes`, each with the newest row of each of its keys."""
+        """Divide the rows into batches of about `batchBytes`. If a key is in several rows of a batch, only the last one
+        counts.
+        """
         pairs: Pairs = {}
         size = 0
         for batch in iterator:
@@ -88,7 +90,7 @@ def write_batches(client: Client, batches: Iterable[Pairs], timeout: float) -> N
     with ThreadPoolExecutor(_IN_FLIGHT, "minka-write") as threads:
         under_way: deque[tuple[Future[None], Pairs]] = deque()
         for pairs in batches:
-            # A key's newer value must not overtake the older one.
+            # If a batch under way has one of these keys, wait for it, so that no older value overtakes a newer one.
             while len(under_way) == _IN_FLIGHT or any(not sent.keys().isdisjoint(pairs) for _, sent in under_way):
                 under_way.popleft()[0].result()
             under_way.append((threads.submit(_write, client, pairs, timeout), pairs))
@@ -97,8 +99,8 @@ def write_batches(client: Client, batches: Iterable[Pairs], timeout: float) -> N
 
 
 def _write(client: Client, pairs: Pairs, timeout: float) -> None:
-    """Write a batch, and repeat it for `timeout` seconds. Writing it twice does no harm. Raises the error of the last
-    try.
+    """Write a batch. If that fails, try again for `timeout` seconds: writing the batch twice does no harm. Raises the
+    error of the last try.
     """
     puts = {key: value for key, value in pairs.items() if value is not None}
     deletes = [key for key, value in pairs.items() if value is None]

@@ -57,7 +57,7 @@ Global___GetTableRequest: _TypeAlias = GetTableRequest  # noqa: Y015
 
 @_typing.final
 class WantedRows(_message.Message):
-    """The partitions of a keyspace that the caller wants: all, or in a keyspace by hash some."""
+    """The partitions of a keyspace that the caller wants: all of them, or only some if the keyspace is by hash."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -543,7 +543,7 @@ Global___UnservedOnNode: _TypeAlias = UnservedOnNode  # noqa: Y015
 
 @_typing.final
 class ZoneCounts(_message.Message):
-    """The numbers of partitions that are served now, and that the loss of a zone would hurt."""
+    """Numbers of partitions that are served now, but would no longer be served, or refuse writes, if the zone were lost."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -656,7 +656,9 @@ class KeyspaceCounts(_message.Message):
     bytes: _builtins.int
     @_builtins.property
     def shares(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeShare]:
-        """Of each node of the table, in its order; only if a node has four more than another in any of these counts."""
+        """The numbers of each node, in the order of the table. They are left out unless, in one of the numbers, a node has
+        four more than another node.
+        """
 
     def __init__(
         self,
@@ -680,7 +682,7 @@ Global___KeyspaceCounts: _TypeAlias = KeyspaceCounts  # noqa: Y015
 
 @_typing.final
 class NodeShare(_message.Message):
-    """The numbers of a keyspace's partitions at a node."""
+    """For one node: how many of a keyspace's partitions it has, leads, and so on."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -710,7 +712,7 @@ Global___NodeShare: _TypeAlias = NodeShare  # noqa: Y015
 
 @_typing.final
 class NotInSync(_message.Message):
-    """Under-replicated partitions, by the nodes that are missing from their in-sync sets."""
+    """The number of partitions whose in-sync sets lack these nodes."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -805,7 +807,7 @@ Global___ListPartitionsRequest: _TypeAlias = ListPartitionsRequest  # noqa: Y015
 
 @_typing.final
 class ListPartitionsResponse(_message.Message):
-    """Ordered by keyspace, then by slot or by key."""
+    """The partitions are ordered by keyspace, and within a keyspace by slot or by key."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -851,7 +853,7 @@ Global___ListPartitionsResponse: _TypeAlias = ListPartitionsResponse  # noqa: Y0
 
 @_typing.final
 class MatchingCount(_message.Message):
-    """The number of partitions that match the filter, sent or not."""
+    """The number of partitions that match the filter, including those that `limit` keeps from being sent."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1260,8 +1262,8 @@ class Plan(_message.Message):
     def shards(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardBalance]: ...
     @_builtins.property
     def splits(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlannedSplit]:
-        """Separate operations, which begin before the moves. The client that applies the plan asks for them with Split;
-        ApplyPlan refuses a plan that has any.
+        """Splits are operations of their own, which begin before the moves. The client that applies the plan requests them
+        with Split; ApplyPlan refuses a plan that has splits.
         """
 
     def __init__(
@@ -1522,7 +1524,9 @@ class OperationSummary(_message.Message):
     BYTES_TOTAL_FIELD_NUMBER: _builtins.int
     operation_id: _builtins.int
     bytes_done: _builtins.int
-    """Of partitions that have moved or are to move. Only the active controller knows both; other nodes leave them out."""
+    """The bytes of partitions that have moved, and of all that have moved or are to move. Only the active controller
+    knows these; other nodes leave them out.
+    """
     bytes_total: _builtins.int
     @_builtins.property
     def by_state(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:

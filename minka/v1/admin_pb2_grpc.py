@@ -230,7 +230,7 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListPartitions(self, request, context):
-        """The partitions that match a filter, sent in several messages, and all as they were when the call began.
+        """Return the partitions that match a filter, in several messages, all as they were when the call began.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -321,8 +321,8 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CancelOperation(self, request, context):
-        """Cancel an operation: undo its migrations that can still be undone, and complete the others. CANCEL_REFUSED if too
-        few replicas would be left in sync and alive.
+        """Cancel an operation: undo its migrations that can still be undone, and complete the others. Refused with
+        CANCEL_REFUSED if too few replicas would be left in sync and alive.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -1053,7 +1053,7 @@ class Admin:
 
 
 class InventoryStub:
-    """The keys that one node has on its own disks, counted by reading them.
+    """Served by every node about the keys on its own disks, which it reads for this purpose.
     """
 
     def __init__(self, channel):
@@ -1075,7 +1075,7 @@ class InventoryStub:
 
 
 class InventoryServicer:
-    """The keys that one node has on its own disks, counted by reading them.
+    """Served by every node about the keys on its own disks, which it reads for this purpose.
     """
 
     def CountKeys(self, request, context):
@@ -1113,7 +1113,7 @@ def add_InventoryServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Inventory:
-    """The keys that one node has on its own disks, counted by reading them.
+    """Served by every node about the keys on its own disks, which it reads for this purpose.
     """
 
     @staticmethod

@@ -65,7 +65,7 @@ class AdminStub:
     def __new__(cls, channel: _aio.Channel) -> AdminAsyncStub: ...
     GetStatus: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetStatusRequest, _admin_pb2.GetStatusResponse]
     ListPartitions: _grpc.UnaryStreamMultiCallable[_admin_pb2.ListPartitionsRequest, _admin_pb2.ListPartitionsResponse]
-    """The partitions that match a filter, sent in several messages, and all as they were when the call began."""
+    """Return the partitions that match a filter, in several messages, all as they were when the call began."""
     CreateKeyspace: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CreateKeyspaceRequest, _admin_pb2.CreateKeyspaceResponse]
     PlanReassign: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PlanReassignRequest, _admin_pb2.Plan]
     ApplyPlan: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ApplyPlanRequest, _admin_pb2.ApplyPlanResponse]
@@ -86,8 +86,8 @@ class AdminStub:
     PauseOperation: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PauseOperationRequest, _admin_pb2.OperationResponse]
     ResumeOperation: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ResumeOperationRequest, _admin_pb2.OperationResponse]
     CancelOperation: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CancelOperationRequest, _admin_pb2.OperationResponse]
-    """Cancel an operation: undo its migrations that can still be undone, and complete the others. CANCEL_REFUSED if too
-    few replicas would be left in sync and alive.
+    """Cancel an operation: undo its migrations that can still be undone, and complete the others. Refused with
+    CANCEL_REFUSED if too few replicas would be left in sync and alive.
     """
     LimitOperation: _grpc.UnaryUnaryMultiCallable[_admin_pb2.LimitOperationRequest, _admin_pb2.OperationResponse]
     Split: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SplitRequest, _admin_pb2.SplitResponse]
@@ -110,7 +110,7 @@ class AdminAsyncStub(AdminStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetStatus: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetStatusRequest, _admin_pb2.GetStatusResponse]  # type: ignore[assignment]
     ListPartitions: _aio.UnaryStreamMultiCallable[_admin_pb2.ListPartitionsRequest, _admin_pb2.ListPartitionsResponse]  # type: ignore[assignment]
-    """The partitions that match a filter, sent in several messages, and all as they were when the call began."""
+    """Return the partitions that match a filter, in several messages, all as they were when the call began."""
     CreateKeyspace: _aio.UnaryUnaryMultiCallable[_admin_pb2.CreateKeyspaceRequest, _admin_pb2.CreateKeyspaceResponse]  # type: ignore[assignment]
     PlanReassign: _aio.UnaryUnaryMultiCallable[_admin_pb2.PlanReassignRequest, _admin_pb2.Plan]  # type: ignore[assignment]
     ApplyPlan: _aio.UnaryUnaryMultiCallable[_admin_pb2.ApplyPlanRequest, _admin_pb2.ApplyPlanResponse]  # type: ignore[assignment]
@@ -131,8 +131,8 @@ class AdminAsyncStub(AdminStub):
     PauseOperation: _aio.UnaryUnaryMultiCallable[_admin_pb2.PauseOperationRequest, _admin_pb2.OperationResponse]  # type: ignore[assignment]
     ResumeOperation: _aio.UnaryUnaryMultiCallable[_admin_pb2.ResumeOperationRequest, _admin_pb2.OperationResponse]  # type: ignore[assignment]
     CancelOperation: _aio.UnaryUnaryMultiCallable[_admin_pb2.CancelOperationRequest, _admin_pb2.OperationResponse]  # type: ignore[assignment]
-    """Cancel an operation: undo its migrations that can still be undone, and complete the others. CANCEL_REFUSED if too
-    few replicas would be left in sync and alive.
+    """Cancel an operation: undo its migrations that can still be undone, and complete the others. Refused with
+    CANCEL_REFUSED if too few replicas would be left in sync and alive.
     """
     LimitOperation: _aio.UnaryUnaryMultiCallable[_admin_pb2.LimitOperationRequest, _admin_pb2.OperationResponse]  # type: ignore[assignment]
     Split: _aio.UnaryUnaryMultiCallable[_admin_pb2.SplitRequest, _admin_pb2.SplitResponse]  # type: ignore[assignment]
@@ -164,7 +164,7 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ListPartitionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_admin_pb2.ListPartitionsResponse], _abc.AsyncIterator[_admin_pb2.ListPartitionsResponse]]:
-        """The partitions that match a filter, sent in several messages, and all as they were when the call began."""
+        """Return the partitions that match a filter, in several messages, all as they were when the call began."""
 
     @_abc_1.abstractmethod
     def CreateKeyspace(
@@ -269,8 +269,8 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.CancelOperationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.OperationResponse, _abc.Awaitable[_admin_pb2.OperationResponse]]:
-        """Cancel an operation: undo its migrations that can still be undone, and complete the others. CANCEL_REFUSED if too
-        few replicas would be left in sync and alive.
+        """Cancel an operation: undo its migrations that can still be undone, and complete the others. Refused with
+        CANCEL_REFUSED if too few replicas would be left in sync and alive.
         """
 
     @_abc_1.abstractmethod
@@ -317,7 +317,7 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
 def add_AdminServicer_to_server(servicer: AdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class InventoryStub:
-    """The keys that one node has on its own disks, counted by reading them."""
+    """Served by every node about the keys on its own disks, which it reads for this purpose."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -329,7 +329,7 @@ class InventoryStub:
 
 @_typing.type_check_only
 class InventoryAsyncStub(InventoryStub):
-    """The keys that one node has on its own disks, counted by reading them."""
+    """Served by every node about the keys on its own disks, which it reads for this purpose."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CountKeys: _aio.UnaryUnaryMultiCallable[_admin_pb2.CountKeysRequest, _admin_pb2.CountKeysResponse]  # type: ignore[assignment]
@@ -337,7 +337,7 @@ class InventoryAsyncStub(InventoryStub):
     """Return keys that divide a partition, which this node leads, into parts of about the same bytes."""
 
 class InventoryServicer(metaclass=_abc_1.ABCMeta):
-    """The keys that one node has on its own disks, counted by reading them."""
+    """Served by every node about the keys on its own disks, which it reads for this purpose."""
 
     @_abc_1.abstractmethod
     def CountKeys(

@@ -58,7 +58,7 @@ class ChangesServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Read(self, request, context):
-        """CHANGES_GONE: the log begins later than `after_offset`.
+        """Refused with CHANGES_GONE if the log has been trimmed beyond `after_offset`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -82,7 +82,7 @@ class _DurabilityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Durability
     """once it is in its log, maybe only in memory: a power cut of all replicas can lose it"""
 
 class Durability(_Durability, metaclass=_DurabilityEnumTypeWrapper):
-    """When a replica of the in-sync set counts as having a write."""
+    """The moment from which a replica of the in-sync set counts as having a write."""
 
 DURABILITY_UNSPECIFIED: Durability.ValueType  # 0
 DURABILITY_SYNC: Durability.ValueType  # 1
@@ -105,7 +105,7 @@ class _PartitioningEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Partitio
     """by the range of keys in which it lies"""
 
 class Partitioning(_Partitioning, metaclass=_PartitioningEnumTypeWrapper):
-    """The way in which the partition of a key is found."""
+    """The way in which a key's partition is found."""
 
 PARTITIONING_UNSPECIFIED: Partitioning.ValueType  # 0
 """HASH"""
@@ -424,8 +424,8 @@ class Partition(_message.Message):
     unclean_elections: _builtins.int
     """the number of elections of a leader that wasn't in sync"""
     start_key: _builtins.bytes
-    """In a keyspace by ranges: the keys from `start_key` on, and before `end_key`, bytewise; empty: unbounded. The ranges
-    of a keyspace cover each key exactly once.
+    """In a keyspace by ranges, the partition has `start_key` and all keys after it and before `end_key`, in the order of
+    their bytes. An empty bound is none. The ranges of a keyspace cover each key exactly once.
     """
     end_key: _builtins.bytes
     split_from: _builtins.int
@@ -437,7 +437,9 @@ class Partition(_message.Message):
     and isr of both rows are the same.
     """
     merge_from: _builtins.int
-    """This partition is to take in the range of the next one, `merge_from`. The next one's row has `merge_into`."""
+    """`merge_from` is the next partition if this one is to take in its range. In the row of that next partition,
+    `merge_into` is this one.
+    """
     merge_into: _builtins.int
     keeps_start: _builtins.bool
     """a person chose its start_key: no automatic merge with the one before"""
@@ -446,8 +448,8 @@ class Partition(_message.Message):
     @_builtins.property
     def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """in a keyspace by ranges, the id
-        The assigned replicas (AR); the first is the preferred leader. Throughout a reassignment: the old ones (OAR), then
-        the new ones (RAR).
+        The assigned replicas (AR). The first one is the preferred leader. During a reassignment these are the old replicas
+        (OAR), followed by the new ones (RAR).
         """
 
     @_builtins.property
@@ -512,7 +514,7 @@ Global___Partition: _TypeAlias = Partition  # noqa: Y015
 
 @_typing.final
 class Operation(_message.Message):
-    """One admin change. Its steps are the migrations with its id, and the steps that its kind has besides."""
+    """One admin change. Its steps are the migrations with its id, and further steps that depend on its kind."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -668,7 +670,7 @@ Global___ElectLeadersOperation: _TypeAlias = ElectLeadersOperation  # noqa: Y015
 
 @_typing.final
 class DrainOperation(_message.Message):
-    """A node is to lead no partitions."""
+    """A node gives its leaderships to other nodes."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -730,7 +732,7 @@ Global___SplitOperation: _TypeAlias = SplitOperation  # noqa: Y015
 
 @_typing.final
 class MergeOperation(_message.Message):
-    """Neighbours in a keyspace by ranges become one partition."""
+    """Neighbouring partitions of a keyspace by ranges are merged into one."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -761,8 +763,8 @@ Global___MergeOperation: _TypeAlias = MergeOperation  # noqa: Y015
 
 @_typing.final
 class Migration(_message.Message):
-    """The move of one partition or duty within an operation. One replica goes from `source` to `target`, or several change
-    as the lists of replicas say.
+    """The move of one partition or duty, as part of an operation. If one replica moves, it goes from `source` to `target`;
+    if several move, the lists of replicas tell how.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

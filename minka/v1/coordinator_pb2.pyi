@@ -337,7 +337,7 @@ Global___DamagedReplica: _TypeAlias = DamagedReplica  # noqa: Y015
 
 @_typing.final
 class HeartbeatRequest(_message.Message):
-    """The changes since the last heartbeat on this stream, or some of them if there are many."""
+    """A heartbeat has the changes since the last one on this stream, or some of these changes if there are many."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -987,7 +987,7 @@ Global___FailedReplica: _TypeAlias = FailedReplica  # noqa: Y015
 
 @_typing.final
 class UpdateReplicasResponse(_message.Message):
-    """Each partition of the request is in exactly one of these sets. The controller sends the rows of `failed` again."""
+    """Each partition of the request is in exactly one of these lists. Later the controller sends rows of `failed` again."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -87,7 +87,7 @@ class CoordinatorServicer:
     """
 
     def Register(self, request, context):
-        """Register a node's process: after each start, and again after it was marked FAILED.
+        """Register a node's process. The node calls this after each start, and again after it was marked FAILED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -101,21 +101,22 @@ class CoordinatorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def HandOver(self, request, context):
-        """The leader has closed its write gate and the target has all writes: record the target as leader.
+        """Record the target as the partition's leader: the present leader has closed its write gate, and the target has all
+        writes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AlterIsr(self, request, context):
-        """The leader of several partitions changes their in-sync sets, each by its own compare-and-set.
+        """Change the in-sync sets of several partitions, which the calling node leads. Each change is a compare-and-set.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ProposeSplit(self, request, context):
-        """The leader of a partition finds it too large or too busy.
+        """The leader of a partition proposes a split, since the partition is too large or too busy.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -129,16 +130,16 @@ class CoordinatorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def FinishMerge(self, request, context):
-        """The leader of two partitions to be merged reports that the first has all data of the second, and writes to the
-        second wait.
+        """The leader of two partitions that are to be merged reports that the first has all data of the second, and that
+        new writes to the second are waiting.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ControlledShutdown(self, request, context):
-        """A node wants to stop: other nodes take its leaderships while it still serves. It calls again until it has no
-        leaderships.
+        """A node wants to stop. Other nodes take over its leaderships while it still serves; it repeats the call until it has
+        none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -34,24 +34,26 @@ class CoordinatorStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> CoordinatorAsyncStub: ...
     Register: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.RegisterRequest, _coordinator_pb2.RegisterResponse]
-    """Register a node's process: after each start, and again after it was marked FAILED."""
+    """Register a node's process. The node calls this after each start, and again after it was marked FAILED."""
     Heartbeat: _grpc.StreamStreamMultiCallable[_coordinator_pb2.HeartbeatRequest, _coordinator_pb2.HeartbeatResponse]
     """One stream from each node. Each answer renews the node's clearance."""
     HandOver: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.HandOverRequest, _coordinator_pb2.HandOverResponse]
-    """The leader has closed its write gate and the target has all writes: record the target as leader."""
+    """Record the target as the partition's leader: the present leader has closed its write gate, and the target has all
+    writes.
+    """
     AlterIsr: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.AlterIsrRequest, _coordinator_pb2.AlterIsrResponse]
-    """The leader of several partitions changes their in-sync sets, each by its own compare-and-set."""
+    """Change the in-sync sets of several partitions, which the calling node leads. Each change is a compare-and-set."""
     ProposeSplit: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ProposeSplitRequest, _coordinator_pb2.ProposeSplitResponse]
-    """The leader of a partition finds it too large or too busy."""
+    """The leader of a partition proposes a split, since the partition is too large or too busy."""
     FinishSplit: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.FinishSplitRequest, _coordinator_pb2.FinishSplitResponse]
     """The leader of a split's new partition reports that all its in-sync replicas are made."""
     FinishMerge: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.FinishMergeRequest, _coordinator_pb2.FinishMergeResponse]
-    """The leader of two partitions to be merged reports that the first has all data of the second, and writes to the
-    second wait.
+    """The leader of two partitions that are to be merged reports that the first has all data of the second, and that
+    new writes to the second are waiting.
     """
     ControlledShutdown: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ControlledShutdownRequest, _coordinator_pb2.ControlledShutdownResponse]
-    """A node wants to stop: other nodes take its leaderships while it still serves. It calls again until it has no
-    leaderships.
+    """A node wants to stop. Other nodes take over its leaderships while it still serves; it repeats the call until it has
+    none.
     """
     Leave: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.LeaveRequest, _coordinator_pb2.LeaveResponse]
     """A node stops gracefully and gives up its clearance, so its partitions needn't wait for the failure detector."""
@@ -62,24 +64,26 @@ class CoordinatorAsyncStub(CoordinatorStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Register: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.RegisterRequest, _coordinator_pb2.RegisterResponse]  # type: ignore[assignment]
-    """Register a node's process: after each start, and again after it was marked FAILED."""
+    """Register a node's process. The node calls this after each start, and again after it was marked FAILED."""
     Heartbeat: _aio.StreamStreamMultiCallable[_coordinator_pb2.HeartbeatRequest, _coordinator_pb2.HeartbeatResponse]  # type: ignore[assignment]
     """One stream from each node. Each answer renews the node's clearance."""
     HandOver: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.HandOverRequest, _coordinator_pb2.HandOverResponse]  # type: ignore[assignment]
-    """The leader has closed its write gate and the target has all writes: record the target as leader."""
+    """Record the target as the partition's leader: the present leader has closed its write gate, and the target has all
+    writes.
+    """
     AlterIsr: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.AlterIsrRequest, _coordinator_pb2.AlterIsrResponse]  # type: ignore[assignment]
-    """The leader of several partitions changes their in-sync sets, each by its own compare-and-set."""
+    """Change the in-sync sets of several partitions, which the calling node leads. Each change is a compare-and-set."""
     ProposeSplit: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ProposeSplitRequest, _coordinator_pb2.ProposeSplitResponse]  # type: ignore[assignment]
-    """The leader of a partition finds it too large or too busy."""
+    """The leader of a partition proposes a split, since the partition is too large or too busy."""
     FinishSplit: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.FinishSplitRequest, _coordinator_pb2.FinishSplitResponse]  # type: ignore[assignment]
     """The leader of a split's new partition reports that all its in-sync replicas are made."""
     FinishMerge: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.FinishMergeRequest, _coordinator_pb2.FinishMergeResponse]  # type: ignore[assignment]
-    """The leader of two partitions to be merged reports that the first has all data of the second, and writes to the
-    second wait.
+    """The leader of two partitions that are to be merged reports that the first has all data of the second, and that
+    new writes to the second are waiting.
     """
     ControlledShutdown: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ControlledShutdownRequest, _coordinator_pb2.ControlledShutdownResponse]  # type: ignore[assignment]
-    """A node wants to stop: other nodes take its leaderships while it still serves. It calls again until it has no
-    leaderships.
+    """A node wants to stop. Other nodes take over its leaderships while it still serves; it repeats the call until it has
+    none.
     """
     Leave: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.LeaveRequest, _coordinator_pb2.LeaveResponse]  # type: ignore[assignment]
     """A node stops gracefully and gives up its clearance, so its partitions needn't wait for the failure detector."""
@@ -93,7 +97,7 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.RegisterRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.RegisterResponse, _abc.Awaitable[_coordinator_pb2.RegisterResponse]]:
-        """Register a node's process: after each start, and again after it was marked FAILED."""
+        """Register a node's process. The node calls this after each start, and again after it was marked FAILED."""
 
     @_abc_1.abstractmethod
     def Heartbeat(
@@ -109,7 +113,9 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.HandOverRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.HandOverResponse, _abc.Awaitable[_coordinator_pb2.HandOverResponse]]:
-        """The leader has closed its write gate and the target has all writes: record the target as leader."""
+        """Record the target as the partition's leader: the present leader has closed its write gate, and the target has all
+        writes.
+        """
 
     @_abc_1.abstractmethod
     def AlterIsr(
@@ -117,7 +123,7 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.AlterIsrRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.AlterIsrResponse, _abc.Awaitable[_coordinator_pb2.AlterIsrResponse]]:
-        """The leader of several partitions changes their in-sync sets, each by its own compare-and-set."""
+        """Change the in-sync sets of several partitions, which the calling node leads. Each change is a compare-and-set."""
 
     @_abc_1.abstractmethod
     def ProposeSplit(
@@ -125,7 +131,7 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.ProposeSplitRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.ProposeSplitResponse, _abc.Awaitable[_coordinator_pb2.ProposeSplitResponse]]:
-        """The leader of a partition finds it too large or too busy."""
+        """The leader of a partition proposes a split, since the partition is too large or too busy."""
 
     @_abc_1.abstractmethod
     def FinishSplit(
@@ -141,8 +147,8 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.FinishMergeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.FinishMergeResponse, _abc.Awaitable[_coordinator_pb2.FinishMergeResponse]]:
-        """The leader of two partitions to be merged reports that the first has all data of the second, and writes to the
-        second wait.
+        """The leader of two partitions that are to be merged reports that the first has all data of the second, and that
+        new writes to the second are waiting.
         """
 
     @_abc_1.abstractmethod
@@ -151,8 +157,8 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.ControlledShutdownRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.ControlledShutdownResponse, _abc.Awaitable[_coordinator_pb2.ControlledShutdownResponse]]:
-        """A node wants to stop: other nodes take its leaderships while it still serves. It calls again until it has no
-        leaderships.
+        """A node wants to stop. Other nodes take over its leaderships while it still serves; it repeats the call until it has
+        none.
         """
 
     @_abc_1.abstractmethod

@@ -66,7 +66,7 @@ class _FillByEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FillBy.ValueTy
     """fill_limit is the largest number of duties"""
 
 class FillBy(_FillBy, metaclass=_FillByEnumTypeWrapper):
-    """The measure by which SPILL_OVER finds a shard full."""
+    """The measure by which SPILL_OVER decides that a shard is full."""
 
 FILL_BY_UNSPECIFIED: FillBy.ValueType  # 0
 """CAPACITY"""
@@ -116,7 +116,7 @@ class _OnFailureEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OnFailure.V
     """no shard gets it before a person pins or releases it"""
 
 class OnFailure(_OnFailure, metaclass=_OnFailureEnumTypeWrapper):
-    """The fate of a stationary duty whose shard has failed."""
+    """The action for a stationary duty whose shard has failed."""
 
 ON_FAILURE_UNSPECIFIED: OnFailure.ValueType  # 0
 """REATTACH"""
@@ -233,7 +233,7 @@ Global___Balancer: _TypeAlias = Balancer  # noqa: Y015
 
 @_typing.final
 class Canary(_message.Message):
-    """A share of a pallet's duties is to be on shards of one version."""
+    """The share of a pallet's duties that should be on shards of one version of the user's application."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -408,7 +408,7 @@ class Duty(_message.Message):
     synthetic: _builtins.bool
     """on every shard, and never moved"""
     stationary: _builtins.bool
-    """not idempotent: never moved to balance"""
+    """once placed, it is never moved to balance the shards"""
     lazy: _builtins.bool
     """it ends when the delegate no longer reports it"""
     payload_id: _builtins.bytes

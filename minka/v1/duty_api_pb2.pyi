@@ -38,7 +38,7 @@ class _ConsistencyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Consisten
     """every voter and every learner"""
 
 class Consistency(_Consistency, metaclass=_ConsistencyEnumTypeWrapper):
-    """The nodes on which a change is durable when it is answered."""
+    """The nodes on which a change is durable when the client gets the answer."""
 
 CONSISTENCY_UNSPECIFIED: Consistency.ValueType  # 0
 """QUORUM"""
@@ -213,7 +213,7 @@ Global___PalletSummary: _TypeAlias = PalletSummary  # noqa: Y015
 
 @_typing.final
 class HandOverTimes(_message.Message):
-    """The times for which duties in planned moves were attached to no shard, less the time that delegates took."""
+    """The times for which duties in planned moves were attached to no shard, without the time that delegates took."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -265,7 +265,7 @@ Global___UnplacedDuty: _TypeAlias = UnplacedDuty  # noqa: Y015
 
 @_typing.final
 class ShardLoad(_message.Message):
-    """One shard's duties of a pallet."""
+    """The duties of a pallet on one shard."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -320,7 +320,7 @@ Global___GetPalletsResponse: _TypeAlias = GetPalletsResponse  # noqa: Y015
 
 @_typing.final
 class DutySpec(_message.Message):
-    """Fields that an update leaves out stay as they are."""
+    """A duty that a client creates or updates. Fields that an update leaves out stay as they are."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -397,7 +397,7 @@ Global___DutyName: _TypeAlias = DutyName  # noqa: Y015
 
 @_typing.final
 class DutyPin(_message.Message):
-    """An empty `shard` releases the duty."""
+    """Pins the duty to the shard; if `shard` is empty, releases it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

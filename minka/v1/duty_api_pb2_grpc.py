@@ -406,7 +406,8 @@ class Duties:
 
 
 class DutyControlStub:
-    """The same calls, served only by the active controller: payloads are stored already, and requests name their ids.
+    """The same calls as nodes pass them on. Only the active controller serves them; in place of payloads, which nodes have
+    stored before, requests have their ids.
     """
 
     def __init__(self, channel):
@@ -458,7 +459,8 @@ class DutyControlStub:
 
 
 class DutyControlServicer:
-    """The same calls, served only by the active controller: payloads are stored already, and requests name their ids.
+    """The same calls as nodes pass them on. Only the active controller serves them; in place of payloads, which nodes have
+    stored before, requests have their ids.
     """
 
     def ChangePallets(self, request, context):
@@ -561,7 +563,8 @@ def add_DutyControlServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class DutyControl:
-    """The same calls, served only by the active controller: payloads are stored already, and requests name their ids.
+    """The same calls as nodes pass them on. Only the active controller serves them; in place of payloads, which nodes have
+    stored before, requests have their ids.
     """
 
     @staticmethod

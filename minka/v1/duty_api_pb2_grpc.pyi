@@ -128,7 +128,9 @@ class DutiesServicer(metaclass=_abc_1.ABCMeta):
 def add_DutiesServicer_to_server(servicer: DutiesServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class DutyControlStub:
-    """The same calls, served only by the active controller: payloads are stored already, and requests name their ids."""
+    """The same calls as nodes pass them on. Only the active controller serves them; in place of payloads, which nodes have
+    stored before, requests have their ids.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -145,7 +147,9 @@ class DutyControlStub:
 
 @_typing.type_check_only
 class DutyControlAsyncStub(DutyControlStub):
-    """The same calls, served only by the active controller: payloads are stored already, and requests name their ids."""
+    """The same calls as nodes pass them on. Only the active controller serves them; in place of payloads, which nodes have
+    stored before, requests have their ids.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ChangePallets: _aio.UnaryUnaryMultiCallable[_duty_api_pb2.ChangePalletsRequest, _duty_api_pb2.ChangePalletsResponse]  # type: ignore[assignment]
@@ -158,7 +162,9 @@ class DutyControlAsyncStub(DutyControlStub):
     ComparePallet: _aio.UnaryUnaryMultiCallable[_duty_api_pb2.ComparePalletRequest, _duty_api_pb2.ComparePalletResponse]  # type: ignore[assignment]
 
 class DutyControlServicer(metaclass=_abc_1.ABCMeta):
-    """The same calls, served only by the active controller: payloads are stored already, and requests name their ids."""
+    """The same calls as nodes pass them on. Only the active controller serves them; in place of payloads, which nodes have
+    stored before, requests have their ids.
+    """
 
     @_abc_1.abstractmethod
     def ChangePallets(

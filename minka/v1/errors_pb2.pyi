@@ -21,7 +21,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class Error(_message.Message):
-    """A refusal, sent in the trailing metadata `minka-error-bin` of a failed call, and in frames of the data stream."""
+    """A refusal: sent in the trailing metadata `minka-error-bin` of a failed gRPC call, and in frames on data ports."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

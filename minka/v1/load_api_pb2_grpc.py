@@ -81,14 +81,15 @@ class LoadsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CommitLoad(self, request, context):
-        """Take in all of these files or none; STALE_LOAD if some were made for partitions that have changed since.
+        """Commit the load: from then on the partitions take in all of these files. Refused with STALE_LOAD if some of the
+        files were made for partitions that have changed since.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AbortLoad(self, request, context):
-        """Refused with LOAD_ENDED once the load is committed.
+        """Abort the load. Refused with LOAD_ENDED once the load is committed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -388,21 +389,21 @@ class SpoolServicer:
     """
 
     def ListFiles(self, request, context):
-        """The files of a load that are here, and the room for more.
+        """Return the files of a load that this node has, and the room for more.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PullFile(self, request, context):
-        """Get this file into this node's spool, from its own spool or another node's.
+        """Make the node fetch this file into its spool from another node's spool, unless it has the file already.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CutFiles(self, request, context):
-        """Make new files, for other ranges, out of the rows of files that are here.
+        """Make new files, for other ranges, out of the rows of files that this node has.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -126,8 +126,8 @@ Global___Load: _TypeAlias = Load  # noqa: Y015
 
 @_typing.final
 class LoadDigest(_message.Message):
-    """Identifies the rows of a file in any order. Spark computes the same digest with xxhash64 (seed 42) of key and value.
-    Sums are modulo 2**64; the number of rows is in LoadFile.rows.
+    """A digest of the rows of a file, which doesn't depend on their order. Spark computes the same digest, with xxhash64
+    (seed 42) of key and value. Sums are modulo 2**64; the number of rows is in LoadFile.rows.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -207,7 +207,7 @@ Global___LoadFile: _TypeAlias = LoadFile  # noqa: Y015
 
 @_typing.final
 class LoadPart(_message.Message):
-    """A partition's part of a load, which it is to take in."""
+    """A partition's part of a load: the file that the partition is to take in."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -251,7 +251,7 @@ Global___LoadPart: _TypeAlias = LoadPart  # noqa: Y015
 
 @_typing.final
 class LoadPartsAdded(_message.Message):
-    """Some of the parts of a load that is committed in the same Raft entry."""
+    """Some of the parts of a load. The record that commits the load is in the same Raft entry."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

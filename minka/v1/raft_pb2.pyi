@@ -217,7 +217,7 @@ Global___Commands: _TypeAlias = Commands  # noqa: Y015
 
 @_typing.final
 class ConfState(_message.Message):
-    """The nodes that vote, and those that only follow. The configuration is joint while voters_outgoing is not empty."""
+    """The nodes that vote, and the nodes that only follow. The configuration is joint while voters_outgoing isn't empty."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -306,7 +306,7 @@ Global___Snapshot: _TypeAlias = Snapshot  # noqa: Y015
 
 @_typing.final
 class HardState(_message.Message):
-    """A node must never forget this: it is durable before any message that depends on it is sent."""
+    """A node must never forget this, so it writes it to the disk before it sends any message that depends on it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -425,7 +425,7 @@ Global___RaftMessageBatch: _TypeAlias = RaftMessageBatch  # noqa: Y015
 
 @_typing.final
 class ConfChange(_message.Message):
-    """One change at a time."""
+    """A single change of the configuration."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -476,7 +476,9 @@ Global___ConfChangeSingle: _TypeAlias = ConfChangeSingle  # noqa: Y015
 
 @_typing.final
 class ConfChangeV2(_message.Message):
-    """Any number of changes, made at once. Without changes, and with the transition AUTO, the joint configuration is left."""
+    """Any number of changes of the configuration, made at once. With no changes and the transition AUTO, the group leaves
+    the joint configuration.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -25,7 +25,9 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class RecordBatch(_message.Message):
-    """One command of a Raft entry. Either all commands of an entry are committed or none; they are applied in order."""
+    """The records of one command in a Raft entry. Either all commands of an entry are committed or none; they are applied
+    in order.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -161,7 +163,7 @@ Global___Record: _TypeAlias = Record  # noqa: Y015
 
 @_typing.final
 class KeyspaceCreated(_message.Message):
-    """`more_partitions`: the keyspace is complete only with the PartitionsCreated that follow in the same Raft entry."""
+    """If `more_partitions` is set, PartitionsCreated with the other partitions follow in the same Raft entry."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -238,8 +240,8 @@ Global___PartitionsChanged: _TypeAlias = PartitionsChanged  # noqa: Y015
 
 @_typing.final
 class PartitionSplit(_message.Message):
-    """`child` is a new partition with the keys from its start_key on; `parent` keeps the keys before. Both have a new
-    generation.
+    """`child` is a new partition, and has the keys from its start_key on; `parent` keeps the keys before that one. Both
+    have a new generation.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -266,8 +268,8 @@ Global___PartitionSplit: _TypeAlias = PartitionSplit  # noqa: Y015
 
 @_typing.final
 class PartitionsMerged(_message.Message):
-    """`remaining` has the keys of both partitions. `gone`, the upper one, is no longer in the table, and its copies are to
-    be deleted.
+    """`remaining` has the keys of both partitions. `gone`, whose keys were the upper ones, is no longer in the table, and
+    its copies are to be deleted.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

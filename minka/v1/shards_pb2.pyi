@@ -135,7 +135,7 @@ Global___ShardHeartbeat: _TypeAlias = ShardHeartbeat  # noqa: Y015
 
 @_typing.final
 class ShardReport(_message.Message):
-    """What happened to duties. The shard repeats the report until the node says that it is recorded."""
+    """A shard's report on its duties. The shard repeats the report until the node says that it is recorded."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -262,7 +262,7 @@ Global___WeighedDuty: _TypeAlias = WeighedDuty  # noqa: Y015
 
 @_typing.final
 class ShardLeave(_message.Message):
-    """The shard is about to stop: all of its duties are to be released."""
+    """The shard is about to stop, so the cluster moves all of its duties to other shards."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -62,14 +62,14 @@ class SnapshotsServicer:
     """
 
     def Open(self, request, context):
-        """Call it at the partition's leader.
+        """Take a snapshot. Only the partition's leader does this.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Read(self, request, context):
-        """Call these at any node that has the snapshot. SNAPSHOT_GONE: the node never had it, or no longer has it.
+        """Every node that has the snapshot answers these calls. Another node refuses them with SNAPSHOT_GONE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -14,19 +14,19 @@ from tests.cluster.cluster import CALM
 TIMEOUT_S = 180  # the first test of a run starts Spark, in ten seconds on an idle machine
 HERE = Path(__file__).parent
 
-# Small and quick to start: tests of speed, or with much data, are benchmarks.
+# This Spark is small and starts quickly. Tests of speed, and tests with much data, are in benchmarks/ instead.
 CONF = {
     "spark.driver.memory": "1g",
     "spark.sql.shuffle.partitions": "2",
     "spark.python.daemon.module": "tests.pipeline.worker_daemon",
 }
-# For every JVM that a test starts: a start of Spark takes 8 s of processor time instead of 19. Among others, the byte
-# code of Spark's classes isn't verified.
+# With these options for every JVM that a test starts, the start of Spark takes 8 s of processor time instead of 19. One
+# of them leaves out the verification of byte code.
 JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the tests of this folder their time."""
+    """Set the time limit of the tests in this folder."""
     for item in items:
         if HERE in item.path.parents and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TIMEOUT_S))
@@ -34,15 +34,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Let Spark's logs, and a JAVA_HOME that is made, go to a cache of the tests instead of the user's, and what a
-    killed JVM leaves, to a folder that is removed. Its path is short, since sockets are in it.
+    """Let the tests write to folders of their own. Spark's logs, and a JAVA_HOME that is made, go to a cache of the
+    tests instead of the user's. Files that a killed JVM leaves are in a folder that is removed at the end; the path of
+    this folder is short, since sockets are in it.
     """
     with (
         TemporaryDirectory(prefix="minka-spark-", ignore_cleanup_errors=True) as folder,
         pytest.MonkeyPatch.context() as patch,
     ):
         patch.setenv("SPARK_SUBMIT_OPTS", f"{JVM_OPTIONS} -Djava.io.tmpdir={folder}")
-        # Libraries that Python workers import start no threads then, which a fork would lose.
+        # With these settings, the libraries that Python workers import start no threads. A fork would lose such
+        # threads.
         patch.setenv("ARROW_DEFAULT_MEMORY_POOL", "system")
         patch.setenv("OPENBLAS_NUM_THREADS", "1")
         patch.setenv("SPARK_LAUNCHER_OPTS", JVM_OPTIONS)
@@ -52,7 +54,7 @@ def _environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def spark(_environment: None) -> Iterator[SparkSession]:
-    """One Spark for all tests of the process."""
+    """The session of Spark that all tests of this process share."""
     started = session("local[2]", app_name="minka's tests", conf=CONF)
     yield started
     started.stop()
@@ -60,6 +62,8 @@ def spark(_environment: None) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="module")
 def cluster(spark: SparkSession) -> Iterator[LocalCluster]:
-    """Three daemons for the tests of a file. `spark` is requested so that Spark starts before gRPC has threads here."""
+    """Three daemons for the tests of one file. This requests `spark`, so that Spark starts before gRPC has threads
+    here.
+    """
     with LocalCluster(3, config=CALM) as cluster:
         yield cluster

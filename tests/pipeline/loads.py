@@ -1,4 +1,4 @@
-"""Shared by tests that disturb loads: a slow load, and the processes that die during it."""
+"""Helpers of tests that disturb loads: they start slow loads, kill processes, and check the loaded rows."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ ROWS: Final = 8000
 
 
 def frame(spark: SparkSession, rows: int = ROWS, tag: str = "") -> DataFrame:
-    """Rows with the keys k000000 and so on, and values that can't be compressed much."""
+    """Make rows with the keys k000000, k000001 and so on, whose values can't be compressed much."""
     return spark.range(rows).selectExpr("printf('k%06d', id) key", f"concat('{tag}', sha2(string(id), 256)) value")
 
 
@@ -64,13 +64,13 @@ def state_of(cluster: LocalCluster, load_id: str) -> "LoadState.ValueType | None
 
 
 def spooled(cluster: LocalCluster, load_id: str) -> dict[str, set[str]]:
-    """By node: the names of the load's files in its spool."""
+    """The names of the load's files in the spool of each node."""
     with LoadClient(cluster.endpoints) as client:
         return _files(cluster, number_of(client, load_id))
 
 
 def number_of(client: LoadClient, load_id: str) -> int:
-    """The number of the load, 0 if the load doesn't exist."""
+    """The number of the load; 0 if the load doesn't exist."""
     return next((one.number for one in client.all() if one.id == load_id), 0)
 
 
@@ -88,8 +88,8 @@ def wait_for_files(cluster: LocalCluster, load_id: str, count: int) -> None:
 
 @contextmanager
 def child(cluster: LocalCluster, *arguments: str, errors: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """`minkactl data load` in a process of its own, with a Spark of its own. Its stderr goes to the file `errors`, and
-    its report to a file beside it.
+    """Run `minkactl data load` in another process, which starts a Spark of its own. Its stderr goes to the file
+    `errors`, and its report to the file of the same name with the ending .json.
     """
     settings = [word for name, value in CONF.items() for word in ("--conf", f"{name}={value}")]
     asked = [
@@ -115,7 +115,7 @@ def child(cluster: LocalCluster, *arguments: str, errors: Path) -> Iterator[subp
 
 
 def kill_workers(pid: int) -> int:
-    """Kill every Python process in which a Spark below `pid` runs tasks; returns the number of these processes."""
+    """Kill every Python process that runs tasks for a Spark below the process `pid`; returns how many there were."""
     children = _children_by_parent()
     daemons = [one for one in _below(children, pid) if _is_daemon(one) and not _is_daemon(_parent_of(one))]
     workers = [worker for daemon in daemons for worker in children.get(daemon, ())]
@@ -154,7 +154,7 @@ def _is_daemon(pid: int) -> bool:
 
 
 class Stages:
-    """The counts of Spark's stages since this object was made."""
+    """Counts the tasks of Spark's stages that have begun since this object was made."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._store = spark.sparkContext._jsc.sc().statusStore()
@@ -166,7 +166,7 @@ class Stages:
         return sum(one.numFailedTasks() for one in self._all())
 
     def completed(self) -> int:
-        """The number of completed tasks of the last stage."""
+        """The number of completed tasks in the last stage."""
         *_, last = self._all()
         return int(last.numCompleteTasks())
 

@@ -1,4 +1,4 @@
-"""The examples of minka.spark in docs/api.md run as they are, but for the endpoints."""
+"""The examples of minka.spark in docs/api.md run unchanged, except that they get the test's endpoints."""
 
 import re
 import runpy

@@ -1,4 +1,4 @@
-"""The formats of rows as real Spark writes and reads them, compared with those of the plain client."""
+"""Keys and values that real Spark writes equal those of `minka.rows`, and Spark reads them back."""
 
 import math
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ _NUMBERS = [
 
 @pytest.fixture(autouse=True)
 def _far_from_utc(spark: SparkSession) -> Iterator[None]:
-    """Use another time zone: written rows must not depend on the session's."""
+    """Give the session another time zone: the written rows must not depend on it."""
     before = spark.conf.get("spark.sql.session.timeZone")
     assert before is not None
     spark.conf.set("spark.sql.session.timeZone", _ZONE)
@@ -46,7 +46,7 @@ def _far_from_utc(spark: SparkSession) -> Iterator[None]:
 
 
 def _local(moment: datetime) -> datetime:
-    """The moment as PySpark takes and returns timestamps: without a zone, in this process's local time."""
+    """Convert the moment to the form that PySpark takes and returns: without a zone, in this process's local time."""
     return moment.astimezone().replace(tzinfo=None)
 
 
@@ -58,7 +58,7 @@ def _values(frame: DataFrame) -> list[bytes]:
     return [bytes(row.v) for row in frame.select(value_column(frame.schema.fields).alias("v")).collect()]
 
 
-def test_keys_of_text_and_integers_are_those_of_the_plain_client(spark: SparkSession) -> None:
+def test_keys_of_text_and_integers_equal_those_of_encode_key(spark: SparkSession) -> None:
     extremes = [2**63 - 1, -(2**63), -(2**63) + 1, -(2**63) + 2]
     numbers = [*_NUMBERS, *extremes, None]
     rows = [(number, (_TEXTS * 9)[place] if number else None) for place, number in enumerate(numbers)]
@@ -67,7 +67,7 @@ def test_keys_of_text_and_integers_are_those_of_the_plain_client(spark: SparkSes
     assert _keys(frame) == [encode_key(row) for row in rows]
 
 
-def test_keys_of_the_other_types_that_spark_encodes_itself(spark: SparkSession) -> None:
+def test_keys_of_other_types_that_spark_encodes_equal_those_of_encode_key(spark: SparkSession) -> None:
     rows: list[Any] = [
         (1, -2, 3, True, b"\x00\xff\x00", date(1969, 12, 31), _SUMMER, None),
         (
@@ -87,7 +87,7 @@ def test_keys_of_the_other_types_that_spark_encodes_itself(spark: SparkSession) 
     assert _keys(spark.createDataFrame(given, schema)) == [encode_key(row) for row in rows]
 
 
-def test_keys_of_numbers_with_a_point_go_through_arrow(spark: SparkSession) -> None:
+def test_keys_that_go_through_arrow_equal_those_of_encode_key(spark: SparkSession) -> None:
     rows: list[Any] = [
         ("a", 1.5, 0.1, Decimal("-1.50"), Decimal("12345678901234567890123456789012345.678"), _SKIPPED),
         ("b\x00", -0.0, float("nan"), Decimal("0.00"), Decimal("-18446744073709551.616"), _SKIPPED),
@@ -101,7 +101,7 @@ def test_keys_of_numbers_with_a_point_go_through_arrow(spark: SparkSession) -> N
     assert _keys(frame) == expected
 
 
-def test_a_sort_by_the_key_is_a_sort_by_the_columns(spark: SparkSession) -> None:
+def test_rows_sorted_by_key_are_sorted_by_their_columns(spark: SparkSession) -> None:
     frame = spark.range(500).select(
         (F.hash("id") % 7).cast("string").alias("t"), (F.xxhash64("id") % 1000).alias("n"), F.col("id")
     )
@@ -116,7 +116,7 @@ def test_any_name_of_a_column_works(spark: SparkSession) -> None:
     assert _values(frame) == [encode_value(row)]
 
 
-def test_values_are_those_of_the_plain_client_and_are_read_back(spark: SparkSession) -> None:
+def test_values_equal_those_of_encode_value_and_are_read_back(spark: SparkSession) -> None:
     schema = (
         "i int, l bigint, b boolean, t string, y binary, d date, m timestamp, n timestamp_ntz, p decimal(38,10), "
         "x double, a array<decimal(5,2)>, s struct<u: string, v: array<double>>, k map<string, date>, z void"
@@ -157,7 +157,7 @@ def test_numbers_are_written_as_java_writes_them(spark: SparkSession) -> None:
     assert list(map(repr, back)) == list(map(repr, numbers))
 
 
-def test_the_python_client_s_values_are_read_whatever_the_years(spark: SparkSession) -> None:
+def test_years_before_0_and_after_9999_are_read_back(spark: SparkSession) -> None:
     sql = "SELECT date'-0001-01-01' a, date'+10000-12-31' b, timestamp'0000-01-01 00:00:00.000001 UTC' c"
     frame = spark.sql(sql)
     read = value_fields(value_column(frame.schema.fields), frame.schema)
@@ -172,7 +172,7 @@ def _read(values: DataFrame) -> Any:
     return [row.r for row in values.select(value_fields(F.col("v"), schema).alias("r")).collect()]
 
 
-def test_a_column_that_the_value_has_not_is_null(spark: SparkSession) -> None:
+def test_a_column_that_the_value_lacks_is_null(spark: SparkSession) -> None:
     values = spark.createDataFrame([(b'{"a":1}',), (b"{}",), (None,)], "v binary").coalesce(1)
     assert _read(values) == [T.Row(a=1, t=None), T.Row(a=None, t=None), None]
 
@@ -184,13 +184,13 @@ _NO_VALUE = r"MALFORMED_RECORD|INVALID_UTF8|USER_RAISED|FAILFAST"
     "value",
     [b"", b" ", b"null", b"1", b"[]", b"\xff", b'{"a":1', b"{'a':1}", b'{"a":1.5}', b'{"a":"x"}', b'{"t":"\xff"}'],
 )
-def test_a_value_that_is_none_fails_the_query(spark: SparkSession, value: bytes) -> None:
+def test_a_malformed_value_fails_the_query(spark: SparkSession, value: bytes) -> None:
     with pytest.raises(Exception, match=_NO_VALUE):
         _read(spark.sql(f"SELECT X'{value.hex()}' v"))
 
 
 @pytest.mark.parametrize("value", [b'{"a":1.5}', b'{"t":"\xff"}'])
-def test_a_value_that_is_none_fails_the_job_s_tasks(spark: SparkSession, value: bytes) -> None:
+def test_a_malformed_value_fails_the_query_s_tasks(spark: SparkSession, value: bytes) -> None:
     with pytest.raises(Exception, match=_NO_VALUE):
         _read(spark.createDataFrame([(value,)], "v binary"))
 
@@ -210,20 +210,20 @@ def _field(kind: str) -> list[T.StructField]:
 
 
 @pytest.mark.parametrize("kind", ["array<int>", "map<string, int>", "struct<a: int>", "interval day", "variant"])
-def test_a_key_refuses_types_by_the_column_s_name(spark: SparkSession, kind: str) -> None:
+def test_the_refusal_of_a_type_in_a_key_names_the_column(spark: SparkSession, kind: str) -> None:
     with pytest.raises(MinkaError, match="INVALID_ARGUMENT: column c is of type"):
         key_column(_field(kind))
 
 
 @pytest.mark.parametrize("kind", ["map<int, int>", "interval day", "array<map<date, int>>", "struct<a: variant>"])
-def test_a_value_refuses_what_json_would_lose(spark: SparkSession, kind: str) -> None:
+def test_a_value_refuses_types_that_json_would_change(spark: SparkSession, kind: str) -> None:
     with pytest.raises(MinkaError, match=r"INVALID_ARGUMENT: column c.* is of type"):
         value_column(_field(kind))
     with pytest.raises(MinkaError, match="INVALID_ARGUMENT"):
         value_fields(F.lit(b"{}"), T.StructType(_field(kind)))
 
 
-def test_two_columns_of_one_name_are_refused(spark: SparkSession) -> None:
+def test_two_columns_with_the_same_name_are_refused(spark: SparkSession) -> None:
     with pytest.raises(MinkaError, match="2 columns have the name c"):
         value_column(_field("int") * 2)
 
@@ -233,8 +233,8 @@ def test_a_key_needs_a_column(spark: SparkSession) -> None:
         key_column([])
 
 
-def test_a_long_key_compiles(spark: SparkSession) -> None:
-    """Nine columns make one expression: its code has to stay below the JVM's limit for a method."""
+def test_a_key_of_nine_columns_compiles(spark: SparkSession) -> None:
+    """The code of the whole expression, nine columns long, has to stay below the JVM's limit for one method."""
     frame = spark.range(10).select(*(F.xxhash64("id", F.lit(n)).alias(f"c{n}") for n in range(9)))
     rows = [tuple(row) for row in frame.collect()]
     assert _keys(frame) == [encode_key(row) for row in rows]

@@ -1,4 +1,4 @@
-"""A job on a real Spark Connect server, with executors that are not part of this process."""
+"""A job runs on a real Spark Connect server, and on executors in other processes."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def environment(**added: str | None) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a server whose tasks run on this Python."""
+    """Run a Spark Connect server whose tasks run on this Python; gives the server's address."""
     (address,) = free_addresses(1)
     host, _, port = address.rpartition(":")
     conf = {"spark.connect.grpc.binding.address": host, "spark.connect.grpc.binding.port": port}
@@ -77,7 +77,7 @@ def test_a_job_on_a_connect_server(server: str, tmp_path: Path) -> None:
     assert_is_right(digest(tmp_path, "--remote", f"sc://{server}", "-o", "json"))
 
 
-def test_what_fails_on_a_connect_server_is_told_as_elsewhere(server: str, tmp_path: Path) -> None:
+def test_an_error_on_a_connect_server_is_reported_like_any_other(server: str, tmp_path: Path) -> None:
     done = digest(tmp_path, "--remote", f"sc://{server}", "--key", "other")
     assert done.returncode == 2
     assert "the source has no column 'other'" in done.stderr
@@ -88,8 +88,8 @@ def test_a_job_on_executors_of_a_cluster(tmp_path: Path) -> None:
     assert_is_right(done)
 
 
-def test_executors_without_minka_are_found_out_at_once(tmp_path: Path) -> None:
-    """For example, a cluster whose Python has only PySpark."""
+def test_executors_without_minka_are_refused_before_the_job(tmp_path: Path) -> None:
+    """The tasks run on a Python that can't import minka, as on a cluster whose Python has only PySpark."""
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['minka'] = None")
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path}:$PYTHONPATH exec {sys.executable} "$@"\n')

@@ -44,20 +44,20 @@ def spark_s(frame: DataFrame) -> Digest:
 
 
 @pytest.mark.parametrize("pairs", [[], AWKWARD[:1], AWKWARD, some(20_000, 1)], ids=["none", "one", "awkward", "many"])
-def test_it_is_the_same_in_spark_and_in_python(
+def test_spark_and_python_compute_the_same_digest(
     spark: SparkSession, tmp_path: Path, pairs: list[tuple[bytes, bytes | None]]
 ) -> None:
     assert spark_s(frame(spark, pairs, tmp_path)) == Digest.of(pairs)
 
 
-def test_text_counts_as_its_utf8(spark: SparkSession) -> None:
+def test_the_digest_of_text_is_that_of_its_utf8(spark: SparkSession) -> None:
     texts = [_ALL_OF_UNICODE[at : at + 5000] for at in range(0, len(_ALL_OF_UNICODE), 5000)]
     rows = spark.createDataFrame([(text, text[::-1]) for text in texts], "k string, v string")
     assert spark_s(rows) == Digest.of((text.encode(), text[::-1].encode()) for text in texts)
     assert spark_s(rows.select("k")) == Digest.of((text.encode(), None) for text in texts)
 
 
-def test_it_tells_sets_apart_that_differ_in_little(spark: SparkSession, tmp_path: Path) -> None:
+def test_sets_with_small_differences_have_different_digests(spark: SparkSession, tmp_path: Path) -> None:
     pairs = some(1000, 2)
     whole = Digest.of(pairs)
     assert whole == Digest.of(reversed(pairs))
@@ -69,7 +69,7 @@ def test_it_tells_sets_apart_that_differ_in_little(spark: SparkSession, tmp_path
     assert Digest.of([(b"a", b"1"), (b"b", b"2")]) != Digest.of([(b"a", b"2"), (b"b", b"1")])
 
 
-def test_a_key_is_never_null(spark: SparkSession) -> None:
+def test_a_null_key_is_refused(spark: SparkSession) -> None:
     rows = spark.createDataFrame([(b"k", b"v"), (None, b"v"), (None, b"w")], "k binary, v binary")
     with pytest.raises(MinkaError) as refused:
         digest(spark, rows)
@@ -81,12 +81,12 @@ def test_a_key_is_never_null(spark: SparkSession) -> None:
     ("columns", "why"),
     [("id", "column 'id' is bigint"), ("cast(id as string), 'x', 'y'", "not of 3 columns")],
 )
-def test_other_columns_are_refused(spark: SparkSession, columns: str, why: str) -> None:
+def test_columns_that_are_not_a_key_and_a_value_are_refused(spark: SparkSession, columns: str, why: str) -> None:
     with pytest.raises(MinkaError, match=why):
         digest(spark, spark.range(3).selectExpr(*columns.split(", ")))
 
 
-def test_the_report_and_the_progress_have_the_rows(spark: SparkSession) -> None:
+def test_the_report_and_the_progress_count_the_rows(spark: SparkSession) -> None:
     told: list[Progress] = []
     report = digest(spark, spark.range(1000).selectExpr("cast(id as string)"), on_progress=told.append)
     assert (report.job, report.rows, report.bytes) == ("digest", 1000, 10 + 180 + 2700)

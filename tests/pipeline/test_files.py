@@ -1,4 +1,4 @@
-"""Files as sources of jobs: unreadable rows are left out everywhere, and an export is read back unchanged."""
+"""Jobs read files: every job leaves out unreadable lines, and exported files are read back unchanged."""
 
 from pathlib import Path
 
@@ -50,7 +50,7 @@ AWKWARD = {
 
 
 @pytest.mark.parametrize("file_format", ["csv", "json"])
-def test_awkward_text_comes_back_from_an_export(
+def test_awkward_text_is_exported_and_loaded_unchanged(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path, file_format: str
 ) -> None:
     one, other, folder = f"{file_format}-1", f"{file_format}-2", str(tmp_path / "all")
@@ -65,7 +65,7 @@ def test_awkward_text_comes_back_from_an_export(
         assert client.get_many(list(AWKWARD)) == AWKWARD
 
 
-def test_null_and_empty_text_are_exported_as_csv(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
+def test_null_and_empty_text_differ_in_exported_csv(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
     made(cluster, "nulls")
     schema = "id STRING, note STRING, number INT"
     rows = spark.createDataFrame([("a", None, 1), ("b", "", None), (" ", " ", 3), ("", "d", 4)], schema)
@@ -80,7 +80,7 @@ def test_null_and_empty_text_are_exported_as_csv(spark: SparkSession, cluster: L
         assert sorted(found.collect()) == sorted(rows.collect())
 
 
-def test_a_format_that_is_unknown_is_refused(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
+def test_an_unknown_file_format_is_refused(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
     with pytest.raises(MinkaError, match="the format 'orc' isn't one of parquet, csv, json") as refused:
         export(spark, "any", str(tmp_path / "orc"), endpoints=cluster.endpoints, file_format="orc")  # type: ignore[arg-type]
     assert refused.value.code is Code.INVALID_ARGUMENT
@@ -91,7 +91,7 @@ def test_a_format_that_is_unknown_is_refused(spark: SparkSession, cluster: Local
 BROKEN = b"id,n\na,1\nb,2,EXTRA\nc\nd,caf\xe9\ncaf\xe9,5\ncaf\xe8,6\ne,\xc3\xa9\n"
 
 
-def test_lines_of_csv_that_cannot_be_read_are_bad_without_a_schema(
+def test_without_a_schema_lines_of_csv_that_cannot_be_read_are_bad(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path
 ) -> None:
     made(cluster, "broken")
@@ -115,7 +115,7 @@ def test_lines_of_csv_that_cannot_be_read_are_bad_without_a_schema(
     assert found == {b"a": b'{"n":"1"}', b"e": '{"n":"é"}'.encode()}
 
 
-def test_a_line_is_bad_whatever_columns_a_job_needs(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_line_is_bad_even_if_a_job_needs_only_its_good_columns(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "some.csv").write_text("id,n,m\na,1,x\nb,2,x,EXTRA\n")
     rows = read_files(spark, str(tmp_path / "some.csv"))
     assert [row[UNREADABLE] for row in rows.select("id", UNREADABLE).orderBy("id").collect()] == [None, "b,2,x,EXTRA"]
@@ -131,7 +131,7 @@ def test_text_that_is_not_utf_8_is_bad_in_json_and_in_a_header(spark: SparkSessi
         read_files(spark, str(tmp_path / "a.csv"))
 
 
-def test_a_byte_order_mark_and_files_without_a_line_are_read(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_skipped_and_an_empty_file_has_no_columns(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "mark.csv").write_bytes(b"\xef\xbb\xbfid,n\na,1\n")
     assert [row.asDict() for row in read_files(spark, str(tmp_path / "mark.csv")).collect()] == [
         {"id": "a", "n": "1", UNREADABLE: None}
@@ -143,7 +143,9 @@ def test_a_byte_order_mark_and_files_without_a_line_are_read(spark: SparkSession
 def test_every_job_leaves_out_lines_that_cannot_be_read(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    """For example, a repair doesn't write the rows that the load left out."""
+    """A load, a verification with a repair, the search for split points and a digest read the same file, which has a
+    bad line. A repair must not write the row that the load left out.
+    """
     made(cluster, "partly")
     (tmp_path / "a.csv").write_text("id,n\na,1\nb,notanumber\nc,3\n")
     rows = read_files(spark, str(tmp_path / "a.csv"), schema="id STRING, n INT")

@@ -39,14 +39,16 @@ def numbers(spark: SparkSession) -> DataFrame:
 
 
 @pytest.mark.parametrize(("keyspace", "replicas"), [("hashed", 9), ("ranged", 4)])
-def test_nothing_differs(spark: SparkSession, cluster: LocalCluster, keyspace: str, replicas: int) -> None:
+def test_verify_finds_no_difference_after_a_load(
+    spark: SparkSession, cluster: LocalCluster, keyspace: str, replicas: int
+) -> None:
     same = verify(spark, numbers(spark), keyspace, PLAIN, endpoints=cluster.endpoints)
     assert same.is_same
     assert (same.rows, same.keyspace_rows, same.differences) == (ROWS, ROWS, ())
     assert same.replicas == replicas
 
 
-def test_what_differs_is_named_and_repaired(spark: SparkSession, cluster: LocalCluster) -> None:
+def test_differences_are_named_and_repaired(spark: SparkSession, cluster: LocalCluster) -> None:
     def run(*, repair: bool = False) -> VerifyReport:
         return verify(spark, numbers(spark), "ranged", PLAIN, endpoints=cluster.endpoints, repair=repair)
 
@@ -69,7 +71,7 @@ def test_what_differs_is_named_and_repaired(spark: SparkSession, cluster: LocalC
     assert run().is_same
 
 
-def test_an_empty_keyspace_lacks_everything(spark: SparkSession, cluster: LocalCluster) -> None:
+def test_every_row_is_missing_in_an_empty_keyspace(spark: SparkSession, cluster: LocalCluster) -> None:
     with Control(cluster.endpoints) as control:
         control.create_keyspace("nothing", 2, HashFunction.HASH_FUNCTION_MURMUR3, replicas=1)
         wait_settled(control, live=3)
@@ -79,7 +81,7 @@ def test_an_empty_keyspace_lacks_everything(spark: SparkSession, cluster: LocalC
     assert verify(spark, numbers(spark), "nothing", PLAIN, endpoints=cluster.endpoints).differences == ()
 
 
-def test_exports_and_what_has_changed_since(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
+def test_an_export_and_the_changes_after_it(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
     first = export(spark, "ranged", str(tmp_path / "all"), endpoints=cluster.endpoints)
     assert first.rows == ROWS
     frame = spark.read.parquet(str(tmp_path / "all"))
@@ -119,10 +121,10 @@ _KINDS = {
 }
 
 
-def test_all_kinds_of_columns_are_exported_as_spark_reads_them(
+def test_columns_of_all_types_are_exported_as_spark_would_write_them(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    """The export has the same rows, of the same types, as files that Spark writes."""
+    """The exported files have the same rows and types as files that Spark writes."""
     rows = spark.range(50).selectExpr(*(f"cast({value} as {kind}) {name}" for name, (kind, value) in _KINDS.items()))
     with Control(cluster.endpoints) as control:
         control.create_keyspace("kinds", 2, HashFunction.HASH_FUNCTION_MURMUR3, replicas=1)
@@ -141,8 +143,10 @@ def test_all_kinds_of_columns_are_exported_as_spark_reads_them(
     assert found.orderBy("id").collect() == expected.orderBy("id").collect() == rows.orderBy("id").collect()
 
 
-def test_an_export_is_there_whole_or_not_at_all(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
-    """The files of a former export stay until the whole new export is written."""
+def test_an_export_replaces_the_former_one_only_when_it_is_complete(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """An export that fails leaves the files of the former export unchanged."""
     folder = tmp_path / "kept"
     with Control(cluster.endpoints) as control, Client(cluster.endpoints, keyspace="bad") as client:
         control.create_keyspace("bad", 4, HashFunction.HASH_FUNCTION_MURMUR3, replicas=1)
@@ -186,8 +190,10 @@ def test_rows_are_joined_with_the_values_of_their_keys(
         lookup(frame, keyspace, "who", endpoints=cluster.endpoints, value="number")
 
 
-def test_split_points_give_equal_bytes(spark: SparkSession) -> None:
-    """The keys and sizes are skewed. The ranges' real sizes are compared, not the expected ones."""
+def test_split_points_give_ranges_of_equal_bytes(spark: SparkSession) -> None:
+    """Keys and sizes of the rows are skewed. The test adds up the real sizes of the ranges, instead of trusting the
+    sizes that the report expects.
+    """
     key = "concat('u', lpad(cast(cast(pow(rand(1), 4) * 1000 as int) as string), 6, '0'), '-', id)"
     frame = spark.range(30_000).selectExpr(f"{key} key", "repeat('x', cast(pow(rand(2), 8) * 2000 as int)) value")
     frame = frame.persist()

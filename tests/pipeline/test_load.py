@@ -1,4 +1,4 @@
-"""Loads through Spark into real daemons."""
+"""Spark loads rows into real daemons."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,9 +53,7 @@ def everything(cluster: LocalCluster, keyspace: str, keys: list[str]) -> dict[An
 
 
 @pytest.mark.parametrize("keyspace", ["hashed", "ranged", "md5"])
-def test_an_ingest_has_every_row_where_clients_find_it(
-    spark: SparkSession, cluster: LocalCluster, keyspace: str
-) -> None:
+def test_clients_find_every_row_of_an_ingest(spark: SparkSession, cluster: LocalCluster, keyspace: str) -> None:
     report = loaded(spark, cluster, keyspace, numbers(spark, 2000), load_id=f"first-{keyspace}")
     assert (report.rows, report.bad, report.was_done) == (2000, 0, False)
     assert report.partitions == (4 if keyspace == "hashed" else 3)
@@ -65,7 +63,7 @@ def test_an_ingest_has_every_row_where_clients_find_it(
     assert LoadReport.from_json(report.to_json()) == report
 
 
-def test_a_second_run_of_a_load_that_is_done_changes_nothing(spark: SparkSession, cluster: LocalCluster) -> None:
+def test_another_run_of_a_done_load_changes_nothing(spark: SparkSession, cluster: LocalCluster) -> None:
     first = loaded(spark, cluster, "done", numbers(spark, 100), load_id="done")
     with Client(cluster.endpoints, keyspace="done") as client:
         client.put("k7", b"written after the load")
@@ -74,9 +72,7 @@ def test_a_second_run_of_a_load_that_is_done_changes_nothing(spark: SparkSession
         assert client.get("k7") == b"written after the load"
 
 
-def test_a_second_attempt_of_puts_meets_no_conflicts_in_its_own_rows(
-    spark: SparkSession, cluster: LocalCluster
-) -> None:
+def test_repeated_puts_do_not_conflict_with_their_own_rows(spark: SparkSession, cluster: LocalCluster) -> None:
     """A second run writes the same rows again, as a repeated task does."""
     rows = numbers(spark, 2000).selectExpr("concat('again-', key) key", "value")
     first, second = (loaded(spark, cluster, "put", rows, mode="put") for _ in range(2))
@@ -94,7 +90,7 @@ def test_a_second_attempt_of_puts_meets_no_conflicts_in_its_own_rows(
         assert client.get("again-k7") == b"mine"
 
 
-def test_keys_that_are_there_already(spark: SparkSession, cluster: LocalCluster) -> None:
+def test_the_options_for_keys_that_exist_already(spark: SparkSession, cluster: LocalCluster) -> None:
     with Client(cluster.endpoints, keyspace="conflicts") as client:
         client.put_many({"k5": b"mine", "k500": b"mine"})
         with pytest.raises(MinkaError, match=r"the key k5(00)? is in the keyspace already") as refused:
@@ -111,7 +107,7 @@ def test_keys_that_are_there_already(spark: SparkSession, cluster: LocalCluster)
         assert client.get_many(["k5", "k500"]) == {"k5": b"25", "k500": b"250000"}
 
 
-def test_keys_that_come_twice(spark: SparkSession, cluster: LocalCluster) -> None:
+def test_repeated_keys_are_refused_unless_last_by_chooses_a_row(spark: SparkSession, cluster: LocalCluster) -> None:
     twice = numbers(spark, 100).selectExpr("*", "1 at").union(numbers(spark, 10).selectExpr("key", "'newer'", "2 at"))
     with pytest.raises(MinkaError, match=r"the key k\d comes more than once in the source") as refused:
         loaded(spark, cluster, "rows", twice)
@@ -154,7 +150,7 @@ def test_a_folder_with_other_files_is_not_replaced_by_bad_rows(
     assert loaded(spark, cluster, "bad", frame, max_bad=1, bad_rows=str(tmp_path / "empty")).bad == 1
 
 
-def test_a_column_with_a_dot_in_its_name_says_which_row_counts(spark: SparkSession, cluster: LocalCluster) -> None:
+def test_last_by_may_name_a_column_with_a_dot_or_a_field(spark: SparkSession, cluster: LocalCluster) -> None:
     rows = [("dots", "older", 1), ("dots", "newer", 2)]
     frame = spark.createDataFrame(rows, "key string, value string, `changed.at` int")
     assert loaded(spark, cluster, "rows", frame, last_by="changed.at").repeated == 1
@@ -163,7 +159,7 @@ def test_a_column_with_a_dot_in_its_name_says_which_row_counts(spark: SparkSessi
     assert everything(cluster, "rows", ["dots", "field"]) == {"dots": b"newer", "field": b"newer"}
 
 
-def test_awkward_keys(spark: SparkSession, cluster: LocalCluster) -> None:
+def test_awkward_keys_are_loaded_unchanged(spark: SparkSession, cluster: LocalCluster) -> None:
     rows = {bytes([number]) * size: bytes([number]) for number in range(256) for size in (1, 2, 4096)}
     frame = spark.createDataFrame([*map(tuple, map(list, rows.items()))], "key binary, value binary")
     report = loaded(spark, cluster, "awkward", frame)
@@ -204,7 +200,7 @@ def test_files_are_loaded_and_a_load_is_resumed(spark: SparkSession, cluster: Lo
 
 
 def test_a_relative_path_is_kept_as_an_absolute_one(spark: SparkSession) -> None:
-    """The process that resumes the load runs in another folder."""
+    """A relative path must be made absolute, since the process that resumes the load may run in another folder."""
     assert absolute(spark, "data/*.csv") == f"file:{Path.cwd()}/data/*.csv"
     assert absolute(spark, "file:/data") == "file:/data"
 
@@ -216,13 +212,13 @@ def test_a_relative_path_is_kept_as_an_absolute_one(spark: SparkSession) -> None
         ({"columns": PairColumns(())}, "no column is named for the key"),
         ({"max_bad": 1}, "max_bad needs bad_rows, the folder for rows that are left out"),
         ({"mode": "put", "rate_limit": 1}, "rate_limit is for mode ingest"),
-        ({"mode": "puts"}, "mode is 'puts'; there are ingest, put"),
-        ({"on_conflict": "replce"}, "on_conflict is 'replce'; there are error, replace, keep"),
-        ({"columns": PairColumns(("key",), key_form="text")}, "key_form is 'text'; there are auto, columns"),  # type: ignore[arg-type]
-        ({"columns": PairColumns(("key",), value_form="json")}, "value_form is 'json'; there are auto, columns"),  # type: ignore[arg-type]
+        ({"mode": "puts"}, "mode is 'puts', not one of ingest, put"),
+        ({"on_conflict": "replce"}, "on_conflict is 'replce', not one of error, replace, keep"),
+        ({"columns": PairColumns(("key",), key_form="text")}, "key_form is 'text', not one of auto, columns"),  # type: ignore[arg-type]
+        ({"columns": PairColumns(("key",), value_form="json")}, "value_form is 'json', not one of auto, columns"),  # type: ignore[arg-type]
     ],
 )
-def test_what_can_not_be_asked(
+def test_options_that_are_not_valid_are_refused(
     spark: SparkSession, cluster: LocalCluster, options: dict[str, Any], problem: str
 ) -> None:
     with pytest.raises(MinkaError, match=problem) as refused:
@@ -230,13 +226,15 @@ def test_what_can_not_be_asked(
     assert refused.value.code is Code.INVALID_ARGUMENT
 
 
-def test_a_format_that_is_not_known_is_refused(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
+def test_a_load_from_an_unknown_file_format_is_refused(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path
+) -> None:
     what = FileLoad(source=str(tmp_path), file_format="orc", options=LoadOptions(columns=PLAIN))  # type: ignore[arg-type]
-    with pytest.raises(MinkaError, match="INVALID_ARGUMENT: file_format is 'orc'; there are parquet, csv, json"):
+    with pytest.raises(MinkaError, match="INVALID_ARGUMENT: file_format is 'orc', not one of parquet, csv, json"):
         load_files(spark, "hashed", what, endpoints=cluster.endpoints)
 
 
-def test_of_equal_rows_each_attempt_and_verify_take_the_same(spark: SparkSession, cluster: LocalCluster) -> None:
+def test_verify_and_load_choose_the_same_of_rows_with_equal_last_by(spark: SparkSession, cluster: LocalCluster) -> None:
     rows = [(f"t{number % 100}", f"value {999 - number}", number // 500) for number in range(1000)]
     frame = spark.createDataFrame(rows, "key string, value string, at int")
     with Control(cluster.endpoints) as control:
@@ -251,10 +249,12 @@ def test_of_equal_rows_each_attempt_and_verify_take_the_same(spark: SparkSession
     assert verify(spark, frame, "ties", PLAIN, endpoints=cluster.endpoints, last_by="at").is_same
 
 
-def test_bad_rows_count_where_all_files_were_uploaded_before(
+def test_a_run_counts_bad_rows_even_if_all_files_are_uploaded_already(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A driver dies after its last task, before it has looked at the bad rows; the next run has to judge them."""
+    """The first run's driver dies after its last task, before it has counted the bad rows. The next run must count
+    them.
+    """
     frame = spark.createDataFrame([("z1", "v"), ("", "empty"), (None, "no key")], "key string, value string")
     options = {"load_id": "undecided", "max_bad": 1, "bad_rows": str(tmp_path / "bad")}
 
@@ -274,22 +274,24 @@ def test_bad_rows_count_where_all_files_were_uploaded_before(
 def test_a_row_of_another_partition_fails_the_load(
     spark: SparkSession, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark may put several partitions into one task. Clients would look for their rows in other partitions."""
+    """If Spark puts the rows of several partitions into one task, the load must fail, since clients would look for some
+    of these rows in other partitions.
+    """
     monkeypatch.setattr(loading, "place_column", lambda *_: F.expr("if(key = 'k7', 4, 0)"))
     with pytest.raises(MinkaError, match="INTERNAL: rows of several partitions came to the task of place 0"):
         loaded(spark, cluster, "awkward", numbers(spark, 100), on_conflict="replace")
 
 
-def test_nothing_is_loaded_from_nothing(spark: SparkSession, cluster: LocalCluster) -> None:
+def test_a_load_of_an_empty_source_succeeds(spark: SparkSession, cluster: LocalCluster) -> None:
     report = loaded(spark, cluster, "awkward", numbers(spark, 0), load_id="nothing")
     assert (report.rows, report.partitions, report.bad) == (0, 0, 0)
     assert loaded(spark, cluster, "awkward", numbers(spark, 0), load_id="nothing").was_done
 
 
-def test_a_load_of_which_every_file_is_there_is_resumed(
+def test_a_load_whose_files_are_all_uploaded_is_resumed(
     spark: SparkSession, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Partitions without rows have no files, so there may be fewer files than partitions."""
+    """All files are uploaded, although there are fewer files than partitions: a partition without rows has no file."""
 
     def die(*_: object) -> None:
         raise KeyboardInterrupt

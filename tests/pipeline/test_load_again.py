@@ -1,4 +1,4 @@
-"""Second runs of a load's id, and loads that are refused before they have begun."""
+"""Later runs with the id of an earlier load, and runs that are refused before they begin a load."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -35,7 +35,7 @@ def _keyspace(cluster: LocalCluster) -> None:
 
 
 def break_off(patch: pytest.MonkeyPatch) -> None:
-    """From now on every load dies when all of its files are in the spools."""
+    """Let every load break off before its commit, when all of its files are in the spools."""
 
     def die(*_: object) -> None:
         raise KeyboardInterrupt
@@ -57,7 +57,7 @@ def run(spark: SparkSession, cluster: LocalCluster, what: FileLoad, load_id: str
     return load_files(spark, KEYSPACE, what, endpoints=cluster.endpoints, load_id=load_id, timeout=30)
 
 
-def test_files_that_have_changed_are_not_taken_for_those_of_a_run_that_broke_off(
+def test_a_run_is_refused_if_the_files_have_changed_since_the_run_that_broke_off(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = tmp_path / "rows.csv"
@@ -77,10 +77,12 @@ def test_files_that_have_changed_are_not_taken_for_those_of_a_run_that_broke_off
     assert value_of(cluster, "file") == b"newer"
 
 
-def test_a_run_with_other_options_is_refused_whether_the_load_is_done_or_not(
+def test_a_run_with_other_options_is_refused_before_and_after_the_end_of_the_load(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A resumed load uses the options in its record, so each run has to have these options."""
+    """`resume` uses the options that are kept with the load, so other runs with the same id must have these options,
+    too.
+    """
     source = tmp_path / "rows.csv"
     source.write_text("id,text\noptions,words\n")
     wrong, right = what_of(source, "text", "id"), what_of(source)
@@ -97,7 +99,7 @@ def test_a_run_with_other_options_is_refused_whether_the_load_is_done_or_not(
     assert run(spark, cluster, wrong, "options").was_done
 
 
-def test_a_data_frame_is_known_by_its_schema_and_its_files(
+def test_a_data_frame_with_another_schema_or_other_files_is_refused(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path
 ) -> None:
     for name in ("monday", "tuesday"):
@@ -116,7 +118,7 @@ def test_a_data_frame_is_known_by_its_schema_and_its_files(
             run(other)
 
 
-def test_of_two_runs_at_once_the_slower_one_finds_the_load_done(
+def test_the_slower_of_two_simultaneous_runs_finds_the_load_done(
     spark: SparkSession, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = frame(spark, ROWS)
@@ -124,7 +126,7 @@ def test_of_two_runs_at_once_the_slower_one_finds_the_load_done(
     faster = list[LoadReport]()
 
     def overtaken(self: LoadClient, found: Load, targets: Iterable[LoadTarget]) -> dict[int, LoadFile]:
-        """After this run has seen that there are no files, another run does the whole load."""
+        """Let another run do the whole load once the slower run has seen that there are no files."""
         monkeypatch.setattr(LoadClient, "staged", staged)
         before = staged(self, found, targets)
         faster.append(loaded(cluster, source, "twins", "twins"))
@@ -137,7 +139,7 @@ def test_of_two_runs_at_once_the_slower_one_finds_the_load_done(
     assert_same(cluster, source, "twins")
 
 
-def test_partitions_are_split_and_moved_between_the_upload_and_the_commit(
+def test_a_load_succeeds_if_partitions_are_split_and_moved_before_its_commit(
     spark: SparkSession, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit, source = LoadClient.commit, frame(spark, ROWS)
@@ -162,8 +164,8 @@ def test_partitions_are_split_and_moved_between_the_upload_and_the_commit(
     assert_same(cluster, source, "moving")
 
 
-def test_what_can_be_refused_before_a_load_begins_leaves_none(spark: SparkSession, cluster: LocalCluster) -> None:
-    """A load that breaks off is kept for a day, and a cluster permits only a few loads at once."""
+def test_no_load_is_begun_if_the_arguments_are_refused(spark: SparkSession, cluster: LocalCluster) -> None:
+    """Loads that a refused run has begun would be kept for a day, and a cluster permits only a few loads at once."""
     source = frame(spark, ROWS)
     columns = {"columns": PairColumns(("key",), ("valu",))}
     full = source.limit(1).selectExpr("key", "value", "interval '1' day a_type_that_no_value_has")
@@ -196,8 +198,8 @@ def test_a_load_without_room_does_not_begin(
     assert state_of(cluster, "large") is None
 
 
-def test_a_source_that_is_refused_when_it_is_read_ends_the_load(spark: SparkSession, cluster: LocalCluster) -> None:
-    """The load is ended for good: nothing is in the spools, and the next run would be refused, too."""
+def test_a_load_is_aborted_if_its_source_raises_an_error(spark: SparkSession, cluster: LocalCluster) -> None:
+    """The run aborts its load, since no file is in the spools, and another run would be refused in the same way."""
 
     def refuse(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -210,14 +212,14 @@ def test_a_source_that_is_refused_when_it_is_read_ends_the_load(spark: SparkSess
     assert state_of(cluster, "unreadable") == LoadState.LOAD_STATE_ABORTED
 
 
-def test_a_load_of_another_program_is_gone_on_with(spark: SparkSession, cluster: LocalCluster) -> None:
-    """The record of such a load doesn't have options."""
+def test_a_load_that_another_program_began_is_continued(spark: SparkSession, cluster: LocalCluster) -> None:
+    """The text that another program keeps with a load has no options with which the run's options could be compared."""
     with LoadClient(cluster.endpoints) as client:
         client.begin("foreign", KEYSPACE, job="of another program")
     assert loaded(cluster, frame(spark, ROWS), KEYSPACE, "foreign", on_conflict="replace").rows == ROWS
 
 
-def test_the_size_is_known_only_of_files_that_are_read_as_they_are(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_size_of_a_source_is_known_only_if_it_is_files_unchanged(spark: SparkSession, tmp_path: Path) -> None:
     frame(spark, ROWS).write.parquet(str(tmp_path / "rows"))
     rows = spark.read.parquet(str(tmp_path / "rows"))
     size = sum(path.stat().st_size for path in (tmp_path / "rows").glob("*.parquet"))

@@ -1,4 +1,4 @@
-"""A load in which tasks, nodes and the driver are killed at random moments has every row once at the end."""
+"""While a load runs, tasks, nodes and the driver are killed at random moments; in the end every row is there once."""
 
 import os
 import random
@@ -53,7 +53,7 @@ def made_keyspace(rng: random.Random, control: Control, name: str, rows: int) ->
 
 
 def disturb(rng: random.Random, cluster: LocalCluster, pid: int, is_over: Callable[[], bool]) -> list[str]:
-    """Kill tasks of a Spark, or a node, at random moments; returns what was killed."""
+    """Kill tasks of the Spark below process `pid`, or a node, up to three times; returns the names of the victims."""
     done: list[str] = []
     for _ in range(rng.randint(0, 3)):
         time.sleep(rng.uniform(0, 1))  # a random moment
@@ -77,7 +77,9 @@ def killed_workers(pid: int, done: list[str]) -> bool:
 
 
 def killed(rng: random.Random, cluster: LocalCluster, process: subprocess.Popen[bytes], load_id: str) -> list[str]:
-    """Kill the driver at a random moment after the load has begun."""
+    """Kill the driver at a random moment after the load has begun, and before that perhaps tasks and nodes. Returns the
+    names of the victims.
+    """
     eventually(f"{load_id} begins", lambda: state_of(cluster, load_id) is not None, 120, every=0.2)
     moment = rng.choice(("now", "upload", "commit", "random"))
     done = disturb(rng, cluster, process.pid, lambda: process.poll() is not None)
@@ -128,7 +130,7 @@ def try_to_lose_rows(
 
 @pytest.mark.seeds(1)
 @pytest.mark.timeout(300)
-def test_whatever_is_killed_every_row_is_there_once(
+def test_a_load_has_every_row_once_although_processes_are_killed(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path, seed: int
 ) -> None:
     rng = random.Random(seed)
@@ -138,7 +140,7 @@ def test_whatever_is_killed_every_row_is_there_once(
 @pytest.mark.soak
 @pytest.mark.seeds(20)
 @pytest.mark.timeout(600)
-def test_whatever_is_killed_a_million_rows_are_there_once(
+def test_a_load_of_a_million_rows_has_every_row_once_although_processes_are_killed(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path, seed: int
 ) -> None:
     try_to_lose_rows(spark, cluster, tmp_path, random.Random(seed), f"million{seed}", 1_000_000, "16MiB")

@@ -1,4 +1,4 @@
-"""Complaints of TiDB Lightning's users, tried with loads; each test names the complaint."""
+"""Each test brings about a failure of which users of TiDB Lightning have complained; a comment names the complaint."""
 
 import json
 import os
@@ -69,7 +69,7 @@ def control(cluster: LocalCluster) -> Iterator[Control]:
 
 @pytest.fixture
 def beside() -> Iterator[ThreadPoolExecutor]:
-    """A thread that loads while the test disturbs it."""
+    """A thread on which a load runs while the test disturbs it."""
     with ThreadPoolExecutor(1) as pool:
         yield pool
 
@@ -99,13 +99,15 @@ def is_empty(cluster: LocalCluster, keyspace: str, source: DataFrame) -> bool:
         return not any(value is not None for value in client.get_many(keys).values())
 
 
-# tidb 50198: a file was skipped when its retries ran out, and the load reported success.
+# Complaint (tidb 50198): a file was skipped when its retries ran out, and the load reported success.
 
 
-def test_a_partition_that_fails_again_and_again_fails_the_load(
+def test_a_load_fails_if_a_spool_refuses_a_file_every_time(
     spark: SparkSession, cluster: LocalCluster, control: Control
 ) -> None:
-    """A second run makes only the files that are missing."""
+    """One node's spool refuses every file, so the first run fails. The second run makes only the files that are
+    missing.
+    """
     hashed(control, "skipped", replicas=1)
     source, failing = frame(spark), control.status().table.partitions[0].leader
     spec_file(cluster, failing).write_text("spool.keep.before=error\n")
@@ -122,19 +124,19 @@ def test_a_partition_that_fails_again_and_again_fails_the_load(
     assert_same(cluster, source, "skipped")
     after = spooled(cluster, "skipped")
     assert all(before[node] <= files for node, files in after.items()), "uploaded files are kept"
-    # A task of the first load may have gone on for two more seconds; then its partition has two files.
+    # A task of the first run may have gone on for two more seconds, so its partition may have a second file.
     kept = {name.split("-")[0] for files in before.values() for name in files}
     new = {name.split("-")[0] for node, files in after.items() for name in files - before[node]}
     assert not kept & new, "those files are not made again"
     assert len(kept | new) == 6
 
 
-# tidb 33446: 16 hours of retries against a full disk.
+# Complaint (tidb 33446): a load retried for 16 hours although the disk was full.
 
 
-def test_a_disk_that_is_full_ends_the_load(spark: SparkSession, tmp_path: Path, beside: ThreadPoolExecutor) -> None:
-    """If the lack of room is known at the start, the load ends before it sends anything; otherwise it ends as soon as
-    the disk is full.
+def test_a_full_disk_ends_the_load(spark: SparkSession, tmp_path: Path, beside: ThreadPoolExecutor) -> None:
+    """If the disk is full at the start, the load is refused before it sends anything. If the disk becomes full later,
+    the load is aborted.
     """
     with Undo() as undo:
         try:
@@ -168,10 +170,11 @@ def test_a_disk_that_is_full_ends_the_load(spark: SparkSession, tmp_path: Path, 
             assert loaded(cluster, source, "full", "again").rows == ROWS
 
 
-# tidb 36674, 43400: a load ended when a node or the controller restarted. lightning 423: retries were logged as errors.
+# Complaints (tidb 36674, 43400): a load ended when a node or the controller restarted; (lightning 423): retries were
+# logged as errors.
 
 
-def test_nodes_restart_and_nobody_sees_it(
+def test_a_load_goes_on_without_errors_while_nodes_restart(
     spark: SparkSession, cluster: LocalCluster, control: Control, tmp_path: Path
 ) -> None:
     hashed(control, "restarts")
@@ -195,7 +198,7 @@ def test_nodes_restart_and_nobody_sees_it(
     assert_same(cluster, source, "restarts")
 
 
-# tidb 33587: an error that no repetition could mend was tried again, after all other work had been done.
+# Complaint (tidb 33587): a load did all its other work, and then tried again although the error would come again.
 
 
 def test_a_duplicate_key_ends_the_load_at_once(spark: SparkSession, cluster: LocalCluster, control: Control) -> None:
@@ -212,7 +215,7 @@ def test_a_duplicate_key_ends_the_load_at_once(spark: SparkSession, cluster: Loc
     assert is_empty(cluster, "twice", source)
 
 
-def test_what_somebody_aborts_stops(
+def test_a_load_that_a_person_aborts_stops(
     spark: SparkSession, cluster: LocalCluster, control: Control, beside: ThreadPoolExecutor
 ) -> None:
     hashed(control, "aborted", partitions=2)
@@ -228,8 +231,8 @@ def test_what_somebody_aborts_stops(
     assert stages.completed() == 0
 
 
-def test_the_jobs_of_another_thread_are_cancelled(spark: SparkSession, beside: ThreadPoolExecutor) -> None:
-    """A task that waits doesn't notice that its load was aborted, so the job has to be cancelled."""
+def test_a_thread_can_cancel_the_job_of_another_thread(spark: SparkSession, beside: ThreadPoolExecutor) -> None:
+    """When a load is aborted, the thread that watches it cancels the job. A task that waits wouldn't notice this."""
     add, cancel, remove = tagging(spark)
 
     def waits(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -257,10 +260,12 @@ def is_uploading(cluster: LocalCluster) -> bool:
     return any(any((node.data_dir / "spool" / "parts").glob("*")) for node in cluster.nodes.values())
 
 
-# Processes that die. tests/pipeline/test_load_chaos.py kills the driver.
+# The next tests kill tasks and a node. tests/pipeline/test_load_chaos.py also kills the driver.
 
 
-def test_tasks_die(spark: SparkSession, cluster: LocalCluster, control: Control, beside: ThreadPoolExecutor) -> None:
+def test_a_load_succeeds_although_tasks_die(
+    spark: SparkSession, cluster: LocalCluster, control: Control, beside: ThreadPoolExecutor
+) -> None:
     hashed(control, "tasks")
     source, stages = frame(spark), Stages(spark)
     running = beside.submit(loaded, cluster, source, "tasks", "tasks", rate_limit=SLOW)
@@ -271,10 +276,10 @@ def test_tasks_die(spark: SparkSession, cluster: LocalCluster, control: Control,
     assert_same(cluster, source, "tasks")
 
 
-def test_a_node_dies_during_the_upload(
+def test_a_load_succeeds_although_a_node_dies_during_the_upload(
     spark: SparkSession, cluster: LocalCluster, control: Control, beside: ThreadPoolExecutor
 ) -> None:
-    """After the commit Spark only waits; tests/cluster/test_loads.py kills nodes then."""
+    """tests/cluster/test_loads.py kills nodes after the commit, when Spark only waits."""
     ranged(control, "node", b"k003000", b"k005000")
     source, victim = frame(spark), control.status().table.partitions[-1].leader
     spec_file(cluster, victim).write_text("spool.keep.before=kill\n")

@@ -1,4 +1,4 @@
-"""The report on a real cluster's load: a hot partition is named, and the plan of the report splits it."""
+"""The load report of a real cluster names a hot partition, and the report's plan splits the partition."""
 
 import json
 import time
@@ -47,7 +47,9 @@ def cluster(spark: SparkSession) -> Iterator[LocalCluster]:
 
 @contextmanager
 def busy(cluster: LocalCluster) -> Iterator[None]:
-    """Clients that read the same partition again and again; the history has their reads already."""
+    """A client reads the same partition again and again while the body of `with` runs. The body begins when the nodes'
+    history has some of these reads.
+    """
     stop, errors = Event(), list[Exception]()
 
     def read() -> None:
@@ -160,7 +162,7 @@ def test_the_hot_partition_is_named_and_split_by_the_plan(
         assert client.get_many(HOT) == dict.fromkeys(HOT, b"v" * 100)
 
 
-def test_spark_sums_what_the_nodes_have_told(spark: SparkSession, cluster: LocalCluster) -> None:
+def test_spark_sums_up_the_history_as_python_does(spark: SparkSession, cluster: LocalCluster) -> None:
     with busy(cluster):
         pass
     to_ms = round(time.time() * 1000)
@@ -179,7 +181,7 @@ def test_spark_sums_what_the_nodes_have_told(spark: SparkSession, cluster: Local
 
 
 def comparable(intervals: list[NodeInterval]) -> list[NodeInterval]:
-    """The intervals in a form that can be compared: the partitions sorted, the buckets as tuples."""
+    """Sort the partitions, and make tuples of the buckets, so that the intervals can be compared."""
     return [replace(one, partitions=sorted(map(_plain, one.partitions), key=_id)) for one in intervals]
 
 
@@ -212,7 +214,7 @@ def test_a_node_that_is_down_is_named(spark: SparkSession, cluster: LocalCluster
     assert refused.value.code is Code.INVALID_ARGUMENT
 
 
-def test_a_last_step_that_not_all_nodes_have_told_is_left_out() -> None:
+def test_the_last_step_is_left_out_until_all_nodes_have_reported_it() -> None:
     def steps(*told: str) -> list[NodeInterval]:
         return [NodeInterval(node, step * MINUTE_MS, MINUTE_MS) for step, nodes in enumerate(told) for node in nodes]
 

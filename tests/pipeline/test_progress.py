@@ -1,4 +1,4 @@
-"""The progress of a job's stages while Spark runs them, and the errors that callers get for its failures."""
+"""The progress that a job reports while Spark runs its stages, and the errors that callers get when Spark fails."""
 
 from collections.abc import Callable, Iterator
 from io import StringIO
@@ -19,7 +19,7 @@ from minka.spark.progress import Progress, running
 
 
 def held(spark: SparkSession, folder: Path, gate: Path) -> Callable[[], int]:
-    """A query over 4 files of 100 rows each: the last file is read to its end only once `gate` exists."""
+    """A query over 4 files of 100 rows each. It reads the last file to its end only once the file `gate` exists."""
     spark.range(0, 400, 1, 4).write.parquet(str(folder))
     path = str(gate)
 
@@ -35,7 +35,7 @@ def held(spark: SparkSession, folder: Path, gate: Path) -> Callable[[], int]:
     return lambda: spark.read.parquet(str(folder)).mapInArrow(wait, "id long").count()
 
 
-def test_tasks_and_rows_are_known_while_spark_runs(spark: SparkSession, tmp_path: Path) -> None:
+def test_progress_has_tasks_and_rows_while_spark_runs(spark: SparkSession, tmp_path: Path) -> None:
     spark.conf.set("spark.sql.files.openCostInBytes", str(128 << 20))  # one task for each file
     told: list[Progress] = []
     query = held(spark, tmp_path / "rows", tmp_path / "gate")
@@ -65,7 +65,7 @@ def test_tasks_and_rows_are_known_while_spark_runs(spark: SparkSession, tmp_path
     assert [(one.name, one.rows) for one in job.reports] == [("read", 400), ("count", 5)]
 
 
-def test_the_user_s_own_job_group_is_as_it_was(spark: SparkSession) -> None:
+def test_a_job_restores_the_user_s_own_job_group(spark: SparkSession) -> None:
     spark.sparkContext.setJobGroup("mine", "what I do")
     with running("test", spark, ["count"]) as job, job.stage("count"):
         spark.range(3).count()
@@ -75,8 +75,8 @@ def test_the_user_s_own_job_group_is_as_it_was(spark: SparkSession) -> None:
         spark.sparkContext.setLocalProperty(name, None)  # type: ignore[arg-type]  # removes it
 
 
-def test_what_on_progress_raises_ends_the_job(spark: SparkSession) -> None:
-    """`on_progress` is called in a thread while the stage runs; its error ends the job, too."""
+def test_an_error_in_on_progress_ends_the_job(spark: SparkSession) -> None:
+    """While a stage runs, a thread calls `on_progress`. The job must raise an error of that call, too."""
     told: list[Progress] = []
     failed = Event()
 
@@ -105,13 +105,13 @@ def failure(spark: SparkSession, query: Callable[[], object]) -> MinkaError:
     return raised.value
 
 
-def test_an_error_of_minka_s_in_a_task_is_that_of_the_job(spark: SparkSession) -> None:
+def test_a_job_raises_the_minka_error_that_ended_a_task(spark: SparkSession) -> None:
     rows = spark.range(1)
     error = failure(spark, lambda: rows.mapInArrow(failing("TOO_LARGE", "the value has 17 MiB"), "id long").count())
     assert (error.code, error.message) == (Code.TOO_LARGE, "the value has 17 MiB")
 
 
-def test_another_error_in_a_task_names_spark_s_log(spark: SparkSession) -> None:
+def test_any_other_error_in_a_task_is_reported_with_spark_s_log(spark: SparkSession) -> None:
     error = failure(spark, lambda: spark.range(1).mapInArrow(failing("", "bad luck"), "id long").count())
     assert error.code is Code.SPARK_FAILED
     assert "ValueError: bad luck" in error.message
@@ -121,7 +121,7 @@ def test_another_error_in_a_task_names_spark_s_log(spark: SparkSession) -> None:
     assert "bad luck" in log.read_text()
 
 
-def test_what_spark_can_t_make_sense_of_is_an_invalid_argument(spark: SparkSession) -> None:
+def test_a_request_that_spark_refuses_raises_invalid_argument(spark: SparkSession) -> None:
     printed = StringIO()
     logger = PySparkLogger.getLogger("DataFrameQueryContextLogger")
     logger.addHandler(StreamHandler(printed))

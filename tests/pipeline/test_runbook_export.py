@@ -1,4 +1,4 @@
-"""The export of docs/operations.md and the load of the exported files, typed twice."""
+"""The commands of docs/operations.md for an export, and for the load of the exported files, each typed twice."""
 
 import shlex
 from pathlib import Path
@@ -17,7 +17,7 @@ from tests.cluster.runbooks import block
 ROWS = {b"key-%03d" % number: b"%d" % number for number in range(200)}
 
 
-def test_an_export_is_kept_and_a_load_refuses_keys_that_are_there(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_second_export_and_a_load_of_existing_keys_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     export, load = block("minkactl data export flights").replace("/backup", str(tmp_path)).splitlines()
     with LocalCluster(1, config=CALM) as cluster:
         with Control(cluster.endpoints) as control:

@@ -1,4 +1,4 @@
-"""Spark's sessions: the active one, the making of new ones, and minkactl on a machine without Java."""
+"""`session` returns the active session or makes a new one; minkactl starts Spark, even on a machine without Java."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from minkactl.cli import cli
 PAIRS = [(f"key-{number}", f"value-{number}") for number in range(1000)]
 
 
-def test_the_active_session_is_used_again(spark: SparkSession) -> None:
+def test_session_returns_the_active_session(spark: SparkSession) -> None:
     assert session() is spark
     assert session("local[2]", conf={"spark.sql.shuffle.partitions": "2"}) is spark
     for master, remote in (("local[3]", None), (None, "sc://127.0.0.1:1"), ("spark://athens:7077", None)):
@@ -44,7 +44,7 @@ def test_a_task_that_dies_is_tried_again(spark: SparkSession, tmp_path: Path) ->
     assert spark.sparkContext.parallelize([1], 1).map(die_once).collect() == [1]
 
 
-def test_spark_s_lines_are_in_its_log(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
+def test_spark_writes_to_its_log_and_not_to_stderr(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
     log = log_file()
     assert log is not None
     jvm: Any = spark._jvm
@@ -68,8 +68,8 @@ def digest(source: Path, *options: str, env: dict[str, str] | None = None) -> su
 
 
 def without_java(folder: Path) -> dict[str, str]:
-    """An environment whose PATH has the programs of Spark's scripts, but no Java; HOME is a folder that can't be
-    written to.
+    """Make an environment without Java, whose PATH has only the programs that Spark's scripts need. HOME is a folder
+    that can't be written to.
     """
     programs = folder / "programs"
     programs.mkdir()
@@ -83,7 +83,7 @@ def without_java(folder: Path) -> dict[str, str]:
 
 
 def test_minkactl_data_on_a_machine_without_java(tmp_path: Path) -> None:
-    """The packaged Java is used; stdout has the report, and stderr has only our own lines, none of Spark's."""
+    """Spark runs on the packaged Java. stdout has the report; stderr has only minkactl's own lines."""
     source = tmp_path / "pairs.csv"
     source.write_text("k,v\n" + "".join(f"{key},{value}\n" for key, value in PAIRS))
     showing = ("--conf", "spark.driver.extraJavaOptions=-showversion")
@@ -102,21 +102,21 @@ def test_minkactl_data_on_a_machine_without_java(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"pairs.csv", "programs", log.name}, "nothing is left behind"
 
 
-def test_a_server_that_does_not_answer_is_known_at_once(tmp_path: Path) -> None:
+def test_a_server_that_does_not_answer_fails_the_command_at_once(tmp_path: Path) -> None:
     done = digest(tmp_path / "pairs.csv", "--remote", "sc://127.0.0.1:1")
     assert done.returncode == 1
     assert "error: SPARK_FAILED: no Spark Connect server answers at 127.0.0.1:1" in done.stderr
 
 
-def test_a_session_that_can_t_start_says_so_and_names_the_log(tmp_path: Path) -> None:
+def test_an_error_at_spark_s_start_names_its_log(tmp_path: Path) -> None:
     done = digest(tmp_path / "pairs.csv", "--conf", "spark.driver.memory=1x")
     assert done.returncode == 1
     assert "error: SPARK_FAILED: Spark doesn't start: " in done.stderr
     assert "its log: " in done.stderr
 
 
-def test_the_report_is_a_table_for_people(spark: SparkSession, tmp_path: Path) -> None:
-    """The job runs in this process, so it uses the session of the tests."""
+def test_minkactl_shows_the_report_as_a_table(spark: SparkSession, tmp_path: Path) -> None:
+    """The command runs in this process, so its job uses the session of the tests."""
     (tmp_path / "pairs.json").write_text('{"k": "a", "v": "1"}\n{"k": "b", "v": "22"}\n')
     asked = ["data", "digest", str(tmp_path / "pairs.json"), "--key", "k", "--value", "v", "--quiet"]
     done = CliRunner().invoke(cli, asked)
@@ -126,8 +126,8 @@ def test_the_report_is_a_table_for_people(spark: SparkSession, tmp_path: Path) -
     assert cells.startswith(f"2\t5\t{Digest.of([(b'a', b'1'), (b'b', b'22')]).xor:016x}\t")
 
 
-def test_ctrl_c_ends_minkactl_at_once_and_quietly(tmp_path: Path) -> None:
-    """Ctrl-C works while a task runs that would never end, since it reads a pipe."""
+def test_ctrl_c_ends_minkactl_at_once_without_a_traceback(tmp_path: Path) -> None:
+    """Ctrl-C comes while a task reads from a pipe and would never end."""
     pipe = tmp_path / "endless.csv"
     pipe.mkdir()
     os.mkfifo(pipe / "part.csv")

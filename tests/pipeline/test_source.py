@@ -1,4 +1,4 @@
-"""The data source against real daemons: reading, push-down and the fallback, writing, rows of columns."""
+"""The data source reads from real daemons, with and without push-down of filters, and writes to them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,7 +66,7 @@ def pushing(spark: SparkSession, *, down: bool) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("keyspace", ["hashed", "ranged"])
-def test_every_row_is_read_once_as_it_is(spark: SparkSession, cluster: LocalCluster, keyspace: str) -> None:
+def test_every_row_is_read_once_and_unchanged(spark: SparkSession, cluster: LocalCluster, keyspace: str) -> None:
     rows = source(spark, cluster, keyspace).collect()
     expected = {**AWKWARD, **{b"k%05d" % number: b"%d" % number for number in range(10_000)}}
     assert len(rows) == len(expected)
@@ -74,8 +74,8 @@ def test_every_row_is_read_once_as_it_is(spark: SparkSession, cluster: LocalClus
 
 
 @pytest.mark.parametrize(("keyspace", "down"), [("ranged", True), ("hashed", True), ("ranged", False)])
-def test_filters(spark: SparkSession, cluster: LocalCluster, keyspace: str, down: bool) -> None:
-    """tests/unit/spark/test_predicates.py has every predicate; here is one of each kind of reading."""
+def test_filters_give_the_right_rows(spark: SparkSession, cluster: LocalCluster, keyspace: str, down: bool) -> None:
+    """This test has one filter for each way of reading; tests/unit/spark/test_predicates.py tests every predicate."""
     frame = source(spark, cluster, keyspace, "key binary, value binary")
 
     def keys(condition: str) -> list[bytes]:
@@ -91,7 +91,7 @@ def test_filters(spark: SparkSession, cluster: LocalCluster, keyspace: str, down
         assert keys("value = binary('77')") == [b"k00077"]
 
 
-def test_only_the_partitions_concerned_are_asked(cluster: LocalCluster) -> None:
+def test_filters_leave_out_partitions_without_wanted_keys(cluster: LocalCluster) -> None:
     options = SourceOptions.of({"endpoints": ",".join(cluster.endpoints), "keyspace": "ranged"})
     layout = Layout.of(StructType().add("key", BinaryType()), options)
 
@@ -130,7 +130,7 @@ def test_a_large_partition_is_read_by_several_tasks(spark: SparkSession, cluster
     assert len(keys) == len(set(keys)) == 6000
 
 
-def test_text_and_keys_only(spark: SparkSession, cluster: LocalCluster) -> None:
+def test_keys_alone_are_read_as_text(spark: SparkSession, cluster: LocalCluster) -> None:
     frame = source(spark, cluster, "ranged", "key string").where("key like 'k0001%'")
     assert [row.key for row in frame.orderBy("key").collect()] == [f"k{number:05}" for number in range(10, 20)]
     with pytest.raises(Exception, match=r"INVALID_ARGUMENT: the row of the key 0x80.* isn't UTF-8 text"):
@@ -159,7 +159,7 @@ ROWS = [
 ]
 
 
-def test_rows_of_columns_as_the_plain_client_has_them(spark: SparkSession, cluster: LocalCluster) -> None:
+def test_rows_of_columns_are_the_same_for_spark_and_the_client(spark: SparkSession, cluster: LocalCluster) -> None:
     options = {"keyColumns": "day, carrier, number"}
     frame = spark.createDataFrame(ROWS, FLIGHTS)
     write(frame, cluster, "flights", **options)
@@ -191,25 +191,25 @@ def test_rows_of_columns_as_the_plain_client_has_them(spark: SparkSession, clust
     ("options", "schema", "problem"),
     [
         ({"keyspace": "nothing"}, "", "UNKNOWN_KEYSPACE"),
-        ({"endpoint": "x"}, "", "option 'endpoint' is unknown; there are endpoints, "),
+        ({"endpoint": "x"}, "", "option 'endpoint' isn't one of endpoints, "),
         ({"splitBytes": "many"}, "", "option 'splitBytes' is 'many', not a whole number from 0 on"),
         ({"keyColumns": "a"}, "", "keyColumns needs the types of the columns"),
         ({"keyColumns": "a"}, "b int", "the schema has no column 'a' for the key"),
-        ({"keyFormat": "json"}, "", "'keyFormat' is 'json'; there are binary, text, columns"),
+        ({"keyFormat": "json"}, "", "'keyFormat' is 'json', not one of binary, text, columns"),
         ({"keyColumns": "a,b", "keyFormat": "text"}, "a string, b string", "a key of 2 columns can't have keyFormat"),
         ({"tlsCa": "x.pem"}, "", "'tlsCert' is missing"),
         ({}, "key int", "column 'key' is int, but a key is binary or string"),
     ],
 )
-def test_a_mistake_is_named(
+def test_an_error_names_the_mistake_in_options_or_schema(
     spark: SparkSession, cluster: LocalCluster, options: dict[str, str], schema: str, problem: str
 ) -> None:
     with pytest.raises(Exception, match=problem):
         source(spark, cluster, schema=schema, **{"keyspace": "hashed", **options}).collect()
 
 
-def test_a_row_that_can_not_be_is_refused(spark: SparkSession, cluster: LocalCluster) -> None:
-    """tests/unit/spark/test_layout.py has the others."""
+def test_rows_without_a_key_or_a_column_for_the_value_are_refused(spark: SparkSession, cluster: LocalCluster) -> None:
+    """tests/unit/spark/test_layout.py tests the other reasons to refuse a row."""
     with pytest.raises(Exception, match="empty key"):
         write(spark.createDataFrame([("", "x")], "key string, value string"), cluster, "upserted")
     with pytest.raises(Exception, match="no column for the value"):

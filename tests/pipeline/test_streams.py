@@ -1,5 +1,5 @@
-"""Changes of a keyspace as a stream: it is complete, keeps the order of each key's changes, and can be resumed, even
-while partitions are split.
+"""A stream of a keyspace's changes is complete, keeps the order of each key's changes, and can be resumed, even while
+partitions are split.
 """
 
 from collections import defaultdict
@@ -40,7 +40,7 @@ def changes(spark: SparkSession, cluster: LocalCluster, keyspace: str, **options
 
 
 class Sink:
-    """The rows that a query has given, batch by batch."""
+    """Collects the rows that a query returns, batch by batch."""
 
     def __init__(self) -> None:
         self.batches: dict[int, list[Row]] = {}
@@ -68,7 +68,7 @@ def by_key(rows: list[Row]) -> dict[str, list[Any]]:
     return dict(found)
 
 
-def test_puts_and_deletes_come_in_order_and_a_query_resumes(
+def test_puts_and_deletes_come_in_order_and_a_stopped_query_goes_on(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path
 ) -> None:
     sink = Sink()
@@ -99,7 +99,7 @@ def test_puts_and_deletes_come_in_order_and_a_query_resumes(
     assert all(offsets == sorted(offsets) for offsets in of_partition.values())
 
 
-def test_splits_lose_nothing_and_keep_each_keys_order(
+def test_splits_lose_no_change_and_keep_the_order_of_each_key(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path
 ) -> None:
     sink = Sink()
@@ -122,7 +122,9 @@ def test_splits_lose_nothing_and_keep_each_keys_order(
     assert by_key(sink.rows) == {key: ["0 before", "0 after", "1 before", "1 after", "at last"] for key in keys}
 
 
-def test_what_is_not_kept_is_an_error(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
+def test_a_query_fails_if_changes_that_it_needs_are_no_longer_kept(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path
+) -> None:
     sink = Sink()
     with Client(cluster.endpoints, keyspace="forgotten") as client:
         client.put("first", b"1")
@@ -137,7 +139,7 @@ def test_what_is_not_kept_is_an_error(spark: SparkSession, cluster: LocalCluster
         query.stop()
 
 
-def test_a_keyspace_follows_another_one(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
+def test_a_stream_copies_one_keyspace_into_another(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
     frame = changes(spark, cluster, "hashed").selectExpr("key", "value", "_change = 'delete' gone")
     writer = frame.writeStream.format("minka").option("checkpointLocation", str(tmp_path))
     options = {"endpoints": ",".join(cluster.endpoints), "keyspace": "copied", "deleteColumn": "gone"}
@@ -152,7 +154,7 @@ def test_a_keyspace_follows_another_one(spark: SparkSession, cluster: LocalClust
     query.stop()
 
 
-def test_rows_of_a_load_are_changes_too(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
+def test_a_stream_has_the_rows_of_a_load_as_changes(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
     sink = Sink()
     with Client(cluster.endpoints, keyspace="loaded") as client:
         query = sink.start(changes(spark, cluster, "loaded"), tmp_path)
@@ -169,7 +171,7 @@ def test_rows_of_a_load_are_changes_too(spark: SparkSession, cluster: LocalClust
     assert found == {f"k{number}": [str(number)] for number in range(1000) if number != 5}
 
 
-def test_columns_of_changes_are_for_streams(spark: SparkSession, cluster: LocalCluster) -> None:
+def test_a_read_without_changes_refuses_their_columns(spark: SparkSession, cluster: LocalCluster) -> None:
     options = {"endpoints": ",".join(cluster.endpoints), "keyspace": "hashed"}
     with pytest.raises(Exception, match="only changes have the column '_change': use readStream"):
         spark.read.format("minka").schema(CHANGES).options(**options).load().collect()

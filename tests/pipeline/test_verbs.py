@@ -1,5 +1,5 @@
-"""`minkactl data` as a person types it: presplit, load, verify with its exit status, and export of the changes since a
-report.
+"""The verbs of `minkactl data`, as a person types them: load with --presplit, verify with its exit status, export with
+--since, splits.
 """
 
 import json
@@ -23,7 +23,9 @@ def here(cluster: LocalCluster, *arguments: str) -> Result:
     return CliRunner().invoke(cli, ["data", *arguments, *options], prog_name="minkactl")
 
 
-def test_a_keyspace_is_made_filled_and_checked(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
+def test_minkactl_creates_loads_and_verifies_a_keyspace(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path
+) -> None:
     source = tmp_path / "names.csv"
     source.write_text("\n".join(LINES))
     loaded = here(cluster, "load", str(source), "names", "--key", "id", "--presplit", "4", "--id", "names-1")
@@ -46,7 +48,9 @@ def test_a_keyspace_is_made_filled_and_checked(spark: SparkSession, cluster: Loc
 
 
 def test_mistakes_are_found_before_a_job(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
-    """The mistakes: the report of another keyspace, and a file that can't be written."""
+    """Two mistakes are refused before Spark runs anything: `--since` with the report of another keyspace, and `--write`
+    with a file that can't be written.
+    """
     report = tmp_path / "report.json"
     report.write_text(
         ExportReport(

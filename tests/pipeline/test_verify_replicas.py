@@ -1,4 +1,4 @@
-"""Verification of every replica: damaged and missing replicas are named, and no snapshot is left."""
+"""`verify` compares every replica: it names damaged and missing replicas, and leaves no snapshot on the nodes."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,12 +91,12 @@ def test_a_replica_whose_node_is_away_is_named(spark: SparkSession, cluster: Loc
     assert run(cluster, source, "kept").is_same
 
 
-def test_snapshots_are_few_and_none_is_left(
+def test_a_verification_holds_few_snapshots_and_releases_all(
     spark: SparkSession, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Groups of two are compared here. So there are few snapshots at a time, even when every partition differs."""
+    """The verification compares two partitions at a time, so it holds few snapshots even if all partitions differ."""
     most, hold = [0], HeldSnapshots.hold
-    before = snapshots(cluster)  # those that a node that came back keeps late
+    before = snapshots(cluster)  # a node that restarted may keep some late
 
     def counted(self: HeldSnapshots, snapshot: PartitionSnapshot) -> None:
         hold(self, snapshot)
@@ -113,7 +113,7 @@ def test_snapshots_are_few_and_none_is_left(
     eventually("none is left", lambda: snapshots(cluster) <= before or None)
 
 
-def test_no_snapshot_is_left_by_a_verification_that_fails(spark: SparkSession, cluster: LocalCluster) -> None:
+def test_a_verification_that_fails_releases_its_snapshots(spark: SparkSession, cluster: LocalCluster) -> None:
     before, last = snapshots(cluster), partitions(cluster, "single")[-1].leader
     cluster.kill(last)
     try:
@@ -146,7 +146,7 @@ def test_snapshots_that_are_held_are_renewed(cluster: LocalCluster, monkeypatch:
         count = len(renewed)
         eventually("one is renewed again", lambda: len(renewed) > count + 3 or None)
         assert set(renewed[count + 1 :]) == {other.snapshot_id}
-    # A node that came back may still keep some late: those of a reader that has ended meanwhile.
+    # A node that restarted may still take snapshots for a reader that has ended, so only this test's two are checked.
     held_ids = {one.snapshot_id, other.snapshot_id}
     eventually("none is left", lambda: held_ids.isdisjoint(path.name for path in snapshots(cluster)))
 

@@ -1,4 +1,4 @@
-"""The pipeline against a cluster with TLS: the data source, a load, a verification."""
+"""A load, a verification and the data source work against a cluster with TLS."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from tests.cluster.certificates import make_certificates, section
 from tests.cluster.cluster import CALM, wait_settled
 
 
-def test_all_of_it(spark: SparkSession, tmp_path: Path) -> None:
+def test_load_verify_and_read_with_tls(spark: SparkSession, tmp_path: Path) -> None:
     tls = make_certificates(tmp_path / "certificates")
     columns = PairColumns(("key",), ("value",))
     frame = spark.range(1000).selectExpr("concat('k', id) key", "cast(id as string) value")

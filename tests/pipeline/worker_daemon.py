@@ -1,14 +1,14 @@
-"""The process off which Spark forks its Python workers. It has imported what each of them would: a second or two of
-processor time. Spark's own imports nothing, because a library might start threads, which a fork loses; these start
-none but jemalloc's, which jemalloc itself starts again.
+"""The process from which Spark forks its Python workers. It imports the modules that each worker would import, which
+saves every worker a second or two of processor time. Spark's own daemon imports nothing, because a library might start
+threads, which a fork loses. The modules here start no threads but those of jemalloc, which jemalloc starts again.
 """
 
 import gc
 import sys
 from importlib import import_module
 
-# Spark puts its own pyspark.zip into the path. Each worker would read the zip's directory twenty times, for half a
-# second, since Spark drops the caches of all importers; the installed PySpark is the same.
+# Spark puts its own pyspark.zip into the path, and drops the caches of all importers. So each worker would read the
+# directory of the zip twenty times, which takes half a second. The installed PySpark has the same modules.
 sys.path[:] = [path for path in sys.path if not path.endswith(("pyspark.zip", "-src.zip"))]
 
 _IMPORTED = (
@@ -31,7 +31,8 @@ for module in _IMPORTED:
     import_module(module)
 
 if __name__ == "__main__":
-    # A worker collects after each task: it needn't look at what is imported, and copy those pages.
+    # A worker collects garbage after each task. With the frozen imports it needn't look at these objects, which would
+    # copy their pages.
     gc.collect()
     gc.freeze()
     import_module("pyspark.daemon").manager()

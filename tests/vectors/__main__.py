@@ -7,7 +7,7 @@ from tests.vectors.runner import find_files, run_file
 
 
 def main(arguments: list[str]) -> int:
-    """Print each file's verdict and, at the end, the counts; returns the exit status."""
+    """Run the files; print the verdict of each one, and the counts at the end. Returns the exit status."""
     if len(arguments) != 1:
         sys.stderr.write("usage: python -m tests.vectors DIR\n")
         return 2

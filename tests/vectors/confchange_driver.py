@@ -9,7 +9,7 @@ from tests.vectors.describe import CHANGE_LETTERS
 
 
 class ParseError(Exception):
-    """The changes can't be parsed. The error's text is the one that the traces expect."""
+    """The changes can't be parsed. The error has the text that the traces expect."""
 
 
 def parse_changes(text: str) -> list[ConfChangeSingle]:
@@ -27,8 +27,8 @@ def parse_changes(text: str) -> list[ConfChangeSingle]:
 
 
 class ConfChangeDriver:
-    """Changes the configuration of a group that is empty at first. Each command, even if it fails, adds one to the last
-    index of the log.
+    """Changes the configuration of a group, which is empty at first. Each command adds one to the last index of the
+    log, even if the command fails.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class ConfChangeDriver:
         self._last_index = 0
 
     def run(self, case: Case) -> str:
-        """Run a case; returns its output."""
+        """Run the command of a case; returns the command's output."""
         try:
             return self._run(case)
         except (ConfChangeError, ParseError) as error:

@@ -5,8 +5,8 @@ r"""The format of data-driven test files: a directive line, its input, `----`, a
     ----
     output
 
-The output ends at a blank line. Output that contains blank lines is between two lines `----` and two more of them.
-`#` begins a comment line. A directive line that ends in `\` continues on the next line.
+The output ends at a blank line. Output that contains blank lines begins after two lines `----`, and ends before two
+more such lines. `#` begins a comment line. A directive line that ends in `\` continues on the next line.
 """
 
 from collections.abc import Iterator
@@ -76,7 +76,7 @@ def _parse_arg(text: str) -> tuple[Arg, str]:
 
 
 def _parenthesized(text: str) -> tuple[str, str]:
-    """Return the text within the first parentheses, and the text after them."""
+    """Return the text within the first pair of parentheses, and the text after this pair."""
     depth = 0
     for position, char in enumerate(text):
         depth += (char == "(") - (char == ")")

@@ -36,7 +36,7 @@ _ESCAPES = {"\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t
 
 
 def camel(name: str) -> str:
-    """Convert a name: MSG_APP_RESP → MsgAppResp."""
+    """Convert a name from Minka's form to that of the traces: MSG_APP_RESP becomes MsgAppResp."""
     return "".join(word.capitalize() for word in name.split("_"))
 
 
@@ -46,7 +46,7 @@ def message_type(name: str) -> MessageType.ValueType | None:
 
 
 def quote(data: bytes) -> str:
-    r"""Quote like Go's %q: in double quotes, with escapes; \x for bytes that aren't UTF-8."""
+    r"""Quote a text as Go's %q does: in double quotes, with escapes, and with \x for bytes that aren't UTF-8."""
     text = data.decode("utf-8", "surrogateescape")
     return '"' + "".join(_quote_char(char) for char in text) + '"'
 
@@ -84,12 +84,12 @@ def entry(e: Entry) -> str:
 
 
 def entries(es: Iterable[Entry]) -> str:
-    """Describe entries, one in a line."""
+    """Describe entries, each in a line of its own."""
     return "".join(f"{entry(e)}\n" for e in es)
 
 
 def node(id_: int) -> str:
-    """Describe a node by its id."""
+    """Describe a node: its id in hexadecimal, or None."""
     return f"{id_:x}" if id_ else "None"
 
 

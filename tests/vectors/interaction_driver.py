@@ -38,7 +38,7 @@ TRANSITIONS = {
     "implicit": CONF_CHANGE_TRANSITION_JOINT_IMPLICIT,
     "explicit": CONF_CHANGE_TRANSITION_JOINT_EXPLICIT,
 }
-# The texts of errors in the traces.
+# The texts that errors have in the traces.
 ERRORS: dict[type[Exception], str] = {
     ProposalDropped: "raft proposal dropped",
     PeerNotFound: "raft: cannot step as peer not found",
@@ -60,7 +60,7 @@ _REPORTED: tuple[type[Exception], ...] = (CommandError, ParseError, *_RAFT_ERROR
 
 
 class InteractionDriver:
-    """Has the nodes, and the messages under way between them."""
+    """Carries out the commands of a trace. It has the nodes, and the messages under way between them."""
 
     def __init__(self) -> None:
         self._nodes: list[Node] = []
@@ -91,7 +91,7 @@ class InteractionDriver:
         }
 
     def run(self, case: Case) -> str:
-        """Run a case; returns its output. Raises OutOfScope."""
+        """Run the command of a case; returns the command's output. Raises OutOfScope."""
         self._out = []
         try:
             self._command(case)
@@ -204,7 +204,7 @@ class InteractionDriver:
         self._messages.append(message)
         self._write(describe.message(message))
 
-    # Views
+    # Commands that show a node's state
 
     def _raft_log(self, node: Node) -> None:
         first, last = node.storage.first_index(), node.storage.last_index()
@@ -241,7 +241,7 @@ class InteractionDriver:
             self._write("no messages\n")
 
     def _deliver(self, to: int, type_: MessageType.ValueType | None, drop: bool) -> int:
-        """Deliver or drop all messages to a node; returns their number."""
+        """Deliver, or drop, the messages of this type (None: of any type) to a node; returns how many there were."""
         mine = [m for m in self._messages if m.to == to and type_ in (None, m.type)]
         self._messages = [m for m in self._messages if not (m.to == to and type_ in (None, m.type))]
         for message in mine:
@@ -286,7 +286,7 @@ class InteractionDriver:
             self._level = level
 
     def _stabilize_round(self, ids: list[int]) -> bool:
-        """Handle all Readys, then all messages. Returns False if there were none."""
+        """Let these nodes handle their Readys, then their messages. Returns False if they had neither."""
         busy = False
         for id_ in ids:
             if self._node(id_).raw.has_ready():
@@ -315,7 +315,9 @@ def _persist(storage: HistoryStorage, ready: Ready) -> None:
 
 
 def _apply(node: Node, entry: Entry) -> None:
-    """Apply an entry: the state machine records the entry's data, or a configuration change's context."""
+    """Apply an entry. The state machine records the entry's data, or, if the entry is a configuration change, the
+    change's context.
+    """
     change = from_entry(entry)
     if change is None:
         node.storage.record(entry, entry.data)

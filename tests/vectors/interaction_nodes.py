@@ -33,7 +33,7 @@ class CommandError(Exception):
 
 
 class HistoryStorage(MemoryStorage):
-    """A storage whose snapshot is the state after the last applied entry."""
+    """A storage that keeps the state after each applied entry. Its snapshot is the newest of these states."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class HistoryStorage(MemoryStorage):
         return self.history[-1]
 
     def record(self, entry: Entry, data: bytes) -> Snapshot:
-        """Record and return the state after `entry`: the former state with `data` appended."""
+        """Append `data` to the state, record the result as the state after `entry`, and return it."""
         last = self.history[-1]
         snapshot = Snapshot(data=last.data + data)
         snapshot.metadata.CopyFrom(last.metadata)
@@ -55,7 +55,7 @@ class HistoryStorage(MemoryStorage):
 
 @dataclass(slots=True)
 class Node:
-    """One node and its persisted state."""
+    """A node with its storage and its settings."""
 
     raw: RawNode
     storage: HistoryStorage
@@ -63,7 +63,7 @@ class Node:
 
 
 def node_settings(case: Case) -> tuple[Snapshot, dict[str, object], set[str]]:
-    """Parse the arguments of `add-nodes`; returns the initial state, the settings, and the unknown arguments."""
+    """Parse the arguments of `add-nodes`. Returns the initial state, the settings, and the unknown arguments."""
     bootstrap = Snapshot()
     settings: dict[str, object] = {}
     ignored = {arg.key for arg in case.args if arg.values and not _set(arg.key, arg.values, bootstrap, settings)}

@@ -1,4 +1,6 @@
-"""Runs the traces of `quorum/`: the commands `committed` and `vote`, for one majority (cfg) or two (cfg and cfgj)."""
+"""Runs the traces of `quorum/`. Their commands are `committed` and `vote`, for one majority (the argument cfg) or for
+two (cfg and cfgj).
+"""
 
 from collections.abc import Iterable, Mapping
 
@@ -9,10 +11,10 @@ EMPTY = MajorityConfig()
 
 
 class QuorumDriver:
-    """Runs each case independently of the others."""
+    """Runs cases that don't depend on each other."""
 
     def run(self, case: Case) -> str:
-        """Run a case; returns its output."""
+        """Run the command of a case; returns the command's output."""
         ids = [int(value) for value in case.values("cfg")]
         joint_values = case.values("cfgj")
         joint_ids = [int(value) for value in joint_values if value != "zero"]
@@ -22,7 +24,8 @@ class QuorumDriver:
         if len(voters) != len(values):
             shown = " ".join(f"{voter}:{{}}" for voter in voters)
             return f"error: mismatched input (explicit or _) for voters map[{shown}]: [{' '.join(values)}]"
-        # `values` has a value for each voter, in the order in which cfg and cfgj first name the voters. `_`: no value.
+        # `values` has a value for each voter, in the order in which cfg and cfgj first name the voters; `_` stands for
+        # no value.
         named = dict(zip(dict.fromkeys([*ids, *joint_ids]), values, strict=True))
         given = {voter: value for voter, value in named.items() if value != "_"}
         if case.command == "committed":
@@ -49,7 +52,9 @@ def _committed(config: MajorityConfig, acked: Mapping[int, int]) -> str:
 
 
 def _overlays(config: MajorityConfig, acked: Mapping[int, int], index: int) -> Iterable[tuple[int, str]]:
-    """Yield the committed index after changes that must not change it: a voter's index below it becomes even lower."""
+    """Compute the committed index again, with lower indexes for voters whose index is already below it. The committed
+    index must stay the same. Yields each result with its description.
+    """
     for voter, own in acked.items():
         if voter in config and index > own:
             yield config.committed_index({**acked, voter: own - 1}.get), f"overlaying {voter}->{own}"
@@ -57,7 +62,7 @@ def _overlays(config: MajorityConfig, acked: Mapping[int, int], index: int) -> I
 
 
 def _committed_another_way(config: MajorityConfig, acked: Mapping[int, int]) -> int:
-    """The highest index that a quorum of the voters has, found by counting the voters."""
+    """Find the highest index that a quorum of the voters has, by counting the voters for each index."""
     if not config:
         return UNBOUNDED
     quorum = len(config) // 2 + 1
@@ -87,7 +92,7 @@ def _index(index: int) -> str:
 
 
 def _describe(config: MajorityConfig, acked: Mapping[int, int]) -> str:
-    """Describe each voter in a line, with its index and a bar: one `x` for each voter that has a lower index."""
+    """Describe each voter in a line: its index, and a bar with one `x` for each voter that has a lower index."""
     if not config:
         return "<empty majority quorum>"
     width = len(config)

@@ -19,7 +19,7 @@ class Driver(Protocol):
     """Runs the cases of one file."""
 
     def run(self, case: Case) -> str:
-        """Run a case; returns its output."""
+        """Run the command of a case; returns the command's output."""
 
 
 DRIVERS: dict[str, Callable[[], Driver]] = {
@@ -31,7 +31,7 @@ DRIVERS: dict[str, Callable[[], Driver]] = {
 
 @dataclass(slots=True)
 class Verdict:
-    """The result of a file."""
+    """The result of running a trace file."""
 
     path: Path
     cases: int = 0
@@ -54,12 +54,12 @@ class Verdict:
 
 
 def find_files(folder: Path) -> list[Path]:
-    """The trace files of a folder with the subfolders quorum, confchange and interaction."""
+    """Find the trace files in the subfolders quorum, confchange and interaction of the folder."""
     return [path for kind in DRIVERS for path in sorted((folder / kind).glob("*.txt"))]
 
 
 def run_file(path: Path) -> Verdict:
-    """Run one file, up to the first difference."""
+    """Run a file, up to the first output that differs from the expected one."""
     verdict = Verdict(path)
     driver = DRIVERS[path.parent.name]()
     try:
@@ -90,15 +90,15 @@ def _run_case(driver: Driver, case: Case, verdict: Verdict) -> None:
     verdict.log_lines += len(case.expected) - len(expected)
     verdict.lines += len(expected)
     actual = [line for line in actual if not _LOG_LINE.match(line)]
-    # Traces have `ok` if there is no output, not even log lines. This comparison leaves log lines out, so `ok` equals
-    # no output.
+    # A trace has `ok` in place of an output without any line. Log lines are left out here, so an output of log lines
+    # alone counts as `ok`, too.
     if [line for _, line in expected] in ([], ["ok"]) and actual in ([], ["ok"]):
         return
     verdict.failure = _difference(verdict.path, case, expected, actual)
 
 
 def _difference(path: Path, case: Case, expected: list[tuple[int, str]], actual: list[str]) -> str:
-    """Describe the first difference, with the lines around it; "" if there is none."""
+    """Describe the first difference between the outputs, with the lines around it; "" if they are equal."""
     same = 0
     while same < min(len(expected), len(actual)) and expected[same][1] == actual[same]:
         same += 1

@@ -143,7 +143,7 @@ def release(pallet: str, duty: str, *, if_version: int | None = None) -> DutyCha
 
 
 def unquarantine(pallet: str, duty: str, *, if_version: int | None = None) -> DutyChange:
-    """Let the shards on which a duty could not be attached try again."""
+    """Let a quarantined duty be attached again by the shards that failed to attach it."""
     return DutyChange(api.DutyChange(unquarantine=duty_name(pallet, duty), if_version=checked_version(if_version)))
 
 

@@ -260,7 +260,9 @@ class Model:
         return state._replace(lives=(max(earliest, expires - self._slack), min(latest, expires + self._slack)))
 
     def _told(self, state: State, version: int) -> State | None:
-        """Return the state with the version that an answer has told; None if the state can't have this version."""
+        """Return this state, completed with the version that an answer contains; None if the key can't have had this
+        version in this state.
+        """
         if state.version != NOT_TOLD:
             return state if state.version == version else None
         is_possible = version > 0 and self._values.get(version, state.value) == state.value

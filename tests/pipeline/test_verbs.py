@@ -18,7 +18,7 @@ LINES = ["id,name,note"] + [f"{number:05},name {number},{'x' * (number % 50)}" f
 
 
 def here(cluster: LocalCluster, *arguments: str) -> Result:
-    """Run minkactl in this process, so that it uses the tests' session: a new Spark takes ten seconds to start."""
+    """Run minkactl in this process, so that it uses the tests' Spark session: a new one takes ten seconds to start."""
     options = ["--quiet", "-o", "json", "--endpoints", ",".join(cluster.endpoints)]
     return CliRunner().invoke(cli, ["data", *arguments, *options], prog_name="minkactl")
 

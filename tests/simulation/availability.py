@@ -172,6 +172,8 @@ class Availability:
         if keyspace is None or keyspace.durability == Durability.DURABILITY_ASYNC:
             return  # a restarted replica lacks the entries that it hadn't synced
         since = max(self._unserved_since[row.id], self._led_since[2], self._can_record_since(active))
+        if row.leader:  # a new leader may wait for a thread, too
+            since = max(since, self._works_since(world.machine(row.leader)))
         after = _SERVED_AFTER + self._patience(active)
         for node_id in sorted(self._in_use.get(row.id, frozenset())):
             machine = world.machine(node_id)

@@ -141,7 +141,7 @@ class Cluster:
         return row
 
     def add_target(self, partition_id: int, target: str) -> Partition:
-        """Make the row that begins a move of the leader's replica."""
+        """Make the row that begins the move of the leader's replica to the node `target`."""
 
         def change(row: Partition) -> None:
             row.target_replicas[:] = [target if node == row.leader else node for node in row.replicas]

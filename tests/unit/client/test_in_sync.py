@@ -13,13 +13,12 @@ from minka.v1.cluster_pb2 import Keyspace, Partition
         ("abc", "ab", "", "", 1),
         ("abc", "", "", "", 3),
         ("a", "a", "", "", 0),
-        # A reassignment from {a,b,c} to {d,e,f}. At first only former replicas are in sync: all of them, or all but b.
-        # Then the new ones have joined, and the former ones have left the set. In the last row, f has left it, too.
-        ("abcdef", "abc", "def", "def", 0),
-        ("abcdef", "ac", "def", "def", 1),
-        ("abcdef", "abcdef", "def", "", 0),
-        ("abcdef", "def", "def", "", 0),
-        ("abcdef", "de", "def", "", 1),
+        # A reassignment from {a,b,c} to {d,e,f}
+        ("abcdef", "abc", "def", "def", 0),  # only the former replicas are in sync
+        ("abcdef", "ac", "def", "def", 1),  # and b isn't
+        ("abcdef", "abcdef", "def", "", 0),  # the new replicas are in sync, too
+        ("abcdef", "def", "def", "", 0),  # the former replicas have left the in-sync set
+        ("abcdef", "de", "def", "", 1),  # f has left it, too
         # Reassignments to more replicas, and to fewer.
         ("abc", "a", "abc", "bc", 0),
         ("abc", "ab", "abc", "c", 0),

@@ -286,7 +286,7 @@ def test_duties_that_do_not_fit_are_placed_as_soon_as_there_is_room() -> None:
 
 @pytest.mark.parametrize("is_seen", [False, True])
 def test_a_pallet_created_again_under_the_same_name_is_a_new_one(is_seen: bool) -> None:
-    """The controller doesn't mistake the old pallet's room and duties for those of the new one."""
+    """The new pallet inherits neither the old pallet's unplaced duties nor the revision at which it last had room."""
     world = DutyWorld()
     world.pallet("feeds")
     world.join("s1", capacity=10)

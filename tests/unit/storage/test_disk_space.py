@@ -31,7 +31,7 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileSystem:
 
 
 def looked(watch: DiskWatch, disk: FileSystem, free: int) -> bool:
-    """Look at the disk with this many MiB free; returns True if it is low."""
+    """Set the free space to this many MiB, and check the disk. Return True if the disk is low."""
     disk.free = free * MIB
     watch.check()
     return watch.is_low

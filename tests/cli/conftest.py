@@ -1,5 +1,5 @@
-"""Helpers for tests of minkactl: a gRPC server with prepared answers, messages of a whole cluster to answer with, and
-functions that run minkactl.
+"""Helpers for tests of minkactl: a gRPC server with prepared answers, functions that make these answers, and functions
+that run minkactl.
 """
 
 import os
@@ -89,7 +89,7 @@ class AnsweringNode:
         return answer
 
     def requests(self, method: str) -> list[Any]:
-        """The requests that this method got."""
+        """The requests for this gRPC method."""
         return [request for name, request in self.asked if name == method]
 
 
@@ -194,7 +194,7 @@ def node(status: GetStatusResponse) -> Iterator[AnsweringNode]:
 
 
 def description(status: GetStatusResponse, node: str, _: DescribeNodeRequest) -> DescribeNodeResponse:
-    """Return the answer with which a ready node describes itself, made from the cluster's status."""
+    """Return a ready node's description of itself. Its fields are taken from the cluster's status."""
     controller = status.coordinator.controller
     return DescribeNodeResponse(
         node=node, cluster_id=status.table.cluster.id, controller=controller, has_clearance=status.has_clearance,
@@ -205,7 +205,7 @@ def description(status: GetStatusResponse, node: str, _: DescribeNodeRequest) ->
 
 
 def listening(answering: AnsweringNode) -> grpc.Server:
-    """Start a gRPC server with these answers on a free port, and set the address in `answering`."""
+    """Start a gRPC server for `answering` on a free port, and set `answering.address`."""
     grpc_server = grpc.server(futures.ThreadPoolExecutor(4), options=[("grpc.so_reuseport", 0)])
     admin_pb2_grpc.add_AdminServicer_to_server(answering, grpc_server)  # type: ignore[arg-type]  # answers by __getattr__
     admin_pb2_grpc.add_MetadataServicer_to_server(answering, grpc_server)  # type: ignore[arg-type]

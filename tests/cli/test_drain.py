@@ -68,8 +68,8 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def draining(node: AnsweringNode) -> AnsweringNode:
-    """A node that reports the drain of cyrene. By its first answer cyrene leads three partitions, by each later answer
-    one less. When cyrene leads none, operation 12 has SUCCEEDED.
+    """A node that reports the drain of cyrene. Its first answer says that cyrene leads three partitions; each later
+    answer has one partition less. When cyrene leads none, operation 12 has SUCCEEDED.
     """
     leads = [3]
 

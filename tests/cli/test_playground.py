@@ -1,5 +1,5 @@
-"""`minkactl playground` as a person runs it: with real daemons, and commands in other shells. In the end, no process or
-file is left.
+"""`minkactl playground` as a person runs it: with real daemons, and commands in other shells. When the playground has
+ended, no process or file is left.
 """
 
 import json

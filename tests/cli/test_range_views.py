@@ -38,8 +38,8 @@ LONG = b"customers/europe/greece/athens/2026-11-21/000000000123456789"
 
 
 def by_ranges(bounds: list[bytes] | None = None) -> GetStatusResponse:
-    """Return a status with `authors`, a keyspace by ranges. Its partitions have 3 replicas each, and are too large with
-    more than 16 MiB, and too busy with more than 1,000 reads and writes of keys a second.
+    """Return a status with `authors`, a keyspace by ranges. Each of its partitions has 3 replicas. A partition is
+    too large above 16 MiB, and too busy above 1,000 reads and writes of keys a second.
     """
     status, bounds = make_status(), bounds or BOUNDS
     keyspace = status.table.keyspaces[0]
@@ -501,7 +501,7 @@ def test_real_daemons(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         letters = {node[0].upper() for node in {row["leader"] for row in rows}}
         assert set(strip) - {"─"} == letters
         assert "└01500" in "".join(shown)
-        # The leader reports a partition whose only value is too large, although clients write nothing else.
+        # A single write makes a partition too large. Its leader reports that, even if no other write follows.
         (tmp_path / "huge").write_bytes(b"v" * 200 + random.Random(1).randbytes(MIB + MIB // 4))
         assert run("keyspace", "create", "huge", "--ranges", "--max-bytes", "1MiB").exit_code == 0
         assert run("kv", "put", "huge", "key", "--file", str(tmp_path / "huge")).exit_code == 0

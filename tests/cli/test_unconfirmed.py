@@ -1,4 +1,6 @@
-"""The output and exit status of commands if no active controller with a quorum answers, only other nodes."""
+"""The output and exit status of commands if the answering node isn't the active controller, or no quorum has confirmed
+that it still is.
+"""
 
 import json
 
@@ -16,7 +18,7 @@ RUNNING = make_operation(OperationState.OPERATION_STATE_RUNNING)
 
 @pytest.fixture
 def asked(node: AnsweringNode) -> AnsweringNode:
-    """athens, which answers requests for operations with one that has ended."""
+    """A server for athens. It answers requests for operations with operation 12, which has SUCCEEDED."""
     node.answers["GetOperations"] = lambda _: GetOperationsResponse(operations=[DONE], now_ms=DONE.finished_ms)
     node.answers["GetSplitBlockers"] = GetSplitBlockersResponse()
     return node

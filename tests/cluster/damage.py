@@ -24,7 +24,7 @@ MEANWHILE: Final = {b"meanwhile-%03d" % i: b"%d" % i for i in range(50)}
 REGISTERED: Final = "member: registered"
 REFUSALS: Final = ("CORRUPT_DATA", "DATA_DIRECTORY_ROLLED_BACK")
 
-# By kind: the pattern of such files in the folder of a database. The tests damage the last file that matches.
+# For each kind of file in a database's folder: the pattern of the names. The tests damage the last file that matches.
 DATABASE_FILES: Final = {
     "CURRENT": "CURRENT",
     "MANIFEST": "MANIFEST-*",
@@ -103,8 +103,8 @@ class Cell:
 
 
 def cells(replicas: int, running: bool) -> list[Cell]:
-    """Return the cells for this number of replicas, and for a node that runs or doesn't: one for each file and kind of
-    damage.
+    """Return a cell for each file and kind of damage. In all of these cells, the number of replicas is `replicas`, and
+    the node runs if `running` is true.
     """
     files = [Cell(file, damage, replicas, running) for file in FILES for damage in DAMAGES]
     return files + [Cell(folder, damage, replicas, running) for folder in FOLDERS for damage in ("deleted", "older")]
@@ -283,8 +283,8 @@ def judged(
 
 
 def check_said(cell: Cell, said: str) -> None:
-    """Check that the log names the damaged file or its folder. After DATA_DIRECTORY_ROLLED_BACK it needn't: the
-    controller, which compares only the number of starts, doesn't know the file.
+    """Check that the log names the damaged file or its folder. With DATA_DIRECTORY_ROLLED_BACK, it may name
+    neither: the controller, which refuses the node then, compares only the number of starts.
     """
     assert "Traceback" not in said, said[-3000:]
     if "minkad: DATA_DIRECTORY_ROLLED_BACK: " in said:

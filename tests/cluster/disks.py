@@ -22,8 +22,8 @@ class Disk:
         self.mount = mounted(undo, self.image, directory / name)
 
     def fill(self, room: int) -> None:
-        """Fill the disk until exactly `room` bytes are free. There are never fewer free bytes: a node that noticed that
-        would exit.
+        """Fill the disk until exactly `room` bytes are free. At no moment are fewer bytes free: a node that noticed
+        this would exit.
         """
         with self._ballast.open("ab", buffering=0) as file:
             for size in _CHUNKS:

@@ -118,7 +118,7 @@ class Workers(Generic[_Event]):
 
     def missing(self, since: float) -> set[tuple[bytes, bool]]:
         """Return (key, True) for each key without a successful write that began after `since`, and (key, False) for
-        each key without such a read.
+        each key without a successful read that began after `since`.
         """
         assert self._work is not None, "it was entered"
         if self._work.done():

@@ -142,7 +142,7 @@ def _older_than_it_says(
     Returns "" if there is no such read.
     """
     done = [e for e in closed if e.kind is Kind.WRITE]
-    # By value, for each write of it: the earliest and the latest time at which the write can have taken effect.
+    # For each value: the earliest and the latest time at which each write of the value can have taken effect.
     spans: defaultdict[bytes | None, list[tuple[float, float]]] = defaultdict(list, {initial: [(-inf, -inf)]})
     for event in done:
         spans[event.value].append((event.called, event.returned))
@@ -195,13 +195,14 @@ class _Search:
     """Searches the orders of one key's operations, depth first, for one that explains all answers.
 
     Most steps have no alternative. If a read that finds the present value may come next, it comes next, since it
-    changes nothing. If no read fits, some write or open delete must come. A write whose value nobody reads could come
-    just before that one, so such a write comes next. If there is none, the search tries each write, and an open delete.
+    changes nothing. If no such read may come, a write or an open delete comes next. If one of the possible writes has
+    a value that nobody reads, this write comes next, since it could come just before any other write or delete. If
+    there is no such write, the search tries each write, and an open delete.
 
     An open delete is a delete with an unknown outcome. Open deletes differ only in the times of their calls, so the
-    search uses the earliest one first. It uses one only just before a read that finds nothing: anywhere else, the order
-    without the delete is right, too. If two ways lead to the same state, the way that used fewer open deletes can
-    continue like the other one, so the search drops the other one.
+    search uses the earliest one first. It uses an open delete only just before a read that finds nothing: anywhere
+    else, the order without the delete is right, too. If two ways lead to the same state, the way that used fewer open
+    deletes can continue like the other one, so the search drops the other one.
     """
 
     def __init__(self, events: Sequence[Event], open_deletes: Sequence[float], initial: bytes | None) -> None:

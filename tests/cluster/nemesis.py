@@ -118,14 +118,14 @@ class Lab:
         return next((p.leader for p in rows if is_in(p, slot, key, by_ranges=keyspace == RANGES)), None) or None
 
     def rows(self, keyspace: str) -> list[Partition]:
-        """Return the partitions of a keyspace. They may be none, if the answering node has just started."""
+        """Return the partitions of a keyspace; perhaps [] if the answering node has just started."""
         table = self.table()
         number = next((k.id for k in table.keyspaces if k.name == keyspace), 0)
         return [p for p in table.partitions if p.keyspace_id == number]
 
 
 def is_in(row: Partition, slot: int, key: bytes, *, by_ranges: bool) -> bool:
-    """True if the partition has the key: by its range if the keyspace is `by_ranges`, else by its slot."""
+    """True if the partition has the key. If the keyspace is `by_ranges`, the key decides that, otherwise its slot."""
     return KeyRange(row.start_key, row.end_key).contains(key) if by_ranges else row.slot == slot
 
 

@@ -57,7 +57,7 @@ class Network:
         """From now on, silently drop all packets from `source` to `target`. Those from `target` to `source` arrive."""
         if (source, target) not in self._lost:
             self._lost.add((source, target))
-            # Packets go to an Ethernet address that nobody has. So neither end gets an error, as if a cable were cut.
+            # Packets go to an Ethernet address that nobody has. As with a cut cable, neither end gets an error.
             self._neighbour("replace", source, target, "lladdr", _NOWHERE, "nud", "permanent")
 
     def part(self, one: Iterable[str], other: Sequence[str]) -> None:

@@ -148,7 +148,8 @@ def _versions_with_two_values(events: Iterable[Operated]) -> str:
 
 def _unanswered(events: Iterable[Operated], answered: Iterable[Operated]) -> tuple[list[Operated], list[Operated]]:
     """Return the operations without an answer, in two lists. Those in the first list surely took effect, at the latest
-    when somebody saw the effect; this becomes their time of return. Those in the second list may not have taken effect.
+    when somebody first saw the effect; in the list, they return at that moment. Those in the second list may not have
+    taken effect.
     """
     first_seen: dict[bytes, float] = {}
     for event in answered:
@@ -212,7 +213,7 @@ class Model:
 
     def effect(self, state: State, event: Operated, by: float = inf) -> State:
         """Return the state after an operation without an answer, which takes effect at some time between its call and
-        `by`. This is the same state if the operation changes nothing.
+        the time `by`. Returns `state` if the operation changes nothing.
         """
         match event.kind:
             case Kind.PUT:
@@ -248,8 +249,8 @@ class Model:
         return None if is_over else narrowed
 
     def _narrowed(self, state: State) -> State | None:
-        """Narrow the state's times of expiry to the one that a read has told for this version. Returns None if this
-        time is impossible.
+        """If a read returned a time of expiry for the state's version, narrow the state's times of expiry to this time.
+        Returns None if this time is impossible.
         """
         expires = self._expires.get(state.version)
         if expires is None:
@@ -260,8 +261,8 @@ class Model:
         return state._replace(lives=(max(earliest, expires - self._slack), min(latest, expires + self._slack)))
 
     def _told(self, state: State, version: int) -> State | None:
-        """Return this state, completed with the version that an answer contains; None if the key can't have had this
-        version in this state.
+        """Set the state's version to `version`, which an answer contains. Returns the new state, or None if the key
+        can't have this version in this state.
         """
         if state.version != NOT_TOLD:
             return state if state.version == version else None
@@ -435,7 +436,9 @@ class _Search:
         return found
 
     def _adding(self, number: int, free: Sequence[int]) -> list[int]:
-        """Return all sets, as bits, of the increments in `free` that add up to this number."""
+        """Return all sets of increments in `free` that add up to this number. Each set is an int with a bit for each
+        increment.
+        """
         found: dict[tuple[int, int], list[int]] = {}
         free = sorted(free, key=lambda i: self._perhaps[i].by)
         sums = [0, *accumulate(self._perhaps[i].by for i in free)]

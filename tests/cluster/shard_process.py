@@ -1,8 +1,8 @@
 """A process that hosts duties, and writes what it does to a file: `python -m tests.cluster.shard_process FILE JSON`.
 
-The process writes a line for each call of the delegate, and regularly a line with the duties for which it may act, by
-`Duty.is_held`. Each line has the times before and after the call or the look at the duties, by the clock that all
-processes of a machine share.
+The process writes a line for each call of the delegate. It also asks `Duty.is_held` regularly, and writes a line with
+the duties for which it may act. Each line has two times, before and after the call or the questions, by the clock that
+all processes of a machine share.
 """
 
 import json

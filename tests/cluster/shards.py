@@ -36,7 +36,7 @@ class ShardProcess:
         return [json.loads(line) for line in self.path.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
     def held(self) -> dict[str, int]:
-        """Return the duties for which the process may act, by its last record of them: the epochs by name."""
+        """Return the duties for which the process may act, as its last record says: their names and epochs."""
         samples = [line["held"] for line in self.lines() if "held" in line]
         return dict(samples[-1]) if samples and self.process.poll() is None else {}
 

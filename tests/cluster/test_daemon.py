@@ -97,8 +97,8 @@ def test_validate_config_names_every_mistake_with_its_line(tmp_path: Path) -> No
 
 
 def test_a_node_with_another_nodes_directory_is_not_started_again(tmp_path: Path) -> None:
-    """The exit status 2 stands for a person's mistake, after which systemd doesn't start the node again. After a
-    failure (exit status 1) it would.
+    """The exit status 2 stands for a person's mistake: systemd doesn't start the node again. After exit status 1, which
+    stands for a failure, systemd would start it again.
     """
     identity.save(tmp_path, Identity("a cluster", "byzantium", "its data", 2, "test"))
     path = tmp_path / "minkad.yaml"
@@ -181,8 +181,8 @@ serving.DRAIN_SECONDS = serving.SHUTDOWN_SECONDS = 20.0
 
 @pytest.mark.timeout(120)
 def test_a_cluster_that_is_stopped_node_by_node_waits_for_nobody_who_has_stopped(tmp_path: Path) -> None:
-    """The log of a node that waits for another one says so after a time limit. Here the limit is 20 s, so that no other
-    delay of a busy machine reaches it.
+    """If a stopping node waits for another node until a time limit, it logs a warning. Here the limit is 20 s, so that
+    a mere delay on a busy machine causes no warning.
     """
     (tmp_path / "sitecustomize.py").write_text(PATIENT)
     with LocalCluster(3, directory=tmp_path / "c", config=QUICK, env={"PYTHONPATH": str(tmp_path)}) as cluster:

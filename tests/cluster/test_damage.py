@@ -90,7 +90,7 @@ def test_an_older_copy_of_a_data_directory_and_one_of_another_cluster() -> None:
 
 def log_of(data_dir: Path, scratch: Path) -> tuple[dict[bytes, bytes], int]:
     """Read a stopped node's log database: returns all rows except Raft's hard state, and the commit index of the hard
-    state. A refused start may change nothing of this; it may change only the term, which isn't returned.
+    state. A refused start may change none of this. It may change the term, which this function doesn't return.
     """
     shutil.copytree(data_dir / "log", scratch / "log")
     shutil.copy(data_dir / "log.mark", scratch)

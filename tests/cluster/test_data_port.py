@@ -141,7 +141,7 @@ def test_a_node_without_file_descriptors_is_replaced_and_comes_back() -> None:
         pid = cluster.node(victim).pid
         soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         assert soft == hard, "it was raised at the start"
-        # The daemon uses all descriptors below the new limit since its start, so it frees none of them later.
+        # The daemon has used all descriptors below the new limit since its start, and won't free any of them.
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (32, hard))
         eventually(f"another node leads what {victim} led", is_replaced(run, victim))
         run.write_everywhere()

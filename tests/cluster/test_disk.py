@@ -18,7 +18,7 @@ from tests.cluster.cluster import create_keyspace, eventually, minkactl, state_o
 
 MIB = 1024 * 1024
 DISK_BYTES = 128 * MIB
-# Short clearances, because a restart has to wait until the clearances before it have ended.
+# Short clearances, because a restart has to wait until the clearances from before the restart have ended.
 CONFIG = {
     "membership": {"heartbeat_interval_ms": 50, "clearance_ms": 400, "failure_timeout_ms": 600},
     "coordinator": {"tick_ms": 20},

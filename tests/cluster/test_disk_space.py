@@ -20,7 +20,7 @@ from tests.cluster.cluster import QUICK, create_keyspace, eventually, minkactl, 
 from tests.cluster.disks import MIB, Disk
 from tests.cluster.undo import NotPermitted, Undo
 
-# Short clearances, because a restart has to wait until the clearances before it have ended.
+# Short clearances, because a restart has to wait until the clearances from before the restart have ended.
 CONFIG: Final = {
     "membership": {"heartbeat_interval_ms": 50, "clearance_ms": 400, "failure_timeout_ms": 600},
     "coordinator": {"tick_ms": 20},
@@ -186,8 +186,8 @@ def is_low(cluster: LocalCluster, disk: Disk) -> bool:
 
 
 def refusals(client: Client) -> dict[bytes, Code] | None:
-    """Write keys of all partitions. Returns the codes of the refusals by key; None unless DISK_LOW refuses some writes,
-    and others succeed.
+    """Write keys of all partitions. If some writes succeed and others are refused with DISK_LOW, returns the codes of
+    all refusals by key; otherwise None.
     """
     try:
         client.put_many(dict.fromkeys(KEYS[2:], b"x" * 1000), timeout=1.0)

@@ -21,8 +21,8 @@ pytestmark = pytest.mark.timeout(240)
 
 
 class Loss:
-    """A partition has replicas on three of five nodes, which stop one after the other: `first`, `second`, and `last`,
-    whose disk is lost, too. Only `first` lacks an acknowledged write.
+    """A partition has replicas on three of five nodes: `first`, `second` and `last`, which stop in this order. The disk
+    of `last` is lost. Only `first` lacks an acknowledged write.
     """
 
     def __init__(self, cluster: LocalCluster, control: Control, client: Client) -> None:

@@ -119,8 +119,8 @@ def test_files_that_no_log_needs_are_removed(cluster: LocalCluster, tmp_path: Pa
 
 
 def test_the_files_of_a_load_are_removed_after_later_loads(cluster: LocalCluster, tmp_path: Path) -> None:
-    """In a keyspace to which only loads write, one each night, the rows of the loads count as changes to keep. So a
-    file is removed when later loads have brought enough changes.
+    """A node keeps a load's file while it keeps the load's rows as changes. Later loads bring newer changes, so the
+    file is removed even if only loads write to the keyspace.
     """
     rows = {f"key-{i:02}".encode(): random.Random(i).randbytes(100_000) for i in range(20)}
     with LoadClient(cluster.endpoints) as client, Control(cluster.endpoints) as control:
@@ -259,8 +259,9 @@ def test_a_file_that_is_nowhere_is_waited_for_and_named(cluster: LocalCluster, t
 
 
 def test_a_check_finds_a_full_disk_before_the_upload(cluster: LocalCluster) -> None:
-    """Before a client sends files, `check` says whether nodes lack room, replicas, or the client's version. Users of
-    other databases complain of 16 hours of retries against a full disk: tidb 33446.
+    """Before a client sends files, `check` refuses if nodes lack room, if partitions lack replicas in sync, or if the
+    client has another version than a node. Users of other databases complain of 16 hours of retries against a full
+    disk: tidb 33446.
     """
     with LoadClient(cluster.endpoints, timeout=4.0) as client, Control(cluster.endpoints) as control:
         client.check("hashed", 1_000_000, minka.__version__)

@@ -155,7 +155,9 @@ async def test_two_hundred_slow_clients(cluster: LocalCluster) -> None:
 
 
 async def test_changes_that_nobody_takes(cluster: LocalCluster) -> None:
-    """The node reserves memory for changes before it reads them, apart from the memory for keys and values."""
+    """Many clients ask for changes and don't take them. The node reserves memory before it reads changes, and still
+    serves reads of keys.
+    """
     row = await filled(cluster)
     request = ReadChangesRequest(partition_id=row.id, until_offset=len(KEYS))
     before = resident_mib(cluster)

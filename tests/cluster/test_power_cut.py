@@ -1,7 +1,7 @@
 """The power is cut while clients write: all writes that were acknowledged before are on the disks.
 
 Each disk is a file with a file system, mounted through a loop device. A copy of this file is like the disk after a
-power cut: it lacks everything that the daemon, RocksDB or the file system had only in memory when it was made.
+power cut: it lacks everything that the daemon, RocksDB or the file system had only in memory when the copy was made.
 """
 
 import asyncio
@@ -194,7 +194,9 @@ def test_all_nodes_lose_power_at_once(undo: Undo, directory: Path, loop: Loop, s
 def test_one_of_three_nodes_loses_power_while_the_others_go_on(
     undo: Undo, directory: Path, loop: Loop, seed: int
 ) -> None:
-    """The node comes back with the data of before the cut. No write is lost, acknowledged before or after the cut."""
+    """The node comes back with its data from before the power cut. All writes that were acknowledged
+    before or after the cut are kept.
+    """
     disks = make_disks(undo, directory, NODES)
     rng = random.Random(seed)
     victim = rng.choice(NODES)

@@ -246,7 +246,8 @@ def start_apart(cluster: LocalCluster) -> None:
     )
     cluster.kill("byzantium")
     node.data_dir.rename(cluster.directory / "mistaken")
-    # With the same list, two of the three nodes are enough to found the cluster, and the third node finds them later.
+    # Now byzantium has the same list as athens. Two of the three nodes in the list are enough to found the cluster, and
+    # the third node finds them later.
     node.config = {}
     launch(cluster, "byzantium")
     cluster.wait_ready(["athens", "byzantium"])

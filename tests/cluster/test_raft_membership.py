@@ -204,8 +204,8 @@ def a_voter_is_removed_with_its_seat_and_its_id_comes_back_anew(cluster: LocalCl
     done(cluster, "raft", "remove", voter, "--yes")
     assert seats(control) == (set(coordinator.voters) - {voter}, set())
     cluster.node(voter).data_dir.rename(cluster.directory / "old data")
-    # If the voter is athens, its configuration says that it founds a cluster alone: with an empty directory, it would
-    # found another one.
+    # The voter may be athens, whose configuration says that it founds a cluster alone. With an empty directory, athens
+    # would found a second cluster. So let the voter join.
     others = [node.address for node in cluster.nodes.values() if node.name != voter]
     cluster.node(voter).config = {"cluster": {"join": others}}
     cluster.restart(voter)

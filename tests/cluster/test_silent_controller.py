@@ -64,7 +64,7 @@ class World:
 
 
 def processes(table: PartitionTable, but: str = "") -> dict[str, str]:
-    """Return the nodes' incarnations, which show whether a node was marked FAILED: it comes back with another one."""
+    """Return the nodes' incarnations. A node that was marked FAILED comes back with another incarnation."""
     return {node.id: node.incarnation for node in table.nodes if node.id != but}
 
 
@@ -90,8 +90,8 @@ def world() -> Iterator[World]:
 
 
 def lose_the_controller(world: World, silence: Callable[[str], None], speak: Callable[[str], None]) -> None:
-    """Silence the active controller until the other nodes have accepted a write to each partition and marked it FAILED;
-    check that no other node was marked FAILED.
+    """Silence the active controller until the other nodes have accepted a write to each partition, and have marked the
+    silent node FAILED. Checks that no other node was marked FAILED.
     """
     before = world.well()
     victim = world.controller()

@@ -1,5 +1,5 @@
 """After a storm of faults, the cluster recovers automatically: overloaded nodes drop messages that senders repeat
-anyway, and don't cause more load by it.
+anyway, and these drops cause no additional load.
 """
 
 import random

@@ -19,8 +19,8 @@ _MARK: Final = b"\x55"
 
 
 async def _end_server_by_a_call() -> list[bytes]:
-    """End a server by such a call, and create objects of all small sizes at the moment of its end; returns the objects.
-    One of them would change if the server wrote to freed memory.
+    """End a server by a call with an invalid name. At the moment at which the server ends, create objects of all small
+    sizes; returns these objects. If the server wrote to freed memory, one of them would change.
     """
     objects: list[bytes] = []
     ended = asyncio.Event()

@@ -206,7 +206,8 @@ async def test_followers_commit_an_entry_while_the_leaders_disk_hangs(
     async with group(tmp_path, 3, election_ticks=100_000) as nodes:
         nodes[1].driver.raw.campaign()
         await until(lambda: nodes[1].driver.leads_with_applied_term)
-        # The leader sends no second entry to a follower that hasn't acknowledged the first one: wait for this answer.
+        # A follower gets the second entry only after it has acknowledged the first one. Wait until both followers
+        # have acknowledged it.
         await until(lambda: len(set(nodes[1].driver.match().values())) == 1)
         nodes[1].disk.clear()
         index = nodes[1].log.last_index() + 1

@@ -39,7 +39,9 @@ async def client(node: TestNode, state: State, *, knows_table: bool = True) -> A
 async def clients(
     node: TestNode, state: State, count: int, patience_s: float | None = None, *, knows_table: bool = True
 ) -> AsyncIterator[list["Client"]]:
-    """Connect `count` clients. `patience_s` is how long a batch of writes waits for clients that were just answered."""
+    """Connect `count` clients. A batch of writes waits at most `patience_s` for further writes of clients that just got
+    an answer.
+    """
     memory, requests = node.clients_memory, node.manager.requests
     address = f"127.0.0.1:{node.port}"
     port = RespPort(

@@ -244,8 +244,8 @@ async def test_a_restarted_node_deletes_a_parent_that_lacks_its_last_entries(tmp
 
 
 async def test_a_deleted_child_has_no_meta_again(tmp_path: Path) -> None:
-    """The child's meta is removed before the child is detached from its parent; the detachment doesn't write it
-    again.
+    """The child's row of metadata is removed before the child is detached from its parent. The detachment must not
+    write this row again.
     """
     async with cluster(tmp_path) as c:
         athens, *_ = await three(c)

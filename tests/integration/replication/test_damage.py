@@ -26,7 +26,7 @@ SLOW = ReplicationSettings(lag_timeout=60.0)  # no replica leaves the in-sync se
 
 
 async def flushed(node: TestNode, partition_id: int = 1) -> None:
-    """Flush the data into tables; this trims the log up to the flush before."""
+    """Flush the data into tables; this trims the log up to the previous flush."""
     await node.manager.flusher.flush(node.replica(partition_id))
     await node.log_db.sync()
 

@@ -156,8 +156,8 @@ async def test_logs_that_diverge_in_several_epochs_become_equal(tmp_path: Path) 
 
 
 async def test_a_log_is_truncated_where_the_leader_resumes(tmp_path: Path) -> None:
-    """On a new stream, the leader resumes at an earlier offset than the log's end. The follower truncates its log
-    there, but refuses entries after a gap.
+    """On a new stream, the leader may resume at an offset before the end of the follower's log: the follower truncates
+    its log there. It refuses entries after a gap.
     """
     async with cluster(tmp_path) as c:
         (ephesus,) = await c.add("ephesus")

@@ -87,7 +87,7 @@ async def test_a_busy_partition_is_split_until_no_part_is_too_busy(tmp_path: Pat
 
 
 async def test_a_single_hot_key_is_reported(tmp_path: Path) -> None:
-    """While one hot key keeps a partition busy, its leader reports that. When the load has ended, it no longer does."""
+    """While one hot key keeps a partition busy, the leader reports this key. The report ends with the load."""
     async with cluster(tmp_path) as c:
         c.keyspace.max_ops = 100
         (athens,) = await c.add("athens")

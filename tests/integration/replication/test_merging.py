@@ -305,8 +305,8 @@ async def test_a_cancelled_merge(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("restarts", [False, True])
 async def test_a_new_leader_removes_the_rows_of_a_cancelled_merge(tmp_path: Path, restarts: bool) -> None:
-    """The new leader hears neither of the merge nor of its end, but its log has the copied rows. It removes them, also
-    after a restart, which doesn't read this part of the log again.
+    """The new leader doesn't hear that the merge began or was cancelled, but its log has the copied rows. It removes
+    these rows, even if it was restarted and didn't read this part of its log again.
     """
     async with cluster(tmp_path) as c:
         nodes = await c.add(*NODES)

@@ -106,8 +106,8 @@ NONSENSE = b"-ERR Protocol error: expected '*' and then '$'\r\n"
     ("last", "answered"), [(b"", b""), (b"*1\r\n:1\r\n", NONSENSE), (b"QUIT\r\nPING\r\nSET a 9\r\n", b"+OK\r\n")]
 )
 async def test_all_commands_before_the_end_are_answered(tmp_path: Path, last: bytes, answered: bytes) -> None:
-    """The node answers all commands that came before the end of the connection, even those that wait for a write. Then
-    the client sends nothing more, or bytes that end the connection.
+    """After its commands, a client sends nothing more, or bytes that end the connection. The node still answers all
+    commands before this end, even those that wait for a write.
     """
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
@@ -187,8 +187,8 @@ async def test_requests_to_a_node_that_leaves_the_table_are_answered(tmp_path: P
         share = byzantium.clients_memory.share()
         deadline = asyncio.get_running_loop().time() + 30.0
         results: list[GroupResult] = []
-        # The node leaves the table before the connection to it is made; while a request is under way on the connection;
-        # or in the same turn as a request, before this is sent.
+        # byzantium leaves the table at three moments: before the connection to it is made; while a request is under way
+        # on the connection; and in the turn of the loop in which a request was made but not sent yet.
         for waits_for, is_sent in ((0, True), (1, True), (1, False)):
             del results[:]
             elsewhere.ask(address, Asked(group, deadline, 1000, 1000, share, results.append))

@@ -70,8 +70,9 @@ async def test_a_frame_for_many_partitions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("others", "refused"), [(0, 0), (36 * MIB, 1)])
 async def test_a_frame_does_not_wait_for_its_own_answers(tmp_path: Path, others: int, refused: int) -> None:
-    """The node sends all answers of a frame together. If one of them doesn't fit into the memory, the node refuses its
-    group immediately: if it waited for room, the other answers, which take the room, would wait for it.
+    """The node sends all answers of a frame together. If the answer to a group doesn't fit into the memory, the node
+    refuses this group immediately. If the group waited for room instead, the frame's other answers, which take the
+    room, would wait for the group.
     """
     async with cluster(tmp_path) as c:
         athens = await started(c, 1, 2, 3)
@@ -198,7 +199,7 @@ async def test_a_request_for_an_unknown_partition_waits(tmp_path: Path) -> None:
 
 
 async def test_a_node_that_does_not_lead_names_the_leader(tmp_path: Path) -> None:
-    """A follower and a node that deleted its replica name the leader; a partition without one is offline."""
+    """Followers name the leader; so do nodes that deleted their replica. A partition without a leader is offline."""
     async with cluster(tmp_path) as c:
         athens, ephesus = await c.add("athens", "ephesus")
         await c.create("athens", 1)

@@ -283,8 +283,8 @@ def judged(
 
 
 def check_said(cell: Cell, said: str) -> None:
-    """Check that the log names the damaged file or its folder. With DATA_DIRECTORY_ROLLED_BACK, it may name
-    neither: the controller, which refuses the node then, compares only the number of starts.
+    """Check that the log names the damaged file or its folder. With DATA_DIRECTORY_ROLLED_BACK, the log may
+    name neither, since the controller compares only the number of starts.
     """
     assert "Traceback" not in said, said[-3000:]
     if "minkad: DATA_DIRECTORY_ROLLED_BACK: " in said:

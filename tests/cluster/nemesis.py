@@ -125,7 +125,7 @@ class Lab:
 
 
 def is_in(row: Partition, slot: int, key: bytes, *, by_ranges: bool) -> bool:
-    """True if the partition has the key. If the keyspace is `by_ranges`, the key decides that, otherwise its slot."""
+    """True if the partition has the key. In a keyspace `by_ranges`, that depends on `key`, otherwise on `slot`."""
     return KeyRange(row.start_key, row.end_key).contains(key) if by_ranges else row.slot == slot
 
 

@@ -148,8 +148,8 @@ def _versions_with_two_values(events: Iterable[Operated]) -> str:
 
 def _unanswered(events: Iterable[Operated], answered: Iterable[Operated]) -> tuple[list[Operated], list[Operated]]:
     """Return the operations without an answer, in two lists. Those in the first list surely took effect, at the latest
-    when somebody first saw the effect; in the list, they return at that moment. Those in the second list may not have
-    taken effect.
+    when somebody first saw the effect; their time of return is set to that moment. Those in the second list may not
+    have taken effect.
     """
     first_seen: dict[bytes, float] = {}
     for event in answered:

@@ -102,7 +102,7 @@ class _Operations:
         return self._loop.run(self._handle.get(key, timeout=timeout))
 
     def get_versioned(self, key: Key, *, timeout: float | None = None) -> VersionedValue | None:
-        """The value of a key with its version and expiry time; None if the key has none."""
+        """The value of a key with its version and expiry time; None if the key has no value."""
         return self._loop.run(self._handle.get_versioned(key, timeout=timeout))
 
     def get_stale(self, key: Key, *, timeout: float | None = None) -> StaleValue:
@@ -177,8 +177,8 @@ class _Operations:
         self._loop.run(self._handle.put_many(pairs, ttl=ttl, timeout=timeout))
 
     def get_many(self, keys: Iterable[AnyKey], *, timeout: float | None = None) -> dict[AnyKey, bytes]:
-        """A dict of the values of many keys (up to a million, and up to 32 MiB of keys). Keys without a value are left
-        out; the others are as they were given, bytes or str.
+        """A dict of the values of many keys (up to a million, and up to 32 MiB of keys). A key is in the dict as it was
+        given, bytes or str; a key without a value is left out.
         """
         return self._loop.run(self._handle.get_many(keys, timeout=timeout))
 

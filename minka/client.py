@@ -205,7 +205,7 @@ class _Operations:
         come in descending order, but `start` is still the lower bound. An empty bound means no bound. Raises
         NOT_BY_RANGES for a keyspace by hash.
 
-        A scan asks only the partitions whose ranges have such keys, page by page, and reads some pages ahead. A leader
+        A scan asks only the partitions with keys between the bounds, page by page, and reads some pages ahead. A leader
         reads each page at one moment after the call began, and each key comes at most once, even if partitions are
         split or moved during the scan. The scan as a whole isn't a snapshot. `timeout`, in seconds, holds for each
         page. A caller that stops early should close the scan (`contextlib.closing`), so that nothing more is read

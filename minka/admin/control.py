@@ -452,8 +452,8 @@ class Control:
         return self._call(lambda channel: LoadsStub(channel).AbortLoad, request, repeatable=True).load
 
     def loads(self, load_ids: Sequence[str] = (), *, with_parts: bool = False) -> load_api_pb2.GetLoadsResponse:
-        """Loads by id, or all that the cluster remembers. Committed loads come with the reasons why they wait. With
-        `with_parts`, loads that the nodes are taking in come with their parts. Raises UNKNOWN_LOAD.
+        """Loads by id, or all that the cluster remembers. For committed loads that nodes have not taken in yet, the
+        answer also has the obstacles and, with `with_parts`, the loads' parts. Raises UNKNOWN_LOAD.
         """
         request = made(load_api_pb2.GetLoadsRequest, load_ids=load_ids, with_parts=with_parts)
         return self._call(lambda channel: LoadsStub(channel).GetLoads, request, repeatable=True)

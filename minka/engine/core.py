@@ -246,7 +246,7 @@ class Core:
         return error
 
     def _plan_refresh(self) -> None:
-        """Refresh the table at once if a call wants newer rows already, and again after the usual interval."""
+        """Plan the next refresh of the table: after the usual interval, and also at once if a call wants newer rows."""
         if self._wants_newer:
             self._fetch_soon("")
         if self._timer is not None:

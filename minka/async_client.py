@@ -134,7 +134,7 @@ class _Operations:
         return cast(bytes | None, (await self._one(Op.READ, key, None, timeout)).found[key])
 
     async def get_versioned(self, key: Key, *, timeout: float | None = None) -> VersionedValue | None:
-        """The value of a key with its version and expiry time; None if the key has none."""
+        """The value of a key with its version and expiry time; None if the key has no value."""
         key = _bytes(key)
         found = (await self._one(Op.READ_VERSIONED, key, None, timeout)).found[key]
         return None if found is None else operate.versioned_value(found)
@@ -233,8 +233,8 @@ class _Operations:
         await self._write_many(Op.WRITE, dict.fromkeys(_keys(_listed(keys))), (), timeout)
 
     async def get_many(self, keys: Iterable[AnyKey], *, timeout: float | None = None) -> dict[AnyKey, bytes]:
-        """A dict of the values of many keys (up to a million, and up to 32 MiB of keys). Keys without a value are left
-        out; the others are as they were given, bytes or str.
+        """A dict of the values of many keys (up to a million, and up to 32 MiB of keys). A key is in the dict as it was
+        given, bytes or str; a key without a value is left out.
         """
         return cast(dict[AnyKey, bytes], await self._read_many(Op.READ, _listed(keys), timeout))
 
@@ -258,7 +258,7 @@ class _Operations:
         come in descending order, but `start` is still the lower bound. An empty bound means no bound. Raises
         NOT_BY_RANGES for a keyspace by hash.
 
-        A scan asks only the partitions whose ranges have such keys, page by page, and reads some pages ahead. A leader
+        A scan asks only the partitions with keys between the bounds, page by page, and reads some pages ahead. A leader
         reads each page at one moment after the call began, and each key comes at most once, even if partitions are
         split or moved during the scan. The scan as a whole isn't a snapshot. `timeout`, in seconds, holds for each
         page. A caller that stops early should close the scan (`contextlib.aclosing`), so that nothing more is read
@@ -363,14 +363,14 @@ class AsyncKeyspace(_Operations):
 class AsyncClient(_Operations):
     """A client of one cluster. It connects with its first call and belongs to the event loop of that call.
 
-    `endpoints` are addresses host:port of some of the nodes; the others are found through them. Without them the client
-    uses the cluster of `context`, or the one that `minkactl` would use, as `minka.connect` says. `keyspace` names the
-    keyspace that the client's own put, get, … work on; `keyspace(name)` gives handles on other keyspaces. A keyspace's
-    name has 1 to 63 characters (a-z, 0-9, _ and -), and begins with a letter. `timeout`, in seconds, holds for every
-    call that doesn't state its own. The partition table is fetched again about every `refresh_interval` seconds, and
-    whenever a node's refusal hints at a newer table. `rng` makes the client's random choices (which node it asks first,
-    jitter); tests seed it. `tls` is for a cluster with TLS; its files are read at once, and a mistake in them raises
-    INVALID_CONFIG. If `endpoints` are given, only `tls` counts: MINKA_TLS_CA, _CERT and _KEY are ignored.
+    `endpoints` are addresses host:port of some of the nodes; these nodes name the others. Without `endpoints` the
+    client uses the cluster of `context`, or the one that `minkactl` would use, as `minka.connect` says. `keyspace`
+    names the keyspace that the client's own put, get, … work on; `keyspace(name)` gives handles on other keyspaces. A
+    keyspace's name has 1 to 63 characters (a-z, 0-9, _ and -), and begins with a letter. `timeout`, in seconds, holds
+    for every call without a `timeout` of its own. The partition table is fetched again about every `refresh_interval`
+    seconds, and whenever a node's refusal hints at a newer table. `rng` makes the client's random choices (which node
+    it asks first, jitter); tests seed it. `tls` is for a cluster with TLS; its files are read at once, and a mistake in
+    them raises INVALID_CONFIG. If `endpoints` are given, MINKA_TLS_CA, _CERT and _KEY are ignored: only `tls` counts.
 
     Keys are bytes, 1 to 65,536; a str stands for its UTF-8 form. Values are bytes, up to 16 MiB. Every call finishes
     within its `timeout`, in seconds up to 10**12 (None: the client's `timeout`). Calls raise `MinkaError`; a batch
@@ -455,7 +455,7 @@ def _batch(pairs: Mapping[Any, bytes] | Iterable[tuple[Any, bytes]]) -> dict[byt
 
 
 def _checked_size(keys: Collection[bytes], values: Collection[bytes]) -> int:
-    """The bytes of keys and values together. Raises TOO_LARGE or INVALID_ARGUMENT, before anything is sent."""
+    """The total size of the keys and values, in bytes. Raises TOO_LARGE and INVALID_ARGUMENT."""
     if len(keys) > MAX_KEYS:
         raise MinkaError(Code.TOO_LARGE, f"the batch has {len(keys)} keys; {MAX_KEYS} is the limit")
     if b"" in keys:

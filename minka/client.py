@@ -102,7 +102,7 @@ class _Operations:
         return self._loop.run(self._handle.get(key, timeout=timeout))
 
     def get_versioned(self, key: Key, *, timeout: float | None = None) -> VersionedValue | None:
-        """The value of a key with its version and expiry time; None if the key has none."""
+        """The value of a key with its version and expiry time; None if the key has no value."""
         return self._loop.run(self._handle.get_versioned(key, timeout=timeout))
 
     def get_stale(self, key: Key, *, timeout: float | None = None) -> StaleValue:
@@ -177,8 +177,8 @@ class _Operations:
         self._loop.run(self._handle.put_many(pairs, ttl=ttl, timeout=timeout))
 
     def get_many(self, keys: Iterable[AnyKey], *, timeout: float | None = None) -> dict[AnyKey, bytes]:
-        """A dict of the values of many keys (up to a million, and up to 32 MiB of keys). Keys without a value are left
-        out; the others are as they were given, bytes or str.
+        """A dict of the values of many keys (up to a million, and up to 32 MiB of keys). A key is in the dict as it was
+        given, bytes or str; a key without a value is left out.
         """
         return self._loop.run(self._handle.get_many(keys, timeout=timeout))
 
@@ -205,7 +205,7 @@ class _Operations:
         come in descending order, but `start` is still the lower bound. An empty bound means no bound. Raises
         NOT_BY_RANGES for a keyspace by hash.
 
-        A scan asks only the partitions whose ranges have such keys, page by page, and reads some pages ahead. A leader
+        A scan asks only the partitions with keys between the bounds, page by page, and reads some pages ahead. A leader
         reads each page at one moment after the call began, and each key comes at most once, even if partitions are
         split or moved during the scan. The scan as a whole isn't a snapshot. `timeout`, in seconds, holds for each
         page. A caller that stops early should close the scan (`contextlib.closing`), so that nothing more is read

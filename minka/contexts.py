@@ -61,7 +61,8 @@ def config_path() -> str:
 def split_endpoints(text: str, source: str, code: str = "INVALID_ARGUMENT") -> tuple[str, ...]:
     """The addresses host:port in a text, where commas or blanks separate them.
 
-    Raises MinkaError with this code, which names `source`, if an address isn't host:port, or if there are no addresses.
+    Raises MinkaError if there is no address, if there are more than `MAX_ENDPOINTS`, or if one isn't host:port. The
+    error has the code `code`, and names `source`.
     """
     addresses = tuple(text.replace(",", " ").split())
     for address in addresses:
@@ -127,7 +128,7 @@ def _tls_of(environ: Mapping[str, str]) -> Tls | None:
 
 def tls_document(tls: Tls | None) -> dict[str, str] | None:
     """The paths of the TLS files, by the names that the configuration file has for them; None without TLS. minkactl
-    prints this, too.
+    prints these paths under the same names.
     """
     return None if tls is None else {name: str(getattr(tls, name)) for name in _TLS_FILES}
 

@@ -514,8 +514,8 @@ class MinkaError(Exception):
     def __new__(cls, code: Code, *_: object, **__: object) -> Self:
         """An instance of the class that `kind_of` returns, if no other class was asked for."""
         kind: type[Any] = kind_of(code) if cls is MinkaError else cls
-        # The class after MinkaError in the method resolution order makes the object: OSError insists on making a
-        # TimeoutError itself.
+        # Not `object.__new__`: a kind may also inherit from TimeoutError, and Python makes an OSError only with the
+        # `__new__` of OSError.
         return super(MinkaError, kind).__new__(kind)  # type: ignore[no-any-return]  # kinds are subclasses
 
     _rows: tuple[cluster_pb2.Partition, ...] = ()

@@ -19,8 +19,8 @@ class Playground:
 
 
 def path() -> "Path":
-    """`$XDG_RUNTIME_DIR/minka-playground.json`, or a file in the folder for temporary files whose name has this user's
-    id.
+    """The file's path: `$XDG_RUNTIME_DIR/minka-playground.json`. Without `$XDG_RUNTIME_DIR` the file is in the folder
+    for temporary files, and the file's name has this user's id.
     """
     from pathlib import Path
 

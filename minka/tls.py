@@ -13,7 +13,7 @@ class Tls:
 
     `ca` holds the certificates of the authorities, one of which must have issued the other side's certificate. `cert`
     is this side's certificate, followed by any intermediate certificates, and `key` its private key, unencrypted. Only
-    the key file's owner may be able to read it; if root owns the file, a group may, too.
+    the key file's owner may be able to read it; if root owns the file, its group may also read it.
     """
 
     ca: "str | Path"

@@ -47,8 +47,8 @@ def content(tls: Tls) -> Pem:
 
 
 def _check_dates(tls: Tls, pem: Pem) -> None:
-    """Check that this side's certificate, the first in the file, is valid today. The dates of the others aren't
-    checked, since the other side may not need those certificates.
+    """Check that this side's certificate, the first in the file `cert`, is valid today. The dates of the file's other
+    certificates aren't checked, since the other side may not need those certificates.
     """
     own, now = validities(pem.cert)[0], time.time()
     if not own.begins <= now <= own.ends:

@@ -1,5 +1,5 @@
-"""Computes the answers of a node that tests imitate: from a status with the whole table, it makes the answers to
-requests for summaries and lists.
+"""For tests that imitate a node: computes the node's answers to requests for summaries and lists, from a status with
+the whole table.
 """
 
 from collections.abc import Collection, Iterator

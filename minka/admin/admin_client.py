@@ -33,8 +33,9 @@ class Admin:
     that `minka.connect` would find. A method finishes within `timeout` seconds, unless it has a `timeout` of its own.
     (`partitions`, `split_keys`, and calls that find partitions by name have `timeout` seconds for each step.) A method
     raises only `MinkaError`. The codes are those that the method's description names; UNREACHABLE, NO_CONTROLLER or
-    DEADLINE_EXCEEDED if no node could answer; and OUTCOME_UNKNOWN if the answer to a change was lost. For a change that
-    takes longer, a method returns an `Operation`, which the cluster carries out alone; `wait` waits for its end.
+    DEADLINE_EXCEEDED if no node could answer; and OUTCOME_UNKNOWN if the answer to a change was lost. If a change takes
+    longer than one call, the method returns an `Operation`, which goes on even if this client is gone; `wait` waits for
+    its end.
     `requested_by` is recorded when an operation begins or is cancelled, and logged with an unclean election; the
     default is user@host.
 
@@ -120,9 +121,9 @@ class Admin:
         return read(DrainStatus, self.control.drain_status(node))
 
     def remove_node(self, node: str, *, timeout: float = 30.0) -> None:
-        """Remove from the cluster a node that is down and holds nothing, and wait until the node has left the Raft
-        group, too. It can't come back with its old data. Raises UNKNOWN_NODE, NODE_IN_USE, and DEADLINE_EXCEEDED if
-        that isn't done within `timeout` seconds.
+        """Remove from the cluster a node that is down and holds nothing. Wait until the node has also left the Raft
+        group. It can't come back with its old data. Raises UNKNOWN_NODE, NODE_IN_USE, and DEADLINE_EXCEEDED if the
+        removal isn't done within `timeout` seconds.
         """
         seconds = checked_timeout(timeout)
         self.control.remove_node(node)
@@ -143,8 +144,8 @@ class Admin:
 
     def change_voters(self, *, promote: Sequence[str] = (), demote: Sequence[str] = (), timeout: float = 30.0) -> None:
         """Make the learners in `promote` voters, and the voters in `demote` learners, with one change of the Raft
-        group, and wait until they are. Raises UNKNOWN_NODE, INVALID_VOTERS, VOTERS_CHANGING, and DEADLINE_EXCEEDED if
-        that isn't done within `timeout` seconds.
+        group, and wait until the change is done. Raises UNKNOWN_NODE, INVALID_VOTERS, VOTERS_CHANGING, and
+        DEADLINE_EXCEEDED if it isn't done within `timeout` seconds.
         """
         seconds = checked_timeout(timeout)
 
@@ -241,8 +242,8 @@ class Admin:
         return operation_of(self.control.merge(keyspace, keys, self._requester, reason, queue=queue))
 
     def split_keys(self, partition: Partition | str | int, parts: int) -> list[bytes]:
-        """Keys that divide a partition by ranges into `parts` parts of about the same size in bytes. The partition's
-        leader proposes the keys, and `split` takes them. Raises UNKNOWN_PARTITION, PARTITION_OFFLINE, NO_SPLIT_KEY.
+        """Keys at which `split` can divide a partition of a keyspace by ranges into `parts` parts of about the same
+        size in bytes. The partition's leader proposes them. Raises UNKNOWN_PARTITION, PARTITION_OFFLINE, NO_SPLIT_KEY.
         """
         id_ = partition_id(self.control, partition)
         listed = self.control.partitions(admin_pb2.PartitionFilter(ids=[id_])).whole()
@@ -275,7 +276,8 @@ class Admin:
         later plans and keyspaces may use them again; to take a node out for good, use the method `drain`. `partitions`
         maps partitions to their new replicas, the preferred leader first; with it, only these partitions are planned.
         `rate_limit`, in bytes a second (0: no limit), is the most that each node ships. Partitions that running
-        operations move are left alone; with `queue` the plan begins where those operations end.
+        operations move are left alone. With `queue` they are planned from the replicas that they will have after those
+        operations.
 
         Raises UNKNOWN_NODE, UNKNOWN_KEYSPACE, UNKNOWN_PARTITION, NOT_ENOUGH_NODES, NO_SOURCE.
         """
@@ -402,7 +404,7 @@ class Admin:
 
 
 def _counted(number: int | None, name: str) -> int:
-    """The number for a request, in which 0 stands for None. So a caller that gives 0 is refused."""
+    """The number as a request has it: 0 for None. Raises INVALID_ARGUMENT if the caller gave 0."""
     if type(number) is int and number == 0:
         raise invalid(f"{name} is 0; give at least 1, or None")
     return 0 if number is None else number

@@ -186,10 +186,10 @@ class Control:
         max_bytes: int = 0,
         max_ops: int = 0,
     ) -> cluster_pb2.Keyspace:
-        """Create a keyspace; its number of partitions is fixed for life. With `split_points`, which ascend, it is
-        partitioned by ranges instead, and `partition_count` and `hash_function` are ignored; a partition that has more
-        than `max_bytes`, or of which more than `max_ops` keys are read and written in a second (0: no limit), is then
-        split automatically.
+        """Create a keyspace. Without `split_points` it is by hash, and its number of partitions never changes. With
+        `split_points`, which ascend, it is by ranges, and `partition_count` and `hash_function` are ignored. A range of
+        more than `max_bytes`, or with more than `max_ops` keys read and written a second (0: no limit), is split
+        automatically.
 
         `replicas` 0 means 3 in a cluster of three nodes or more, else 1. `min_insync` 0 means a majority of the
         replicas if there are three or more, else 1. An unspecified `durability` is SYNC. The controller decides these
@@ -230,8 +230,9 @@ class Control:
         `weights` are the nodes' shares in relation to each other (a node that isn't named has the weight of its
         configuration). `partitions` maps ids of partitions to their new replicas, the preferred leader first; with it,
         only these partitions are planned. The operation that carries out the plan gets `reason` and `rate_limit` (bytes
-        a second that each node may ship; 0: no limit). Partitions that unfinished operations move are left alone; with
-        `queue` the plan begins where those operations end, and its own operation waits for them.
+        a second that each node may ship; 0: no limit). Partitions that unfinished operations move are left alone. With
+        `queue` they are planned from the replicas that they will have after those operations, and the plan's operation
+        waits for those operations.
         """
         if partitions is not None and not isinstance(partitions, Mapping):
             raise invalid(f"partitions is {clipped(repr(partitions))}, not a mapping from ids to nodes")
@@ -419,8 +420,8 @@ class Control:
     def begin_load(
         self, load_id: str, keyspace: str, *, requested_by: str = "", job: str = "", rate_limit: int = 0
     ) -> loads_pb2.Load:
-        """Begin a load, or return the one that has this id already. `job` is a note that is kept with the load, up to 8
-        KiB; `rate_limit` is the most bytes a second for uploads to a node (0: no limit). Raises UNKNOWN_KEYSPACE,
+        """Begin a load, or return the load that already has this id. `job` is a note that is kept with the load, up to
+        8 KiB; `rate_limit` is the most bytes a second for uploads to a node (0: no limit). Raises UNKNOWN_KEYSPACE,
         TOO_MANY_LOADS, and LOAD_EXISTS if a load of another keyspace has the id.
         """
         request = made(
@@ -451,8 +452,8 @@ class Control:
         return self._call(lambda channel: LoadsStub(channel).AbortLoad, request, repeatable=True).load
 
     def loads(self, load_ids: Sequence[str] = (), *, with_parts: bool = False) -> load_api_pb2.GetLoadsResponse:
-        """Loads by id, or all that the cluster remembers. Committed loads come with the reasons why they wait. With
-        `with_parts`, loads that the nodes are taking in come with their parts. Raises UNKNOWN_LOAD.
+        """Loads by id, or all that the cluster remembers. For committed loads that nodes have not taken in yet, the
+        answer also has the obstacles and, with `with_parts`, the loads' parts. Raises UNKNOWN_LOAD.
         """
         request = made(load_api_pb2.GetLoadsRequest, load_ids=load_ids, with_parts=with_parts)
         return self._call(lambda channel: LoadsStub(channel).GetLoads, request, repeatable=True)

@@ -73,7 +73,7 @@ def keyspaces_of(status: admin_pb2.GetStatusResponse) -> list[KeyspaceSummary]:
 
 
 def keyspace_of(row: cluster_pb2.Keyspace, partitions: int) -> Keyspace:
-    """The keyspace in the message, which has this number of partitions."""
+    """The `Keyspace` for this row; the caller gives the number of partitions."""
     return read(Keyspace, row, partitions=partitions, **_own(row))
 
 
@@ -92,7 +92,7 @@ def _summary_of(row: cluster_pb2.Keyspace, counts: admin_pb2.KeyspaceCounts) -> 
 
 
 def _own(row: cluster_pb2.Keyspace) -> dict[str, Any]:
-    """The fields of a `Keyspace` that the message has in another form."""
+    """The fields of a `Keyspace` whose values can't be copied from the row as they are."""
     by_ranges = is_by_ranges(row)
     durability = row.durability or cluster_pb2.Durability.DURABILITY_SYNC
     return {

@@ -69,8 +69,8 @@ class Plan:
     """The moves that a change would make. Only `Admin.apply` makes them; it refuses a plan that was edited, or whose
     partitions have changed since it was made.
 
-    A load report's plan may have splits, too: make the splits first, with `Admin.split`, then apply the plan
-    `without_splits`.
+    A plan from a load report (`minkactl data load-report`) may also have splits. Make these first, with `Admin.split`,
+    then apply the plan that `without_splits` returns.
     """
 
     digest: str  # SHA-256

@@ -8,10 +8,9 @@ _FEWEST: Final = 3  # if only two clocks differ, nobody can say which one is rig
 
 
 def of_most(clocks_ms: Collection[int], nodes_up: int) -> int | None:
-    """The time by the clocks of most nodes, in milliseconds. None if fewer than three clocks are known, or if the
-    clocks that agree aren't more than half of the clocks of the nodes that are up, since then the other clocks may be
-    right. `clocks_ms` has each clock's time, or how far each clock is ahead of one common clock; the result is of the
-    same kind.
+    """The time by the clocks of most nodes, in milliseconds. None if fewer than three clocks are known, or if at most
+    half of the clocks of the nodes that are up agree: the other clocks may then be right. `clocks_ms` has either the
+    time of each clock, or how far each clock is ahead of one common clock; the result is of the same kind.
     """
     if len(clocks_ms) < _FEWEST:
         return None

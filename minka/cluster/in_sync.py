@@ -7,8 +7,8 @@ from minka.v1.cluster_pb2 import Keyspace, Partition
 
 
 class Replicated(Protocol):
-    """The fields of a partition's row that `missing_in_sync` and `is_under_min_insync` need. `minka.v1.Partition` has
-    them, and so has the part of a row that the table's counts keep.
+    """The fields of a partition's row that `missing_in_sync` and `is_under_min_insync` need: the row may be a
+    `minka.v1.Partition`, or the part of it that the table's counts keep.
     """
 
     @property
@@ -42,7 +42,7 @@ def has_everything(row: Partition) -> list[str]:
 
 
 def is_sole(node: str, whole: Collection[str]) -> bool:
-    """True if `whole`, the nodes that have all committed entries, has no other node than this one."""
+    """True if no other node than this one is in `whole`, the nodes that have all committed entries."""
     return {node}.issuperset(whole)
 
 

@@ -70,7 +70,7 @@ def ranges_at(points: Sequence[bytes]) -> list[KeyRange]:
 def check_split_point(point: bytes) -> None:
     """Check that a key can be a split point. Raises EMPTY_SPLIT_POINT, TOO_LARGE."""
     if not point:
-        raise MinkaError(Code.EMPTY_SPLIT_POINT, 'a split point is empty: "" is where the first range begins anyway')
+        raise MinkaError(Code.EMPTY_SPLIT_POINT, 'a split point is empty: the first range begins at "" anyway')
     if len(point) > MAX_KEY_BYTES:
         raise MinkaError(Code.TOO_LARGE, f"a split point has {len(point)} bytes; {MAX_KEY_BYTES} is the limit")
 
@@ -88,7 +88,9 @@ def key_of_text(text: str) -> bytes:
 
 
 def readable(key: bytes) -> str:
-    """A key for people, as `key_of_text` reads it: its text, or 0x and hex if it isn't text; "" for none."""
+    """A key for people: its text, or 0x and hex if it isn't text. `key_of_text` reads both forms. For an empty key, the
+    result is two quotation marks.
+    """
     if not key:
         return '""'
     try:

@@ -227,7 +227,7 @@ class RangeRoutes(KeyspaceRoutes):
         return True
 
     def _is_gone(self, route: Route) -> bool:
-        """True if the first key of this route belongs to a known partition that is as new or newer."""
+        """True if the first key of this route belongs to a known partition whose generation isn't lower."""
         place = bisect_right(self._starts, route.range.start)
         owner = self._routes[self._starts[place - 1]] if place else None
         return owner is not None and owner.range.contains(route.range.start) and owner.generation >= route.generation

@@ -19,9 +19,9 @@ _DECIDED: Final = (Code.DISK_LOW,)
 
 
 class Attempts:
-    """The attempts of one request. `first` is the address to ask first, "" if none is known; a refusal that names the
-    active controller puts that address here, and later requests begin with it, too. `tried` has the refusals of this
-    round.
+    """The attempts of one request. `first` is the address to ask first, "" if none is known. If a refusal names the
+    active controller's address, this becomes `first`, and the caller's next request can begin there. `tried` has the
+    failures of this round, by address.
     """
 
     def __init__(

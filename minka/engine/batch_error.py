@@ -71,8 +71,8 @@ class BatchError(MinkaError):
 
 
 def _gravest(failures: Sequence[Failure]) -> Code:
-    """The first code of `_GRAVEST` that occurred; if none did, a code that can't be retried; if there is none, any
-    code.
+    """The first code of `_GRAVEST` that is among the failures' codes; if they have none of these, a code that can't be
+    retried; if all can be retried, the first failure's code.
     """
     codes = [failure.error.code for failure in failures]
     lasting = (code for code in codes if not code.info.retriable)

@@ -141,8 +141,8 @@ class Core:
         return self.rng.choice(others or route.readable)
 
     def has_newer_route(self, part: Part) -> bool:
-        """True if a row names a leader, and the row is newer than the one by which the part was sent, or another
-        partition's.
+        """True if the route to the part's partition names a leader, and isn't the route by which the part was sent: its
+        row is newer, or the keys now belong to another partition.
         """
         route, old = part.find_route(), part.route
         if route is None or not route.leader or old is None:
@@ -246,7 +246,7 @@ class Core:
         return error
 
     def _plan_refresh(self) -> None:
-        """Refresh the table at once if a call wants newer rows already, and again after the usual interval."""
+        """Plan the next refresh of the table: after the usual interval, and also at once if a call wants newer rows."""
         if self._wants_newer:
             self._fetch_soon("")
         if self._timer is not None:

@@ -26,7 +26,7 @@ _aio_process = 0  # the id of the process that first used grpc.aio, this one or 
 # gRPC begins the text of a failure with this if there was no connection yet, so nothing was sent.
 _NEVER_SENT: Final = ("failed to connect to all addresses", "errors resolving", "DNS resolution failed")
 
-# gRPC reports in these words that the answer was HTTP, not gRPC; with the HTTP status 404 its code is UNIMPLEMENTED.
+# gRPC reports in these words that the answer was HTTP, not gRPC. For HTTP's status 404, gRPC's status is UNIMPLEMENTED.
 _NO_GRPC: Final = "Received http2 header with status"
 
 # gRPC's texts if TLS or the port prevents the connection, and their meanings. The first that fits counts.
@@ -132,7 +132,7 @@ def error_from_call(error: grpc.RpcError, address: str, *, repeatable: bool) -> 
         return MinkaError(Code.UNREACHABLE, f"{address}: {_cause(text)}", address=address)
     if status is grpc.StatusCode.UNIMPLEMENTED and text.startswith(_NO_GRPC):
         return MinkaError(Code.UNREACHABLE, f"{address}: it is not a minkad ({clipped(text)})", address=address)
-    # With INTERNAL gRPC itself reports a message that it could no longer send, or a stream that was reset.
+    # INTERNAL is gRPC's own status if it could no longer send a message, or if the stream was reset.
     if status in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL):
         code = Code.UNREACHABLE if repeatable else Code.OUTCOME_UNKNOWN
         return MinkaError(code, f"{address}: the call broke off: {clipped(text)}", address=address)

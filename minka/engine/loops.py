@@ -38,8 +38,8 @@ class SharedLoop:
         self.loop: Final = _new_event_loop()
         self.thread: Final = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
         self.thread.start()
-        # This object is never freed. Without it, the last channel that is freed, on any thread, would shut the poller
-        # down.
+        # gRPC shuts its poller down when the last channel is freed, on any thread. `_hold_grpc` prevents that: gRPC
+        # counts it like a channel, and nothing frees it.
         asyncio.run_coroutine_threadsafe(_hold_grpc(), self.loop).result()
         # This finalizer is made before those of clients, so when the interpreter ends it is called after them.
         weakref.finalize(self, _end, self.loop, self.thread, os.getpid())

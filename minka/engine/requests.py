@@ -29,9 +29,9 @@ _RANGES: Final[Mapping[int, range]] = {
 
 
 def made(kind: type[_Message], /, *, called: Mapping[str, str] | None = None, **fields: Any) -> _Message:
-    """The message whose fields have the values of these arguments of a caller. `called` maps a field to its argument's
-    name, where the two differ. Raises INVALID_ARGUMENT, also for a str or bytes in place of a list, since its
-    characters would be items.
+    """The message with these fields, whose values are a caller's arguments. If an argument has another name than its
+    field, `called` maps the field to that name. Raises INVALID_ARGUMENT. A str or bytes in place of a list is refused,
+    since its characters would count as items.
     """
     names = called or {}
     descriptor = kind.DESCRIPTOR

@@ -54,12 +54,12 @@ class Wanted:
         return True
 
     def forget(self, keyspace: str) -> None:
-        """Forget a keyspace, which doesn't exist."""
+        """Forget a keyspace that doesn't exist."""
         self._has.pop(keyspace, None)
         self._lacks.pop(keyspace, None)
 
     def missing(self) -> GetTableRequest | None:
-        """The request for the rows that have not come; None if there are none."""
+        """The request for the rows that have not come; None if all have come."""
         if not self._lacks:
             return None
         keyspaces = [_asked(name, rows) for name, rows in self._lacks.items()]
@@ -71,7 +71,9 @@ class Wanted:
         return GetTableRequest(known_version=version, known_cluster=cluster_id, keyspaces=keyspaces, accepts_zlib=True)
 
     def came(self, request: GetTableRequest, keyspaces: list[Keyspace]) -> None:
-        """Note that the rows of this request have come, with these keyspaces."""
+        """Note that the rows that this request asks for have come. `keyspaces` are those of the same answer: rows of
+        any other keyspace still count as missing.
+        """
         known = {keyspace.name: keyspace for keyspace in keyspaces}
         for asked in request.keyspaces:
             keyspace = known.get(asked.keyspace)

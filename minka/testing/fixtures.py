@@ -58,8 +58,8 @@ def minka_session_cluster() -> Iterator[LocalCluster]:
 @pytest.fixture
 def minka_cluster(minka_session_cluster: LocalCluster) -> Iterator[LocalCluster]:
     """The cluster of the session (athens, byzantium, cyrene). A test may kill, pause and restart its nodes, also with
-    other settings, and add nodes. Before the next test, this fixture makes the same nodes run again with their own
-    settings, until they are ready. After a test that added a node, the cluster begins again without any keyspace.
+    other settings, and add nodes. Before the next test, this fixture starts the same nodes again with their former
+    settings, and waits until they are ready. If a test has added a node, the cluster begins again without any keyspace.
     """
     for node in minka_session_cluster.nodes.values():
         if node.running:

@@ -7,7 +7,8 @@ from minka.duties.delegate import Duty
 
 
 def held(duty: Duty, is_held: Callable[[], bool] | None = None) -> Duty:
-    """The duty as a shard would give it to your delegate: its `is_held()` returns what `is_held` returns (None: True).
+    """The duty as a shard would give it to your delegate. Its method `is_held` calls the argument `is_held`; without
+    the argument, the method returns True.
 
     delegate.attach([held(Duty(number=1, epoch=7, pallet="feeds", id="bbc"))])
     """

@@ -1,5 +1,6 @@
-"""Starts nodes from another process, the launcher. From the second node on, a node is a fork of the launcher, which has
-then imported minkad, so the node starts in a tenth of the time. Nodes end when this process ends, even if it is killed.
+"""Starts nodes from another process, the launcher. After its first node, the launcher imports minkad, and each further
+node is a fork of the launcher, so it starts in a tenth of the time. Nodes end when this process ends, even if it is
+killed.
 """
 
 import ctypes
@@ -34,8 +35,8 @@ _launchers: "Final[dict[tuple[int, int, bool], Launcher]]" = {}
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The data with which the launcher starts a node. A session of its own matters, since Linux first divides
-    processors among sessions.
+    """The data with which the launcher starts a node. With `own_session` the node gets as much processor time as each
+    other session: Linux divides processors among sessions first.
     """
 
     config: Path
@@ -179,8 +180,8 @@ def _early(env: dict[str, str]) -> dict[str, str]:
 
 
 def serve(descriptor: int) -> None:
-    """Answer requests until their sender is gone. A forked node leaves this with SystemExit when it ends. If a request
-    fails, this answers with the error and goes on, since all nodes would end with this process.
+    """Answer requests until their sender is gone. If a request fails, this answers with the error and goes on: if the
+    launcher ended, all nodes would end. In the process of a forked node, this function ends with SystemExit.
     """
     connection, starts = Connection(descriptor), 0
     while True:
@@ -215,7 +216,7 @@ def _status(pid: int) -> int:
 
 
 def _has_stopped(pid: int) -> bool:
-    """Wait until the process stands still; False if it has ended instead."""
+    """Wait until SIGSTOP has stopped the process (returns True) or the process has ended (returns False)."""
     try:
         return os.waitid(os.P_PID, pid, os.WSTOPPED) is not None
     except ChildProcessError:

@@ -119,7 +119,7 @@ class LocalCluster:
     ) -> None:
         names = NAMES[:nodes] if isinstance(nodes, int) else tuple(items(nodes, "a number of nodes, or their names,"))
         if isinstance(nodes, int) and nodes != len(names):
-            raise invalid(f"nodes={nodes}: as a number, from 1 to {len(NAMES)}; give names for up to {MAX_NODES} nodes")
+            raise invalid(f"nodes={nodes} isn't from 1 to {len(NAMES)}; for up to {MAX_NODES} nodes, give their names")
         if not 1 <= len(names) <= MAX_NODES:
             raise invalid(f"a local cluster has 1 to {MAX_NODES} nodes, not {len(names)}")
         if twice := [name for name, count in Counter(names).items() if count > 1]:

@@ -1,8 +1,8 @@
 """Minka's own protocol on the data port of a node, which both ends share.
 
-The side that connects sends `PREFACE`, then a `Hello`, then frames; the other side answers with frames. A frame is its
-length (four bytes, big-endian, without these), a byte with its kind, and its content. A connection serves one purpose
-from its start to its end.
+The side that connects sends `PREFACE`, then a `Hello`, then frames; the other side answers with frames. A frame is four
+bytes with the length of the bytes that follow (big-endian), one byte with the frame's kind, and the content. A
+connection serves one purpose from its start to its end.
 """
 
 import asyncio
@@ -272,7 +272,7 @@ class Connection(asyncio.Protocol):
         return self._transport.get_write_buffer_size()
 
     def limit(self, max_frame_bytes: int) -> None:
-        """Refuse larger frames from now on."""
+        """Refuse received frames of more than `max_frame_bytes` from now on."""
         self._splitter.max_bytes = max_frame_bytes
 
     def give_up_after(self, seconds: float) -> None:

@@ -1,8 +1,8 @@
 """Operations on single keys whose effect depends on the present value: conditional writes, counters, expiry.
 
 The leader of a partition decides these operations one after the other, in the order of its log. It decides by the state
-after all entries of the log, also those that aren't applied yet. Only plain writes go into the log. So no client has to
-read a value and write it back, and two simultaneous increments count as two.
+after all entries of the log, including those that aren't applied yet, and puts the resulting plain writes into the log.
+So no client has to read a value and write it back, and two simultaneous increments count as two.
 """
 
 from enum import IntEnum
@@ -98,8 +98,8 @@ class SetRange(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_un
 
 
 class Expire(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unknown_fields=True, tag=5):
-    """Change a key's expiry. `Outcome.done` is true if the expiry changed; a time in the past deletes the key. With
-    `wants_value`, `Outcome.value` is the value in either case.
+    """Change a key's expiry; a time in the past deletes the key. `Outcome.done` is true if the expiry changed. With
+    `wants_value`, `Outcome.value` is the key's former value, whether the expiry changed or not.
     """
 
     key: bytes

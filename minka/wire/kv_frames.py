@@ -66,10 +66,13 @@ class Request(msgspec.Struct, array_like=True, gc=False):
 
 
 class GroupResult(msgspec.Struct, array_like=True, gc=False):
-    """The result of a group. `error` is a serialized `minka.v1.Error` or None. `body` is encoded: a `ReadResult` for
-    READ, a `StaleResult` for READ_STALE, a `ScanPage` for SCAN; a list with the `Outcome` of each operation for
-    OPERATE, and with a `Versioned` or None for each key for READ_VERSIONED (both types are in
-    `minka.wire.key_operations`). For other groups `body` is None.
+    """The result of a group. `error` is a serialized `minka.v1.Error` or None. `body` is encoded. By the group's op, it
+    is:
+
+    - READ: a `ReadResult`; READ_STALE: a `StaleResult`; SCAN: a `ScanPage`
+    - OPERATE: a list with an `Outcome` for each operation (`minka.wire.key_operations`)
+    - READ_VERSIONED: a list that has, for each key, a `Versioned` (`minka.wire.key_operations`) or None
+    - any other op: None
     """
 
     error: bytes | None

@@ -22,7 +22,7 @@ def test_one_text_is_refused_where_names_of_nodes_are_expected(tmp_path: Path, n
     ("nodes", "why"),
     [
         (0, "a local cluster has 1 to 100 nodes, not 0"),
-        (21, "nodes=21: as a number, from 1 to 20; give names for up to 100 nodes"),
+        (21, "nodes=21 isn't from 1 to 20; for up to 100 nodes, give their names"),
         ([f"n{number}" for number in range(101)], "a local cluster has 1 to 100 nodes, not 101"),
         (["athens", "cyrene", "athens"], "two nodes have the same name: athens"),
     ],

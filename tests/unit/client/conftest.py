@@ -411,7 +411,9 @@ class DataCluster:
 
 
 class RangeCluster(DataCluster):
-    """Data nodes with a keyspace by ranges. The first node leads the first partition, the second the next one, …"""
+    """Data nodes with a keyspace by ranges. The first node leads the first partition, the second node the second one,
+    and so on.
+    """
 
     def __init__(self, names: Sequence[str], points: Sequence[bytes]) -> None:
         super().__init__(names, len(points) + 1)

@@ -150,9 +150,9 @@ def test_partitions_are_given_by_name_as_rows_or_by_id(node: ControlNode, admin:
 
 
 def _answers(*states: Any, then: Any) -> Callable[[object], Any]:
-    """Make a function that answers GetOperations with one of `states` at a time, and after the last one with `then`.
+    """Make a function that answers each GetOperations with the next one of `states`; after the last one, with `then`.
 
-    Each is the state of operation 3, or an error.
+    Each of these answers is an error, or the state of operation 3.
     """
     left = list(states)
 
@@ -279,7 +279,7 @@ def _called(source: str) -> set[str]:
 
 
 def test_minkactl_makes_changes_only_through_admin() -> None:
-    """The commands of minkactl call no method of Control that Admin calls, except the methods in `READING`."""
+    """Of the methods of Control that Admin calls, the commands of minkactl call only those in `READING`."""
     of_admin = _called(inspect.getsource(admin_client)) - READING
     assert {"create_keyspace", "apply_plan", "remove_node", "drain_status"} <= of_admin <= set(dir(Control))
     for path in Path(minkactl.__file__).parent.rglob("*.py"):

@@ -330,7 +330,7 @@ def test_the_request_for_a_plan_has_all_arguments(control_node: Start) -> None:
 
 
 def test_clients_in_one_process_do_not_share_connections() -> None:
-    """If they shared one, a client could fail because of another client's earlier failure, with the node up again."""
+    """After a failure to connect, gRPC waits before it connects again. Other clients should not wait with it."""
     with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as stack:
         server.settimeout(10)
         for _ in range(2):

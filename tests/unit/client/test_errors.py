@@ -38,8 +38,8 @@ def test_every_code_has_a_class_that_tells_whether_to_repeat(code: minka.Code) -
     error = minka.MinkaError(code, "the reason")
     assert type(error) in KINDS
     assert str(error) == f"{code.name}: the reason"
-    # Code that repeats a call after Unavailable does right: the class has all codes that mean that the call was surely
-    # not done and may work later, and no other codes.
+    # A program may repeat a call that raised Unavailable: this class has exactly the codes that say that nothing was
+    # done and that the call may work later.
     assert isinstance(error, minka.Unavailable) == code.info.retriable
     assert isinstance(error, minka.OutcomeUnknown) == (code.name in ("OUTCOME_UNKNOWN", "DEADLINE_EXCEEDED"))
 

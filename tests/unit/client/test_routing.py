@@ -288,7 +288,7 @@ def test_any_history_of_splits_and_merges_in_any_order(data: st.DataObject) -> N
             behind = now.pop(place + 1)
             generation = max(row.generation, behind.generation) + 1
             made = [_range(row.id, row.start_key, behind.end_key, generation, number + 2)]
-            # The partition that the merge removes may also send a row with the new generation.
+            # After a merge, a client may also get a row of the partition that was removed, with the new generation.
             said.append(_range(behind.id, behind.start_key, behind.end_key, generation, number + 2))
         else:
             key = bytes([data.draw(st.integers(1, 255))])

@@ -80,16 +80,16 @@ class LoadTarget:
 
     @property
     def needed(self) -> int:
-        """The number of nodes that must have a file before it can be committed."""
+        """The number of nodes that must have a file of the partition before the load can be committed."""
         return min(max(1, self.min_insync), len(self.nodes))
 
     def file(self, name: str) -> LoadFile:
-        """The `LoadFile` of a file for this partition, without its size, rows and digests, which the caller sets."""
+        """A `LoadFile` of this name for the partition. The caller sets its size, rows and digests."""
         start, end = self.range
         return LoadFile(partition_id=self.partition_id, name=name, slot=self.slot, start_key=start, end_key=end)
 
     def is_of(self, file: LoadFile) -> bool:
-        """True if the file was made for this partition with its present slot and bounds."""
+        """True if the file was made for this partition, whose slot and bounds haven't changed since."""
         cut_for = (file.partition_id, file.slot, file.start_key, file.end_key)
         return cut_for == (self.partition_id, self.slot, *self.range)
 
@@ -156,8 +156,8 @@ class LoadClient:
         return [*self._patiently(self.control.loads).loads]
 
     def describe(self, load_id: str) -> GetLoadsResponse:
-        """One load. While nodes take it in, the answer also has its parts, and the reasons for which parts wait. Raises
-        UNKNOWN_LOAD.
+        """One load. While nodes take the load in, the answer also has its parts, and the reason for each part that
+        waits. Raises UNKNOWN_LOAD.
         """
         return self._patiently(lambda: self.control.loads([load_id], with_parts=True))
 
@@ -407,8 +407,8 @@ class LoadClient:
         return fitting
 
     def _cut(self, load: Load, sources: list[LoadFile], targets: list[LoadTarget]) -> list[LoadFile]:
-        """Let the first node that can do it cut the sources into files for the targets. The node fetches the sources
-        that it lacks from other nodes.
+        """Ask one node after the other to cut the sources into files for the targets, until one succeeds. A
+        node first fetches, from other nodes, the sources that it lacks.
         """
         nodes = dict(node for target in targets for node in target.nodes)
         attempt = uuid.uuid4().hex[:8]
@@ -467,7 +467,7 @@ class LoadClient:
         request = ListFilesRequest(load_number=number)
         return _asked(address, lambda: stub.ListFiles(request, timeout=_ASK_SECONDS))
 
-    # Common to all of these
+    # Used by all methods above
 
     def _table(self) -> PartitionTable:
         """The active controller's table. No other node's table is used, since it may be older than the one by which the
@@ -524,7 +524,7 @@ def _target(keyspace: Keyspace, row: Partition, addresses: Mapping[str, str]) ->
 
 
 def _shares(rows: Sequence[Partition], bytes_: int) -> dict[str, int]:
-    """The estimated bytes that each node gets, if all partitions get the same."""
+    """The bytes that each node gets, if the `bytes_` bytes of a load are spread evenly over the partitions."""
     shares: dict[str, int] = {}
     for row in rows:
         for node in row.replicas:

@@ -88,8 +88,8 @@ class ChangeClient(Nodes):
 
     def _ask(self, request: ReadChangesRequest) -> Iterator[ChangeBatch]:
         """Yield the answers of one replica. This asks the leader first, then other replicas, whose logs may go back
-        further. If a replica fails after its first answer, this ends without an error, and the caller asks for the
-        other changes.
+        further. If a replica fails after its first answer, this ends without an error; the caller then asks again for
+        the changes that are missing.
         """
         until, tries = time.monotonic() + self._timeout, 0
         gone: set[str] = set()

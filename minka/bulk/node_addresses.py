@@ -69,7 +69,7 @@ class Nodes:
 
 
 def error_of(caught: grpc.RpcError | MinkaError, node: str) -> MinkaError:
-    """The error of a failed call to a node. The call only read, so it can be repeated."""
+    """The MinkaError for a failed call to a node. Such a call only reads, so the client may repeat it."""
     return caught if isinstance(caught, MinkaError) else error_from_call(caught, node, repeatable=True)
 
 

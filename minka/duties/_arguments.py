@@ -48,7 +48,10 @@ def checked_version(version: Any) -> int:
 
 
 def checked_payload(payload: Any) -> bytes:
-    """Check the payload of a duty, and return it as bytes; a str stands for its UTF-8 form. Raises TOO_LARGE, too."""
+    """Check the payload of a duty, and return it as bytes; a str stands for its UTF-8 form.
+
+    Raises INVALID_ARGUMENT, or TOO_LARGE.
+    """
     if isinstance(payload, str):
         payload = utf8(payload, "the payload")
     if type(payload) is not bytes:

@@ -88,7 +88,7 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """The process stops now. Its delegate releases all duties, even if no node can be told."""
+    """The process stops now. Its delegate releases all duties, even if the process has no session with a node."""
 
     error: tuple[str, str] | None = None  # a code and a text; None if the user asked for the end
 
@@ -167,7 +167,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The shard has stopped. `error` is a code and a text; None if the user asked for the end."""
+    """The shard has stopped. `error` is a code and a text; None if the user asked the shard to stop."""
 
     error: tuple[str, str] | None = None
 

@@ -60,8 +60,8 @@ class Record:
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """The calls to the delegate for one pallet: the call that runs, and the duties that wait for the next calls. A call
-    that has taken too long isn't counted, so the next call runs beside it.
+    """The calls to the delegate for one pallet: the call that runs, and the duties that wait for the next calls. If a
+    call has taken too long, the lane no longer counts it as running, so the next call runs beside it.
     """
 
     pallet: str
@@ -126,7 +126,7 @@ class Hosting:
     # Instructions of the cluster
 
     def take(self, pallets: Iterable[str]) -> None:
-        """Accept the duties of these pallets, too."""
+        """Accept the duties of these pallets, in addition to those accepted before."""
         for pallet in pallets:
             self._lanes.setdefault(pallet, Lane(pallet))
 
@@ -171,8 +171,8 @@ class Hosting:
             self._hand_update(record)
 
     def detach(self, holding: Holding) -> None:
-        """Release the duty, and report the release even if the shard doesn't have the duty. This ends earlier
-        assignments of the duty, too.
+        """End this assignment of the duty and all earlier ones. The release is reported even if the shard doesn't have
+        the duty.
         """
         record = self.records.get(holding.duty)
         if record is None:
@@ -193,7 +193,7 @@ class Hosting:
             self.out.append(CancelCall(call.call, "one of the duties has to be attached"))
 
     def release_all(self, *, unbegun: bool) -> None:
-        """Release all duties that the delegate has; with `unbegun`, also those that it hasn't got yet."""
+        """Release all duties that the delegate has. If `unbegun` is true, also release those that it hasn't got yet."""
         for record in list(self.records.values()):
             if record.live or unbegun:
                 record.next = None

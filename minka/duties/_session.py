@@ -67,7 +67,7 @@ class _Shared(SharedLoop):
 
 
 def boottime() -> float:
-    """The seconds of a monotonic clock, which goes on while the machine sleeps if the platform has such a clock."""
+    """Seconds by CLOCK_BOOTTIME, which goes on while the machine sleeps; by CLOCK_MONOTONIC if that doesn't exist."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 

@@ -51,10 +51,10 @@ class AsyncClient:
     """A client of one cluster's duties. It connects with its first call, belongs to the event loop of that call, and
     can use any node.
 
-    `endpoints` are addresses host:port of some of the nodes; the node that answered last, or that a refusal named, is
-    asked first. Without `endpoints` the cluster is that of `context`, or the one that `minka.connect` would find.
-    `timeout`, in seconds, holds for every call that doesn't state its own. `tls` is for a cluster with TLS; its files
-    are read at once, and a mistake in them raises INVALID_CONFIG.
+    `endpoints` are addresses host:port of some of the nodes; the client first asks the node that answered last, or the
+    node that a refusal named. Without `endpoints` the cluster is that of `context`, or the one that `minka.connect`
+    would find. `timeout`, in seconds, holds for every call that doesn't state its own. `tls` is for a cluster with TLS;
+    its files are read at once, and a mistake in them raises INVALID_CONFIG.
 
     Names of pallets, shards and duties have 1 to 256 printable characters, and a pallet's name has no slash. A call
     that fails raises `MinkaError`, whose `code` says why:

@@ -109,7 +109,7 @@ class UnplacedDuty:
 
 @dataclass(frozen=True, slots=True)
 class HandOverTimes:
-    """How long, in the latest planned moves, no shard had the duty, without the time that delegates took."""
+    """How long duties were on no shard during the latest planned moves. The time that delegates took isn't included."""
 
     count: int
     p50_ms: int

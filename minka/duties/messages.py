@@ -57,7 +57,7 @@ def duty_row(row: rows.Duty) -> DutyRow:
 
 
 def duty_status(status: api.DutyStatus) -> DutyStatus:
-    """Convert a duty's row with the shards that have the duty."""
+    """Convert a duty's row, and the shards that have the duty."""
     return read(
         DutyStatus,
         status.duty,
@@ -87,12 +87,12 @@ def pallet(row: rows.Pallet) -> Pallet:
 
 
 def pallet_summary(summary: api.PalletSummary) -> PalletSummary:
-    """Convert a pallet with the sums of its duties."""
+    """Convert a pallet, and the sums of its duties."""
     return read(PalletSummary, summary)
 
 
 def shard_status(status: api.ShardStatus) -> ShardStatus:
-    """Convert a shard with the numbers of its duties."""
+    """Convert a shard, and the numbers of its duties."""
     return read(
         ShardStatus,
         status.shard,

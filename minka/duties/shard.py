@@ -246,7 +246,7 @@ async def _until_signalled(shard: Shard) -> None:
 
 
 def default_name() -> str:
-    """HOST-PID: the name of a shard whose next process may have another name."""
+    """The name, HOST-PID, of a shard to which the user gave no name. A restarted process gets another name."""
     host = re.sub(r"[^a-z0-9.-]", "-", socket.gethostname().lower()).strip("-.") or "shard"
     return f"{host[:50]}-{os.getpid()}"
 

@@ -76,8 +76,8 @@ class PartitionPoint:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLoad:
-    """A partition's traffic over the whole time; `peak` is its busiest step. The sizes are the last that its leader
-    reported.
+    """A partition's traffic over the whole time of the analysis; `peak` is its busiest step. `bytes` and `keys` are the
+    last that its leader reported.
     """
 
     partition_id: int
@@ -107,14 +107,15 @@ class LoadAnalysis:
 
 
 def step_of(from_ms: int, to_ms: int) -> int:
-    """The length of a step, in milliseconds, such that a plot of this time doesn't have too many points."""
+    """The length of a step, in milliseconds, with which a plot from `from_ms` to `to_ms` has few enough points."""
     fits = (step for step in _STEPS_MS if (to_ms - from_ms) / step <= _MAX_POINTS)
     return next(fits, _STEPS_MS[-1])
 
 
 def coarser(intervals: Iterable[NodeInterval], step_ms: int) -> list[NodeInterval]:
-    """Sum up the intervals: one for each node and step, in the order of time and node. A step begins at a multiple of
-    `step_ms`, and has the intervals that began in it. The intervals of a node must come in the order of time.
+    """Add up the intervals of each node in each step. The results are in the order of time and node. A step begins
+    at a multiple of `step_ms`, and has the intervals that began in it. The intervals of a node must come in the order
+    of time.
     """
     steps: dict[tuple[int, str], NodeInterval] = {}
     rows: dict[tuple[int, str], dict[int, PartitionInterval]] = {}

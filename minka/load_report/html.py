@@ -293,7 +293,7 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, text: bool = 
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>'
 
 
-# For people
+# Scales, and numbers as text
 
 
 def _most(lines: Iterable[Line]) -> float:

@@ -111,7 +111,7 @@ class _View:
         self.free_share = {one.node: one.free_bytes / one.total_bytes for one in intervals if one.total_bytes}
 
     def _usual_bytes(self) -> dict[int, int]:
-        """By keyspace: the median size of the partitions that have data (of two middle ones the smaller)."""
+        """By a keyspace's id: the median size of its partitions that have data; the smaller of two middle sizes."""
         sizes: defaultdict[int, list[int]] = defaultdict(list)
         for id_, row in self.settled.items():
             if size := self.bytes(id_):

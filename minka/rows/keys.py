@@ -68,7 +68,7 @@ def encode_key(columns: Sequence[KeyPart]) -> bytes:
 
     An int has at most 255 bytes. All NaNs are equal, and come after all numbers; -0.0 is before 0.0. A date or datetime
     becomes an int; a datetime without a time zone counts as if it were in UTC. Raises INVALID_ARGUMENT if there are no
-    columns, or, with the column's number (from 1), for a value of another type or out of range.
+    columns, or if a value has another type or is out of range. An error about a value has the column's number (from 1).
     """
     key = _joined(columns)
     if not key:
@@ -77,13 +77,13 @@ def encode_key(columns: Sequence[KeyPart]) -> bytes:
 
 
 def prefix_range(columns: Sequence[KeyPart]) -> KeyRange:
-    """The range of all keys that begin with these columns, including the key of just these. Without columns it is the
-    range of all keys that `encode_key` makes.
+    """The range of all keys that begin with these columns. The range also has the key of exactly these columns.
+    If no columns are given, the range has all keys that `encode_key` makes.
 
     Raises the errors of `encode_key` for a column.
     """
-    # A key with more columns goes on with the code of a type, which is never 0xff. If a key goes on with 0xff, its last
-    # column is another one: text or a tuple that goes on after a zero byte.
+    # After the prefix, a key with more columns has the code of a type, and no code is 0xff. A key that has 0xff there
+    # isn't in the range: 0xff after a zero byte means that the key's text or tuple is longer than that of the prefix.
     prefix = _joined(columns)
     return KeyRange(prefix, prefix + b"\xff")
 

@@ -34,7 +34,7 @@ def encode_value(row: Mapping[str, Any]) -> bytes:
     """The value of a row, which maps columns' names to bool, int, float, Decimal, str, bytes, date, datetime, UUID,
     None, and lists, tuples and mappings (with keys of text) of those.
 
-    Raises MinkaError(INVALID_ARGUMENT), which names the column, if one is of another type.
+    Raises MinkaError(INVALID_ARGUMENT), which names the column, if a column's value has another type.
     """
     plain = {name: _plain(value, name) for name, value in _named(row, "the row")}
     try:

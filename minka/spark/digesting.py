@@ -78,8 +78,8 @@ def digest_columns(key: Column, value: Column | None = None) -> list[Column]:
     columns = [key] if value is None else [key, value]
     sizes = [F.sum(F.octet_length(column).cast("long")) for column in columns]
     hashed = F.xxhash64(*columns)
-    # Spark refuses sums that overflow, as a sum of whole hashes would. So each hash is divided into parts of 22 bits,
-    # whose sums overflow only at 2^41 rows.
+    # Spark refuses a sum that overflows, and a sum of whole hashes would overflow. So each hash is divided into parts
+    # of 22 bits, whose sums overflow only at 2^41 rows.
     parts = [F.sum(F.shiftrightunsigned(hashed, shift).bitwiseAND(_PART_MASK)) for shift in _SHIFTS]
     return [
         F.count(F.lit(1)).alias("count"),

@@ -30,7 +30,7 @@ def log_file() -> Path | None:
 def start(
     master: str, app_name: str, settings: Mapping[str, str], environment: Mapping[str, str | None]
 ) -> SparkSession:
-    """Start a session. Unless a process of Spark is there already, start one, which ends when this process ends. That
+    """Start a session. If there is no process of Spark yet, start one, which ends when this process ends. Spark's
     process and its tasks get this process's environment, with the changes in `environment`: a variable that is None
     there is not set.
 

@@ -64,13 +64,13 @@ def export(
 
     Without a `schema` (DDL) rows have the columns key and value, as bytes in Parquet and else as text. With
     `key_columns`, keys are decoded into these columns of the schema, and values into the others; the data source has
-    the option `keyColumns` for this. With `since`, the `versions` in an earlier export's report, this writes the
+    the option `keyColumns` for this. If `since` has the `versions` of an earlier export's report, this writes the
     changes after that export instead of the rows. Changes also have the columns _change ("put" or "delete"), _partition
     and _offset, and are in order within each partition; the same change may be in two successive exports. `timeout` is
     the most seconds that a partition may be without a leader that answers.
 
-    Raises MinkaError: INVALID_ARGUMENT, also for an unknown format, and if the folder exists and `overwrite` is False;
-    UNKNOWN_KEYSPACE; CHANGES_GONE; SPARK_FAILED.
+    Raises MinkaError: INVALID_ARGUMENT for arguments that aren't valid, for an unknown format, or for a folder that
+    exists while `overwrite` is False; UNKNOWN_KEYSPACE; CHANGES_GONE; SPARK_FAILED.
     """
     check_format(file_format)
     items(key_columns, "names of columns")

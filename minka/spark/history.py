@@ -47,7 +47,8 @@ def history(
     tls: Tls | None = None,
     timeout: float = 120.0,
 ) -> DataFrame:
-    """The intervals of all nodes of the table that began at `from_ms` or later and before `to_ms` (Unix milliseconds).
+    """The intervals of all nodes in `table`. Each interval began at `from_ms` or later and before `to_ms` (Unix
+    milliseconds).
     docs/pipeline.md lists the columns. A task reads a slice of six hours, for at most `timeout` seconds. If a node
     doesn't send a slice, this raises no error: a row of the kind MISSING has the reason.
     """
@@ -133,7 +134,7 @@ def _rows_of(interval: NodeInterval) -> Iterator[dict[str, Any]]:
 
 
 def summed(rows: DataFrame, step_ms: int) -> list[NodeInterval]:
-    """Let Spark sum the intervals up to steps of `step_ms`, as minka.load_report.analysis.coarser does in Python."""
+    """Let Spark add up the intervals of each step of `step_ms`, as `minka.load_report.analysis.coarser` does."""
     at = F.unix_millis("start")
     rows = rows.withColumn("at_ms", at - at % step_ms)
     intervals: dict[tuple[int, str], NodeInterval] = {}

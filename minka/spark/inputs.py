@@ -61,7 +61,7 @@ def check_format(file_format: str) -> FileFormat:
 
 def absolute(spark: SparkSession, path: str) -> str:
     """Make the path absolute and add its scheme, so that a process in another folder finds the same file. With Spark
-    Connect the path is one of the server's, and this returns it unchanged.
+    Connect, the path is for the server's file system, so this returns the path unchanged.
     """
     from pyspark.sql.utils import is_remote
 

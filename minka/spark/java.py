@@ -129,7 +129,7 @@ def _homes(java: Path) -> Iterator[Path]:
 
 
 def _kept_home(home: Path, script: str) -> Path:
-    """The JAVA_HOME at this path, which is made if it doesn't exist: under another name, and then renamed, since other
+    """The JAVA_HOME at this path. If it doesn't exist, it is made under another name and then renamed, since other
     processes may make or use it at the same time. Raises OSError.
     """
     if home.is_dir():

@@ -418,7 +418,7 @@ def _decode_decimal(rows: _Keys, kind: pa.DataType) -> pa.Array:
     sizes = np.where(null, 0, np.where(long, stated, np.abs(head - key_format.ZERO)))
     upper = np.where(long, sizes - 8, 0)
     refused = ~null & ((sizes > 16) | (long & (upper < 1)) | (~long & (sizes > 8)))
-    # A row that is refused may have any size. It is limited, so that the row can be read; the result isn't used.
+    # A refused row may state any size. The size is limited here, so that the row can be read; its number isn't used.
     upper, lower = upper.clip(0, 8), np.minimum(sizes, 8)
     high = _magnitudes(rows.words(np.where(long, 2, 1)), upper, negative)
     low = _magnitudes(rows.words(np.where(long, 2 + upper, 1)), lower, negative)

@@ -26,8 +26,9 @@ _SIDE_COLUMNS: Final = frozenset({"problem", UNREADABLE, "key_base64", "value_ba
 
 
 def bytes_of(source: DataFrame) -> int:
-    """The bytes of the files from which the source is read. Returns 0, for "not known", unless the source is all rows
-    of the files unchanged: Spark would estimate a join as the product of both sides, and a filter as its whole input.
+    """The bytes of the files from which the source is read; 0 if they aren't known. They are known only if the source
+    has all rows of the files, unchanged: Spark estimates a join as the product of both sides, and a filter as its whole
+    input.
     """
     from pyspark.sql.utils import is_remote
 

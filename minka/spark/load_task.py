@@ -77,8 +77,8 @@ class LoadTask:
         yield rows.result(file)
 
     def put(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Put the rows. A row that the keyspace has with the same value counts as put, since an earlier attempt may
-        have put it.
+        """Put the rows. If the keyspace already has a row's key with the same value, the row counts as put: an earlier
+        attempt may have put it.
         """
         spare_the_collector()
         rows = _Rows(self, batches, compares=True)
@@ -110,7 +110,8 @@ class LoadTask:
 
 class _Rows:
     """The rows that a task has to write, in batches. Rows whose key came before or is in the keyspace are left out; all
-    rows are counted. With `compares`, rows that the keyspace has with the same values count as written.
+    rows are counted. If `compares` is true, a row counts as written if the keyspace already has its key with the same
+    value.
     """
 
     def __init__(self, task: LoadTask, batches: Iterator[pa.RecordBatch], *, compares: bool = False) -> None:
@@ -144,8 +145,8 @@ class _Rows:
         self._bytes += sum(map(len, keys)) + sum(map(len, values))
 
     def _check_place(self, batch: pa.RecordBatch) -> None:
-        """Check that all rows belong to this task's partition, since clients would look for other rows elsewhere.
-        Raises INTERNAL.
+        """Check that all rows belong to this task's partition: clients would look for any other row in another
+        partition. Raises INTERNAL.
         """
         places = pc.min_max(batch.column(0)).as_py()
         if batch.column(0).null_count or (places["min"], places["max"]) != (self.place, self.place):
@@ -203,8 +204,8 @@ class _Existing:
         self._ahead = next(self._batches, {})
 
     def among(self, keys: list[bytes]) -> dict[bytes, bytes]:
-        """Those of the given keys that the partition has, with their values, or with empty values if values aren't
-        read. The keys of each call must be greater than those of the call before.
+        """Those of the given keys that the partition has, each with its value. If values aren't read, each value is
+        b"". The keys of each call must be greater than those of the call before.
         """
         found: dict[bytes, bytes] = {}
         wanted = set(keys)

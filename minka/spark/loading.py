@@ -52,8 +52,8 @@ class LoadOptions:
     """The options of a load, for example `LoadOptions(columns=PairColumns(("day", "number")))`.
 
     The mode "ingest" sends sorted files to the nodes, and all rows become visible together at the end; "put" puts the
-    rows in batches, which become visible one by one. With "put" a row that the keyspace has with the same value isn't a
-    conflict: an earlier attempt may have put it.
+    rows in batches, which become visible one by one. With "put" it isn't a conflict if the keyspace already
+    has a row's key with the same value: an earlier attempt may have put the row.
     """
 
     columns: PairColumns
@@ -202,8 +202,8 @@ def _loaded(
     timeout: float,
     on_progress: OnProgress | None,
 ) -> LoadReport:
-    """Load the source, and keep the document in the load's row. `path` has the source's files; it is "" if the source
-    is any other data frame.
+    """Load the source, and keep the document in the load's row. `path` is the path of the source's files; "" if the
+    source is the user's own data frame.
     """
     _check(options)
     with LoadClient(endpoints, tls=tls, timeout=timeout) as client:
@@ -224,7 +224,8 @@ def _check(options: LoadOptions) -> None:
     if options.max_bad and not options.bad_rows:
         raise MinkaError(Code.INVALID_ARGUMENT, "max_bad needs bad_rows, the folder for rows that are left out")
     if options.rate_limit and options.mode == "put":
-        raise MinkaError(Code.INVALID_ARGUMENT, "rate_limit is for mode ingest: each put waits to be acknowledged")
+        text = "rate_limit is for mode ingest: mode put sends only as fast as the nodes acknowledge"
+        raise MinkaError(Code.INVALID_ARGUMENT, text)
 
 
 def job_text_of(what: FileLoad) -> str:
@@ -391,9 +392,9 @@ class _Run:
         wanted: Sequence[int],
         there: int = 0,
     ) -> list[Row]:
-        """Run the tasks for the `wanted` partitions, and return their results. `there` is the number of rows in files
-        that exist already, of the other partitions. Raises the error of the first task that failed for good, and
-        BAD_ROWS.
+        """Run the tasks for the `wanted` partitions, and return their results. `there` is the number of rows in
+        the files that already exist for the other partitions. Raises the error of the first task that failed for good,
+        and BAD_ROWS.
         """
         options, counted = self._options, Observation()
         if not wanted:
@@ -427,8 +428,8 @@ class _Run:
         return rows
 
     def _refusal(self, task: LoadTask, error: Exception) -> Exception:
-        """Find the error that ended the load: that of the task which first refused a row and aborted the load. The
-        other tasks, and so perhaps `error`, report only that the load has ended.
+        """Find the error that ended the load. `error` may come from a task that failed only because another task had
+        refused a row and aborted the load. In this case the load's outcome has the error of that other task.
         """
         found = str(error)
         if _BAD in found:
@@ -529,7 +530,9 @@ class _Run:
 
 
 def tagging(spark: SparkSession) -> tuple[Callable[[str], object], Callable[[str], object], Callable[[str], object]]:
-    """Three functions: to tag the calling thread's jobs, to cancel all jobs with a tag, to tag them no longer."""
+    """Three functions that take a tag: the first adds it to the calling thread's jobs, the second cancels all jobs that
+    have it, and the third removes it from the calling thread.
+    """
     from pyspark.sql.utils import is_remote
 
     if is_remote():

@@ -24,8 +24,9 @@ class PairColumns:
 
     With the form `auto`, a single key column of text or bytes is itself the key; a single column of text or bytes that
     `value` names is itself the value. In all other cases, and always with the form `columns`, `minka.rows` encodes the
-    columns: a key so that keys sort as their columns do, a value as a JSON object. Example: of a table (id, v), both
-    text, `PairColumns(("id",))` makes the value {"v":"3"}, and `PairColumns(("id",), ("v",))` makes it 3.
+    columns: a key so that keys sort as their columns do, a value as a JSON object. Example: in a table with the text
+    columns id and v, a row has 3 in v. `PairColumns(("id",))` makes the value {"v":"3"} of this row, and
+    `PairColumns(("id",), ("v",))` makes the value 3.
     """
 
     key: tuple[str, ...]

@@ -75,8 +75,8 @@ def _text(value: Any) -> bytes:
 
 
 def _of_columns(columns: Sequence[_Column]) -> WantedKeys:
-    """The keys that pass the filters on several columns. The filters are used up to the first column that needn't be
-    equal to a single value; this column may have bounds or several values.
+    """The keys that pass the filters on several columns. Each of the first columns must equal a single value; the
+    column after these may have bounds or several values. Filters on all later columns are ignored.
     """
     prefix: list[KeyPart] = []
     for column in columns:

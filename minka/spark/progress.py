@@ -88,7 +88,7 @@ class _Rate:
 
 
 class Stage:
-    """A stage of a running job. Counts that the job sets here replace Spark's counts."""
+    """A stage of a running job. The counts that the job sets here replace Spark's counts."""
 
     def __init__(self, name: str, rows_total: int | None = None, bytes_total: int | None = None) -> None:
         self.name = name
@@ -102,7 +102,7 @@ class Stage:
         self._byte_rate = _Rate()
 
     def progress(self, job: "Job", spark: Counted, *, is_over: bool = False) -> Progress:
-        """The stage's present progress. Counts that the job hasn't set are those of Spark."""
+        """The stage's present progress. If the job hasn't set a count, this has Spark's count."""
         now = time.monotonic()
         rows = spark.rows if self.rows is None else self.rows
         return Progress(
@@ -126,7 +126,7 @@ class Stage:
 
 
 class Job:
-    """A running job. `running` makes it."""
+    """A running job. The function `running` makes it."""
 
     def __init__(self, name: str, spark: SparkSession, stages: Sequence[str], on_progress: OnProgress | None) -> None:
         self.name = name

@@ -41,8 +41,9 @@ class Replicas:
 def read_replicas(
     client: SnapshotClient, rows: Iterable[Partition], snapshot: PartitionSnapshot, wanted: KeyRange
 ) -> Replicas:
-    """Let the nodes compute the digests of the partition's replicas, as the partition's row in `rows` names them. New
-    replicas that a move is still copying are left out. Raises the error of the leader's node if no replica can be read.
+    """Let the nodes compute the digests of all replicas of the snapshot's partition. `rows` has the partition's row,
+    which names the replicas. New replicas that a move is still copying are left out. Raises the error of the leader's
+    node if no replica can be read.
     """
     found, failed = Replicas(snapshot), list[MinkaError]()
     for node in snapshot.nodes:

@@ -23,8 +23,8 @@ class StageReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The fields that the reports of all jobs have. Each job has a subclass with more fields, whose values are such as
-    JSON can hold.
+    """The fields that the reports of all jobs have. Each job has a subclass with more fields, whose values JSON can
+    hold.
     """
 
     job: ClassVar[str] = ""  # its name, such as "load"

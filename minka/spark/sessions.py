@@ -31,7 +31,8 @@ _ANYWHERE: Final = {
 _OWN_DRIVER: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # Compile large methods, too: Spark makes one of a deep expression, such as the encoding of a key of many columns.
+    # By default the JVM doesn't compile large methods. Spark makes a large method of a deep expression, such as the
+    # encoding of a key of many columns.
     "spark.driver.extraJavaOptions": "-XX:-DontCompileHugeMethods",
     "spark.executor.extraJavaOptions": "-XX:-DontCompileHugeMethods",
 }

@@ -103,9 +103,9 @@ _Sample = list[tuple[bytes, float]]
 
 
 def _sample(weighed: DataFrame, total: float, samples: int) -> _Sample:
-    """A sample of the keys, in order, each with the number of samples for which it stands. A row's probability to be in
-    the sample is its share of the samples; with a share of 1 or more it is always in the sample, and stands for all of
-    its share.
+    """A sample of the keys, in order, each with the number of samples for which it stands. `samples` is divided among
+    all rows in proportion to their bytes. If a row's share is less than 1, the row is in the sample with this
+    probability, and stands for one sample; otherwise the row is always in the sample, and stands for its whole share.
     """
     share = F.col("weight") * (samples / total)
     found = weighed.where(F.col("chance") < share).select("key", F.greatest(share, F.lit(1.0)))
@@ -131,8 +131,8 @@ def _points(sample: _Sample, ranges: int) -> list[bytes]:
 
 
 def _runs(sample: _Sample, ranges: int) -> list[_Sample]:
-    """Divide the sample into runs: each key that weighs more than a range is a run, and so are all keys between two of
-    these.
+    """Divide the sample into runs: a key that weighs more than a range is a run of its own, and all keys between two
+    such keys together are one run.
     """
     weights = sorted((stands_for for _, stands_for in sample), reverse=True)
     left, alone = sum(weights), 0

@@ -34,9 +34,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Let the tests write to folders of their own. Spark's logs, and a JAVA_HOME that is made, go to a cache of the
-    tests instead of the user's. Files that a killed JVM leaves are in a folder that is removed at the end; the path of
-    this folder is short, since sockets are in it.
+    """Let the tests write to folders of their own. Spark's logs, and the JAVA_HOME that Minka makes for Spark, go
+    to a cache of the tests instead of the user's cache. Files that a killed JVM leaves are in a folder that is removed
+    at the end; the path of this folder is short, since sockets are in it.
     """
     with (
         TemporaryDirectory(prefix="minka-spark-", ignore_cleanup_errors=True) as folder,

@@ -232,7 +232,7 @@ def test_a_load_that_a_person_aborts_stops(
 
 
 def test_a_thread_can_cancel_the_job_of_another_thread(spark: SparkSession, beside: ThreadPoolExecutor) -> None:
-    """When a load is aborted, the thread that watches it cancels the job. A task that waits wouldn't notice this."""
+    """When a load is aborted, the thread that watches it cancels the job: a waiting task wouldn't notice the abort."""
     add, cancel, remove = tagging(spark)
 
     def waits(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -408,7 +408,7 @@ class Process(Endpoint):
 
     @property
     def disk_stalled(self) -> bool:
-        """True if a sync has taken longer than it would on a disk that is only slow."""
+        """True if the present sync takes longer than a slow disk would need."""
         if self.writing_since is not None and self.world.now - self.writing_since > STALLED_S:
             return True
         return self.log_db is not None and self.log_db.stalled

@@ -149,7 +149,7 @@ class DataOracle:
         found: Mapping[bytes, bytes | None],
     ) -> None:
         """Check the answer to a client's read. When the client asked, the pairs of `expected` were acknowledged, and
-        the outcome of `maybe` was unknown. The answer may have later writes, too.
+        the outcome of `maybe` was unknown. The answer may also have writes that came later.
         """
         group = self._group(row)
         for key, value in found.items():

@@ -554,7 +554,9 @@ class Transport:
         return lambda: self._process.driver.report_snapshot(raft_id, ok)
 
     def _report_unreachable(self, raft_id: int) -> Callable[[], None]:
-        """Return a function that tells the driver that the node has died or can't be reached; neither need be true."""
+        """Return a function that reports to the driver that the node has died or can't be reached. The report may be
+        wrong.
+        """
         driver = self._process.driver
         report = driver.report_gone if self._process.world.rng.random() < 0.5 else driver.report_unreachable
         return lambda: report(raft_id)

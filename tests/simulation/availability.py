@@ -60,9 +60,9 @@ class Availability:
         return max(process.built_at, machine.stopped_until, machine.deaf_until, process.stalled_until)
 
     def _works_since(self, machine: Machine) -> float:
-        """The time since which the disk work of the process's threads has been quick; infinite if a thread is slow now.
-        The daemon doesn't judge its disk by these threads, but a split or the installation of a checkpoint may wait for
-        a thread.
+        """The time since which no thread's work with the disk has been slow; infinite if a thread is slow now. The
+        daemon doesn't count a slow thread as a hanging disk, but a split or the installation of a checkpoint may wait
+        for the thread.
         """
         process, now = machine.process, self._world.now
         if process is None or any(now - began > STALLED_S for began in process.works):
@@ -142,8 +142,7 @@ class Availability:
 
     def in_use(self, row: Partition) -> None:
         """Note that the leader may act on this row from now on: the leader serves, or has itself proposed this in-sync
-        set. This counts even for a leader that has died: nobody can know if this leader had heard that the row was
-        recorded.
+        set. A leader that has died counts, since it may have heard before its death that the row was recorded.
         """
         self._in_use[row.id] = frozenset(has_everything(row))
 
@@ -159,8 +158,8 @@ class Availability:
         return PATIENCE * world.controller_settings.failure_timeout if quiet > len(up) / 2 else 0.0
 
     def _waits_for_others(self, row: Partition, node_id: str) -> bool:
-        """True if another replica in sync came back a moment ago: before it serves, a leader waits until this replica
-        has caught up or has left the in-sync set.
+        """True if a replica in sync on another node than `node_id` came back a moment ago. A leader doesn't serve
+        before this replica has caught up or has left the in-sync set.
         """
         others = (self._world.machine(other) for other in has_everything(row) if other != node_id)
         lately = self._world.now - self._world.lag_timeout - _LEFT_OUT

@@ -106,7 +106,7 @@ class SimIncoming:
         kept: Mapping[str, int],
         there: dict[str, bytes],
     ) -> None:
-        """`there` has the files that have arrived in an earlier transfer."""
+        """`there` has the files that earlier transfers have brought; those in `kept` needn't come again."""
         self._process = process
         self._disk = disk
         self._id = partition_id

@@ -1,4 +1,4 @@
-"""Clients of the simulated key-value store. They send writes and reads to the node that they take for the leader."""
+"""Clients of the simulated key-value store. They send most writes and reads to the leader that a node's table names."""
 
 from typing import TYPE_CHECKING, Final
 

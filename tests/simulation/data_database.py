@@ -78,8 +78,8 @@ class SimDataDatabase:
         return self._parent is not None
 
     def is_shared(self, offset: int) -> bool:
-        """True if this data is attached to its parent's, or if a child's data is attached to this data since an earlier
-        offset than this one.
+        """True if, at the entry with this offset, this data is attached to its parent's, or a child's data is attached
+        to this data.
         """
         return self.is_attached or any(since < offset for since in self._children.values())
 
@@ -191,7 +191,7 @@ class SimDataDatabase:
             if self.is_database:
                 return
             self._check()
-            # A caller that gave up during `open` may have left a folder. The rows in memory are still the newest.
+            # An earlier `open` that was cancelled may have left a folder. Rows in memory are newer than this folder.
             is_new = self.in_memory or self._id not in self._disk.folders
             if is_new and self._process.alive:
                 self._disk.folders.setdefault(self._id, Image())

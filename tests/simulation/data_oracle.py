@@ -149,7 +149,7 @@ class DataOracle:
         found: Mapping[bytes, bytes | None],
     ) -> None:
         """Check the answer to a client's read. When the client asked, the pairs of `expected` were acknowledged, and
-        the outcome of `maybe` was unknown. The answer may have later writes, too.
+        the outcome of `maybe` was unknown. The answer may also have writes that came later.
         """
         group = self._group(row)
         for key, value in found.items():
@@ -209,8 +209,8 @@ class DataOracle:
                 return
 
     def claims_loss(self, process: "Process", partition_id: int, committed: int) -> None:
-        """Check the claim of a follower that its leader lacks entries up to `committed`. The follower will replace its
-        copy because of that, so the leader's log may not have all of these entries.
+        """Check a follower's claim that its leader lacks entries up to `committed`. Because of this claim, the follower
+        will replace its copy. So the claim must be true: at least one of these entries is missing in the leader's log.
         """
         follower = process.manager.replicas[partition_id]
         other = self._world.machine(follower.row.leader).process
@@ -238,8 +238,8 @@ class DataOracle:
                     group.either[key] = found
 
     def cut_power(self, machine: "Machine") -> None:
-        """Note that a power cut may have lost the writes to `async` keyspaces that this machine had not synced. If it
-        lost a write to a key of a load, reads return the older value from the load again.
+        """Note that a power cut may have lost the writes to `async` keyspaces that this machine had not synced. If a
+        lost write replaced a value from a load, reads return the load's value again.
         """
         disk = machine.log_disk
         for row in self._world.rows.values():

@@ -94,8 +94,8 @@ class DutyChecks:
         row = self.duties.duties.get(number)
         versions = row.version if row is not None else 0  # a change by a client causes a retry at once
         seconds = (self._world.now - self._died_first.setdefault(number, self._world.now)) * 1000 / PAUSE_MS
-        # All shards attach a synthetic duty at the same time. A process that it has ended may be followed by another
-        # one, which attaches the duty again before the duty ends the processes of other shards.
+        # All shards attach a synthetic duty at the same time. When the duty has ended a shard's process, the shard's
+        # next process may attach the duty again before the duty has ended the processes of the other shards.
         most = _SACRIFICED if row is not None and not row.synthetic else 2 * len(self.duties.shards) + _SACRIFICED
         if self._died_of[number] > most + versions + seconds:
             raise Violation(
@@ -109,8 +109,8 @@ class DutyChecks:
             raise Violation("a stopped shard has released everything", f"{process.id} has {process.delegate.acting}")
 
     def _check_assigned(self, process: ShardProcess) -> None:
-        """Check that the table assigns to the process all duties that it holds: the controller may not give a duty away
-        that a shard may still hold.
+        """Check that the table assigns to the process all duties that the process holds. While a shard may still hold a
+        duty, the controller must not give the duty away.
         """
         for number in process.delegate.acting:
             if not (epoch := process.holds(number)):

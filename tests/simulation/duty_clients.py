@@ -60,8 +60,8 @@ NOTHING: Final = b""  # the payload id of a missing duty
 
 
 class DutyClients:
-    """Clients that change duties. They repeat each change until they know its outcome; from then on the duty must be in
-    the state that they were told.
+    """Clients that change duties. They repeat each change until they know its outcome; from then on, the duty's state
+    must agree with this outcome.
     """
 
     def __init__(self, world: "DutyWorld") -> None:
@@ -387,8 +387,8 @@ class DutyClients:
     # The end
 
     def missing(self, state: State) -> str:
-        """Check at the end of a run that pallets are balanced, and that duties are as clients were told. Returns the
-        first error, or "".
+        """Check at the end of a run that pallets are balanced, and that the duties agree with the answers to clients.
+        Returns the first error, or "".
         """
         if self._busy:
             return f"the change of {sorted(self._busy)[0]} has no outcome"

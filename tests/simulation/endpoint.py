@@ -93,7 +93,9 @@ class Endpoint:
             world.after(world.network.delay(), world.through, (here, there), arrive, break_off)
 
     def refused(self, address: str, broken: Callable[[], object]) -> None:
-        """Call `broken` soon, since no process listens at the address; or later, if the link from there is cut."""
+        """Call `broken`, since no process listens at the address: soon, or later if that machine's answers can't
+        arrive.
+        """
         world, machine = self.world, self.world.machine_at(address)
         back = (machine.number, self.machine.number) if machine is not None else (0, 0)
         world.after(0.01, world.through, back, partial(self.if_alive, broken), partial(self.if_alive, broken))

@@ -86,8 +86,8 @@ class Nemesis:
             process.kill_after = self._world.rng.randint(2, 60)
 
     def changed(self, before: Partition, row: Partition) -> None:
-        """After a change of a row, sometimes give a node of the partition, or the active controller, a fault. Changes
-        that count: a new leader, successor or replica in sync, and the begin or end of a split.
+        """After a change of a row, sometimes make a fault at a node of the partition, or at the active controller.
+        These changes count: a new leader, successor or replica in sync, and the beginning or end of a split.
         """
         rng = self._world.rng
         is_last = len(eligible_replicas(row)) > len(eligible_replicas(before))
@@ -101,8 +101,8 @@ class Nemesis:
             self._world.after(rng.expovariate(1 / self._strikes_after), self._strike, victim)
 
     def _take_away(self, partition_id: int) -> None:
-        """Stop for long all machines with a replica of the partition in sync, as if their disks were lost. Then an
-        eligible replica has to lead.
+        """Stop all machines that have an in-sync replica of the partition, and start them again only after several
+        seconds, as if their disks were lost. Meanwhile an eligible replica has to lead.
         """
         world, row = self._world, self._world.rows.get(partition_id)
         if row is None or self._ended or not eligible_replicas(row):

@@ -138,8 +138,8 @@ class FullWorld:
     def through(
         self, link: Link, arrive: Callable[[], object], give_up: Callable[[], object], hung: float = 0.0
     ) -> None:
-        """Send a message as TCP does: while the link is cut, repeat the message, until the sender gives up. The same
-        happens if only the link back is cut, once no acknowledgement has come back for too long.
+        """Send a message as TCP does: while the link is cut, repeat the message until the sender gives up. The link
+        also counts as cut if the link back has been cut for UNACKNOWLEDGED seconds, since no acknowledgement comes.
         """
         back = (link[1], link[0])
         acknowledged = self.network.connected(*back) or self.now - self.cut_at.get(back, 0.0) < UNACKNOWLEDGED
@@ -178,7 +178,7 @@ class FullWorld:
                     machine.process.loop.kill()
 
     def wire(self, process: Process) -> None:
-        """Add the services that only this world has to a daemon that is being built; here, none."""
+        """Add this world's own services to a daemon that is being built. Here, there are none."""
 
     def load_sources(self, process: Process) -> LoadSources | None:
         """The node's spool, which only a world with loads has; here, None."""
@@ -423,8 +423,8 @@ class FullWorld:
                 self.nemesis.changed(before, row)
 
     def adopted(self, process: Process, row: Partition) -> None:
-        """Check that the row on which a node begins to act is recorded. A row with epoch 0 is exempt: by it a node
-        creates the child of a split before it has the child's recorded row.
+        """Check that the row on which a node begins to act is recorded. A row with epoch 0 is exempt: a node uses it to
+        create the child of a split before the node has the child's recorded row.
         """
         if not row.partition_epoch:
             return
@@ -492,8 +492,8 @@ def _unfinished(state: State) -> str:
 
 
 def _unevenly_seated(active: Process) -> str:
-    """Return the number of voters in each zone if some zone has at least two more than the zone of a node that isn't a
-    voter; else "".
+    """Return the number of voters in each zone if a zone has at least two voters more than another zone, and this other
+    zone has a node that isn't a voter; else "".
     """
     voters = set(active.driver.conf_state.voters)
     seated = Counter({node.zone: 0 for node in active.coordinator.state.nodes.values()})

@@ -139,7 +139,9 @@ class LoadJobs:
         return self._rows.get(load.number, {})
 
     def check(self, state: State) -> None:
-        """Check at the end of a run that each load has the outcome that a job was told."""
+        """Check at the end of a run: a load that a job saw committed is DONE, and a load that a job saw aborted is
+        ABORTED.
+        """
         for load in state.loads.rows.values():
             if load.id in self._committed and load.state != _S.LOAD_STATE_DONE:
                 raise Violation("the outcome that a job was told is final", f"{load.id} was committed, and is {load}")

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from tests.simulation.process import Process
 
-# See LogDatabase.
-_SYNC_DUE_S: Final = 0.05  # a write that was acknowledged unsynced is synced after this time
-_SYNC_MAY_TAKE_S: Final = 0.05  # after a slower sync, writes are acknowledged only when synced
+# These two limits are like those of LogDatabase.
+_SYNC_DUE_S: Final = 0.05  # after this time, a write that was acknowledged before its sync is synced
+_SYNC_MAY_TAKE_S: Final = 0.05  # after a slower sync, a write is acknowledged only when it is synced
 
 _Operation = tuple[bytes, bytes | None, bytes | None]  # key, value, None; or start, None, end of a range to delete
 _Undo = list[tuple[bytes, bytes | None]]  # the keys of a batch and their former values
@@ -122,7 +122,7 @@ class SimLogDatabase:
 
     @property
     def stalled(self) -> bool:
-        """True if a sync has taken longer than it would on a disk that is only slow."""
+        """True if the present sync takes longer than a slow disk would need."""
         return self._asked_at is not None and self._process.now() - self._asked_at > STALLED_S
 
     def put(self, key: bytes, value: bytes) -> None:
@@ -140,8 +140,8 @@ class SimLogDatabase:
         self._on_delete(start, end)
 
     def sync(self) -> asyncio.Future[None]:
-        """Return a future. It is done when everything is durable that was staged until now, or is staged in the rest of
-        this turn of the loop.
+        """Return a future for all writes that are staged before this turn of the loop ends. It is done when they are
+        durable.
         """
         if self._next is None:
             self._next = self._new_future()

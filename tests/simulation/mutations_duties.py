@@ -121,7 +121,7 @@ def give_away_at_once() -> Sequence[Patch]:
 
 
 def any_epoch() -> Sequence[Patch]:
-    """A shard's report on a duty counts even if it has another epoch than the assignment."""
+    """A shard's report on a duty counts even if the report and the assignment have different epochs."""
 
     def meant(duties: DutyState, shard: Shard, said: Iterable[Holding], is_in: Any) -> Iterator[Assignment]:
         for holding in {one.duty: one for one in said}.values():
@@ -218,7 +218,7 @@ def report_once() -> Sequence[Patch]:
 
 
 def same_incarnation() -> Sequence[Patch]:
-    """A process that the cluster took for dead comes back with the same incarnation."""
+    """A process that the cluster considered dead comes back with the same incarnation."""
     original = ShardMachine._renew
 
     def renew(self: ShardMachine) -> None:

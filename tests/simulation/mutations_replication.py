@@ -185,7 +185,7 @@ def merge_too_early() -> Sequence[Patch]:
 
 
 def merge_again() -> Sequence[Patch]:
-    """The row of either partition of a merge begins the merge, even if it has already begun."""
+    """When either partition of a merge gets a row, the merge begins, even if it is under way already."""
 
     def begin(self: Replicas, replica: ReplicaCore) -> Merge | None:
         left = replica if replica.row.merge_from else self.hosted.get(replica.row.merge_into)

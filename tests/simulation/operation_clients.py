@@ -106,7 +106,7 @@ class OperationClients:
         return [b"%s%s%d%s" % (name, OPERATED, row.keyspace_id, kind) for name in names for kind in (b"c", b"r")]
 
     def _group(self, key: bytes) -> list[Operated]:
-        """Draw the events that are sent as one request: one event, or two operations on the key."""
+        """Draw the events on the key that are sent as one request: one event of any kind, or two operations."""
         both = [self._asked(key), self._asked(key)]
         together = all(map(is_operation, both)) and self._world.rng.random() < _TOGETHER
         return both if together else both[:1]

@@ -33,8 +33,8 @@ class RaftOracle:
     """Checks every step of every node, every message and every entry. Its methods raise Violation.
 
     The group begins with a snapshot at `bootstrap_index`, in term 1. If `disks` has each node's disk, the oracle also
-    checks that leaders commit only entries that are on the disks of a quorum. For this check, the configuration may not
-    change between a commit and the next `observe`.
+    checks that leaders commit only entries that are on the disks of a quorum. For this check, the configuration must
+    not change between a commit and the next `observe`.
     """
 
     def __init__(self, bootstrap_index: int = 1, disks: Mapping[int, RaftDisk] | None = None) -> None:
@@ -62,7 +62,7 @@ class RaftOracle:
     # Nodes
 
     def restarted(self, id_: int, state: HardState, last_index: int) -> None:
-        """Check the state with which a node has restarted: it must keep the promises that the node made before, in its
+        """Check the state with which a node has restarted: the state must keep the promises in the node's earlier
         messages.
         """
         promised = self._promised.get(id_, 0)
@@ -129,7 +129,8 @@ class RaftOracle:
         other = self.leaders.setdefault(raft.term, raft.id)
         if other != raft.id:
             raise Violation("one leader a term", f"{other} and {raft.id} both lead term {raft.term}")
-        # Every leader must have the last entry that was committed before its term (and, as logs match, all before it).
+        # Every leader must have all entries that were committed before the leader's term. Since logs match, it is
+        # enough to check the last one.
         index = bisect_left(self._committed_in, raft.term) - 1
         log = raft.raft_log
         if index >= log.first_index() and log.term_or_zero(index) != self.terms[index]:

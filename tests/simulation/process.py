@@ -408,7 +408,7 @@ class Process(Endpoint):
 
     @property
     def disk_stalled(self) -> bool:
-        """True if a sync has taken longer than it would on a disk that is only slow."""
+        """True if the present sync takes longer than a slow disk would need."""
         if self.writing_since is not None and self.world.now - self.writing_since > STALLED_S:
             return True
         return self.log_db is not None and self.log_db.stalled
@@ -554,7 +554,9 @@ class Transport:
         return lambda: self._process.driver.report_snapshot(raft_id, ok)
 
     def _report_unreachable(self, raft_id: int) -> Callable[[], None]:
-        """Return a function that tells the driver that the node has died or can't be reached; neither need be true."""
+        """Return a function that reports to the driver that the node has died or can't be reached. The report may be
+        wrong.
+        """
         driver = self._process.driver
         report = driver.report_gone if self._process.world.rng.random() < 0.5 else driver.report_unreachable
         return lambda: report(raft_id)

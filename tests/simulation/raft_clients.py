@@ -66,8 +66,8 @@ class Clients:
         return b"%d" % self._numbers + b"." * self._payload_size
 
     def applied(self, node: RaftNode, entry: Entry) -> None:
-        """Check an entry that a node has applied. It may not be a refused proposal; and if a client waits at this node
-        for its proposal with this index and term, the entry must be that proposal.
+        """Check an entry that a node has applied: it must not be a refused proposal. If a client waits at this node for
+        a proposal with the entry's index and term, the entry must be this proposal.
         """
         payload = self._world.oracle.data(entry.index)
         if payload in self._refused:

@@ -30,7 +30,7 @@ _TRANSITIONS: Final = (
 
 
 class Nemesis:
-    """Makes faults. The seed decides which kinds of faults a run has, and how often: rare combinations occur, too."""
+    """Makes faults. The seed decides which kinds of faults a run has, and how often, so rare combinations occur."""
 
     def __init__(self, world: "RaftWorld") -> None:
         self._world = world
@@ -211,8 +211,8 @@ class Nemesis:
             self._propose(leader, change)
 
     def _change(self, leader: RaftNode) -> ConfChange | ConfChangeV2 | None:
-        """Draw a configuration change, without the parts of it that would leave no voter; None if no part remains. A
-        change of several nodes uses a joint configuration.
+        """Draw a configuration change, and leave out each part that would take away the last voter. Returns None if no
+        part remains. A change of several nodes uses a joint configuration.
         """
         rng, conf = self._world.rng, leader.conf_state
         voters, learners = set(conf.voters), set(conf.learners)

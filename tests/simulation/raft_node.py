@@ -85,6 +85,6 @@ class RaftNode:
             self.conf_state = self.raw.apply_conf_change(change)
 
     def take_snapshot(self, keep: int) -> None:
-        """Make a snapshot of the present state, and trim the log. The last `keep` applied entries stay in it."""
+        """Make a snapshot of the present state. Trim the log, but keep its last `keep` applied entries."""
         self.disk.stage_snapshot(self.applied, self.conf_state, self.state.to_bytes(4, "big"))
         self.disk.compact(self.applied - keep)

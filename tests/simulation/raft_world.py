@@ -84,8 +84,9 @@ class RaftWorld:
         """Run clients and faults. Then end both, and run until all nodes agree. Raises Violation if they never do."""
         self.clients.begin()
         self.nemesis.begin()
-        # If messages overtake each other for long, answers can cause messages faster than nodes handle them. Streams of
-        # real nodes keep the order, so this flood ends with the faults: the messages under way are lost.
+        # While messages overtake each other, answers can cause new messages faster than nodes can handle them. Real
+        # nodes have no such flood, since their streams keep the order. So the messages under way are lost when the
+        # faults end.
         self._run_until(FAULTS_END, self._is_flooded)
         if self._is_flooded():
             self._events = [event for event in self._events if event[2] != self._deliver]
@@ -94,9 +95,9 @@ class RaftWorld:
         backlog = max(node.disk.seen.last_index() for node in self.nodes.values())
         patience = TICKS_TO_CONVERGE + TICKS_TO_CATCH_UP * backlog
         self._run_until(FAULTS_END + patience, self._converged)
-        # Without pre-vote, a member that missed a change of the voters can ask the former voters again and again, in
-        # newer terms than that of the node that could win. In this case Raft doesn't promise that the nodes agree in
-        # the end (Ongaro's thesis, section 4.2.3).
+        # Without pre-vote, a member that missed a change of the voters can ask the former voters for votes again and
+        # again. Each time it begins a newer term, which disturbs the node that could win. In this case Raft doesn't
+        # promise that the nodes ever agree (Ongaro's thesis, section 4.2.3).
         if not self._converged() and self._settings["pre_vote"]:
             raise Violation("liveness", f"no agreement {patience:.0f} ticks after the last fault: {self._where()}")
         return Outcome(self.steps, self.trace.digest())
@@ -263,8 +264,8 @@ class RaftWorld:
             self.after(0.5, self._report, node, node.incarnation, to, None)
 
     def _report(self, node: RaftNode, incarnation: int, to: int, snapshot: bool | None) -> None:
-        """Report to the node's core, as its transport would: `to` can't be reached (if `snapshot` is None), or a
-        snapshot to `to` has arrived (true) or was lost (false).
+        """Report to the node's core what its transport would report: if `snapshot` is None, that `to` can't be reached;
+        if not, that a snapshot to `to` has arrived (true) or was lost (false).
         """
         if node.raw is None or node.incarnation != incarnation:
             return

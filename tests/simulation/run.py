@@ -49,7 +49,9 @@ class Failure:
 
 
 def run(world: str, seed: int, echo: Callable[[str], None] | None = None) -> Outcome | Failure:
-    """Run one seed. A violation, and an error or a warning of the real code, is a Failure. `echo` gets every event."""
+    """Run one seed. Returns a Failure for a violation, or for an error or a warning of the real code. `echo` gets every
+    event.
+    """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         outcome = _run(world, seed, Trace(echo))

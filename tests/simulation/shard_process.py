@@ -226,11 +226,11 @@ class ShardProcess(Endpoint):
             self._connect_later()
 
     def welcome(self, endpoints: list[str]) -> None:
-        """Remember the other nodes, which the node has named."""
+        """Remember the addresses of other nodes, which the node at the other end of the session has sent."""
         self._known = endpoints
 
     def holds(self, number: int) -> int:
-        """The epoch at which the delegate acts for the duty with clearance now; 0 if it doesn't."""
+        """The epoch at which the delegate acts for the duty now; 0 if it doesn't act, or has no clearance."""
         if not self.alive or self.now() >= self.core.until:
             return 0
         return self.delegate.acting.get(number, 0)

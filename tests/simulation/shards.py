@@ -48,7 +48,7 @@ class Shards:
         self._poison = rng.random() < 0.4  # True if some duties end the processes that attach them
 
     def is_poison(self, number: int) -> bool:
-        """True if this duty ends each process that attaches it. After the end of the faults, no duty does."""
+        """True if this duty ends each process that attaches it. Once the faults have ended, no duty ends a process."""
         return self._poison and not self._ended and number % _POISON_EVERY == 0
 
     def _host(self, number: int) -> ShardHost:
@@ -219,8 +219,8 @@ class Shards:
         self._again(host)
 
     def _change_capacities(self) -> None:
-        """Change a shard's capacities. In half of the cases the running process reports them; if not, the process ends,
-        and the next one registers with them.
+        """Change a shard's capacities. In half of the cases the running process reports them. In the other half this
+        process ends, and the next one registers with them.
         """
         host = self._any()
         host.pallets = self._capacities()

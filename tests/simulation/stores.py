@@ -60,6 +60,6 @@ class SimReplicaStore:
         return SimCheckpoint(self._process, self._disk, Path(purpose.value) / name, await data.checkpointed())
 
     def incoming(self, partition_id: int, files: Sequence[CheckpointFile], kept: Mapping[str, int]) -> "SimIncoming":
-        """Prepare to receive a checkpoint with these files. Files that have already arrived count."""
+        """Prepare to receive a checkpoint with these files. Those in `kept` have already arrived."""
         there = self._incoming.setdefault(partition_id, {})
         return SimIncoming(self._process, self._disk, partition_id, files, kept, there)

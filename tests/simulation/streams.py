@@ -42,7 +42,7 @@ class Way:
         self._under_way: deque[_Message] = deque()
 
     def send(self, act: Callable[[], None]) -> None:
-        """Call `act` at the other end, after all messages sent before."""
+        """Call `act` at the other end, after all messages that were sent earlier have arrived."""
         message = _Message(act)
         self._under_way.append(message)
         self._sender.deliver(self._to, partial(self._arrive, message), self._broken)

@@ -164,7 +164,7 @@ class FakeNode:
         return MigrationProgress(partition_id=partition_id, target=target, bytes_total=4096, phase=phase)
 
     def refused(self, incarnation: str) -> None:
-        """Register as a new process, since the controller has refused a heartbeat: it took this process for dead."""
+        """Register as a new process. The controller has refused a heartbeat, since it considers this process dead."""
         if self._is(incarnation) and self._is_registered:
             self._new_incarnation()
             self._register()

@@ -106,7 +106,8 @@ class Voter(Host):
         node = self.coordinator.node_with(raft_id)
         return node.address if node is not None else None
 
-    # Reports of the transport to the driver. The transport can't have the driver's methods: it is created first
+    # The transport's reports to the driver. The driver is created after the transport, so the transport gets these
+    # methods
 
     def _unreachable(self, raft_id: int) -> None:
         self.driver.report_unreachable(raft_id)

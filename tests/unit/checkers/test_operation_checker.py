@@ -279,7 +279,7 @@ def as_operated(event: Event) -> Operated:
 
 @pytest.mark.seeds(3)
 def test_it_agrees_with_trying_every_order(seed: int) -> None:
-    """The keys have no lifetimes, since an order of the operations doesn't say when between them a key expires."""
+    """The keys have no lifetimes: an order of the operations alone doesn't show when a key expires."""
     rng = random.Random(seed)
     verdicts = []
     for number in range(60):
@@ -354,13 +354,13 @@ class Store:
         return self._fault == fault and self._rng.random() < share
 
     def refuses(self) -> bool:
-        """True if the store leaves out an operation that it refuses; False if the fault strikes, so that it does the
-        operation.
+        """Called for an operation that the store answers with a refusal. True if the store doesn't do the operation;
+        False if it does, because the fault strikes.
         """
         return not self._now_and_then("does what it refuses", 0.5)
 
     def times(self) -> int:
-        """The number of times that the store does an operation, which it answers once: 1, unless a fault strikes."""
+        """Return how many times the store does one operation: once, unless the fault strikes."""
         return 2 if self._now_and_then("does it twice", 0.5) else 0 if self._now_and_then("loses it") else 1
 
     def see(self, now: float) -> Cell:
@@ -490,8 +490,8 @@ def asked(
 
 
 def some_order_explains(history: Sequence[Operated]) -> bool:
-    """True if the history is linearizable by the definition: all operations that were done, and some of those that may
-    have been done, have an order that fits all times and answers.
+    """True if the history is linearizable by the definition: an order of operations fits all times and answers. The
+    order has all operations that were done, and some of those that may have been done.
     """
     done = [event for event in history if event.outcome is OK]
     perhaps = [event for event in history if event.outcome is UNKNOWN and not event.is_read]

@@ -36,8 +36,8 @@ class World:
         self.offsets = {node: ClockOffset(self.clocks[node]) for node in "abc"}
 
     def heartbeats(self, there_ms: int = 5, back_ms: int = 5, c_ms: int = 0) -> None:
-        """Let each node send a heartbeat, which takes `there_ms`; its answer takes `back_ms`. To and from node c, each
-        takes `c_ms` longer.
+        """Let each node send a heartbeat, which takes `there_ms`; its answer takes `back_ms`. For node c, the heartbeat
+        and the answer each take `c_ms` longer.
         """
         for node, offset in self.offsets.items():
             request = HeartbeatRequest(node_id=node, sequence=1, from_start=True)

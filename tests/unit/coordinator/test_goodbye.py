@@ -152,7 +152,9 @@ def test_a_goodbye_that_is_refused_for_good_ends_at_once() -> None:
 
 
 def test_a_node_that_never_registered_says_goodbye_too() -> None:
-    """The node may be registered although it has no answer. A controller that doesn't know the process does nothing."""
+    """The controller may have registered the node although no answer has come. A controller that doesn't know the
+    process ignores the goodbye.
+    """
     c = Coordinators()
     c.member.registered.clear()
     c.run(c.member.leave(TIMEOUT))

@@ -61,7 +61,9 @@ def test_without_votes_nothing_is_proven() -> None:
 
 
 def test_the_silence_that_a_voter_reports() -> None:
-    """A voter reports a silence no longer than its process has run. A leader hears itself, so it reports none."""
+    """A voter that has heard no leader since its start reports the time since then. A leader hears itself, so it
+    reports none.
+    """
     silence = LeaderSilence(10.0)
     assert silence.milliseconds(10.2) == 199 or silence.milliseconds(10.2) == 200
     silence.handle(heartbeat(), FOLLOWER, 11.0)
@@ -71,8 +73,8 @@ def test_the_silence_that_a_voter_reports() -> None:
 
 
 def test_the_time_in_which_this_node_led_counts_too() -> None:
-    """A leader may stop acting as the controller because of a transfer, and begin again in the same term because the
-    transfer has failed.
+    """After a failed transfer, this node may act as the controller again in the same term. The silence then begins with
+    the node's own last question to a quorum.
     """
     silence = heard_at(10.0)
     silence.handle(vote(550), CANDIDATE, 10.7)

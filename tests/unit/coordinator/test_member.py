@@ -194,7 +194,7 @@ def test_a_node_does_not_register_again_at_a_new_controller(athens: Athens) -> N
 
 
 def test_a_node_does_not_wait_for_the_answer_once_its_registration_is_recorded() -> None:
-    """The answer was lost, and the next node that athens asks is silent, too."""
+    """The controller's answer to the registration is lost. The node that athens asks next doesn't answer."""
     athens = Athens()
     athens.silent = {OLD, NEXT, THIRD}
     athens.run(0.1)

@@ -51,7 +51,7 @@ def shard_control_of(controller: Controller) -> ShardControl:
 
 
 async def test_a_pallet_is_balanced_again_when_the_drain_of_a_node_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No row of a duty or a shard changes: only the node's row tells that the node's shard may have duties again."""
+    """No row of a duty or a shard changes: only the node's row shows that the node's shard may have duties again."""
     monkeypatch.setattr(shard_control, "BALANCE_INTERVAL_S", 0.001)
     monkeypatch.setattr(shard_control, "SETTLED_S", 0.002)
     world = DutyWorld()

@@ -126,8 +126,8 @@ async def test_a_wrongly_failed_node_gets_only_the_rows_that_have_changed() -> N
 
 
 async def prefixes(c: Controller, command: Command, go_on: Callable[[State], Awaitable[None]]) -> int:
-    """Let a controller die after each number of the command's records, from none to all, and let `go_on` continue from
-    there as its successor; returns the number of the records.
+    """Let a controller die after 0, 1, 2 … of the command's records, up to all of them. Call `go_on` with each
+    resulting state: it continues as the next controller. Returns the number of records.
     """
     snapshot = c.state.to_snapshot()
     count = len(list(_applied(State.from_snapshot(snapshot), command, 10**9)))

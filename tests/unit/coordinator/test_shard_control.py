@@ -61,7 +61,7 @@ class Harness:
         self.submitted.append(command)
 
     async def submit_when_due(self, command: Callable[[], Command | None]) -> None:
-        """When the turn is free, make the command and note it, and wait until it is recorded."""
+        """Wait for the lock `turn`. Then make the command, note it, and wait until it is recorded."""
         async with self.turn:
             made = command()
             if made is not None:

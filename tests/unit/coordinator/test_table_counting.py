@@ -1,4 +1,4 @@
-"""A node's counts follow the changes of its table, both those of records and those of a snapshot."""
+"""A node's counts follow each change of its table, by a record or by a snapshot."""
 
 from types import SimpleNamespace
 from typing import Any, cast

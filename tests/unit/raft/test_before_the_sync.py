@@ -146,7 +146,7 @@ def test_an_entry_with_the_same_index_of_another_term_is_still_to_be_written() -
 
 
 def test_entries_that_others_have_committed_are_applied_during_a_write() -> None:
-    """Committed entries that are not in this write wait for the next Ready, since this node isn't writing them yet."""
+    """A committed entry that came after the write began waits for the next Ready: this node isn't writing it yet."""
     group = Group(3)
     leader, ready, index = proposed(group)
     leader.propose(b"y")

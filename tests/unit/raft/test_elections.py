@@ -27,7 +27,7 @@ from tests.unit.raft.group import Group, bootstrapped
 
 
 def vote_answer(node: RawNode) -> Message:
-    """The answer to a vote request in a node's next Ready, which may have only one."""
+    """The only answer to a vote request in a node's next Ready."""
     ready = node.ready()
     node.advance(ready)
     (message,) = [m for m in ready.messages if m.type in (MSG_VOTE_RESP, MSG_PRE_VOTE_RESP)]
@@ -273,8 +273,8 @@ def test_a_node_that_was_cut_off_does_not_depose_the_leader_when_it_is_back() ->
 
 
 def test_a_node_with_a_higher_term_than_the_others_is_not_stuck() -> None:
-    """With check_quorum, the others ignore the node's vote requests. When the leader gets the node's answer to its
-    heartbeat, with the higher term, the leader steps down.
+    """With check_quorum, the other nodes ignore the node's vote requests. But the node's answer to a heartbeat has its
+    higher term. When the leader gets this answer, the leader steps down.
     """
     group = Group(3, pre_vote=False)
     group.elect(1)

@@ -165,8 +165,8 @@ def test_the_storage_in_memory_compacts() -> None:
 
 
 def test_a_commit_index_counts_only_up_to_the_last_matching_entry() -> None:
-    """The node's log may have further entries after those in the leader's message, from another leader. They may differ
-    from the committed ones.
+    """After the entries in the leader's message, the node's log may have further entries, from another leader. These
+    may differ from the committed entries.
     """
     storage = bootstrapped([1, 2, 3])
     storage.append(stored([1, 1, 1, 1]))

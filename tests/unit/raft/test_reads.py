@@ -245,8 +245,8 @@ def test_the_only_voter_answers_after_it_has_committed_in_its_term_too() -> None
 
 
 def test_heartbeats_with_reads_are_frugal() -> None:
-    """For a read, the leader sends heartbeats only to voters, and leaves them out in its next round of heartbeats. Each
-    round goes to only some of the learners.
+    """For a read, the leader sends heartbeats only to voters. Its next regular round of heartbeats leaves these voters
+    out. Each regular round goes to only some of the learners.
     """
     group = Group(3, learners=[4, 5, 6], learners_a_beat=2)
     leader = group.elect(1)

@@ -127,8 +127,8 @@ def test_a_late_append_does_not_prove_a_loss() -> None:
 
 
 def test_a_commit_learned_from_a_later_term_counts_only_in_that_term() -> None:
-    """The leader of the node's former term may lack the committed entry. So if this leader replaces the entry by a late
-    message, that doesn't prove that the voters have lost the entry.
+    """The leader of the node's former term may lack the committed entry. A late message of this leader may then ask to
+    replace the entry. This doesn't prove that the voters have lost the entry.
     """
     node = Group(3, commit_by_vote=True).start(2, stored([(3, b"a")], term=4, commit=1), applied=1)
     stale = Message(type=MSG_APP, from_id=3, to=2, term=4, index=1, log_term=1, entries=[Entry(index=2, term=4)])

@@ -177,8 +177,8 @@ def test_a_snapshot_and_later_entries_come_in_one_ready() -> None:
 
 
 def test_a_node_that_catches_up_otherwise_needs_no_snapshot() -> None:
-    """Node 3 never gets the snapshot, but answers that it has all entries. It doesn't matter from where: the leader
-    goes on with the entries after these.
+    """Node 3 never gets the snapshot, but answers that it has all entries. The leader goes on with the entries after
+    these, wherever node 3 got them.
     """
     group = behind_a_snapshot()
     leader = group.nodes[1]

@@ -49,8 +49,8 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """The goal of Minka's figure, one of three: at least `ratio` times the peer's figure; below `at_most`; at least
-    `at_least`. The last two are in the case's unit.
+    """The goal of Minka's figure. One of three is set: at least `ratio` times the peer's figure, below `at_most`, or at
+    least `at_least`. The last two are in the case's unit.
     """
 
     ratio: float | None = None

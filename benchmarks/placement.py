@@ -81,7 +81,9 @@ def _add(report: Report, system: str, world: World, name: str, what: str, took_s
 
 
 def _changes(world: World) -> list[tuple[str, list[ShardRoom]]]:
-    """The changes that are measured once all duties are placed: the name of each, and the shards after it."""
+    """The changes of the shards that are measured once all duties are placed: for each, its name and the shards
+    after it.
+    """
     return [
         ("a shard joins", [ShardRoom(_JOINS, world.shards[1].capacity), *world.shards]),
         ("a shard leaves", [shard for shard in world.shards if shard.name != _LEAVES]),

@@ -52,7 +52,9 @@ def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def first_headers(path: str, authority: str) -> bytes:
-    """Encode the headers of a connection's first request. They also enter four fields into the connection's table."""
+    """Encode the headers of a connection's first request. The receiver keeps four of them in the connection's table, to
+    which LATER_HEADERS refers.
+    """
 
     def entered(name: bytes, value: str) -> bytes:
         return name + bytes([len(value)]) + value.encode()

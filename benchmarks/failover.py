@@ -278,8 +278,8 @@ def _redis(fault: str, rounds: int) -> list[float]:
 
 
 def _until_set(heir: Address, name: bytes) -> float:
-    """Send the write to the replica that has to become the master until it succeeds; returns the time of the
-    success.
+    """Repeat a write at `heir`, the replica that has to become the master, until the write succeeds; returns the
+    time of the success.
     """
     command = b"*3\r\n$3\r\nSET\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(name), name, len(VALUE), VALUE)
     deadline = time.monotonic() + _GIVE_UP_S

@@ -65,7 +65,7 @@ def _longest_stall(http_address: str) -> float:
 
 
 def _wait_for_all(control: Control) -> None:
-    """Wait until all nodes are LIVE, since partitions that are created before are placed on fewer nodes."""
+    """Wait until all nodes are LIVE, since partitions that are created earlier are placed on fewer nodes."""
     deadline = time.monotonic() + _JOIN_TIMEOUT_S
     while sum(node.state == NodeState.NODE_STATE_LIVE for node in control.table().nodes) < NODES:
         if time.monotonic() > deadline:

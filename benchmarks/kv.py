@@ -38,7 +38,8 @@ SHAPES: Final = (
     Shape(16, 1000, 2, 400_000),
 )
 LIKE_FOR_LIKE: Final = SHAPES[3]
-# Minka needs less time for a key in a larger batch. This case is also compared with Redis's figure for LIKE_FOR_LIKE.
+# Minka needs less time for a key in a larger batch. So puts in this shape are compared twice: with Redis in the same
+# shape, and with Redis in the shape LIKE_FOR_LIKE.
 LARGE_BATCHES: Final = SHAPES[4]
 
 

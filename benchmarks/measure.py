@@ -49,8 +49,8 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """The goal of Minka's figure, one of three: at least `ratio` times the peer's figure; below `at_most`; at least
-    `at_least`. The last two are in the case's unit.
+    """The goal of Minka's figure. One of three is set: at least `ratio` times the peer's figure, below `at_most`, or at
+    least `at_least`. The last two are in the case's unit.
     """
 
     ratio: float | None = None
@@ -101,8 +101,8 @@ class Report:
         self._processors = usable_processors()
 
     def case(self, name: str, unit: str, peer: str = "", goal: Goal | None = None) -> Case:
-        """Return the case with this name and unit, which the first call creates. The table has the cases in
-        this order.
+        """Return the case with this name and unit. The first call creates it. The table has the cases in the order
+        of their creation.
         """
         return self._cases.setdefault((name, unit), Case(name, unit, peer, goal))
 
@@ -209,7 +209,9 @@ def sample_of(operations: int, seconds: float, latencies_s: Sequence[float], **d
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float | None:
-    """The smallest of the ascending values that at least `percent` % of them don't exceed; None without values."""
+    """The smallest value for which at least `percent` % of the values are less or equal; None without values. `ordered`
+    has the values in ascending order.
+    """
     if not ordered:
         return None
     return ordered[max(0, -(-len(ordered) * percent // 100).__int__() - 1)]

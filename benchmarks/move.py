@@ -224,8 +224,8 @@ def _add_latencies(report: Report, what: str, done: Done, began: float, ended: f
 
 
 def _within(done: Done, start: float, end: float) -> Iterator[float]:
-    """Yield the seconds of the calls between `start` and `end`. A call that was under way at the begin or the end of
-    the move counts as during the move.
+    """Yield the seconds of the calls between `start` and `end`. A call that was under way at the beginning or the end
+    of the move counts as during the move.
     """
     during = start > -inf and end < inf
     for _, at, took in done.calls:

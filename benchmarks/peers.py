@@ -40,8 +40,8 @@ class RedisCluster:
     """A Redis cluster: masters, each with `replicas` replicas. A master answers a write when it has synced it in its
     append-only file; as always in Redis, it doesn't wait for replicas.
 
-    All other settings are Redis's defaults, except two that would only cost it time: no snapshots in addition to the
-    append-only file, and no rewriting of that file.
+    All other settings are Redis's defaults, with two exceptions: Redis makes no snapshots in addition to the
+    append-only file, and doesn't rewrite that file. Both would only cost time.
     """
 
     def __init__(self, masters: int = 3, replicas: int = 0, node_timeout_ms: int = 15_000) -> None:

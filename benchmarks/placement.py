@@ -81,7 +81,9 @@ def _add(report: Report, system: str, world: World, name: str, what: str, took_s
 
 
 def _changes(world: World) -> list[tuple[str, list[ShardRoom]]]:
-    """The changes that are measured once all duties are placed: the name of each, and the shards after it."""
+    """The changes of the shards that are measured once all duties are placed: for each, its name and the shards
+    after it.
+    """
     return [
         ("a shard joins", [ShardRoom(_JOINS, world.shards[1].capacity), *world.shards]),
         ("a shard leaves", [shard for shard in world.shards if shard.name != _LEAVES]),
@@ -89,9 +91,10 @@ def _changes(world: World) -> list[tuple[str, list[ShardRoom]]]:
 
 
 def _uneven(name: str, loads: dict[str, tuple[int, int]], shards: Sequence[ShardRoom]) -> float:
-    """The unevenness of the shards: the largest figure of a shard divided by the mean, for the figure that the balancer
-    evens out. For spill over: the number of used shards, divided by the smallest number of shards, from the first one
-    on, that could have all duties. `loads` has the number and the weight of each shard's duties.
+    """The unevenness of the shards. `loads` has the number and the weight of each shard's duties.
+
+    It is the largest value of a shard divided by the mean, in the measure that the balancer evens out. For spill over,
+    it is the number of shards in use divided by the smallest number that has room for all duties.
     """
     if name == "spill_over":
         left, fewest = sum(weight for _, weight in loads.values()), 0

@@ -1,4 +1,4 @@
-"""Starts processes that end with the benchmark at the latest, and finds ports and folders for them."""
+"""Starts processes, which end when the benchmark ends or earlier, and finds ports and folders for them."""
 
 import json
 import random
@@ -120,7 +120,7 @@ def answer(line: Any) -> None:
 
 
 def free_ports(count: int, above: int = 0) -> list[int]:
-    """Find `count` loopback ports on which nobody listens now, nor on the ports that are higher by `above`."""
+    """Find `count` loopback ports. Nobody listens on them now, or on the ports that are higher by `above`."""
     found: list[int] = []
     for port in random.SystemRandom().sample(PORTS, 1000):
         if all(is_free(number) for number in {port, port + above}):

@@ -31,7 +31,7 @@ _SETTLED_S: Final = 120.0
 
 
 class _Longest(defaultdict[tuple[str, str], list[float]]):
-    """The longest calls, in seconds, by kind of call and half of the range."""
+    """The longest call during each split or merge, in seconds, by the kind of call and by the half with its key."""
 
     def __init__(self) -> None:
         super().__init__(list)

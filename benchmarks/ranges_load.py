@@ -1,6 +1,7 @@
 """Measures keyspaces by ranges with uneven traffic: all requests are for one of four ranges, and follow Zipf's law. The
-figures are the load of the busiest node divided by the mean of all nodes: before the range is split and its parts move,
-after that, and over time. There is no peer: Redis Cluster moves no slot automatically, and etcd has one key space.
+figures are the load of the busiest node divided by the mean of all nodes: at the beginning, over time, and at the end,
+when the range has been split and its parts have moved. There is no peer: Redis Cluster moves no slot automatically, and
+etcd has one key space.
 """
 
 import asyncio

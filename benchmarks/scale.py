@@ -53,7 +53,7 @@ class Size:
     planned: float = 1.0
 
     def twice(self) -> "Size":
-        """Return the same size with doubled goals, except for the creation."""
+        """Return the same size with all goals doubled, except the goal of the creation."""
         times = (2 * value for value in (self.moved, self.in_sync, self.status, self.first_put, self.planned))
         return Size(self.partitions, self.replicas, self.created, 2 * self.idle, *times)
 

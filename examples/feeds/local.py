@@ -36,8 +36,8 @@ class Poll:
 
 @dataclass(frozen=True)
 class Polls:
-    """The polls that the feed server has seen. `feeds` has for each feed one `Poll` for each worker and fencing token,
-    in the order in which they began.
+    """The polls that the feed server has seen. `feeds`: by feed, its `Poll`s in the order in which they began, one for
+    each worker and fencing token.
     """
 
     now: float

@@ -656,8 +656,8 @@ class KeyspaceCounts(_message.Message):
     bytes: _builtins.int
     @_builtins.property
     def shares(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeShare]:
-        """The numbers of each node, in the order of the table. They are left out unless, in one of the numbers, a node has
-        four more than another node.
+        """The numbers of each node, in the order of the table. The answer has them only if, in one of these numbers, a node
+        has four more than another node.
         """
 
     def __init__(

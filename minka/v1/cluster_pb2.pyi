@@ -425,7 +425,7 @@ class Partition(_message.Message):
     """the number of elections of a leader that wasn't in sync"""
     start_key: _builtins.bytes
     """In a keyspace by ranges, the partition has `start_key` and all keys after it and before `end_key`, in the order of
-    their bytes. An empty bound is none. The ranges of a keyspace cover each key exactly once.
+    their bytes. An empty bound means no bound. The ranges of a keyspace cover each key exactly once.
     """
     end_key: _builtins.bytes
     split_from: _builtins.int

@@ -397,7 +397,7 @@ Global___DutyName: _TypeAlias = DutyName  # noqa: Y015
 
 @_typing.final
 class DutyPin(_message.Message):
-    """Pins the duty to the shard; if `shard` is empty, releases it."""
+    """Pins the duty to `shard`. If `shard` is empty, removes the pin, so that the cluster places the duty."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -406,8 +406,8 @@ class Duties:
 
 
 class DutyControlStub:
-    """The same calls as nodes pass them on. Only the active controller serves them; in place of payloads, which nodes have
-    stored before, requests have their ids.
+    """The calls of Duties, in the form in which nodes pass them on to the active controller, which alone serves them. The
+    nodes have stored the payloads before; a request has a payload's id in place of the payload.
     """
 
     def __init__(self, channel):
@@ -459,8 +459,8 @@ class DutyControlStub:
 
 
 class DutyControlServicer:
-    """The same calls as nodes pass them on. Only the active controller serves them; in place of payloads, which nodes have
-    stored before, requests have their ids.
+    """The calls of Duties, in the form in which nodes pass them on to the active controller, which alone serves them. The
+    nodes have stored the payloads before; a request has a payload's id in place of the payload.
     """
 
     def ChangePallets(self, request, context):
@@ -563,8 +563,8 @@ def add_DutyControlServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class DutyControl:
-    """The same calls as nodes pass them on. Only the active controller serves them; in place of payloads, which nodes have
-    stored before, requests have their ids.
+    """The calls of Duties, in the form in which nodes pass them on to the active controller, which alone serves them. The
+    nodes have stored the payloads before; a request has a payload's id in place of the payload.
     """
 
     @staticmethod

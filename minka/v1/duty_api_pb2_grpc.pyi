@@ -128,8 +128,8 @@ class DutiesServicer(metaclass=_abc_1.ABCMeta):
 def add_DutiesServicer_to_server(servicer: DutiesServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class DutyControlStub:
-    """The same calls as nodes pass them on. Only the active controller serves them; in place of payloads, which nodes have
-    stored before, requests have their ids.
+    """The calls of Duties, in the form in which nodes pass them on to the active controller, which alone serves them. The
+    nodes have stored the payloads before; a request has a payload's id in place of the payload.
     """
 
     @_typing.overload
@@ -147,8 +147,8 @@ class DutyControlStub:
 
 @_typing.type_check_only
 class DutyControlAsyncStub(DutyControlStub):
-    """The same calls as nodes pass them on. Only the active controller serves them; in place of payloads, which nodes have
-    stored before, requests have their ids.
+    """The calls of Duties, in the form in which nodes pass them on to the active controller, which alone serves them. The
+    nodes have stored the payloads before; a request has a payload's id in place of the payload.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -162,8 +162,8 @@ class DutyControlAsyncStub(DutyControlStub):
     ComparePallet: _aio.UnaryUnaryMultiCallable[_duty_api_pb2.ComparePalletRequest, _duty_api_pb2.ComparePalletResponse]  # type: ignore[assignment]
 
 class DutyControlServicer(metaclass=_abc_1.ABCMeta):
-    """The same calls as nodes pass them on. Only the active controller serves them; in place of payloads, which nodes have
-    stored before, requests have their ids.
+    """The calls of Duties, in the form in which nodes pass them on to the active controller, which alone serves them. The
+    nodes have stored the payloads before; a request has a payload's id in place of the payload.
     """
 
     @_abc_1.abstractmethod

@@ -306,7 +306,9 @@ Global___Snapshot: _TypeAlias = Snapshot  # noqa: Y015
 
 @_typing.final
 class HardState(_message.Message):
-    """A node must never forget this, so it writes it to the disk before it sends any message that depends on it."""
+    """The state that a node must never forget. The node writes it to the disk before it sends any message that depends on
+    this state.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

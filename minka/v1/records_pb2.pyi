@@ -240,8 +240,8 @@ Global___PartitionsChanged: _TypeAlias = PartitionsChanged  # noqa: Y015
 
 @_typing.final
 class PartitionSplit(_message.Message):
-    """`child` is a new partition, and has the keys from its start_key on; `parent` keeps the keys before that one. Both
-    have a new generation.
+    """`child` is a new partition, and has the keys from its start_key on; `parent` keeps the keys before that start_key.
+    Both have a new generation.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

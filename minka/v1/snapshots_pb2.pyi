@@ -74,8 +74,8 @@ class PartitionSnapshot(_message.Message):
 
     @_builtins.property
     def late_nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The other nodes with replicas. A replica that reaches the snapshot's offset late keeps the snapshot, too, until it
-        is released there.
+        """The other nodes with replicas. A replica that reaches the snapshot's offset late keeps the snapshot, too, until the
+        caller releases the snapshot there.
         """
 
     def __init__(

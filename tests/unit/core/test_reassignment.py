@@ -42,7 +42,7 @@ def only(c: Controller) -> Partition:
 
 
 def seen(row: Partition) -> Seen:
-    """Return the assigned replicas, and the leader with the in-sync set, as the page's table writes them."""
+    """Return two texts in the form of the page's table: the assigned replicas, and leader/in-sync set."""
     return "{" + ",".join(sorted(row.replicas)) + "}", f"{row.leader}/{{{','.join(sorted(row.isr))}}}"
 
 

@@ -1,4 +1,4 @@
-"""Suspects are duties whose shards failed while they were attaching them. The controller keeps a suspect away from
+"""A duty is a suspect if at least two shards failed while they attached it. The controller keeps a suspect away from
 shards for a while, and lets a shard try it alone.
 """
 

@@ -41,7 +41,7 @@ async def test_without_data_there_is_no_folder(tmp_path: Path) -> None:
 
 
 async def test_writes_are_applied_in_order(tmp_path: Path) -> None:
-    """The writes of one batch are applied in order, too, and together with the batch's offset."""
+    """All writes are in one batch. They are applied in their order, and together with the batch's offset."""
     async with opened(tmp_path) as data:
         body = WriteBody([b"a", b"b", b"a", b"c", b"c"], [b"1", b"2", b"3", b"4", None])
         data.write([body, WriteBody([b"b"], [b""])], Applied(7, 3))

@@ -47,7 +47,7 @@ def seen(row: Partition) -> Seen:
 
 
 def watch(c: Controller) -> list[Seen]:
-    """Return the history of the only partition, to which each record that changes the partition adds an entry."""
+    """Return the history of the only partition. It grows with each record that changes the partition."""
     history = [seen(only(c))]
 
     def note() -> None:

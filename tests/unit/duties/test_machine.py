@@ -331,7 +331,7 @@ def test_many_duties_are_released_before_the_reports_about_them_are_made() -> No
 
 
 def test_a_detach_that_hangs_while_the_clearance_is_short_does_not_delay_other_duties(world: World) -> None:
-    """Once the clearance is back, released duties are reported, and new ones attached."""
+    """Once the shard has its clearance again, it reports the other duties as released, and attaches a new one."""
     world.attach(*(held(number, 10 + number) for number in range(3, 6)))
     world.end_calls()
     world.record()

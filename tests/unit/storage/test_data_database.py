@@ -144,7 +144,7 @@ async def test_closing_waits_for_readers(tmp_path: Path) -> None:
 
 
 async def test_reads_of_a_damaged_block_are_refused(tmp_path: Path) -> None:
-    """A count is refused, too: without a check it could stop at the damaged block, and return too few keys."""
+    """Counts are refused like other reads. Without a check, a count could end too early, at the damaged block."""
     keys = [b"%06d" % i for i in range(20_000)]
     async with opened(tmp_path) as data:
         data.write([WriteBody(keys, [random.Random(1).randbytes(50) for _ in keys])], Applied(1, 1))

@@ -93,7 +93,7 @@ def test_the_common_end_of_two_logs(data: st.DataObject) -> None:
 
 
 def build_from(base: int, epochs: list[int], base_epoch: int) -> Epochs:
-    """Like `build`, with the epoch of the entry at `base`."""
+    """Like `build`, but `base_epoch` is the epoch of the entry at `base`."""
     made = Epochs(base, base_epoch)
     for position, epoch in enumerate(epochs, base + 1):
         made.append(position, epoch)

@@ -93,7 +93,7 @@ async def test_the_size_of_new_keys_is_exact(tmp_path: Path, count: int) -> None
 
 @pytest.mark.parametrize("count", [100, 20_000])
 async def test_the_size_if_each_key_is_written_three_times(tmp_path: Path, count: int) -> None:
-    """In each round, all sampled keys exist or none does, so only the last block, which is incomplete, is uncertain."""
+    """In each round, all sampled keys exist or none does. So only the last block, which is incomplete, is uncertain."""
     async with opened(tmp_path) as model:
         keys = names(count)
         for seed in range(3):

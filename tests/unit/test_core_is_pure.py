@@ -1,6 +1,6 @@
 """minkad.core decides and applies without I/O, clock or randomness.
 
-The linter forbids importing modules that do such things. This test permits only listed modules, and sees builtins, too.
+The linter forbids importing modules that do such things. This test permits only listed modules, and checks builtins.
 """
 
 import ast

@@ -22,7 +22,7 @@ SILENT = "its data port b:1 does not answer a, c and the node itself (no answer)
 
 
 def asked(state: NodeState.ValueType = LIVE, reason: str = "", **known: int | str) -> Survey:
-    """A survey of three nodes, which all answer. The controller knows `known` about b; a and c are well."""
+    """A survey of nodes a, b and c, which all answer. a and c are well. The controller's status of b has `known`."""
     names = "abc"
     nodes = [Node(id=name, address=f"{name}:1", state=LIVE) for name in names]
     nodes[1].state, nodes[1].state_reason = state, reason

@@ -225,8 +225,8 @@ def test_an_authority_is_renewed_in_three_rounds(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_client_only_refuses_a_certificate_for_its_dates(tmp_path: Path, kind: str) -> None:
-    """Names and authorities aren't checked: a client's certificate needs no name, and only the nodes' `ca` may have its
-    authority.
+    """Names and authorities aren't checked: a client's certificate needs no name, and only the nodes have to know its
+    authority, by their `ca`.
     """
     wrong, why = useless(make(tmp_path), kind)
     if kind in ("expired", "not yet valid"):

@@ -61,7 +61,7 @@ settings_of: st.SearchStrategy[BalancerSettings] = st.builds(
 
 @st.composite
 def plain(draw: st.DrawFn, heaviest: int = 50) -> tuple[list[PlacedDuty], list[ShardRoom]]:
-    """Cases of duties that may all move, on any shards, each with room for all of them."""
+    """Cases in which all duties may move. The duties are on any shards, and each shard has room for all duties."""
     found = draw(st.lists(st.integers(1, heaviest), max_size=60))
     names = draw(st.sampled_from([NAMES[:n] for n in range(1, 8)]))
     places = draw(st.lists(st.sampled_from(["", "gone", *names]), min_size=len(found), max_size=len(found)))

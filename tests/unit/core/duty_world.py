@@ -34,7 +34,7 @@ PIECES = 1000  # steps after which `follow` and `settle` fail
 
 @dataclass
 class Process:
-    """A shard's process. `held` has the duties that it holds: the epoch of each, by the duty's number."""
+    """A shard's process. `held` has the epoch of each duty that the process holds, by the duty's number."""
 
     name: str
     incarnation: str
@@ -215,7 +215,7 @@ class DutyWorld:
         self.report(process, ShardReport(released=[holding]))
 
     def finish(self, name: str, id_: str, pallet: str = "feeds") -> None:
-        """Report that the delegate no longer names a lazy duty."""
+        """Report that a lazy duty has ended: the delegate no longer reports it."""
         row, process = self.row(id_, pallet), self.processes[name]
         holding = Holding(duty=row.number, epoch=process.held.pop(row.number))
         self.report(process, ShardReport(finished=[holding]))

@@ -261,7 +261,7 @@ class Controller:
 
 
 def led_by_others() -> Controller:
-    """Two nodes: athens was away, so byzantium leads also the partitions whose preferred leader is athens."""
+    """Two nodes. After athens was away, byzantium leads all partitions, even those whose preferred leader is athens."""
     c = Controller()
     c.register("athens", "byzantium")
     c.keyspace("flights", 4, replicas=2)

@@ -1,4 +1,4 @@
-"""A client with an older version of the table gets only the changes since then, and has the present table with them."""
+"""A client that has an older version of the table gets the later changes, and makes the present table from both."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from tests.unit.core.ranges import by_ranges, finish, merge, rows_of, split
 
 
 def busy_cluster() -> tuple[Controller, dict[int, PartitionTable]]:
-    """Give a cluster a history of nodes, splits, merges and moves; returns it, with its table at each version."""
+    """Make a cluster that has had joins, splits, merges and moves; returns the cluster, and its table by version."""
     c = Controller()
     tables: dict[int, PartitionTable] = {}
 

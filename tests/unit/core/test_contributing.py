@@ -1,4 +1,4 @@
-"""The code that CONTRIBUTING.md shows works."""
+"""The examples of code in CONTRIBUTING.md work."""
 
 import re
 import sys

@@ -115,7 +115,9 @@ def test_a_failed_node_comes_back_only_as_a_new_process() -> None:
 
 
 def test_an_older_copy_of_a_data_directory_is_refused() -> None:
-    """A copy is older if its number of starts isn't greater than the last one. The same process may register again."""
+    """A copy is older if its number of starts isn't greater than the recorded number. But the registered process may
+    register again with the same number.
+    """
     c = Controller()
 
     def register(incarnation: str, starts: int) -> None:

@@ -32,7 +32,7 @@ class Judge:
         self.judge = DataPortJudge(GRACE)
 
     def say(self, accused: str, watchers: str, reason: str = "no answer") -> None:
-        """Let each watcher report that the accused ports don't answer, for this reason, and that all others do."""
+        """Let each watcher report that the accused ports don't answer (for this reason) and all other ports do."""
         for watcher in watchers:
             self.judge.note(watcher, dict.fromkeys(accused, reason))
         self.judge.turn(self.table, self.now)
@@ -158,7 +158,7 @@ def test_the_port_of_a_failed_node_is_dead_until_it_answers_the_others() -> None
 
 
 def test_a_node_has_given_up_its_clearance_once_it_has_seen_all_answers_with_grants() -> None:
-    """Nodes send heartbeats without waiting for answers, so an earlier answer with a grant may still be on its way."""
+    """Heartbeats don't wait for earlier answers, so an answer that grants a clearance may still be on its way."""
     judge = Judge(nodes("abcde"))
     judge.judge.granted_to(beat(7, 5, without=False))
     judge.say("a", "abcd")

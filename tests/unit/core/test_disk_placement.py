@@ -71,7 +71,7 @@ def test_a_new_keyspace_has_no_replica_on_a_low_disk() -> None:
 
 
 def test_leaderships_move_away_from_nodes_with_low_disks() -> None:
-    """A leadership moves only to a replica in sync on a disk that isn't low. In the end, nothing moves."""
+    """Leaderships move only to replicas in sync whose disks aren't low, and these moves end."""
     c = Controller()
     c.register("a", "b", "c")
     c.keyspace("k", 6, replicas=2)

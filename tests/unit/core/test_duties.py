@@ -255,7 +255,7 @@ def test_a_duty_pinned_elsewhere_leaves_a_shard_that_no_longer_takes_another_pal
 
 @pytest.mark.parametrize("is_forgotten", [False, True])
 def test_a_duty_pinned_to_a_shard_that_is_gone_goes_to_another(world: DutyWorld, is_forgotten: bool) -> None:
-    """The duty is pinned to s2, which takes another pallet. The duty waits for s2 only while s2 is up."""
+    """The duty is pinned to s2, which doesn't take the duty's pallet. The duty waits only while s2 is up."""
     world.join("s1")
     world.join("s2", pallets=("mail",))
     world.create("feeds", ["a"])
@@ -286,7 +286,7 @@ def test_duties_that_do_not_fit_are_placed_as_soon_as_there_is_room() -> None:
 
 @pytest.mark.parametrize("is_seen", [False, True])
 def test_a_pallet_created_again_under_the_same_name_is_a_new_one(is_seen: bool) -> None:
-    """The new pallet inherits neither the old pallet's unplaced duties nor the revision at which it last had room."""
+    """The new pallet has no unplaced duties of the old one, and doesn't know when shards had room for these."""
     world = DutyWorld()
     world.pallet("feeds")
     world.join("s1", capacity=10)

@@ -156,7 +156,7 @@ def test_the_next_fullest_shard_gives_duties_if_those_of_the_fullest_are_fixed()
 
 
 def test_the_last_bit_of_room_is_used() -> None:
-    """The shard a lacks the most weight, but has room for only 2. It gets the lighter duty, and b the heavier one."""
+    """Shard a has the least weight, but room for only 2 more. So a gets the lighter duty, and b the heavier one."""
     shards = [ShardRoom("a", 10, weight=8), ShardRoom("b", None, weight=20), ShardRoom("c", None, weight=20)]
     plan = CAPACITY.place(duties_of([3, 2]), shards, DEFAULTS)
     assert [(move.number, move.target) for move in plan.moves] == [(0, "b"), (1, "a")]
@@ -185,7 +185,7 @@ def test_only_as_many_duties_move_as_bring_the_uneven_shard_within_1_percent() -
 
 
 def test_shares_are_of_the_weight_that_is_not_fixed() -> None:
-    """The fixed duty takes up the shard a. The others share the rest, and are within 5 % of their shares of it."""
+    """The fixed duty exceeds the share of shard a, so b and c share the other duties. Each has a half, within 5 %."""
     shards = shards_of(a=10_000, b=10_000, c=10_000)
     fixed = [replace(duty, is_fixed=True) for duty in duties_of([5000], "a")]
     duties = fixed + duties_of([1] * 103, "b", first=1) + duties_of([1] * 97, "c", first=200)

@@ -184,7 +184,9 @@ def test_duties_placed_at_once_are_within_one_duty_of_their_shares(name: str, ca
 
 
 def check_shares(name: str, after: Sequence[PlacedDuty], shards: Sequence[ShardRoom], times: float) -> None:
-    """Check that each shard's weight differs from its share by at most 5 %, or at most `times` the heaviest weight."""
+    """Check that each shard's weight differs from its share by at most 5 % of the share, or by at most `times` the
+    heaviest weight if this is more.
+    """
     parts = {shard.name: 1 if name == "fair_workload" else shard.capacity or 0 for shard in shards}
     heaviest = max((duty.weight for duty in after), default=0)
     for shard, weight in weights(after, shards).items():

@@ -1,5 +1,5 @@
-"""Plans of many partitions on many nodes: the fewest moves, and work that grows with the table, not with its square.
-Times are measured in `benchmarks/placement.py`.
+"""Plans of many partitions on many nodes. They make the fewest moves, and the planners' work grows in proportion to the
+table, not to its square. Times are measured in `benchmarks/placement.py`.
 """
 
 import sys
@@ -72,7 +72,8 @@ def test_new_nodes_get_their_share_with_the_fewest_moves(zones: int) -> None:
     has = {n.node: n.partitions_after for n in plan.nodes}
     moved = [m for m in plan.moves if set(m.replicas) != set(m.target_replicas)]
     assert set(has.values()) == {share, share + 1}
-    # Every even plan has to move this many replicas to the new nodes, and this plan moves no others.
+    # Each plan that gives all nodes equal shares has to move this many replicas to the new nodes. This plan moves no
+    # other replicas.
     assert len(moved) == plan.minimum_moves == sum(has[f"n{i:04}"] for i in range(100, 108)) <= 8 * (share + 1)
     assert not plan.notes
 
@@ -108,7 +109,7 @@ def test_the_work_does_not_grow_with_the_number_of_keyspaces() -> None:
 
 
 def test_leaders_are_spread_by_a_few_looks_at_the_table() -> None:
-    """At first the leaders are uneven: of a partition's replicas, the one on the first node is preferred."""
+    """At first the leaders are uneven: each partition prefers its replica on the node with the smallest id."""
 
     def work(size: int) -> int:
         state = a_table(20 * size, 1000 * size)

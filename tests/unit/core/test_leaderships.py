@@ -17,7 +17,9 @@ ALONE, TWICE = 30, 6  # the numbers of partitions with one replica, and with two
 
 @pytest.fixture
 def c(monkeypatch: pytest.MonkeyPatch) -> Controller:
-    """A cluster whose node `a` is stopping. It leads partitions with no other replica, and some that `b` has, too."""
+    """A cluster of the nodes `a`, which is stopping, and `b`. `a` leads many partitions that have no other replica, and
+    a few that have a replica on `b`.
+    """
     monkeypatch.setattr(leaderships, "LOOK", LOOK)
     made = Controller()
     made.register("a")

@@ -111,7 +111,9 @@ def side(span: Span, key: bytes) -> str:
 
 @given(st.lists(point | scan, min_size=1, max_size=60), bound)
 def test_a_cut_has_the_shares_that_it_states(few: list[Span], bounds: tuple[bytes, bytes]) -> None:
-    """The cut is a sampled key inside the range. Its shares are those of the range's load before and after it."""
+    """The cut is a sampled key inside the range. It states three shares of the range's load: the loads below and above
+    the cut, and the load of the scans that cross the cut.
+    """
     range_, spans = KeyRange(*bounds), few * MIN_SPANS
     inside = [s for s in spans if (range_.contains(s[0]) if is_key(s) else KeyRange(*s).overlaps(range_))]
     found = best_cut(spans, range_)

@@ -20,7 +20,7 @@ def world() -> DutyWorld:
 
 
 def why_held_back(world: DutyWorld) -> str:
-    """Return the reason for which the controller doesn't balance the pallet ("": it does)."""
+    """Return the reason why the controller doesn't balance the pallet; "" if the controller balances it."""
     return held_back(world.state, world.duties.pallets["feeds"], rooms(world.state, "feeds", world.now_ms))
 
 

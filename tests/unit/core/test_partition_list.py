@@ -14,7 +14,7 @@ ONLINE, OFFLINE = PartitionState.PARTITION_STATE_ONLINE, PartitionState.PARTITIO
 
 @pytest.fixture
 def state() -> State:
-    """Two keyspaces: authors by ranges, whose later ids have smaller keys, and flights by hash."""
+    """Two keyspaces: flights by hash, and authors by ranges, in which partitions with greater ids have smaller keys."""
     found = State()
     ranges = Partitioning.PARTITIONING_RANGES
     found.keyspaces[1] = Keyspace(id=1, name="authors", replicas=2, partitioning=ranges)

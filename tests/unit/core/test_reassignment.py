@@ -42,12 +42,12 @@ def only(c: Controller) -> Partition:
 
 
 def seen(row: Partition) -> Seen:
-    """Return the assigned replicas, and the leader with the in-sync set, as the page's table writes them."""
+    """Return two texts in the form of the page's table: the assigned replicas, and leader/in-sync set."""
     return "{" + ",".join(sorted(row.replicas)) + "}", f"{row.leader}/{{{','.join(sorted(row.isr))}}}"
 
 
 def watch(c: Controller) -> list[Seen]:
-    """Return the history of the only partition, to which each record that changes the partition adds an entry."""
+    """Return the history of the only partition. It grows with each record that changes the partition."""
     history = [seen(only(c))]
 
     def note() -> None:

@@ -24,7 +24,7 @@ def a_cluster(nodes: int, partitions: int, replicas: int, zones: int = 0) -> Con
 
 
 def layout(c: Controller, plan: Plan) -> dict[int, list[str]]:
-    """Return the replicas after the plan. Check that each move adds at most one replica, and puts no two on a node."""
+    """Return the replicas after the plan. Check that each move adds at most one replica, on a node that has none."""
     replicas = {p.id: list(p.replicas) for p in c.state.partitions.values()}
     for move in plan.moves:
         assert list(move.replicas) == replicas[move.partition_id]

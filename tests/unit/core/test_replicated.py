@@ -196,7 +196,7 @@ def test_a_hand_over_ends_when_the_successor_fails() -> None:
 
 
 def test_a_migration_waits_for_a_failed_node_that_is_still_in_the_isr() -> None:
-    """The follower stays in sync while the node that is to replace it is down."""
+    """The node d is to replace a follower, and fails. The follower stays in the in-sync set until d is back."""
     c = Controller()
     c.register("a", "b", "c")
     c.keyspace("flights", 1, replicas=3, min_insync=2)

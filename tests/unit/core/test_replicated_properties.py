@@ -248,8 +248,8 @@ class Cluster(RuleBasedStateMachine):
         for operation in self.c.state.unended_operations():
             self.c.run(PauseOperation(operation.id, False))
         self.settle()
-        # Each running operation that is left waits for a person, and its blockers say for what. Each queued operation
-        # waits for a running one.
+        # Each running operation that is left waits for a person, and its blockers state the reasons. Each queued
+        # operation waits for a running one.
         while unended := self.c.state.unended_operations():
             for operation in unended:
                 assert all(b.reason for b in blockers_of(self.c.state, operation)), operation
@@ -268,7 +268,7 @@ class Cluster(RuleBasedStateMachine):
 
 
 def began_anew(before: ReplicaStateName, now: ReplicaStateName) -> bool:
-    """True if the replica is one that was being added, and that begins again since its node was away."""
+    """True if the replica was being added, and begins again since its node was away."""
     return (before, now) == (ReplicaStateName.OFFLINE, ReplicaStateName.NEW)
 
 

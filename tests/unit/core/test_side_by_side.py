@@ -58,7 +58,7 @@ def test_reassigns_of_different_keyspaces_run_at_once() -> None:
 
 
 def test_a_later_operation_does_not_wait_for_all_migrations_of_an_earlier_one() -> None:
-    """The operation with the fewest migrations under way begins the next one. All operations share the caps."""
+    """The operation with the fewest migrations under way begins the next migration. The operations share the caps."""
     c = two_keyspaces(MigrationCaps(per_node=4, cluster=4))
     first = c.begin(c.plan(keyspaces=["flights"]))
     second = c.begin(c.plan(keyspaces=["people"]))
@@ -96,7 +96,7 @@ def test_the_refusal_of_a_plan_names_partitions_that_are_moving_by_now() -> None
 
 
 def test_a_plan_stays_valid_if_only_other_partitions_have_changed() -> None:
-    """The plan also stays valid when a new node joins."""
+    """Other partitions have moved, and a new node has joined, when the plan is applied."""
     c = two_keyspaces()
     plan = c.plan(keyspaces=["people"])
     c.begin(c.plan(keyspaces=["flights"]))

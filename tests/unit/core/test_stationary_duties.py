@@ -1,4 +1,6 @@
-"""Balancers never move stationary duties. If their shard fails, the pallet's `on_failure` says if others get them."""
+"""Balancers never move stationary duties. If a shard fails, the pallet's `on_failure` says whether other shards get its
+stationary duties.
+"""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Suspects are duties whose shards failed while they were attaching them. The controller keeps a suspect away from
+"""A duty is a suspect if at least two shards failed while they attached it. The controller keeps a suspect away from
 shards for a while, and lets a shard try it alone.
 """
 
@@ -333,7 +333,7 @@ def test_the_end_of_a_leaving_shard_makes_no_suspects() -> None:
 def test_many_suspects_that_wait_for_a_shard_cost_little(
     monkeypatch: pytest.MonkeyPatch, idle: str, plans: int
 ) -> None:
-    """The suspects wait: one shard attaches a duty for long, and the idle one takes another pallet or has no room."""
+    """The suspects wait: the shard `busy` attaches a duty for long, and `idle` takes another pallet or has no room."""
     world, asked = DutyWorld(), list[int]()
     world.pallet("feeds")
     world.pallet("mail")
@@ -354,7 +354,7 @@ def test_many_suspects_that_wait_for_a_shard_cost_little(
         return original(*arguments)
 
     monkeypatch.setattr(trials, "chosen", counted)
-    # After one look, the controller knows all of them as suspects.
+    # The controller learns of all suspects in one look.
     monkeypatch.setattr(distribution, "PIECE", len(rows))
     monkeypatch.setattr(distribution, "WINDOW", 2 * len(rows))
     for _ in range(3):

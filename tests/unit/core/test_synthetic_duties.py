@@ -46,7 +46,7 @@ def test_synthetic_duties_are_on_every_shard_even_on_later_ones(world: DutyWorld
 
 
 def test_many_synthetic_duties_are_assigned_in_pieces(world: DutyWorld) -> None:
-    """Meanwhile one shard joins, which has all the duties in the end, and one fails, which has none."""
+    """Meanwhile one shard joins and gets all the duties, and another shard fails and keeps none."""
     ids = [f"y{number}" for number in range(400)]
     for number in range(8):
         world.join(f"s{number}")

@@ -1,4 +1,4 @@
-"""The table's counts, which each changed row updates, equal counts of all rows."""
+"""The table's counts are updated with each changed row. They always equal counts over all rows."""
 
 from collections import Counter
 from collections.abc import Collection

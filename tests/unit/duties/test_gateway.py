@@ -79,7 +79,7 @@ class Shelf(PayloadStore):
 async def asked(
     controller: Controller, use: Callable[[DutyGateway], Awaitable[T]], shelf: Shelf | None = None, *rows: Duty
 ) -> T:
-    """Call the gateway of a node that knows the pallet feeds and these rows; returns the result of `use`."""
+    """Call `use` with the gateway of a node that knows the pallet feeds and these rows; returns the result."""
     server = grpc.server(futures.ThreadPoolExecutor(2), options=[("grpc.so_reuseport", 0)])
     add_DutyControlServicer_to_server(controller, server)  # type: ignore[arg-type]  # answers by __getattr__
     (address,) = free_addresses(1)

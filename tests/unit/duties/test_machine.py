@@ -44,7 +44,7 @@ def test_attached_duties_are_reported_and_held(world: World) -> None:
 
 
 def test_the_release_of_a_later_assignment_ends_an_earlier_one(world: World) -> None:
-    """The controller has made a later assignment of the duty to this shard, of which the shard has not heard."""
+    """The controller has made a later assignment of the duty to this shard, but the shard has not heard of it."""
     world.attach(held(1, 19))
     assert world.history == [("detach", [1])]
     world.history.clear()
@@ -206,7 +206,7 @@ def test_all_duties_are_released_before_the_clearance_ends(silent: World) -> Non
 
 @pytest.mark.parametrize("hundredths", range(0, 300, 7))
 def test_a_tick_at_the_moment_that_the_machine_named_is_enough(hundredths: int) -> None:
-    """Beyond 128 s, floats are only half as precise. No time that is rounded may make such a tick come too early."""
+    """Beyond 128 s, floats are only half as precise. Such a tick must not come too early because of a rounded time."""
     world = World([method for method in ALL if method is not Method.REPORT])
     world.now = 125 + hundredths / 100
     world.connect()
@@ -331,7 +331,7 @@ def test_many_duties_are_released_before_the_reports_about_them_are_made() -> No
 
 
 def test_a_detach_that_hangs_while_the_clearance_is_short_does_not_delay_other_duties(world: World) -> None:
-    """Once the clearance is back, released duties are reported, and new ones attached."""
+    """Once the shard has its clearance again, it reports the other duties as released, and attaches a new one."""
     world.attach(*(held(number, 10 + number) for number in range(3, 6)))
     world.end_calls()
     world.record()
@@ -436,7 +436,7 @@ def test_a_weight_is_reported_rarely_and_only_after_a_large_change() -> None:
 
 
 def test_the_controller_accepts_each_weight_that_a_shard_reports() -> None:
-    """The shard reports a weight only once. If the controller ignored one, it would keep a wrong weight for ever."""
+    """The shard reports a weight only once. A controller that ignored a report would keep a wrong weight for ever."""
     world, cluster = World(), DutyWorld()
     cluster.pallet("feeds")
     cluster.join("s1")

@@ -66,7 +66,7 @@ class AnyCourse(RuleBasedStateMachine):
     @precondition(lambda self: self.world.connected)
     @rule(duty=DUTIES)
     def say_again(self, duty: int) -> None:
-        """Repeat an assignment that the shard may have given back, as a node does that has not heard of it yet."""
+        """Repeat an assignment that the shard may have given back. The node may not know yet that the shard did."""
         if duty in self.assigned:
             self.world.attach(held(duty, self.assigned[duty], version=self.versions[duty], lazy=is_lazy(duty)))
 

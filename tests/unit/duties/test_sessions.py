@@ -109,7 +109,7 @@ async def test_a_session_that_is_cancelled_while_its_shard_leaves_ends_quietly()
 
 
 async def test_a_shard_gets_a_goodbye_if_its_last_report_is_refused_because_the_shard_is_gone() -> None:
-    """The report completed the shard's graceful stop: the controller has recorded it, but its answer is a refusal."""
+    """The shard's graceful stop ends with this report. The controller records the end, but refuses the report."""
     state = State()
     shard = Shard(name="s", incarnation="p1", state=ShardState.SHARD_STATE_LIVE)
     state.duties.put_shard(shard)

@@ -176,7 +176,7 @@ def test_a_full_disk_that_is_far_away_is_not_in_sight() -> None:
 
 
 def test_a_full_disk_is_not_in_sight_if_the_decline_is_within_the_noise() -> None:
-    """The median slope would fill the disk within four days, but the slope's interval contains growing free space."""
+    """By the median slope, the disk is full within four days. But the slope's interval includes slopes above 0."""
     rng = random.Random(5)
     (found,) = forecasts(points(lambda _: (30 + rng.gauss(0, 6)) * GIB, hours=12))
     assert found.bytes_per_day is not None

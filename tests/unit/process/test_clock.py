@@ -49,7 +49,7 @@ def test_the_clock_is_slow_for_a_while_when_the_machines_clock_is_set_back() -> 
 
 
 class Member(Machine):
-    """A machine in a cluster. Answers to heartbeats tell by how much its clock is ahead of the other nodes' clocks."""
+    """A machine in a cluster. Answers to its heartbeats state how far its clock is ahead of the other nodes' clocks."""
 
     def __init__(self, ahead_ns: int = 0) -> None:
         super().__init__()

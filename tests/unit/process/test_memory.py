@@ -179,8 +179,8 @@ def test_a_large_frame_is_sent_in_pieces_and_arrives_whole(size: int) -> None:
 
 
 def whole(messages: list[bytes]) -> bytes:
-    """Return the frame in these messages. If it is in pieces, each begins with a byte that MessagePack never uses, and
-    with a flag: 1 if another piece follows.
+    """Return the frame in these messages. If the frame is in pieces, each piece begins with two bytes: one that
+    MessagePack never uses, and a flag, which is 1 if another piece follows.
     """
     if messages[0][:1] != b"\xc1":
         (frame,) = messages

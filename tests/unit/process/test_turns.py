@@ -1,4 +1,4 @@
-"""Pieces of long work take turns, and leave rounds of the loop to short tasks in between."""
+"""Tasks do long work in pieces, and take turns. Between two pieces, some rounds of the loop are left to short tasks."""
 
 import asyncio
 from itertools import pairwise

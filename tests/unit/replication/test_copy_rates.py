@@ -17,7 +17,7 @@ MB = 1_000_000
 
 
 class Copied:
-    """A partition of 1 GB and its copy. The log is kept up to 1 GB, the larger of its size and the setting (100 MB)."""
+    """A partition of 1 GB and its copy. Up to 1 GB of log is kept: the partition's size exceeds the setting, 100 MB."""
 
     def __init__(self, limit: int | None = None, size: int = 1000 * MB) -> None:
         self.now = 0.0
@@ -92,7 +92,7 @@ def test_after_an_outrun_copy_the_next_one_waits_for_fewer_writes_or_a_minute() 
 
 
 def test_a_copy_outrun_while_it_followed_the_log_waits_for_fewer_writes() -> None:
-    """The last copy had its checkpoint when it was outrun, so the next one waits even if its checkpoint is small."""
+    """The last copy got its checkpoint, but then couldn't follow the log. So even a small next copy waits."""
     c = Copied(0, size=1 * MB)
     c.run(5, 40 * MB, 30 * MB)
     c.rates.note_outrun(following=True)
@@ -147,7 +147,7 @@ def test_a_copy_near_its_bound_demands_at_most_a_rate_that_it_can_reach() -> Non
 def test_a_copy_that_is_far_too_slow_is_given_up_once_half_of_its_log_is_used(
     copies: int, kept: int, ends: bool
 ) -> None:
-    """A copy that demands a rate slows clients. If it can't end, it must not slow them until its log is full."""
+    """A copy that demands a rate slows clients, which is in vain if the copy can't end."""
     c = Copied()
     asked = []
     for second in range(8):

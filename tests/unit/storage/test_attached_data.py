@@ -211,7 +211,7 @@ async def test_a_closed_child_no_longer_holds_its_parent(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("is_closed", [True, False])
 async def test_a_child_is_damaged_with_its_parent(tmp_path: Path, is_closed: bool) -> None:
-    """If the parent's data is damaged or closed for good, the child has lost its rows, too."""
+    """If the parent's data is damaged or closed for good, the child has lost its own rows."""
     halves = Halves(tmp_path, ROWS)
     halves.attach()
     if is_closed:

@@ -83,7 +83,7 @@ async def test_a_copy_equals_the_original_at_the_time_of_the_checkpoint(tmp_path
 
 
 async def test_an_older_folder_is_replaced(tmp_path: Path) -> None:
-    """Files from before are removed from the sender's folder, the receiver's folder and the database's folder."""
+    """Older files are removed from the sender's folder, the receiver's folder and the database's folder."""
     data = await filled(tmp_path / "source")
     for folder in ("out", "in", "target"):
         (tmp_path / folder).mkdir()
@@ -188,7 +188,7 @@ async def test_a_reader_that_stops_early_leaves_nothing_behind(
     assert isinstance(chunks, AsyncGenerator)
     assert await anext(chunks) == (b"content", zlib.crc32(b"content"))
     executor = asyncio.get_running_loop().run_in_executor
-    # The executor began to read the missing file before these calls, so that read has failed when they have ended.
+    # The executor began to read the missing file before these calls. Once the calls have ended, the read has failed.
     await asyncio.gather(*(executor(None, bool) for _ in range(100)))
     await chunks.aclose()
     del chunks

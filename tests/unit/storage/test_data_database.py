@@ -41,7 +41,7 @@ async def test_without_data_there_is_no_folder(tmp_path: Path) -> None:
 
 
 async def test_writes_are_applied_in_order(tmp_path: Path) -> None:
-    """The writes of one batch are applied in order, too, and together with the batch's offset."""
+    """All writes are in one batch. They are applied in their order, and together with the batch's offset."""
     async with opened(tmp_path) as data:
         body = WriteBody([b"a", b"b", b"a", b"c", b"c"], [b"1", b"2", b"3", b"4", None])
         data.write([body, WriteBody([b"b"], [b""])], Applied(7, 3))
@@ -144,7 +144,7 @@ async def test_closing_waits_for_readers(tmp_path: Path) -> None:
 
 
 async def test_reads_of_a_damaged_block_are_refused(tmp_path: Path) -> None:
-    """A count is refused, too: without a check it could stop at the damaged block, and return too few keys."""
+    """Counts are refused like other reads. Without a check, a count could end too early, at the damaged block."""
     keys = [b"%06d" % i for i in range(20_000)]
     async with opened(tmp_path) as data:
         data.write([WriteBody(keys, [random.Random(1).randbytes(50) for _ in keys])], Applied(1, 1))

@@ -1,4 +1,4 @@
-"""The disk guard, a thread that ends the process if the disk hangs, so that the process can't end gracefully."""
+"""The disk guard: a thread that ends the process if the disk hangs. Such a process can't end gracefully."""
 
 import asyncio
 import queue

@@ -23,7 +23,7 @@ def listed(epochs: Epochs, first: int, last: int) -> list[int]:
 
 @given(numbers, st.integers(0, 5))
 def test_the_epoch_of_every_position_is_known(epochs: list[int], base: int) -> None:
-    """The positions from the base to the end have their epochs, also the base itself."""
+    """Each position after the base has its epoch of the list, and the base itself has its own epoch, 0."""
     made = build(base, epochs)
     assert listed(made, base, base + len(epochs)) == [0, *epochs]
     assert made.last == (epochs[-1] if epochs else 0)
@@ -93,7 +93,7 @@ def test_the_common_end_of_two_logs(data: st.DataObject) -> None:
 
 
 def build_from(base: int, epochs: list[int], base_epoch: int) -> Epochs:
-    """Like `build`, with the epoch of the entry at `base`."""
+    """Like `build`, but `base_epoch` is the epoch of the entry at `base`."""
     made = Epochs(base, base_epoch)
     for position, epoch in enumerate(epochs, base + 1):
         made.append(position, epoch)

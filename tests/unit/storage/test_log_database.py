@@ -307,7 +307,7 @@ async def test_writes_are_synced_even_while_the_loop_stands_still(tmp_path: Path
 async def test_a_disk_counts_as_stalled_while_the_write_of_the_mark_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Staged writes also wait until the mark (see log_mark.py) is written."""
+    """Staged writes wait until the mark (see log_mark.py) is written."""
     goes_on, began = threading.Event(), threading.Event()
 
     def write(*_: object) -> None:

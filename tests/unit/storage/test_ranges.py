@@ -146,7 +146,7 @@ async def test_a_range_with_one_huge_value_is_divided_around_it(tmp_path: Path) 
 async def test_a_scan_goes_on_once_deleted_keys_in_its_way_are_cleared(
     tmp_path: Path, reverse: bool, flushed: bool
 ) -> None:
-    """A page passes a limited number of deleted keys. If there are more, it returns the rows before them."""
+    """A page passes over a limited number of deleted keys. If there are more, the page ends before these keys."""
     many = 3 * MAX_PASSED
     keys = [b"%06d" % n for n in range(many)]
     few = {0, 1, many - 2, many - 1}

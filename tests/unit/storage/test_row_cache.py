@@ -147,7 +147,7 @@ def test_rows_that_are_read_stay_in_the_cache() -> None:
 
 
 def test_large_rows_are_not_cached() -> None:
-    """A row that becomes too large is dropped, too. A cache of size 0 keeps no rows."""
+    """A cached row that becomes too large is dropped. A cache of size 0 keeps no rows."""
     rows = CachedRows(RowCache(MIB))
     rows.keep(b"a", bytes(17 * KIB))
     rows.keep(b"b", bytes(8))

@@ -1,7 +1,8 @@
 """The estimated size of a database, for which the database looks up only a sample of the written keys.
 
-The tolerances follow from the number of samples: if 1 of s keys is looked up, and a share q of n keys was there, the
-standard error is at most sqrt(n q (1 - q) s) keys. The tests allow four standard errors: 1 of 16,000 seeds would fail.
+The tolerances follow from the number of samples: if 1 of s keys is looked up, and a share q of n keys existed before,
+the standard error is at most sqrt(n q (1 - q) s) keys. The tests allow four standard errors: 1 of 16,000 seeds would
+fail.
 """
 
 import asyncio
@@ -50,7 +51,7 @@ class Model:
         return Size(sum(len(key) + len(value) for key, value in self.content.items()), len(self.content))
 
     def check(self, keys: float, bytes_: float) -> None:
-        """Check that the size is wrong by at most this, and by at most the database's own estimate of the error."""
+        """Check that the size is wrong by at most `keys` and `bytes_`, and by at most the database's stated error."""
         found, size, error = self.data.size(), self.size(), self.data.size_error()
         assert abs(found.keys - size.keys) <= keys
         assert abs(found.bytes - size.bytes) <= bytes_
@@ -92,7 +93,7 @@ async def test_the_size_of_new_keys_is_exact(tmp_path: Path, count: int) -> None
 
 @pytest.mark.parametrize("count", [100, 20_000])
 async def test_the_size_if_each_key_is_written_three_times(tmp_path: Path, count: int) -> None:
-    """In each round, all sampled keys exist or none does, so only the last block, which is incomplete, is uncertain."""
+    """In each round, all sampled keys exist or none does. So only the last block, which is incomplete, is uncertain."""
     async with opened(tmp_path) as model:
         keys = names(count)
         for seed in range(3):

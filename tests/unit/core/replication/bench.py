@@ -276,7 +276,7 @@ class Bench:
     # Answers of followers to leaders on this node
 
     def stands(self, replica: Replica, node: str, log: MemoryLog, standing: Standing = Standing.STORED) -> Progress:
-        """Probe a follower, and let it answer that it has this log, with this standing."""
+        """Probe a follower, and let its answer state the positions of `log`, and `standing`."""
         leader, progress = leader_of(replica), leader_of(replica).progress[node]
         progress.is_queued = False
         probe = progress.next_append(2**20)

@@ -1,5 +1,5 @@
-"""A copy of a partition starts over only if its leader no longer keeps the log after its checkpoint. The new copy
-states the reason.
+"""A copy of a partition begins again only if the leader has trimmed entries that come after the copy's checkpoint. The
+new copy states the reason.
 """
 
 from dataclasses import replace
@@ -111,7 +111,7 @@ def test_for_a_replica_in_sync_the_log_is_kept_as_for_others() -> None:
 
 
 def test_no_log_is_kept_for_a_copy_that_waits_for_its_checkpoint() -> None:
-    """The copy may wait for long, and the checkpoint that it waits for will contain all entries up to then."""
+    """The copy may wait for long, and needs no log of this time: its checkpoint is taken only after the wait."""
     bench, replica, progress, _ = moving()
     leader = leader_of(replica)
     leader.checkpoint_sent(progress, 4, bench.now)

@@ -118,7 +118,9 @@ def test_in_an_async_keyspace_a_mark_must_be_on_the_disk() -> None:
 
 
 def test_in_an_async_keyspace_a_followers_first_entry_must_be_on_the_disk() -> None:
-    """Applying it makes the data's folder. A power cut must not leave the folder without a record of its owner."""
+    """The follower makes the data's folder when it applies the entry. A power cut must not leave this folder without a
+    record of its owner.
+    """
     f = Following(is_async=True)
     f.probe()
     f.append(0, WRITE)
@@ -198,7 +200,7 @@ def test_a_follower_asks_for_a_checkpoint_instead_of_truncating_committed_entrie
 
 
 def test_entries_sent_before_the_request_for_a_checkpoint_are_ignored() -> None:
-    """They belong after a truncation that this follower has refused. The stream goes on, for other partitions."""
+    """The entries come after a truncation that this follower has refused. The stream goes on, for other partitions."""
     f = Following(log_of(1, 1, 1))
     f.probe()
     f.append(3, watermark=2)

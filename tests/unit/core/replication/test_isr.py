@@ -275,7 +275,7 @@ def test_a_newer_row_replaces_the_proposal() -> None:
 
 
 def elected_with_nothing(*, allows_unclean: bool) -> tuple[Bench, Replica]:
-    """A leader that is alone in the in-sync set and has lost its data, since a checkpoint for its copy broke off."""
+    """A leader that is alone in sync and has no usable data: it was receiving a checkpoint, which broke off."""
     bench = Bench()
     bench.view.keyspaces[1].unclean_election = allows_unclean
     replica = bench.host(row(leader="byzantium", isr=("byzantium",)))

@@ -172,8 +172,8 @@ def test_the_next_leadership_copies_from_the_first_key_again() -> None:
 
 
 def test_the_row_of_the_next_merge_does_not_begin_the_present_one_again() -> None:
-    """The controller has recorded the end of a merge, and then the next merge into the same partition. The row
-    of the partition that is merged next arrives before the row that tells of the end.
+    """The controller ends a merge, and begins the next merge into the same partition. The node gets the row of the
+    next right partition before the left partition's row, which shows the end of the first merge.
     """
     m, ask = asked_to_end(b"n")
     third = m.bench.host(row(3, ALONE, start_key=b"t"))

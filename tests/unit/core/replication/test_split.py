@@ -127,7 +127,7 @@ def test_the_split_waits_for_a_replica_in_sync_whose_stream_is_broken() -> None:
 
 
 def test_the_split_waits_until_the_child_has_its_databases() -> None:
-    """The leader, and every other replica in sync, needs a database for the child alone."""
+    """Each replica in sync, the leader's included, needs a database that has only the child's rows."""
     bench = Bench()
     child = made(bench)
     data = data_of(child)

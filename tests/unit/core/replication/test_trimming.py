@@ -111,7 +111,7 @@ def test_a_leader_that_is_not_ready_or_is_merging_appends_no_mark() -> None:
 
 
 def test_foreign_keys_remain_on_a_replica_that_never_got_the_mark_of_the_merge() -> None:
-    """An unclean election may choose a leader that lacks the mark. The leader still has keys from before a split."""
+    """The keys are from before a split, and the mark would remove them. An unclean leader may lack the mark."""
     bench = Bench()
     replica = bench.host(row(end_key=b"t", leader="byzantium"))
     bench.adopt(replica, end_key=b"m")

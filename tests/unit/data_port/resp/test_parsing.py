@@ -13,7 +13,7 @@ def encoded(words: list[bytes]) -> bytes:
 
 
 def fed(*pieces: bytes) -> tuple[list[list[bytes]], str]:
-    """Feed these pieces to a parser; returns the commands, and the error that ended them ("": none)."""
+    """Feed these pieces to a parser; returns the commands, and the error that ended them, or ""."""
     parser, commands = Parser(), list[list[bytes]]()
     for piece in pieces:
         if parser.error is None:

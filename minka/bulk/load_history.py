@@ -104,7 +104,9 @@ class HistoryClient:
 
 
 def intervals_of(node: str, blocks: Iterable[HistoryBlock]) -> Iterator[NodeInterval]:
-    """The intervals in the blocks; an interval may have several blocks. Raises the errors of `unpack`."""
+    """Join the blocks into intervals: an interval with many rows comes in several blocks. Raises the errors of
+    `unpack`.
+    """
     found: NodeInterval | None = None
     for block in blocks:
         rows = unpack(block.packed, block.rows, block.layout)

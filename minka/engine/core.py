@@ -141,8 +141,8 @@ class Core:
         return self.rng.choice(others or route.readable)
 
     def has_newer_route(self, part: Part) -> bool:
-        """True if the route to the part's partition names a leader, and isn't the route by which the part was sent: its
-        row is newer, or the keys now belong to another partition.
+        """True if the table now has a better route for the part of a call than the route by which the part was sent: the
+        better route names a leader, and its row is newer, or is the row of another partition, to which the keys belong.
         """
         route, old = part.find_route(), part.route
         if route is None or not route.leader or old is None:

@@ -58,13 +58,13 @@ def _fields_of(columns: PairColumns, frame: DataFrame) -> tuple[list[StructField
 
 
 def key_of(columns: PairColumns, frame: DataFrame) -> Column:
-    """The expression for the key (binary). It is null if a single column is itself the key, and this column is null."""
+    """The expression for the key (binary). If a single column itself is the key, a null in it stays null."""
     fields, _ = _fields_of(columns, frame)
     return _itself(fields[0]) if _is_itself(fields, columns.key_form) else key_column(fields)
 
 
 def _value_of(columns: PairColumns, frame: DataFrame) -> Column:
-    """The expression for the value (binary), null if a single column is itself the value, and this column is null."""
+    """The expression for the value (binary). If a single column itself is the value, a null in it stays null."""
     _, fields = _fields_of(columns, frame)
     if not fields:
         return F.lit(b"")

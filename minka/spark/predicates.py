@@ -95,7 +95,9 @@ def _of_columns(columns: Sequence[_Column]) -> WantedKeys:
 
 
 def _of_one(filters: Iterable[Filter], range_of: Callable[[Any], KeyRange]) -> WantedKeys:
-    """The keys that pass one column's filters. `range_of` gives the range of the keys with a value in this column."""
+    """The keys that pass the filters of one column. `range_of(value)` is the range of the keys with this value in the
+    column.
+    """
     starts, ends = [b""], []
     keys: set[bytes] | None = None
     for one in filters:

@@ -102,7 +102,7 @@ class Stage:
         self._byte_rate = _Rate()
 
     def progress(self, job: "Job", spark: Counted, *, is_over: bool = False) -> Progress:
-        """The stage's present progress. If the job hasn't set a count, this has Spark's count."""
+        """The stage's present progress. Its rows are the job's own count if the job has set one, otherwise Spark's."""
         now = time.monotonic()
         rows = spark.rows if self.rows is None else self.rows
         return Progress(

@@ -17,9 +17,9 @@ FLUSHES = StorageSettings(flush=20_000)
 QUICK = ReplicationSettings(lag_timeout=0.2, log_only_bytes=1000)
 
 
-def shipped(node: TestNode, hold: asyncio.Event) -> list[str]:
-    """Record the targets of the checkpoints that the node sends from now on. The first checkpoint waits until `hold`
-    is set.
+def shipped(node: TestNode, release: asyncio.Event) -> list[str]:
+    """Record the targets of the checkpoints that the node sends from now on. The first of them waits for the
+    event `release`.
     """
     begun: list[str] = []
     ship = node.links.ship
@@ -30,7 +30,7 @@ def shipped(node: TestNode, hold: asyncio.Event) -> list[str]:
         async def held() -> AsyncIterator[bytes]:
             async for message in messages:
                 if len(begun) == 1:
-                    await hold.wait()
+                    await release.wait()
                 yield message
 
         return await ship(node_id, held())
@@ -60,14 +60,14 @@ async def test_a_slow_copy_during_writes_begins_once(tmp_path: Path) -> None:
     """The copy begins only once, although the target lags for longer than `lag_timeout`."""
     async with cluster(tmp_path, QUICK, FLUSHES) as c:
         athens, _ = await two(c, ROWS)
-        hold = asyncio.Event()
-        begun = shipped(athens, hold)
+        release = asyncio.Event()
+        begun = shipped(athens, release)
         writers = Writers(c)
         await move(c)
         await until(lambda: bool(begun))
         await flushes(athens, 8)
         assert migration(athens).kept_log_bytes > 50_000
-        hold.set()
+        release.set()
         await arrived(c)
         await writers.stop()
         assert begun == ["ephesus"]
@@ -103,14 +103,14 @@ async def test_the_progress_says_that_writes_have_outrun_the_former_copy(tmp_pat
     settings = ReplicationSettings(lag_timeout=0.2, log_only_bytes=1000, copy_log_bytes=1)
     async with cluster(tmp_path, settings, FLUSHES) as c:
         athens, _ = await two(c, {b"a": b"1" * 20_000})
-        hold = asyncio.Event()
-        begun = shipped(athens, hold)
+        release = asyncio.Event()
+        begun = shipped(athens, release)
         writers = Writers(c)
         await move(c)
         await until(lambda: bool(begun))
         await until(lambda: athens.replica().retention.copy_log("ephesus") is None)
         await until(lambda: athens.replica().log.base > 1)
-        hold.set()
+        release.set()
         await until(lambda: migration(athens).tries == 2)
         told = migration(athens)
         assert "have outrun the copy" in told.restarted_by
@@ -121,8 +121,8 @@ async def test_the_progress_says_that_writes_have_outrun_the_former_copy(tmp_pat
 async def test_no_log_is_kept_for_copies_when_the_leaders_disk_is_low(tmp_path: Path) -> None:
     async with cluster(tmp_path, QUICK, FLUSHES) as c:
         athens, _ = await two(c, ROWS)
-        hold = asyncio.Event()
-        begun = shipped(athens, hold)
+        release = asyncio.Event()
+        begun = shipped(athens, release)
         writers = Writers(c)
         await move(c)
         await until(lambda: bool(begun))
@@ -132,5 +132,5 @@ async def test_no_log_is_kept_for_copies_when_the_leaders_disk_is_low(tmp_path: 
         athens.disk.space = DiskSpace(free_bytes=1, total_bytes=2, low_mark_bytes=1, is_low=True)
         await until(lambda: athens.replica().log.base > held_at)
         assert athens.replica().retention.copy_log("ephesus") is None
-        hold.set()
+        release.set()
         await arrived(c)

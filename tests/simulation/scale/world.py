@@ -54,7 +54,7 @@ class Size:
 
 
 class ScaleWorld:
-    """A cluster of LIVE nodes without partitions."""
+    """A cluster whose nodes are all LIVE. Its table has no partitions until a keyspace is created."""
 
     def __init__(self, size: Size, seed: int = 0) -> None:
         self.size = size

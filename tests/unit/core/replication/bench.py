@@ -39,7 +39,7 @@ def row(id: int = 1, replicas: Sequence[str] = NODES, isr: Sequence[str] | None 
 
 
 def changed(was: Partition, **fields: Any) -> Partition:
-    """The next row of a partition."""
+    """A copy of the row `was` with the next partition_epoch and these fields."""
     new: Any = Partition()
     new.CopyFrom(was)
     new.partition_epoch += 1

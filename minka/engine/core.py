@@ -141,7 +141,7 @@ class Core:
         return self.rng.choice(others or route.readable)
 
     def has_newer_route(self, part: Part) -> bool:
-        """True if the table now has a better route for the part of a call than the route by which the part was sent: the
+        """True if the table now has a better route for the part of a call than the route by which it was sent. The
         better route names a leader, and its row is newer, or is the row of another partition, to which the keys belong.
         """
         route, old = part.find_route(), part.route

@@ -134,8 +134,8 @@ class Group:
         return node
 
     def elect_after_timeout(self, id_: int) -> Role:
-        """Let an election timeout pass without a message from the leader: the other nodes are then free to vote, and this
-        node campaigns. Return the role of this node after the election.
+        """Let an election timeout pass without a message from the leader: the other nodes are then free to vote, and
+        this node campaigns. Return the role of this node after the election.
         """
         for other in self.nodes:
             self.tick(other, 10 if other != id_ else 15)

@@ -14,9 +14,8 @@ from tests.cli.conftest import Run, on_terminal, plain_lines
 pytestmark = pytest.mark.timeout(120)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def cluster() -> Iterator[LocalCluster]:
-    """One cluster for all tests of this file: each test uses what the tests before it have created."""
     with LocalCluster(1) as running:
         yield running
 
@@ -33,7 +32,7 @@ def as_json(run: Run, *arguments: str) -> Any:
     return json.loads(result.stdout)
 
 
-def test_before_anything_is_there(run: Run) -> None:
+def nothing_is_there(run: Run) -> None:
     assert as_json(run, "pallets") == []
     assert as_json(run, "shards") == {"shards": [], "moves": []}
     result = run("duty", "create", "feeds/bbc", "--payload", "x")
@@ -43,7 +42,7 @@ def test_before_anything_is_there(run: Run) -> None:
     )
 
 
-def test_pallets(run: Run) -> None:
+def pallets(run: Run) -> None:
     made = as_json(run, "pallet", "create", "feeds", "--balancer", "round-robin", "--max-difference", "2")
     assert (made["version"], made["balancer"]["kind"], made["balancer"]["max_difference"]) == (1, "round_robin", 2)
     changed = as_json(run, "pallet", "set", "feeds", "--manual", "--moves-per-shard", "7")
@@ -61,7 +60,7 @@ def test_pallets(run: Run) -> None:
     assert as_json(run, "pallet", "list") == as_json(run, "pallets")
 
 
-def test_duties(run: Run, tmp_path: Path) -> None:
+def duties(run: Run, tmp_path: Path) -> None:
     (tmp_path / "payload").write_bytes(b"\xff\x00")
     created = as_json(run, "duty", "create", "feeds/bbc", "--payload", "https://", "--weight", "5")
     assert (created["version"], created["payload_bytes"]) == (1, 8)
@@ -96,7 +95,7 @@ def test_duties(run: Run, tmp_path: Path) -> None:
     assert len(as_json(run, "duties")) == 2
 
 
-def test_balance(run: Run, tmp_path: Path) -> None:
+def balance(run: Run, tmp_path: Path) -> None:
     kinds = [row["kind"] for row in as_json(run, "pallet", "compare", "feeds")]
     assert sorted(kinds) == ["capacity_workload", "fair_workload", "round_robin", "spill_over"]
     result = run("pallet", "rebalance", "feeds", "--out", str(tmp_path / "plan.json"))
@@ -117,7 +116,7 @@ duties:
 """
 
 
-def test_apply_shows_the_difference_and_makes_it(run: Run, tmp_path: Path) -> None:
+def apply(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "duties.yaml"
     file.write_text(FILE)
     changed = "balancer.kind: round_robin → fair_workload, balancer.max_difference: 2 → 0, moves_per_shard: 7 → 0"
@@ -145,7 +144,7 @@ def test_apply_shows_the_difference_and_makes_it(run: Run, tmp_path: Path) -> No
     assert run("apply").exit_code == Exit.USAGE
 
 
-def test_apply_of_many_lines(run: Run) -> None:
+def apply_many_lines(run: Run) -> None:
     lines = [json.dumps({"pallet": "maps", "id": str(number), "payload": "x" * 500}) for number in range(2500)]
     result = run("apply", "-f", "-", "--format", "jsonl", "--yes", input="\n".join(lines))
     assert result.exit_code == 0, result.stderr
@@ -156,7 +155,7 @@ def test_apply_of_many_lines(run: Run) -> None:
     assert "Nothing to change: all 2,500" in again.stderr
 
 
-def test_a_terminal_asks_first(cluster: LocalCluster, tmp_path: Path) -> None:
+def a_terminal_asks_first(cluster: LocalCluster, tmp_path: Path) -> None:
     file = tmp_path / "one.yaml"
     file.write_text("duties: [{pallet: maps, id: asked}]")
     env = {"MINKA_ENDPOINTS": cluster.endpoints[0]}
@@ -166,7 +165,7 @@ def test_a_terminal_asks_first(cluster: LocalCluster, tmp_path: Path) -> None:
     assert (ended.status, "1 change is made." in ended.text) == (Exit.OK, True)
 
 
-def test_output_on_a_terminal(cluster: LocalCluster) -> None:
+def output_on_a_terminal(cluster: LocalCluster) -> None:
     env = {"MINKA_ENDPOINTS": cluster.endpoints[0]}
     status = plain_lines(on_terminal("status", env=env).text)
     said = "2,505 in 2 pallets, 0 attached, 2,505 nowhere · shards: none"
@@ -176,13 +175,13 @@ def test_output_on_a_terminal(cluster: LocalCluster) -> None:
     assert "No shard yet" in on_terminal("shards", env=env).text
 
 
-def test_keyspace_of_payloads_is_marked(run: Run) -> None:
+def keyspace_of_payloads(run: Run) -> None:
     [row] = as_json(run, "keyspaces")
     assert (row["name"], row["internal"], row["by"]) == ("_duties", True, "ranges")
     assert run("keyspace", "create", "_mine", "--partitions", "3").exit_code == Exit.USAGE
 
 
-def test_completion(cluster: LocalCluster, run: Run) -> None:
+def completion(run: Run) -> None:
     def completed(*words: str) -> list[str]:
         env = {
             "_MINKACTL_COMPLETE": "bash_complete",
@@ -196,10 +195,25 @@ def test_completion(cluster: LocalCluster, run: Run) -> None:
     assert completed("duty", "get", "feeds/b") == ["feeds/bbc"]
 
 
-def test_the_end(run: Run) -> None:
+def deletions(run: Run) -> None:
     refused = run("pallet", "delete", "maps")
     assert (refused.exit_code, "PALLET_IN_USE" in refused.stderr) == (Exit.FAILED, True)
     names = run("duties", "--pallet", "feeds", "-o", "name").stdout.split()
     assert run("duty", "delete", *names).exit_code == 0
     assert run("pallet", "delete", "feeds").exit_code == 0
     assert [one["id"] for one in as_json(run, "pallets")] == ["maps"]
+
+
+def test_pallets_and_duties_from_the_first_to_the_last(run: Run, cluster: LocalCluster, tmp_path: Path) -> None:
+    """Each step uses what the steps before it have created."""
+    nothing_is_there(run)
+    pallets(run)
+    duties(run, tmp_path)
+    balance(run, tmp_path)
+    apply(run, tmp_path)
+    apply_many_lines(run)
+    a_terminal_asks_first(cluster, tmp_path)
+    output_on_a_terminal(cluster)
+    keyspace_of_payloads(run)
+    completion(run)
+    deletions(run)

@@ -10,7 +10,7 @@ Every error is a `MinkaError` with a `Code`; the error's class says if the call 
         is_there = flights.get("UA1545") == b"EWR to IAH"
     except minka.MinkaError as error:
         if error.code is minka.Code.UNKNOWN_KEYSPACE:
-            sys.exit(f"{error}; {error.code.info.remedy}")  # str(error) is "CODE: message", without the remedy
+            sys.exit(f"{error}; {error.remedy}")  # str(error) is "CODE: message", without the remedy
         raise
 
 `minka.duties`, `minka.admin`, `minka.rows`, `minka.spark` and `minka.testing` are imported only when a program uses

@@ -26,7 +26,7 @@ class Code(Enum):
 
     # Reaching the cluster
     UNREACHABLE = CodeInfo(
-        "No node answered.",
+        "No node answered that could serve the request.",
         "Check the endpoints (endpoints=, --endpoints, MINKA_ENDPOINTS or the context), and that minkad runs there.",
         True,
         "UNAVAILABLE",
@@ -498,13 +498,12 @@ class Code(Enum):
 
 
 class MinkaError(Exception):
-    """Any refusal or failure that Minka reports. `str(error)` is "CODE: message"; the remedy is in
-    `error.code.info.remedy`, and in tracebacks. `MinkaError(code, message)` makes an instance of the subclass that fits
-    the code.
+    """Any refusal or failure that Minka reports. `str(error)` is "CODE: message"; tracebacks also show `remedy`.
+    `MinkaError(code, message)` makes an instance of the subclass that fits the code.
 
     `details` may have `node`, `address`, `leader_address`, `keyspace`, `operation`, `pallet`, `duty`, `shard`,
-    `version`, or others; any may be missing. The error of a call with a single key, or of a scan, has `node` and
-    `address`; they are "" if no node was asked.
+    `version`, or others; any may be missing, so read them with `details.get`. If a node answered a call with a single
+    key, or a scan, or should have answered it, the error has this node's id and address as `node` and `address`.
     """
 
     code: Code
@@ -526,7 +525,12 @@ class MinkaError(Exception):
         self.code = code
         self.message = message
         self.details = details
-        self.add_note(f"remedy: {code.info.remedy}")  # a traceback shows it
+        self.add_note(f"remedy: {self.remedy}")  # a traceback shows it
+
+    @property
+    def remedy(self) -> str:
+        """The next step for a person: that of `code.info`, or a better one, if this error has one."""
+        return self.details.get("remedy") or self.code.info.remedy
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The error is pickled as its Protobuf message, so that it passes between processes."""

@@ -134,7 +134,7 @@ def failed(error: Exception, debug: bool) -> Exit:
     if debug:
         traceback.print_exception(error)
     if isinstance(error, MinkaError):
-        report(error.code.name, error.message, error.details.get("remedy") or error.code.info.remedy)
+        report(error.code.name, error.message, error.remedy)
         return exit_of(error.code)
     if isinstance(error, OSError):
         reason = error.strerror or str(error)

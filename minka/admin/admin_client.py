@@ -375,10 +375,12 @@ class Admin:
                     return now
             except (Unavailable, DeadlineExceeded) as error:
                 seen = f"no node has said if operation {id_} has ended ({error})"
-            if time.monotonic() + _POLL_S > deadline:
+            left = deadline - time.monotonic()
+            if left <= 0:
                 text = f"{seen} after {timeout:g} s; the operation goes on"
-                raise MinkaError(Code.DEADLINE_EXCEEDED, text)
-            time.sleep(_POLL_S)
+                remedy = f"Wait again, or watch it: minkactl operations watch {id_}"
+                raise MinkaError(Code.DEADLINE_EXCEEDED, text, remedy=remedy)
+            time.sleep(min(_POLL_S, left))
 
     def pause(self, operation: Operation | int) -> Operation:
         """Pause an operation: it begins no further move, but the moves under way go on. Raises UNKNOWN_OPERATION,

@@ -27,7 +27,7 @@ def wait_until(
     deadline = asked + timeout
     while True:
         try:
-            status = control.summary()
+            status = control.summary(max(min(control.timeout, deadline - time.monotonic()), _POLL_S))
             if status.from_controller and is_done(status):
                 return
             if ask_again is not None and time.monotonic() - asked > _ASK_AGAIN_S:

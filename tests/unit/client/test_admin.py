@@ -4,6 +4,8 @@ import ast
 import dataclasses
 import getpass
 import inspect
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -187,6 +189,12 @@ def test_waiting_ends_in_time_and_says_what_was_seen_last(node: ControlNode, ans
     with Admin([node.address], timeout=0.1) as admin, pytest.raises(MinkaError, match=why) as late:
         admin.wait(3, 0.5)
     assert late.value.code is Code.DEADLINE_EXCEEDED
+    assert late.value.remedy == "Wait again, or watch it: minkactl operations watch 3"
+
+
+def test_the_last_look_at_an_operation_is_at_the_deadline(node: ControlNode, admin: Admin) -> None:
+    node.answers["GetOperations"] = _answers(RUNNING, then=SUCCEEDED)
+    assert admin.wait(3, 0.1).state is OperationState.SUCCEEDED
 
 
 def test_an_operation_that_is_unknown_is_not_waited_for(node: ControlNode, admin: Admin) -> None:
@@ -257,6 +265,18 @@ def test_a_change_of_members_is_done_when_it_returns(
         change(admin)
     repeated = [asked for asked, _ in node.asked if asked == method]
     assert len(repeated) == 1 if method == "RemoveNode" else len(repeated) > 1
+
+
+def test_waiting_for_a_change_of_members_ends_in_time_although_no_node_answers(node: ControlNode) -> None:
+    go_on = threading.Event()
+    node.answers["RemoveNode"] = admin_pb2.RemoveNodeResponse()
+    node.answers["GetStatus"] = lambda _: BEFORE if go_on.wait(30) else None
+    began = time.monotonic()
+    with Admin([node.address], timeout=30.0) as admin, pytest.raises(MinkaError, match=r"no sign within 0\.3 s"):
+        admin.remove_node("cyrene", timeout=0.3)
+    took = time.monotonic() - began
+    go_on.set()
+    assert took < 10
 
 
 def test_a_user_id_without_a_name_can_send_requests(monkeypatch: pytest.MonkeyPatch) -> None:

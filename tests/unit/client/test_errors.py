@@ -155,3 +155,7 @@ def test_a_traceback_shows_the_remedy() -> None:
     error = MinkaError(Code.UNKNOWN_KEYSPACE, "there is no keyspace flights")
     for one in (error, pickle.loads(pickle.dumps(error))):  # noqa: S301
         assert traceback.format_exception_only(one)[-1] == f"remedy: {Code.UNKNOWN_KEYSPACE.info.remedy}\n"
+    error = MinkaError(Code.UNREACHABLE, "athens does not answer", remedy="Start athens.")
+    for one in (error, pickle.loads(pickle.dumps(error))):  # noqa: S301
+        assert one.remedy == "Start athens."
+        assert traceback.format_exception_only(one)[-1] == "remedy: Start athens.\n"

@@ -8,7 +8,7 @@ async with minka.AsyncClient(["athens:7400", "byzantium:7400"], keyspace="flight
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from random import Random
-from types import TracebackType
+from types import EllipsisType, TracebackType
 from typing import Any, Final, Literal, NamedTuple, Self, TypeVar, cast, overload
 
 from minka.cluster.key_ranges import MAX_KEY_BYTES, KeyRange
@@ -17,7 +17,7 @@ from minka.cluster.routing_table import PairBucket
 from minka.contexts import given_or_resolved
 from minka.engine import operate
 from minka.engine.arguments import checked_text, checked_timeout, invalid, items, utf8
-from minka.engine.batch_error import shown_key
+from minka.engine.batch_error import Failure, error_of_one, shown_key
 from minka.engine.call import Call
 from minka.engine.core import Core
 from minka.engine.grpc_calls import clipped
@@ -99,8 +99,8 @@ class _Operations:
         value: bytes,
         *,
         if_absent: bool = False,
-        if_value: bytes | None = None,
-        if_version: int | None = None,
+        if_value: bytes | EllipsisType = ...,
+        if_version: int | EllipsisType = ...,
         ttl: float | timedelta | None = None,
         timeout: float | None = None,
     ) -> Written | None:
@@ -121,7 +121,7 @@ class _Operations:
             raise MinkaError(Code.INVALID_ARGUMENT, f"the value is {type(value).__name__}, not bytes")
         if type(if_absent) is not bool:
             raise MinkaError(Code.INVALID_ARGUMENT, f"if_absent is {type(if_absent).__name__}, not bool")
-        if not if_absent and if_value is None and if_version is None and ttl is None:
+        if not if_absent and if_value is ... and if_version is ... and ttl is None:
             await self._one(Op.WRITE, _bytes(key), value, timeout)
             return None
         operation = operate.conditional_set(_bytes(key), value, if_absent, if_value, if_version, ttl)
@@ -160,8 +160,8 @@ class _Operations:
         self,
         key: Key,
         *,
-        if_value: bytes | None = None,
-        if_version: int | None = None,
+        if_value: bytes | EllipsisType = ...,
+        if_version: int | EllipsisType = ...,
         timeout: float | None = None,
     ) -> Written | None:
         """Remove a key. It isn't an error if the key isn't there.
@@ -170,7 +170,7 @@ class _Operations:
         `if_version`. The result is then `Written`, which is true if the key was removed; a condition that doesn't hold
         raises no error. A plain delete returns None.
         """
-        if if_value is None and if_version is None:
+        if if_value is ... and if_version is ...:
             await self._one(Op.WRITE, _bytes(key), None, timeout)
             return None
         operation = operate.conditional_set(_bytes(key), None, False, if_value, if_version, None)
@@ -297,7 +297,8 @@ class _Operations:
         call.add(call.routes.place(key), [key], [operation], size, alone=size > FRAME_BYTES)
         await call.outcome(1)
         outcome: Outcome = call.found[key]
-        operate.raise_refusal(key, outcome)
+        if (refusal := operate.refusal(outcome)) is not None:
+            raise error_of_one(Failure((key,), call.node, call.address, refusal))
         return outcome
 
     async def _read_many(self, op: Op, given: list[AnyKey], timeout: float | None) -> dict[AnyKey, Any]:

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from datetime import timedelta
 from random import Random
-from types import TracebackType
+from types import EllipsisType, TracebackType
 from typing import Any, Final, Literal, Self, overload
 
 from minka.async_client import AnyKey, AsyncClient, AsyncKeyspace, Key, StaleValue
@@ -75,8 +75,8 @@ class _Operations:
         value: bytes,
         *,
         if_absent: bool = False,
-        if_value: bytes | None = None,
-        if_version: int | None = None,
+        if_value: bytes | EllipsisType = ...,
+        if_version: int | EllipsisType = ...,
         ttl: float | timedelta | None = None,
         timeout: float | None = None,
     ) -> Written | None:
@@ -124,8 +124,8 @@ class _Operations:
         self,
         key: Key,
         *,
-        if_value: bytes | None = None,
-        if_version: int | None = None,
+        if_value: bytes | EllipsisType = ...,
+        if_version: int | EllipsisType = ...,
         timeout: float | None = None,
     ) -> Written | None:
         """Remove a key. It isn't an error if the key isn't there.

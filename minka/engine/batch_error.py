@@ -38,7 +38,9 @@ class Failure:
 
 
 class BatchError(MinkaError):
-    """Some keys of a batch failed; the others were done. `code` is the gravest of the failures' codes.
+    """Some keys of a batch failed; the others were done. `code` is the gravest of the failures' codes: OUTCOME_UNKNOWN;
+    if no failure has it, DEADLINE_EXCEEDED, CORRUPT_DATA, STORAGE_FAILED, INTERNAL, in this order; else that of the
+    first failure that can't be repeated; else that of the first failure.
 
     A BatchError is also an instance of its code's class: `except minka.Unavailable` catches it if all failed keys may
     succeed in a moment.
@@ -61,7 +63,9 @@ class BatchError(MinkaError):
         ]
         if len(failures) > _MAX_SHOWN:
             shown.append(f"{len(failures) - _MAX_SHOWN} more like these in `failures`")
-        super().__init__(code, f"{failed} of {key_count} keys failed: {'; '.join(shown)}")
+        remedy = next(one.error.remedy for one in failures if one.error.code is code)
+        own = {} if remedy == code.info.remedy else {"remedy": remedy}
+        super().__init__(code, f"{failed} of {key_count} keys failed: {'; '.join(shown)}", **own)
         self.failures = tuple(failures)
         self._key_count: Final = key_count
 
@@ -91,7 +95,8 @@ def _of_kind(kind: type[MinkaError]) -> type[BatchError]:
 
 def error_of_one(failure: Failure) -> MinkaError:
     """The error of a call with a single key, or of a scan."""
-    details = {**failure.error.details, "node": failure.node, "address": failure.address}
+    place = {"node": failure.node, "address": failure.address}
+    details = failure.error.details | {name: text for name, text in place.items() if text}
     what = f"key {shown_key(failure.keys[0])}" if failure.keys else "scan"
     message = f"{what} at {failure.where()}: {failure.error.message}"
     return with_rows(MinkaError(failure.error.code, message, **details), newer_rows(failure.error))

@@ -16,6 +16,13 @@ from minka.engine.retry import asks_for_table, delay_s, is_repeatable
 from minka.errors import Code, MinkaError, newer_rows, with_rows
 from minka.wire.kv_frames import WRITING, Op, ScanBody, ScanPage
 
+CLOSED: Final = "the client was closed"
+
+
+def closed() -> MinkaError:
+    """The error of a call under way that was not sent, or only reads, when its client is closed."""
+    return MinkaError(Code.UNREACHABLE, CLOSED, remedy="None needed: your program has closed this client.")
+
 
 @dataclass(slots=True, eq=False)
 class Part:
@@ -87,6 +94,7 @@ class Call:
         self.found: Final[dict[bytes, Any]] = {}
         self.age_ms = 0  # the greatest age of these answers
         self.page: ScanPage | None = None  # the answer to a scan
+        self.node = self.address = ""  # of the node that answered last
         self.parts: Final[set[Part]] = set()
         self._client = client
         self._timeout = timeout
@@ -147,6 +155,7 @@ class Call:
                 assert len(values) == len(part.keys), f"{len(values)} values for {len(part.keys)} keys"
                 self.found.update(zip(part.keys, values, strict=True))
                 self.age_ms = max(self.age_ms, age_ms)
+            self.node, self.address = part.node, part.address
             self._settle(part)
 
     def answered_scan(self, part: Part, page: ScanPage) -> None:
@@ -177,11 +186,11 @@ class Call:
         self._replace(part)
         self._add(Part(self, part.place, part.keys, part.values, part.size, part.alone, scan=part.scan))
 
-    def abort(self, reason: str) -> None:
-        """Give up the parts under way."""
+    def abort(self) -> None:
+        """Give up the parts under way, since the client is being closed."""
         for part in list(self.parts):
             unknown = part.sent and self.op in WRITING
-            self._give_up(part, MinkaError(Code.OUTCOME_UNKNOWN if unknown else Code.UNREACHABLE, reason))
+            self._give_up(part, MinkaError(Code.OUTCOME_UNKNOWN, CLOSED) if unknown else closed())
 
     def _repeat(self, part: Part, error: MinkaError) -> None:
         self._client.table.update(newer_rows(error))

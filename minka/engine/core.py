@@ -14,7 +14,7 @@ import grpc
 
 from minka import tls_files
 from minka.cluster.routing_table import HashRoutes, RoutingTable
-from minka.engine.call import Call, Part
+from minka.engine.call import Call, Part, closed
 from minka.engine.grpc_calls import (
     aio_channel,
     channel_credentials,
@@ -88,7 +88,7 @@ class Core:
         """Give up the calls under way and close the connections."""
         self._state = "closed"
         for call in list(self.calls):
-            call.abort("the client was closed")
+            call.abort()
         if self._timer is not None:
             self._timer.cancel()
         if self._refresh is not None:
@@ -202,7 +202,7 @@ class Core:
             refresh = self.refresh_soon()
             await asyncio.wait([refresh], timeout=deadline - self.loop.time())
             if self._state == "closed":
-                raise MinkaError(Code.UNREACHABLE, "the client was closed")
+                raise closed()
             if not refresh.done() or self.loop.time() >= deadline:  # a timer may end a little early
                 why = f": {clipped(error.message)}" if error is not None else ""
                 raise MinkaError(Code.DEADLINE_EXCEEDED, f"no partition table in time{why}")

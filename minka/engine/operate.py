@@ -6,10 +6,10 @@ import math
 import time
 from dataclasses import dataclass
 from datetime import timedelta
+from types import EllipsisType
 from typing import Final, NamedTuple
 
 from minka.engine.arguments import MAX_SECONDS, invalid
-from minka.engine.batch_error import shown_key
 from minka.errors import Code, MinkaError
 from minka.wire.key_operations import MAX_VERSION, Add, Expire, If, Lifetime, OnlyIf, Outcome, Refusal, Set, Versioned
 
@@ -55,21 +55,24 @@ def conditional_set(
     key: bytes,
     value: bytes | None,
     if_absent: bool,
-    if_value: bytes | None,
-    if_version: int | None,
+    if_value: bytes | EllipsisType,
+    if_version: int | EllipsisType,
     ttl: float | timedelta | None,
 ) -> Set:
-    """A put, or a delete if `value` is None. Raises INVALID_ARGUMENT."""
-    if bool(if_absent) + (if_value is not None) + (if_version is not None) > 1:
+    """A put, or a delete if `value` is None. `...` stands for a condition that isn't given. Raises INVALID_ARGUMENT."""
+    for name, given in (("if_value", if_value), ("if_version", if_version)):
+        if given is None:  # the caller has found no value, and must not overwrite one that came since
+            raise invalid(f"{name} is None; the condition for a key without a value is if_version=0")
+    if bool(if_absent) + (if_value is not ...) + (if_version is not ...) > 1:
         raise invalid("give only one condition: if_absent, if_value or if_version")
     condition, expected, version = If.ALWAYS, b"", 0
     if if_absent:
         condition = If.ABSENT
-    elif if_value is not None:
+    elif if_value is not ...:
         if type(if_value) is not bytes:
             raise invalid(f"if_value is {type(if_value).__name__}, not bytes")
         condition, expected = If.VALUE, if_value
-    elif if_version is not None:
+    elif if_version is not ...:
         if type(if_version) is not int or not 0 <= if_version <= MAX_VERSION:
             raise invalid(f"if_version={if_version!r} isn't a version")
         condition, version = If.VERSION, if_version
@@ -105,15 +108,12 @@ def milliseconds(ttl: float | timedelta) -> int:
     return max(1, round(seconds * 1000))
 
 
-def raise_refusal(key: bytes, outcome: Outcome) -> None:
-    """Raise an error if a node refused the operation because of the key's present value."""
+def refusal(outcome: Outcome) -> MinkaError | None:
+    """The error with which a node refused the operation because of the key's present value; None if it didn't."""
     if outcome.refusal is Refusal.NONE:
-        return
+        return None
     if outcome.refusal is Refusal.TOO_LARGE:
-        raise MinkaError(Code.TOO_LARGE, f"key {shown_key(key)}: the value would be too large")
-    why = (
-        "the sum would have more than 64 bits"
-        if outcome.refusal is Refusal.OVERFLOW
-        else "its value isn't a decimal number of 64 bits"
-    )
-    raise MinkaError(Code.NOT_A_NUMBER, f"key {shown_key(key)}: {why}")
+        return MinkaError(Code.TOO_LARGE, "the value would be too large")
+    if outcome.refusal is Refusal.OVERFLOW:
+        return MinkaError(Code.NOT_A_NUMBER, "the sum would have more than 64 bits")
+    return MinkaError(Code.NOT_A_NUMBER, "its value isn't a decimal number of 64 bits")

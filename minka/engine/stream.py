@@ -21,6 +21,11 @@ QUIET_S: Final = 0.25
 ASK_AGAIN_S: Final = 0.05
 OVERDUE_S: Final = 1.0  # a frame that is overdue for this long ends the connection
 _CONNECT_S: Final = 2.0
+# The endpoints that the user gave are right: the partition table, which one of them has given, names the node.
+_NODE_DOWN: Final = (
+    "Start the node that the message names, or wait until another node leads the partition. Without a majority of the "
+    "voters no other node can lead it: start the missing voters (minkactl status names them)."
+)
 
 
 class NodeStream:
@@ -183,7 +188,10 @@ class NodeStream:
         if error.code not in (Code.UNREACHABLE, Code.OUTCOME_UNKNOWN):
             message = f"the stream ended with {error.code.name}: {message}"
         unknown = MinkaError(Code.OUTCOME_UNKNOWN, message)
-        never_sent = MinkaError(Code.UNREACHABLE if error.code is Code.OUTCOME_UNKNOWN else error.code, message)
+        if error.code in (Code.UNREACHABLE, Code.OUTCOME_UNKNOWN):
+            never_sent = MinkaError(Code.UNREACHABLE, message, remedy=_NODE_DOWN)
+        else:
+            never_sent = MinkaError(error.code, message)
         for op, lane in self._lanes.items():
             under_way, queued = lane.clear()
             maybe_done = op in WRITING and error.code is not Code.UNREACHABLE

@@ -131,6 +131,24 @@ async def test_calls_for_a_dead_nodes_partition_reach_its_new_leader(data_cluste
         assert cluster.nodes["cyrene"].writes[cluster.key_of(0, 1)] == 1
 
 
+async def test_the_remedy_for_a_dead_leader_does_not_blame_the_endpoints(data_cluster: Make) -> None:
+    """Here no other node takes the dead leader's place, as after the loss of a majority of the voters."""
+    async with data_cluster("athens", "byzantium", partitions=2) as cluster, client_of(cluster) as client:
+        keys = [cluster.key_of(0), cluster.key_of(0, 1)]
+        await client.get_many(keys)
+        await cluster.nodes["athens"].stop()
+        calls = (
+            client.get(keys[0], timeout=0.5),
+            client.put(keys[0], b"v", timeout=0.5),
+            client.get_many(keys, timeout=0.5),
+        )
+        for call in calls:
+            with pytest.raises(MinkaError, match=r"UNREACHABLE.* at athens") as caught:
+                await call
+            assert "endpoints" not in caught.value.remedy
+            assert "minkactl status" in caught.value.remedy
+
+
 async def test_after_a_broken_stream_reads_are_repeated_and_writes_are_not(data_cluster: Make) -> None:
     async with data_cluster("athens") as cluster, client_of(cluster) as client:
         key, athens = cluster.key_of(0), cluster.nodes["athens"]
@@ -405,8 +423,9 @@ async def test_closing_the_client_ends_its_calls(data_cluster: Make) -> None:
         frames = [node.frames for node in cluster.nodes.values()]
         await until(lambda: sum(len(frame.groups) for some in frames for frame in some) == 3)
         await client.close()
-        with pytest.raises(MinkaError, match=r"UNREACHABLE.*the client was closed"):
+        with pytest.raises(MinkaError, match=r"UNREACHABLE.*the client was closed") as closed:
             await reading
+        assert "endpoints" not in closed.value.remedy
         with pytest.raises(MinkaError, match=r"OUTCOME_UNKNOWN.*the client was closed"):
             await writing
         with pytest.raises(MinkaError, match="INVALID_ARGUMENT: the client is closed"):

@@ -126,6 +126,9 @@ def test_the_error_of_a_batch_has_the_gravest_code() -> None:
     assert error.failures == tuple(failures)
     assert error.message.startswith("3 of 9 keys failed: 1 at athens (127.0.0.1:7000): PARTITION_OFFLINE: the reason")
     assert BatchError(failures[:1], 9).code is Code.PARTITION_OFFLINE
+    moments = [Code.NO_CLEARANCE, Code.UNREACHABLE]
+    assert BatchError([_failure(code, b"a") for code in moments], 9).code is Code.NO_CLEARANCE
+    assert BatchError([_failure(code, b"a") for code in (*moments, Code.DISK_FULL)], 9).code is Code.DISK_FULL
 
 
 def test_a_single_keys_error_names_key_node_and_reason() -> None:
@@ -134,3 +137,5 @@ def test_a_single_keys_error_names_key_node_and_reason() -> None:
     assert error.details == {"disk": "/dev/sda", "node": "athens", "address": "127.0.0.1:7000"}
     assert "(100 bytes) at athens (127.0.0.1:7000): the reason" in error.message
     assert len(error.message) < 250
+    nowhere = error_of_one(Failure((b"a",), "", "", MinkaError(Code.PARTITION_OFFLINE, "the reason")))
+    assert nowhere.details == {}, "no node was asked"

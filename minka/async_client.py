@@ -108,9 +108,10 @@ class _Operations:
         asks.
 
         At most one condition may be given: the key has no value (`if_absent`), it has this value (`if_value`), or it
-        has this version (`if_version`; 0: no value). The partition's leader checks it together with the write. With
-        `ttl` (seconds, or a timedelta) the key expires that long after the write, by the leader's clock; without `ttl`
-        the new value never expires, even if the old one would have.
+        has this version (`if_version`; 0: no value). None isn't a condition: `if_value=None` and `if_version=None`
+        raise INVALID_ARGUMENT. The partition's leader checks the condition together with the write. With `ttl`
+        (seconds, or a timedelta) the key expires that long after the write, by the leader's clock; without `ttl` the
+        new value never expires, even if the old one would have.
 
         With a condition or a `ttl`, this returns `Written`, which is true if the write was done. A condition that
         doesn't hold raises no error (only `minkactl` reports CONDITION_FAILED). A plain put returns None although it
@@ -166,9 +167,9 @@ class _Operations:
     ) -> Written | None:
         """Remove a key. It isn't an error if the key isn't there.
 
-        With a condition (at most one), the key is removed only if it has the value `if_value` or the version
-        `if_version`. The result is then `Written`, which is true if the key was removed; a condition that doesn't hold
-        raises no error. A plain delete returns None.
+        With a condition (at most one, and not None), the key is removed only if it has the value `if_value` or the
+        version `if_version` (0: no value). The result is then `Written`, which is true if the condition held, so that
+        the key now has no value; a condition that doesn't hold raises no error. A plain delete returns None.
         """
         if if_value is ... and if_version is ...:
             await self._one(Op.WRITE, _bytes(key), None, timeout)
@@ -255,8 +256,9 @@ class _Operations:
         timeout: float | None = None,
     ) -> AsyncGenerator[tuple[bytes, bytes], None]:
         """The pairs with start <= key < end in the order of their keys, at most `limit` of them. With `reverse` they
-        come in descending order, but `start` is still the lower bound. An empty bound means no bound. Raises
-        NOT_BY_RANGES for a keyspace by hash.
+        come in descending order, but `start` is still the lower bound. An empty bound means no bound. Bounds
+        with no key between them, as "z" and "a", give no pairs. This call checks only its arguments; the first pair
+        that you ask for raises UNKNOWN_KEYSPACE, and NOT_BY_RANGES for a keyspace by hash.
 
         A scan asks only the partitions with keys between the bounds, page by page, and reads some pages ahead. A leader
         reads each page at one moment after the call began, and each key comes at most once, even if partitions are
@@ -380,8 +382,15 @@ class AsyncClient(_Operations):
     - OUTCOME_UNKNOWN, DEADLINE_EXCEEDED: a write may or may not have been done. The library never repeats such a write,
       since somebody else's write may have come in between. Reads are repeated until the deadline.
     - TOO_LARGE, INVALID_ARGUMENT, UNKNOWN_KEYSPACE: nothing was done.
-    - Any other code is the node's last answer. If a repetition was safe, the library repeated the call until the
-      deadline.
+    - UNREACHABLE before the client has ever had a partition table: it could connect to none of the endpoints, and
+      raised this at once.
+    - Any other code is the last answer of a node, or tells that the node gave none. If a repetition was safe, the
+      library repeated the call until the deadline.
+
+    A node serves reads and writes only while it hears an active controller, which needs a majority of the voters. While
+    this majority is down, all calls fail except `get_stale`, which any replica that is up can answer.
+
+    If a coroutine that writes is cancelled, the write may or may not have been done.
 
     A key can't be watched: read it again, or follow all changes of a keyspace with `minka.spark`.
     """

@@ -84,9 +84,10 @@ class _Operations:
         asks.
 
         At most one condition may be given: the key has no value (`if_absent`), it has this value (`if_value`), or it
-        has this version (`if_version`; 0: no value). The partition's leader checks it together with the write. With
-        `ttl` (seconds, or a timedelta) the key expires that long after the write, by the leader's clock; without `ttl`
-        the new value never expires, even if the old one would have.
+        has this version (`if_version`; 0: no value). None isn't a condition: `if_value=None` and `if_version=None`
+        raise INVALID_ARGUMENT. The partition's leader checks the condition together with the write. With `ttl`
+        (seconds, or a timedelta) the key expires that long after the write, by the leader's clock; without `ttl` the
+        new value never expires, even if the old one would have.
 
         With a condition or a `ttl`, this returns `Written`, which is true if the write was done. A condition that
         doesn't hold raises no error (only `minkactl` reports CONDITION_FAILED). A plain put returns None although it
@@ -130,9 +131,9 @@ class _Operations:
     ) -> Written | None:
         """Remove a key. It isn't an error if the key isn't there.
 
-        With a condition (at most one), the key is removed only if it has the value `if_value` or the version
-        `if_version`. The result is then `Written`, which is true if the key was removed; a condition that doesn't hold
-        raises no error. A plain delete returns None.
+        With a condition (at most one, and not None), the key is removed only if it has the value `if_value` or the
+        version `if_version` (0: no value). The result is then `Written`, which is true if the condition held, so that
+        the key now has no value; a condition that doesn't hold raises no error. A plain delete returns None.
         """
         delete: _Write = self._handle.delete
         return self._loop.run(delete(key, if_value=if_value, if_version=if_version, timeout=timeout))
@@ -202,8 +203,9 @@ class _Operations:
         timeout: float | None = None,
     ) -> Generator[tuple[bytes, bytes], None, None]:
         """The pairs with start <= key < end in the order of their keys, at most `limit` of them. With `reverse` they
-        come in descending order, but `start` is still the lower bound. An empty bound means no bound. Raises
-        NOT_BY_RANGES for a keyspace by hash.
+        come in descending order, but `start` is still the lower bound. An empty bound means no bound. Bounds
+        with no key between them, as "z" and "a", give no pairs. This call checks only its arguments; the first pair
+        that you ask for raises UNKNOWN_KEYSPACE, and NOT_BY_RANGES for a keyspace by hash.
 
         A scan asks only the partitions with keys between the bounds, page by page, and reads some pages ahead. A leader
         reads each page at one moment after the call began, and each key comes at most once, even if partitions are

@@ -25,8 +25,13 @@ the cluster of `context`, or on the one that `minka.connect` would find:
 
 `.schema("key STRING, value STRING")` reads text, and `.schema("key BINARY")` reads only keys. The only mode of writing
 is "append" (for streams also "update"). It sets the values of the keys that are written, and repeats batches that
-failed; any other mode raises INVALID_ARGUMENT. If changes are read, the schema may also have `_change STRING` ("put" or
-"delete"), `_partition INT` and `_offset LONG`.
+failed; any other mode is refused. If changes are read, the schema may also have `_change STRING` ("put" or "delete"),
+`_partition INT` and `_offset LONG`.
+
+Jobs raise `MinkaError`. What the data source raises reaches your program only as Spark's own errors, whose text has
+Minka's code and message: `pyspark.errors.AnalysisException` for a wrong option, schema, mode or keyspace;
+`StreamingQueryException` for a stream; another `PySparkException` if a task has failed. So catch `PySparkException`
+around `load`, `save` and actions.
 
 | option | default | |
 |---|---|---|

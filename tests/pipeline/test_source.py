@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import Filter, GreaterThanOrEqual, In, LessThan
 from pyspark.sql.types import BinaryType, StructType
@@ -133,7 +134,7 @@ def test_a_large_partition_is_read_by_several_tasks(spark: SparkSession, cluster
 def test_keys_alone_are_read_as_text(spark: SparkSession, cluster: LocalCluster) -> None:
     frame = source(spark, cluster, "ranged", "key string").where("key like 'k0001%'")
     assert [row.key for row in frame.orderBy("key").collect()] == [f"k{number:05}" for number in range(10, 20)]
-    with pytest.raises(Exception, match=r"INVALID_ARGUMENT: the row of the key 0x80.* isn't UTF-8 text"):
+    with pytest.raises(PySparkException, match=r"INVALID_ARGUMENT: the row of the key 0x80.* isn't UTF-8 text"):
         source(spark, cluster, "ranged", "key string").where("key > 'x'").collect()
 
 
@@ -181,7 +182,7 @@ def test_rows_of_columns_are_the_same_for_spark_and_the_client(spark: SparkSessi
     assert back.where("day in (date'2013-01-02', date'2013-01-03')").select("number").count() == 2
     with Client(cluster.endpoints, keyspace="flights") as client:
         client.put(encode_key((date(2013, 1, 5), "AA", 1)), b"[1]")
-        with pytest.raises(Exception, match=r"INVALID_ARGUMENT: key 0x.*isn't a JSON object"):
+        with pytest.raises(PySparkException, match=r"INVALID_ARGUMENT: key 0x.*isn't a JSON object"):
             back.where("day = date'2013-01-05'").collect()
         client.delete(encode_key((date(2013, 1, 5), "AA", 1)))
         client.delete(encode_key((date(2013, 1, 4), "AA", 1)))
@@ -204,18 +205,18 @@ def test_rows_of_columns_are_the_same_for_spark_and_the_client(spark: SparkSessi
 def test_an_error_names_the_mistake_in_options_or_schema(
     spark: SparkSession, cluster: LocalCluster, options: dict[str, str], schema: str, problem: str
 ) -> None:
-    with pytest.raises(Exception, match=problem):
+    with pytest.raises(AnalysisException, match=problem):
         source(spark, cluster, schema=schema, **{"keyspace": "hashed", **options}).collect()
 
 
 def test_rows_without_a_key_or_a_column_for_the_value_are_refused(spark: SparkSession, cluster: LocalCluster) -> None:
     """tests/unit/spark/test_layout.py tests the other reasons to refuse a row."""
-    with pytest.raises(Exception, match="empty key"):
+    with pytest.raises(PySparkException, match="empty key"):
         write(spark.createDataFrame([("", "x")], "key string, value string"), cluster, "upserted")
-    with pytest.raises(Exception, match="no column for the value"):
+    with pytest.raises(AnalysisException, match="no column for the value"):
         write(spark.createDataFrame([("a",)], "key string"), cluster, "upserted")
 
 
 def test_overwrite_is_refused(spark: SparkSession, cluster: LocalCluster) -> None:
-    with pytest.raises(Exception, match='"append" sets the values'):
+    with pytest.raises(AnalysisException, match='"append" sets the values'):
         write(spark.createDataFrame([("a", "b")], "key string, value string"), cluster, "upserted", mode="overwrite")

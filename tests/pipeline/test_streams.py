@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -134,7 +135,7 @@ def test_a_query_fails_if_changes_that_it_needs_are_no_longer_kept(
         for number in range(12):
             client.put(f"large {number}", b"v" * 600_000)
         query = sink.start(changes(spark, cluster, "forgotten", startingOffsets="earliest"), tmp_path)
-        with pytest.raises(Exception, match=r"CHANGES_GONE: .*changes after offset \d+ are kept, not after 1"):
+        with pytest.raises(StreamingQueryException, match=r"CHANGES_GONE: .*after offset \d+ are kept, not after 1"):
             query.processAllAvailable()
         query.stop()
 
@@ -173,5 +174,5 @@ def test_a_stream_has_the_rows_of_a_load_as_changes(spark: SparkSession, cluster
 
 def test_a_read_without_changes_refuses_their_columns(spark: SparkSession, cluster: LocalCluster) -> None:
     options = {"endpoints": ",".join(cluster.endpoints), "keyspace": "hashed"}
-    with pytest.raises(Exception, match="only changes have the column '_change': use readStream"):
+    with pytest.raises(AnalysisException, match="only changes have the column '_change': use readStream"):
         spark.read.format("minka").schema(CHANGES).options(**options).load().collect()

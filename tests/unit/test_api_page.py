@@ -17,7 +17,10 @@ from minka.spark.options import _NAMES
 ROOT = Path(minka.__file__).parent.parent
 TEXT = (ROOT / "docs" / "api.md").read_text("utf-8").partition("## Error codes")[0]
 # Classes of other libraries, which docs/api.md names without explaining them.
-ELSEWHERE = {"DataFrame", "Path", "SparkSession"}
+ELSEWHERE = {
+    *("DataFrame", "Path", "SparkSession"),
+    *("AnalysisException", "PySparkException", "StreamingQueryException"),
+}
 
 
 def test_the_page_matches_the_code() -> None:

@@ -111,7 +111,8 @@ class Code(Enum):
     )
     NO_CLEARANCE = CodeInfo(
         "The node has no clearance from the active controller, so it serves nothing.",
-        "The client tries again automatically; if it lasts, check the network between this node and the voters.",
+        "The client tries again automatically. If it lasts, start the missing voters (minkactl status names them), or "
+        "check the network between this node and the voters.",
         True,
         "UNAVAILABLE",
     )

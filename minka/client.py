@@ -76,7 +76,7 @@ class _Operations:
         *,
         if_absent: bool = False,
         if_value: bytes | EllipsisType = ...,
-        if_version: int | EllipsisType = ...,
+        if_version: int | None = None,
         ttl: float | timedelta | None = None,
         timeout: float | None = None,
     ) -> Written | None:
@@ -84,8 +84,8 @@ class _Operations:
         asks.
 
         At most one condition may be given: the key has no value (`if_absent`), it has this value (`if_value`), or it
-        has this version (`if_version`; 0: no value). None isn't a condition: `if_value=None` and `if_version=None`
-        raise INVALID_ARGUMENT. The partition's leader checks the condition together with the write. With `ttl`
+        has this version (`if_version`; 0: no value; None: no condition). `if_value=None` raises INVALID_ARGUMENT: the
+        condition for a key without a value is `if_version=0`. The partition's leader checks the condition together with the write. With `ttl`
         (seconds, or a timedelta) the key expires that long after the write, by the leader's clock; without `ttl` the
         new value never expires, even if the old one would have.
 
@@ -126,13 +126,13 @@ class _Operations:
         key: Key,
         *,
         if_value: bytes | EllipsisType = ...,
-        if_version: int | EllipsisType = ...,
+        if_version: int | None = None,
         timeout: float | None = None,
     ) -> Written | None:
         """Remove a key. It isn't an error if the key isn't there.
 
-        With a condition (at most one, and not None), the key is removed only if it has the value `if_value` or the
-        version `if_version` (0: no value). The result is then `Written`, which is true if the condition held, so that
+        With a condition (at most one), the key is removed only if it has the value `if_value`, which can't be None, or
+        the version `if_version` (0: no value; None: no condition). The result is then `Written`, which is true if the condition held, so that
         the key now has no value; a condition that doesn't hold raises no error. A plain delete returns None.
         """
         delete: _Write = self._handle.delete

@@ -56,14 +56,13 @@ def conditional_set(
     value: bytes | None,
     if_absent: bool,
     if_value: bytes | EllipsisType,
-    if_version: int | EllipsisType,
+    if_version: int | None,
     ttl: float | timedelta | None,
 ) -> Set:
-    """A put, or a delete if `value` is None. `...` stands for a condition that isn't given. Raises INVALID_ARGUMENT."""
-    for name, given in (("if_value", if_value), ("if_version", if_version)):
-        if given is None:  # the caller has found no value, and must not overwrite one that came since
-            raise invalid(f"{name} is None; the condition for a key without a value is if_version=0")
-    if bool(if_absent) + (if_value is not ...) + (if_version is not ...) > 1:
+    """A put, or a delete if `value` is None. `if_value=...` stands for no such condition. Raises INVALID_ARGUMENT."""
+    if if_value is None:  # the caller has found no value, and must not overwrite one that came since
+        raise invalid("if_value is None; the condition for a key without a value is if_version=0")
+    if bool(if_absent) + (if_value is not ...) + (if_version is not None) > 1:
         raise invalid("give only one condition: if_absent, if_value or if_version")
     condition, expected, version = If.ALWAYS, b"", 0
     if if_absent:
@@ -72,7 +71,7 @@ def conditional_set(
         if type(if_value) is not bytes:
             raise invalid(f"if_value is {type(if_value).__name__}, not bytes")
         condition, expected = If.VALUE, if_value
-    elif if_version is not ...:
+    elif if_version is not None:
         if type(if_version) is not int or not 0 <= if_version <= MAX_VERSION:
             raise invalid(f"if_version={if_version!r} isn't a version")
         condition, version = If.VERSION, if_version

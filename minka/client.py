@@ -85,9 +85,9 @@ class _Operations:
 
         At most one condition may be given: the key has no value (`if_absent`), it has this value (`if_value`), or it
         has this version (`if_version`; 0: no value; None: no condition). `if_value=None` raises INVALID_ARGUMENT: the
-        condition for a key without a value is `if_version=0`. The partition's leader checks the condition together with the write. With `ttl`
-        (seconds, or a timedelta) the key expires that long after the write, by the leader's clock; without `ttl` the
-        new value never expires, even if the old one would have.
+        condition for a key without a value is `if_version=0`. The partition's leader checks the condition together with
+        the write. With `ttl` (seconds, or a timedelta) the key expires that long after the write, by the leader's
+        clock; without `ttl` the new value never expires, even if the old one would have.
 
         With a condition or a `ttl`, this returns `Written`, which is true if the write was done. A condition that
         doesn't hold raises no error (only `minkactl` reports CONDITION_FAILED). A plain put returns None although it
@@ -132,8 +132,9 @@ class _Operations:
         """Remove a key. It isn't an error if the key isn't there.
 
         With a condition (at most one), the key is removed only if it has the value `if_value`, which can't be None, or
-        the version `if_version` (0: no value; None: no condition). The result is then `Written`, which is true if the condition held, so that
-        the key now has no value; a condition that doesn't hold raises no error. A plain delete returns None.
+        the version `if_version` (0: no value; None: no condition). The result is then `Written`, which is true if the
+        condition held, so that the key now has no value; a condition that doesn't hold raises no error. A plain delete
+        returns None.
         """
         delete: _Write = self._handle.delete
         return self._loop.run(delete(key, if_value=if_value, if_version=if_version, timeout=timeout))

@@ -340,6 +340,8 @@ async def test_an_expected_value_of_none_does_not_count_as_no_condition(data_clu
         await client.put("key", b"somebody else's")
         expected: Any = None
         for call in (client.put("key", b"mine", if_value=expected), client.delete("key", if_value=expected)):
-            with pytest.raises(InvalidArgument, match="if_value is None; .* for a key without a value is if_version=0"):
+            with pytest.raises(
+                InvalidArgument, match=r"if_value is None; .* for a key without a value is if_version=0"
+            ):
                 await call
         assert await client.get("key") == b"somebody else's"

@@ -275,11 +275,14 @@ class Admin:
         node of weight 2 gets twice as much as a node of weight 1. Nodes in `drain` have nothing after this plan, but
         later plans and keyspaces may use them again; to take a node out for good, use the method `drain`. `partitions`
         maps partitions to their new replicas, the preferred leader first; with it, only these partitions are planned.
+        Give min_insync replicas or more. If a partition then has fewer replicas than its keyspace, or more, it stays
+        so: later plans only move replicas. The plan's `notes` name partitions that have fewer.
         `rate_limit`, in bytes a second (0: no limit), is the most that each node ships. Partitions that running
         operations move are left alone. With `queue` they are planned from the replicas that they will have after those
         operations.
 
-        Raises UNKNOWN_NODE, UNKNOWN_KEYSPACE, UNKNOWN_PARTITION, NOT_ENOUGH_NODES, NO_SOURCE.
+        Raises UNKNOWN_NODE, UNKNOWN_KEYSPACE, UNKNOWN_PARTITION, NOT_ENOUGH_NODES, NO_SOURCE, OPERATION_RUNNING,
+        DISK_LOW.
         """
         assigned = None
         if partitions is not None:

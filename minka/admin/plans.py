@@ -81,7 +81,7 @@ class Plan:
     nodes: tuple[NodeBalance, ...]
     shards: tuple[ShardBalance, ...]  # of a plan for duties
     pallet: str | None  # the pallet whose duties are moved; None: replicas are
-    notes: tuple[str, ...]  # what could not be evened out, and why
+    notes: tuple[str, ...]  # what could not be evened out, and why; partitions with fewer replicas than their keyspace
     reason: str
     rate_limit: int  # bytes a second that each node may ship; 0: no limit
     queued: bool  # its operation waits for others that touch the same partitions or duties

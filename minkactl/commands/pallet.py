@@ -253,7 +253,7 @@ def rebalance(session: Session, pallet: str, dry_run: bool, out: str | None, yes
     """
     from pathlib import Path
 
-    from minkactl.commands.reassign import confirm_and_apply, emit_plan, write_plan
+    from minkactl.commands.reassign import confirm_and_apply, emit_plan, nothing_to_move, write_plan
 
     with session.duties() as client:
         plan = client.plan_rebalance(pallet, reason)
@@ -262,7 +262,7 @@ def rebalance(session: Session, pallet: str, dry_run: bool, out: str | None, yes
     if dry_run or out is not None or not plan.moves:
         emit_plan(session, plan, pager=not yes)
         if not plan.moves:
-            note(f"Nothing to move: the duties of {pallet} are where its balancer would have them.")
+            note(nothing_to_move(plan, f"the duties of {pallet} are where its balancer would have them"))
         elif out is not None:
             note(f"The plan is in {out}. Apply it with: minkactl apply {out}")
         else:

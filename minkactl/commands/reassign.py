@@ -164,11 +164,18 @@ def emit_plan(session: Session, plan: "Plan", pager: bool) -> None:
         show_plan(page, session.output, pager=pager)
     else:
         emit(page, session.output)
+        if session.output in TABLES and not is_terminal():  # on a terminal they are part of the page
+            note("\n".join(plan.notes))
+
+
+def nothing_to_move(plan: "Plan", otherwise: str) -> str:
+    """The sentence about a plan without moves; `otherwise` says why if no note does."""
+    return f"Nothing to move: {'the notes say why' if plan.notes else otherwise}."
 
 
 def _what_next(plan: "Plan", out: Path | None) -> str:
     if not plan.moves:
-        return "Nothing to move: the replicas are where they should be, as even as they can be."
+        return nothing_to_move(plan, "the replicas are where they should be, as even as they can be")
     if out is not None:
         return f"The plan is in {out}. Apply it with: minkactl apply {out}"
     return "Nothing was changed (--dry-run)."

@@ -187,6 +187,15 @@ def test_nothing_to_move(run: Run, operating: AnsweringNode) -> None:
     assert not operating.requests("ApplyPlan")
 
 
+def test_nothing_to_move_although_not_all_is_well(run: Run, operating: AnsweringNode) -> None:
+    text = "after this plan, flights/0 has fewer replicas than the 3 of keyspace flights"
+    operating.answers["PlanReassign"] = Plan(notes=[text])
+    result = run("reassign", "--endpoints", operating.address)
+    assert (result.exit_code, result.stderr) == (0, f"{text}\nNothing to move: the notes say why.\n")
+    shown = on_terminal("reassign", "--endpoints", operating.address).text
+    assert (shown.count(text), "as even as they can be" in shown) == (1, False)
+
+
 def test_an_operation_that_can_not_begin_yet_is_queued(run: Run, operating: AnsweringNode) -> None:
     """With --queue, minkactl says what the queued operation waits for, and watches it until it ends."""
     queued = make_operation(OperationState.OPERATION_STATE_QUEUED)

@@ -12,7 +12,7 @@ from minka.v1.coordinator_pb2 import DiskSpace
 from minkad.core.placement.layout import NO_DISKS, Layout
 from minkad.core.placement.leaders import spread_leaders
 from minkad.core.placement.moving import has_leader
-from minkad.core.placement.rebalance import Rebalance, Step, Wishes, unplannable
+from minkad.core.placement.rebalance import Rebalance, Step, Wishes, some_names, unplannable
 from minkad.core.state import State, is_up, partition_name
 
 
@@ -31,7 +31,8 @@ def plan_reassign(
     isn't in `to` gives up all its replicas. If it is down, it gives up all that others can take, and notes name the
     rest. With `drain` and without `to`, no other node gives up anything. Each move adds one replica; several moves of
     one partition come one after the other. Preferred leaders are spread like replicas. With `partitions`, exactly these
-    partitions get exactly these replicas, each in one move. Partitions that an operation moves are left alone. With
+    partitions get exactly these replicas, each in one move. Notes name partitions that have fewer replicas than their
+    keyspace afterwards. Partitions that an operation moves are left alone. With
     `queue` they may be moved again, from where all operations leave them. A partition without a leader is left alone as
     well, and named in the notes.
 
@@ -41,7 +42,9 @@ def plan_reassign(
     """
     layout = Layout(state, sizes, disks, moves_again=request.queue)
     if request.partitions:
-        moves, notes = _explicit_moves(state, sizes, request.partitions, layout), list[str]()
+        moves = _explicit_moves(state, sizes, request.partitions, layout)
+        named = [state.partitions[one.partition_id] for one in request.partitions]
+        notes = [note for keyspace in state.keyspaces.values() for note in _lacking(state, keyspace, named, layout)]
         minimum = sum(set(move.replicas) != set(move.target_replicas) for move in moves)
         targets: Sequence[str] = ()
     else:
@@ -124,6 +127,8 @@ def _evening_moves(
         rebalance.run()
         minimum += rebalance.minimum
         notes += rebalance.notes
+        if not wishes.gently:
+            notes += _lacking(state, keyspace, mine, layout)
         reordered = []
         if keyspace.replicas > 1 and not wishes.gently:
             orders = {p.id: layout.replicas[p.id] for p in rows if has_leader(p)}
@@ -137,6 +142,19 @@ def _left_alone(keyspace: Keyspace, by_operation: Mapping[int, int]) -> list[str
         f"{count} partitions of {keyspace.name} are left alone: operation {operation_id} moves them"
         for operation_id, count in by_operation.items()
     ]
+
+
+def _lacking(state: State, keyspace: Keyspace, rows: Iterable[Partition], layout: Layout) -> list[str]:
+    """A note on those of the rows that have, after the plan, fewer replicas than their keyspace. No plan adds replicas
+    unless it is asked to, so nobody would learn of them later.
+    """
+    mine = (row for row in rows if row.keyspace_id == keyspace.id)
+    names = [partition_name(state.keyspaces, p) for p in mine if len(layout.replicas[p.id]) < keyspace.replicas]
+    if not names:
+        return []
+    have = f"{some_names(names)} {'has' if len(names) == 1 else 'have'} fewer replicas"
+    than = f"than the {keyspace.replicas} of keyspace {keyspace.name}"
+    return [f"after this plan, {have} {than}; only a plan that names all replicas of a partition adds one"]
 
 
 def _in_order(
@@ -226,11 +244,16 @@ def _explicit_moves(
 
 
 def _check_wanted(state: State, partition: Partition, name: str, replicas: Sequence[str]) -> None:
-    needed = max(1, state.keyspaces[partition.keyspace_id].min_insync)
-    if len(set(replicas)) != len(replicas) or len(replicas) < needed:
-        raise MinkaError(
-            Code.INVALID_ARGUMENT, f"{name}: {', '.join(replicas) or 'nothing'}: {needed} or more, each of them once"
-        )
+    keyspace, problem = state.keyspaces[partition.keyspace_id], ""
+    if len(set(replicas)) != len(replicas):
+        problem = f"{name}: {', '.join(replicas)}: a node can have only one replica of it"
+    elif not replicas:
+        problem = f"{name} needs one replica or more"
+    elif len(replicas) < keyspace.min_insync:
+        needed = f"{keyspace.min_insync} replicas or more (min_insync of keyspace {keyspace.name})"
+        problem = f"{name}: {', '.join(replicas)}: it needs {needed}"
+    if problem:
+        raise MinkaError(Code.INVALID_ARGUMENT, problem)
     for node in replicas:
         row = state.nodes.get(node)
         if row is None:

@@ -196,21 +196,23 @@ def test_a_replica_moves_in_two_steps_if_it_can_not_move_directly() -> None:
 
 
 @pytest.mark.parametrize(
-    ("replicas", "code"),
+    ("replicas", "code", "text"),
     [
-        (["n0", "n0"], Code.INVALID_ARGUMENT),
-        (["n0"], Code.INVALID_ARGUMENT),
-        (["n0", "zeta"], Code.UNKNOWN_NODE),
-        (["n0", "n1", "n4"], Code.NOT_ENOUGH_NODES),
+        (["n0", "n0"], Code.INVALID_ARGUMENT, "flights/0: n0, n0: a node can have only one replica of it"),
+        (["n0"], Code.INVALID_ARGUMENT, "n0: it needs 2 replicas or more (min_insync of keyspace flights)"),
+        ([], Code.INVALID_ARGUMENT, "flights/0 needs one replica or more"),
+        (["n0", "zeta"], Code.UNKNOWN_NODE, "there is no node zeta"),
+        (["n0", "n1", "n4"], Code.NOT_ENOUGH_NODES, "node n4 is not LIVE"),
     ],
 )
-def test_requests_for_replicas_that_are_refused(replicas: list[str], code: Code) -> None:
+def test_requests_for_replicas_that_are_refused(replicas: list[str], code: Code, text: str) -> None:
     c = a_cluster(3, 1, 3)
     c.register("n4")
     c.fail("n4")
     with pytest.raises(MinkaError) as refusal:
         c.plan(partitions={1: replicas})
     assert refusal.value.code is code
+    assert text in refusal.value.message
     with pytest.raises(MinkaError) as unknown:
         c.plan(partitions={99: ["n0"]})
     assert unknown.value.code is Code.UNKNOWN_PARTITION
@@ -224,6 +226,20 @@ def test_a_plan_for_explicit_replicas_has_exactly_those() -> None:
     (move,) = plan.moves
     assert (move.source, move.target, list(move.target_replicas), move.bytes) == ("", "", others, 30)
     assert plan.minimum_moves == 1  # all replicas of the partition move in one move
+
+
+def test_plans_name_partitions_with_fewer_replicas_than_their_keyspace() -> None:
+    c = a_cluster(3, 2, 3)
+    lower = c.plan(partitions={1: c.state.partitions[1].replicas[:2], 2: c.state.partitions[2].replicas[::-1]})
+    note = (
+        "after this plan, flights/0 has fewer replicas than the 3 of keyspace flights; only a plan that names all "
+        "replicas of a partition adds one"
+    )
+    assert list(lower.notes) == [note]
+    c.begin(lower)
+    c.settle()
+    assert list(c.plan().notes) == [note]
+    assert list(c.plan(partitions={1: ["n0", "n1", "n2"]}).notes) == []
 
 
 @settings(max_examples=150, deadline=None)

@@ -30,7 +30,7 @@ class DutyHistory:
     def __init__(self) -> None:
         self._moves: deque[DutyMoved] = deque(maxlen=KEPT_MOVES)
         self._gaps: deque[_Gap] = deque(maxlen=KEPT_GAPS)
-        self._left: dict[int, str] = {}  # by duty: the last shard that had it
+        self._left: dict[int, tuple[str, str]] = {}  # by duty: the last shard that had it, and why it no longer has it
         self._released_ms: dict[int, int] = {}  # by duty that isn't attached yet: when it was released as planned
         self._took_ms: dict[int, int] = {}  # by duty about to be attached: the duration in the report
 
@@ -59,18 +59,19 @@ class DutyHistory:
             if state == _NONE:
                 old = before.duties.assignment(number, changed.shard)
                 if old is not None and old.holds:
-                    self._left[number] = changed.shard
+                    self._left[number] = changed.shard, old.reason if old.state == _RELEASING else changed.reason
                     if old.state == _RELEASING:
                         self._released_ms[number] = changed.time_ms
             elif state == _ASSIGNED and number in self._left:
+                source, cause = self._left.pop(number)
                 self._moves.append(
                     DutyMoved(
                         time_ms=changed.time_ms,
                         pallet=row.pallet,
                         id=row.id,
-                        source=self._left.pop(number),
+                        source=source,
                         target=changed.shard,
-                        reason=changed.reason,
+                        reason=_both(cause, changed.reason),
                     )
                 )
             elif state == _ATTACHED and number in self._released_ms:
@@ -111,3 +112,8 @@ class DutyHistory:
             p99_ms=gaps[min(len(gaps) - 1, len(gaps) * 99 // 100)],
             max_ms=gaps[-1],
         )
+
+
+def _both(cause: str, choice: str) -> str:
+    """Why the duty left its shard, and why it came to the next one: the same for a duty that a plan moves."""
+    return choice if cause in ("", choice) else f"{cause}; {choice}"

@@ -84,3 +84,22 @@ def test_a_delegates_time_is_forgotten_when_its_duty_is_attached_or_gone(world: 
     world.finish("s1", "job")
     world.settle()
     assert not world.history._took_ms
+
+
+def test_moves_tell_why_a_duty_left_and_why_it_came(world: NotedWorld) -> None:
+    world.join("alpha", capacity=10)
+    world.create("feeds", ["one"], weight=5)
+    world.settle()
+    world.join("beta", capacity=10)
+    world.pin("feeds", "one", "beta")
+    world.settle()
+    world.kill("beta")
+    world.settle()
+    world.leave("alpha")
+    world.join("gamma", capacity=10)
+    world.settle()
+    assert [(move.source, move.target, move.reason) for move in world.history.moves()] == [
+        ("alpha", "gamma", "alpha is about to stop; the balancer chose gamma, which goes from weight 0 to 5"),
+        ("beta", "alpha", "beta is gone; the balancer chose alpha, which goes from weight 0 to 5"),
+        ("alpha", "beta", "it is pinned to beta"),
+    ]

@@ -50,3 +50,38 @@ def test_the_verdict_about_a_shard_with_room_names_its_capacity() -> None:
     world.settle()
     world.join("two", capacity=50)
     assert says(world, "bbc")["two"] == "could have it; it has 0 duties of weight 0 of its capacity 50"
+
+
+def summary_of(world: DutyWorld, duty: str) -> str:
+    """Return the sentences that say where the duty is, and why."""
+    return explain.summary(world.state, world.row(duty), world.why_unplaced(duty), world.now_ms)
+
+
+def test_the_summary_of_a_duty_that_is_placed_and_then_pinned() -> None:
+    world = DutyWorld()
+    world.pallet("feeds")
+    world.join("alpha", capacity=40)
+    world.create("feeds", ["bbc"], weight=30)
+    world.settle()
+    assert summary_of(world, "bbc") == (
+        "feeds/bbc is on alpha: the balancer chose alpha, which goes from weight 0 to 30. The pallet's balancer "
+        "(capacity workload) may move it."
+    )
+    world.join("beta", capacity=40)
+    world.pin("feeds", "bbc", "beta")
+    world.settle()
+    assert summary_of(world, "bbc") == (
+        "feeds/bbc is on beta: it is pinned to beta. It stays there while the shard can have it, until it is released."
+    )
+    world.kill("beta")
+    world.settle()
+    to_beta = "A person has pinned it to beta: it goes there as soon as that shard can have it."
+    assert summary_of(world, "bbc") == (
+        f"feeds/bbc is on alpha: the balancer chose alpha, which goes from weight 0 to 30. {to_beta}"
+    )
+    world.kill("alpha")
+    world.settle()
+    assert summary_of(world, "bbc").endswith(f". {to_beta}")
+    world.join("beta", capacity=40)
+    world.settle()
+    assert world.where("bbc") == "beta"

@@ -24,7 +24,7 @@ from minkad.core.controller.duties.rooms import (
     rooms,
     with_quarantined,
 )
-from minkad.core.controller.duties.rows import Epochs, duties_changed, in_state, shard_in_state
+from minkad.core.controller.duties.rows import Epochs, duties_changed, in_state, shard_in_state, stops
 from minkad.core.controller.duties.shards import is_registered, left, let_go
 from minkad.core.controller.duties.synthetic import lacking_on
 from minkad.core.controller.duties.trials import SUSPECT, next_trial
@@ -231,7 +231,8 @@ def _tidy_shard(state: State, shard: Shard, now_ms: int) -> Iterator[Record]:
             yield shard_in_state(shard, _S.SHARD_STATE_LIVE, "its health score is good again", now_ms)
         case _S.SHARD_STATE_AWAY if now_ms >= shard.away_until_ms:
             yield shard_in_state(shard, _S.SHARD_STATE_GONE, "has not come back within its grace", now_ms)
-            yield from in_state(shard.name, _A.ASSIGNMENT_STATE_UNSPECIFIED, list(held), now_ms)
+            reason = f"{shard.name} has not come back within its grace"
+            yield from in_state(shard.name, _A.ASSIGNMENT_STATE_UNSPECIFIED, list(held), now_ms, reason)
         case _S.SHARD_STATE_AWAY | _S.SHARD_STATE_GONE if held:
             yield from let_go(state.duties, shard, now_ms)
         case _S.SHARD_STATE_GONE if not held and now_ms - shard.state_since_ms >= FORGOTTEN_AFTER_MS:
@@ -277,7 +278,7 @@ def _wave_of(state: State, shard: Shard, epochs: Epochs, now_ms: int) -> Iterato
     closed, takes = refusal(state, shard), state.duties.takes[shard.name]
     for pallet, load in list(state.duties.loads.get(shard.name, {}).items()):
         if load.duties and (closed or pallet not in takes):
-            reason = closed or f"it takes no duties of {pallet}"
+            reason = f"{shard.name} {closed.removeprefix('it ') or f'takes no duties of {pallet}'}"
             yield from _moved_away(state, shard, state.duties.pallets[pallet], reason, epochs, now_ms)
 
 
@@ -292,7 +293,7 @@ def _leaving(state: State, shard: Shard, now_ms: int) -> Iterator[Record]:
     due = (one.duty for one in held if one.state in _HAS)
     prepares = [one.duty for one in held if one.state == _A.ASSIGNMENT_STATE_PREPARING]
     numbers = list(islice(due, max(0, _free(state, shard))))
-    yield from in_state(shard.name, _A.ASSIGNMENT_STATE_RELEASING, numbers, now_ms, "the shard is about to stop")
+    yield from in_state(shard.name, _A.ASSIGNMENT_STATE_RELEASING, numbers, now_ms, stops(shard))
     yield from in_state(shard.name, _A.ASSIGNMENT_STATE_UNSPECIFIED, prepares, now_ms)
 
 
@@ -370,16 +371,17 @@ def _places_for(state: State, pallet: Pallet, duties: list[Duty], now_ms: int) -
 
 def _pinned_elsewhere(state: State, now_ms: int) -> Iterator[Record]:
     """Release duties that a person has assigned to another shard, except those that their shard gives up anyway."""
-    due: dict[str, list[int]] = {}
+    due: dict[tuple[str, str], list[int]] = {}
     for number in state.duties.pinned:
         row, holder = state.duties.duties[number], state.duties.holder(number)
         if holder is None or holder.state not in _HAS or holder.shard == row.pinned_to:
             continue
         stays = not refusal(state, state.duties.shards[holder.shard]) and row.pallet in state.duties.takes[holder.shard]
         if stays and _takes(state, row, row.pinned_to):
-            due.setdefault(holder.shard, []).append(number)
-    for name, numbers in due.items():
-        yield from in_state(name, _A.ASSIGNMENT_STATE_RELEASING, numbers, now_ms, "a person has assigned it elsewhere")
+            due.setdefault((holder.shard, row.pinned_to), []).append(number)
+    for (name, pinned_to), numbers in due.items():
+        reason = f"it is pinned to {pinned_to}"
+        yield from in_state(name, _A.ASSIGNMENT_STATE_RELEASING, numbers, now_ms, reason)
 
 
 def _takes(state: State, duty: Duty, name: str) -> bool:

@@ -30,20 +30,25 @@ def summary(state: State, duty: Duty, unplaced: str, now_ms: int) -> str:
         return f"{name} is synthetic: it is on all {count} shards that take pallet {duty.pallet}, and never moved."
     holder = state.duties.holder(duty.number)
     if holder is None:
-        return f"{name} is nowhere: {unplaced}."
+        return f"{name} is nowhere: {unplaced}.{_would_go(duty) if duty.pinned_to else ''}"
     return f"{name} is on {holder.shard}: {holder.reason}.{_stays(state, duty, holder)}"
 
 
 def _stays(state: State, duty: Duty, holder: Assignment) -> str:
     if duty.pinned_to:
-        where = "there" if duty.pinned_to == holder.shard else f"on {duty.pinned_to}, which can't take it now"
-        return f" A person has placed it {where}, and it stays so until released."
+        is_there = duty.pinned_to == holder.shard
+        return " It stays there while the shard can have it, until it is released." if is_there else _would_go(duty)
     if duty.stationary:
         return " It is stationary: it isn't moved to balance."
     if is_suspect(duty):
         return " No rebalance moves it before it is attached: it may end the processes that attach it."
     balancer = balancer_name(state.duties.pallets[duty.pallet].balancer.kind).replace("_", " ")
     return f" The pallet's balancer ({balancer}) may move it."
+
+
+def _would_go(duty: Duty) -> str:
+    """The sentence about a duty that isn't on the shard to which a person has pinned it."""
+    return f" A person has pinned it to {duty.pinned_to}: it goes there as soon as that shard can have it."
 
 
 def verdicts(state: State, duty: Duty, now_ms: int) -> list[ShardVerdict]:

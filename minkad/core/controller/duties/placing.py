@@ -74,7 +74,7 @@ def by_trusted(
         unplaced.update((duty.number, NO_SHARD) for duty in duties)
         return
     prepared = [(duty, _prepared_on(state, duty, open_)) for duty in duties]
-    yield from ((duty.number, shard, "it is prepared for it") for duty, shard in prepared if shard)
+    yield from ((duty.number, shard, f"{shard} has prepared for it") for duty, shard in prepared if shard)
     rest = [duty for duty, shard in prepared if not shard]
     for some, rooms_of in groups(state, pallet, rest, found):
         yield from _by_balancer(state, pallet, some, rooms_of, unplaced)

@@ -9,7 +9,7 @@ from minka.v1.records_pb2 import Record
 from minka.v1.shards_pb2 import FailedDuty, Holding, ShardReport
 from minkad.core.controller.duties.commands import ReportShards
 from minkad.core.controller.duties.quarantines import quarantine
-from minkad.core.controller.duties.rows import duties_in_pieces, duty_with, in_state
+from minkad.core.controller.duties.rows import duties_in_pieces, duty_with, in_state, stops
 from minkad.core.controller.duties.shards import is_process
 from minkad.core.controller.duties.suspects import clear
 from minkad.core.controller.rows import migration_in_state
@@ -87,7 +87,8 @@ def _released(duties: DutyState, shard: Shard, said: Iterable[Holding], now_ms: 
     kept = [one.duty for one in found if keeps and not duties.duties[one.duty].deleting]
     free = [one.duty for one in found if not keeps or duties.duties[one.duty].deleting]
     yield from in_state(shard.name, _A.ASSIGNMENT_STATE_KEPT, kept, now_ms)
-    yield from in_state(shard.name, _A.ASSIGNMENT_STATE_UNSPECIFIED, free, now_ms)
+    reason = stops(shard) if leaves else f"{shard.name} has released it"
+    yield from in_state(shard.name, _A.ASSIGNMENT_STATE_UNSPECIFIED, free, now_ms, reason)
 
 
 def _finished(duties: DutyState, shard: Shard, said: Iterable[Holding], now_ms: int) -> Iterator[Record]:
@@ -113,7 +114,8 @@ def _failed(state: State, shard: Shard, said: Iterable[FailedDuty], now_ms: int)
     found = [one.duty for one in _meant(duties, shard, (one.holding for one in said), _may_hold_or_prepare)]
     rows = (duty_with(duties.duties[number], quarantine(state, shard, reasons[number], now_ms)) for number in found)
     yield from duties_in_pieces(rows)
-    yield from in_state(shard.name, _A.ASSIGNMENT_STATE_UNSPECIFIED, found, now_ms)
+    reason = f"it couldn't be attached on {shard.name}"
+    yield from in_state(shard.name, _A.ASSIGNMENT_STATE_UNSPECIFIED, found, now_ms, reason)
 
 
 def _weighed(duties: DutyState, shard: Shard, said: Iterable[tuple[Holding, int]]) -> Iterator[Record]:

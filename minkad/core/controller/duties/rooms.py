@@ -45,7 +45,7 @@ def refusal(state: State, shard: Shard) -> str:
 
 def _drain_of(state: State, shard: Shard) -> str:
     node = state.nodes.get(shard.node)
-    return f"its node {node.id} is being drained" if node is not None and node.emptied else ""
+    return f"it is on node {node.id}, which is being drained" if node is not None and node.emptied else ""
 
 
 def rooms(state: State, pallet: str, now_ms: int) -> list[ShardRoom]:

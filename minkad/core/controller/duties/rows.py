@@ -58,6 +58,11 @@ def in_state(
         yield Record(assignments_changed=assignments_changed(shard, state, some, now_ms, reason))
 
 
+def stops(shard: Shard) -> str:
+    """The reason why a shard that leaves releases its duties."""
+    return f"{shard.name} is about to stop"
+
+
 class Epochs:
     """Gives out the next epochs."""
 

@@ -135,7 +135,7 @@ def let_go(duties: DutyState, shard: Shard, now_ms: int) -> Iterator[Record]:
         elif one.state != _A.ASSIGNMENT_STATE_KEPT:
             kept.append(one.duty)
     yield from in_state(shard.name, _A.ASSIGNMENT_STATE_KEPT, kept, now_ms)
-    yield from in_state(shard.name, _A.ASSIGNMENT_STATE_UNSPECIFIED, free, now_ms)
+    yield from in_state(shard.name, _A.ASSIGNMENT_STATE_UNSPECIFIED, free, now_ms, f"{shard.name} is gone")
 
 
 def note_flap(state: State, command: NoteFlap, now_ms: int) -> list[Record]:

@@ -32,11 +32,20 @@ class Reasons:
 
     def of_move(self, duty: PlacedDuty, target: str, had_to_go: bool) -> str:
         """The reason why the duty goes, and why to this target."""
-        cause = self._cause(duty) if had_to_go else ""
+        if duty.only_on == target:
+            return _pinned_to(target)
+        cause = self._cause(duty) if had_to_go and duty.shard else ""
         key = (cause, duty.shard, target)
         if key not in self._moves:
-            self._moves[key] = f"{cause or self._excess(duty.shard)}; {self._change(target)}"
+            self._moves[key] = self._sentence(cause, duty.shard, target)
         return self._moves[key]
+
+    def _sentence(self, cause: str, source: str, target: str) -> str:
+        """The reason is kept, and read again when the duty has long been on the target."""
+        if not source:
+            change = f"from {self._amount(self._before[target])} to {self._after[target]:,}"
+            return f"the balancer chose {target}, which goes {change}"
+        return f"{cause or self._excess(source)}; {self._change(target)}"
 
     def of_waiting(self, duty: PlacedDuty) -> str:
         """The reason why no shard takes the duty."""
@@ -54,12 +63,10 @@ class Reasons:
     def _cause(self, duty: PlacedDuty) -> str:
         """The reason why the duty can't stay."""
         name = duty.shard
-        if not name:
-            return "no shard has it"
         closed = self._closed(name)
         if closed:
             return closed
-        return f"it is quarantined on {name}" if name in duty.not_on else f"it is pinned to {duty.only_on}"
+        return f"it is quarantined on {name}" if name in duty.not_on else _pinned_to(duty.only_on)
 
     def _closed(self, name: str) -> str:
         """The reason why the shard takes no duties at all; "" if it takes some."""
@@ -81,7 +88,7 @@ class Reasons:
     def _pinned(self, duty: PlacedDuty) -> str:
         name = duty.only_on
         why = self._closed(name) or (f"it is quarantined on {name}" if name in duty.not_on else "")
-        return f"it is pinned to {name}, and {why or self._no_room([name], duty)}"
+        return f"{_pinned_to(name)}, and {why or self._no_room([name], duty)}"
 
     def _nowhere(self, duty: PlacedDuty) -> str:
         if not self._shards:
@@ -113,6 +120,10 @@ class Reasons:
         if self._by_count:
             return "1 duty" if size == 1 else f"{size:,} duties"
         return f"weight {size:,}"
+
+
+def _pinned_to(shard: str) -> str:
+    return f"it is pinned to {shard}"
 
 
 def _listed(names: Sequence[str]) -> str:

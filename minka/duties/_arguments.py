@@ -18,12 +18,17 @@ def checked_pallet(name: Any) -> str:
 
 def checked_id(id_: Any) -> str:
     """Check the id of a duty."""
-    return _filled(checked_text(id_, "the id of a duty", id_problem), "the id of a duty")
+    return checked_label(id_, "the id of a duty")
 
 
 def checked_shard(name: Any) -> str:
     """Check the name of a shard."""
-    return _filled(checked_text(name, "the name of a shard", id_problem), "the name of a shard")
+    return checked_label(name, "the name of a shard")
+
+
+def checked_label(text: Any, what: str) -> str:
+    """Check a text that obeys the rules for names of shards; `what` is its name in the error."""
+    return _filled(checked_text(text, what, id_problem), what)
 
 
 def checked_weight(weight: Any) -> int:

@@ -213,8 +213,11 @@ class AsyncClient:
         consistency: Consistency = "quorum",
         timeout: float | None = None,
     ) -> DutyRow:
-        """Give a duty another payload or weight; None leaves the old one. Returns the duty's row, without the payload.
-        The delegates that have the duty hear of the change. Raises UNKNOWN_DUTY, VERSION_MISMATCH.
+        """Give a duty another payload or weight; None leaves the old one, and INVALID_ARGUMENT is raised if both are
+        None. Returns the duty's row, without the payload. The duty's version grows by 1, and the delegates that have
+        the duty hear of the change, even if payload and weight are the same as before. Shards that couldn't attach the
+        duty, and shards that failed while attaching it, try it again, as after `unquarantine`. Raises UNKNOWN_DUTY,
+        VERSION_MISMATCH.
         """
         made = changes_.update(pallet, duty, payload, weight=weight, if_version=if_version)
         return (await self.change([made], consistency=consistency, timeout=timeout))[0]

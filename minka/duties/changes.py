@@ -115,8 +115,10 @@ def update(
     weight: int | None = None,
     if_version: int | None = None,
 ) -> DutyChange:
-    """Give a duty another payload or weight; None leaves the old one."""
+    """Give a duty another payload or weight; None leaves the old one. At least one of them is needed."""
     name, change = duty_name(pallet, duty), api.DutyChange(if_version=checked_version(if_version))
+    if payload is None and weight is None:
+        raise invalid(f"the update of {pallet}/{duty} would change nothing: it takes a payload, a weight, or both")
     change.update.pallet, change.update.id = name.pallet, name.id
     if weight is not None:
         change.update.weight = checked_weight(weight)

@@ -4,16 +4,22 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
+from minka.engine.requests import checked_whole
+
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
     """The greatest total weight of a pallet's duties that a shard can carry.
 
     With 0 the shard gets no duties, and each duty that it has moves away as soon as another shard has room. Synthetic
-    duties come in any case: they are on every shard that takes the pallet.
+    duties come in any case: they are on every shard that takes the pallet. Raises MinkaError(INVALID_ARGUMENT) for
+    anything but a whole number from 0 to 2**63 - 1.
     """
 
     weight: int
+
+    def __post_init__(self) -> None:
+        checked_whole(self.weight, "the weight of a Capacity", range(1 << 63))
 
 
 def _never(number: int, epoch: int) -> bool:

@@ -169,8 +169,8 @@ class Quarantine(Struct, frozen=True):
 
 
 class Suspicion(Struct, frozen=True):
-    """Shards that have failed while they were attaching the duty: their number, the last of them, and the time of the
-    next try.
+    """Shards that have failed while they were attaching the duty: their number, the last of them, and the time
+    before which no shard gets the duty again (0: the duty doesn't wait for a time).
     """
 
     failures: int

@@ -66,8 +66,8 @@ class Balancer:
 class Canary:
     """The share of a pallet's duties that should be on shards of one version of your application."""
 
-    version: str
-    percent: int  # 1 to 100
+    version: str  # 1 to 256 printable characters
+    percent: int  # 1 to 100; to have no canary, the pallet's `canary` is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,12 +167,14 @@ class Quarantine:
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
-    """Failures of shards while they were attaching a duty."""
+    """Failures of shards while they were attaching a duty. From two failures on, the duty is tried by one shard at a
+    time, which attaches nothing else meanwhile.
+    """
 
     failures: int  # their number since the duty was last attached
     shard: str  # the shard that failed last
     since: datetime  # when that shard failed
-    retry: datetime  # no shard gets the duty before this time
+    retry: datetime | None  # no shard gets the duty before this time; None: the duty doesn't wait for a time
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from minka.duties._arguments import checked_pallet
+from minka.duties._arguments import checked_label, checked_pallet
 from minka.duties.delegate import Duty
 from minka.duties.duty_rows import (
     Assignment,
@@ -24,9 +24,10 @@ from minka.duties.duty_rows import (
     ShardStatus,
     ShardVerdict,
 )
+from minka.duties.limits import MAX_WEIGHT
 from minka.engine.arguments import invalid
 from minka.engine.messages import checked_number, read, read_all
-from minka.engine.requests import made
+from minka.engine.requests import checked_whole, made
 from minka.v1 import duties_pb2 as rows
 from minka.v1 import duty_api_pb2 as api
 from minka.v1.shards_pb2 import HeldDuty
@@ -137,18 +138,30 @@ def pallet_row(pallet: Pallet) -> rows.Pallet:
     return made(
         rows.Pallet,
         id=checked_pallet(pallet.id),
-        balancer=made(
-            rows.Balancer,
-            kind=checked_number(rows.BalancerKind, BalancerKind, balancer.kind, "balancer.kind"),
-            max_difference=balancer.max_difference,
-            fill_by=checked_number(rows.FillBy, FillBy, balancer.fill_by, "balancer.fill_by"),
-            fill_limit=balancer.fill_limit,
-            shard_order=balancer.shard_order,
-            pre_sort=checked_number(rows.PreSort, PreSort, balancer.pre_sort, "balancer.pre_sort"),
-        ),
+        balancer=_balancer_row(balancer),
         manual=pallet.manual,
         on_failure=checked_number(rows.OnFailure, OnFailure, pallet.on_failure, "on_failure"),
         warm=pallet.warm,
         moves_per_shard=pallet.moves_per_shard,
-        canary=canary and made(rows.Canary, version=canary.version, percent=canary.percent),
+        canary=canary and _canary_row(canary),
     )
+
+
+def _balancer_row(balancer: Balancer) -> rows.Balancer:
+    row = made(
+        rows.Balancer,
+        kind=checked_number(rows.BalancerKind, BalancerKind, balancer.kind, "balancer.kind"),
+        max_difference=balancer.max_difference,
+        fill_by=checked_number(rows.FillBy, FillBy, balancer.fill_by, "balancer.fill_by"),
+        fill_limit=checked_whole(balancer.fill_limit, "balancer.fill_limit", range(MAX_WEIGHT + 1)),
+        shard_order=balancer.shard_order,
+        pre_sort=checked_number(rows.PreSort, PreSort, balancer.pre_sort, "balancer.pre_sort"),
+    )
+    for name in row.shard_order:
+        checked_label(name, "a shard in balancer.shard_order")
+    return row
+
+
+def _canary_row(canary: Canary) -> rows.Canary:
+    percent = checked_whole(canary.percent, "canary.percent", range(1, 101))
+    return rows.Canary(version=checked_label(canary.version, "canary.version"), percent=percent)

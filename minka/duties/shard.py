@@ -24,7 +24,6 @@ from minka.duties.delegate import Capacity, Delegate, Duty
 from minka.duties.limits import MAX_PALLETS
 from minka.engine.arguments import checked_text, checked_timeout, invalid
 from minka.engine.grpc_calls import channel_credentials, checked_endpoints, clipped
-from minka.engine.requests import checked_whole
 from minka.tls import Tls
 from minka.v1.duties_pb2 import PalletCapacity
 from minka.v1.duties_pb2 import Shard as ShardRow
@@ -290,5 +289,4 @@ def _capacity_row(pallet: str, capacity: Capacity | None) -> PalletCapacity:
         return PalletCapacity(pallet=pallet)
     if not isinstance(capacity, Capacity):
         raise invalid(f"the capacity for {pallet} is {clipped(repr(capacity))}, not a Capacity or None")
-    checked_whole(capacity.weight, f"the capacity for {pallet}", range(1 << 63))
     return PalletCapacity(pallet=pallet, capacity=capacity.weight)

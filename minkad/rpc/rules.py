@@ -120,6 +120,15 @@ REQUIRED: Final = frozenset(
     }
 )
 
+# Fields around what a person gives: an error doesn't name them.
+WRAPPERS: Final = frozenset(
+    {
+        *(f"DutyChange.{change}" for change in ("create", "update", "delete", "pin", "unquarantine")),
+        *("PalletChange.create", "PalletChange.update", "DutyPin.duty"),
+        *("CreateKeyspaceRequest.ranges", "ElectLeadersRequest.unclean", "ListPartitionsRequest.filter"),
+    }
+)
+
 # Most values of a repeated field; the field's rule applies to each of them.
 COUNTS: Final[dict[str, int]] = {
     "moves": MANY,

@@ -8,7 +8,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from minka.errors import Code, MinkaError
-from minkad.rpc.rules import COUNTS, REQUIRED, RULES, Rule, any_value
+from minkad.rpc.rules import COUNTS, REQUIRED, RULES, WRAPPERS, Rule, any_value
 
 _SHOWN: Final = 200  # characters of the faulty value
 _REMEMBERED: Final = 4096  # texts of one rule: the names of nodes come again and again
@@ -49,12 +49,13 @@ def _check_of_field(descriptor: Descriptor, one: FieldDescriptor) -> _Check | No
         return lambda message: _problem_of_many(getattr(message, name), name, most, find)
     missing = f".{name}: is missing" if full in REQUIRED else ""
     if one.message_type is not None:
+        path = "" if full in WRAPPERS else f".{name}"
 
         def nested(message: Message) -> str:
             if not message.HasField(name):
                 return missing
             problem = rule(getattr(message, name))
-            return f".{name}{problem}" if problem else ""
+            return f"{path}{problem}" if problem else ""
 
         return nested
     if rule is any_value:
@@ -117,9 +118,11 @@ def _in_map(entry: Descriptor) -> Rule:
     key, value = (_rule_of(f"{entry.name}.{part.name}", part) for part in entry.fields)
 
     def find(pairs: Any) -> str:
-        for place, pair in enumerate(pairs.items()):
-            if problem := key(pair[0]) or value(pair[1]):
+        for place, (name, given) in enumerate(pairs.items()):
+            if problem := key(name):
                 return f"[{place}]: {problem}"
+            if problem := value(given):
+                return f"[{name}]: {problem}"
         return ""
 
     return find

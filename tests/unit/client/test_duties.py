@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from minka.duties import AsyncClient, Balancer, Client, Pallet, changes, messages
+from minka.duties import AsyncClient, Balancer, Canary, Client, Pallet, changes, messages
 from minka.duties.changes import duty_messages, pallet_messages
 from minka.errors import Code, MinkaError
 from minka.v1.duties_pb2 import Duty
@@ -87,6 +87,15 @@ Ask = Callable[[Any], Any]
 NO_BALANCER = Pallet("f", balancer="even")  # type: ignore[arg-type]
 NO_KIND = Pallet("f", balancer=Balancer(kind="best"))  # type: ignore[arg-type]
 NO_ORDER = Pallet("f", balancer=Balancer(shard_order="one"))  # type: ignore[arg-type]
+NO_LIMIT = Pallet("f", balancer=Balancer(fill_limit=-1))
+NO_SHARD = Pallet("f", balancer=Balancer(shard_order=("s1", "")))
+
+
+def with_canary(version: str, percent: Any) -> Pallet:
+    """Return a pallet with this canary."""
+    return Pallet("f", canary=Canary(version, percent))
+
+
 BAD: list[tuple[str, Ask]] = [
     ("weight=-1 isn't a whole number", lambda client: client.create("feeds", "bbc", weight=-1)),
     ("weight=1.5 isn't a whole number", lambda client: client.create("feeds", "bbc", weight=1.5)),
@@ -96,6 +105,7 @@ BAD: list[tuple[str, Ask]] = [
     ("consistency is 'most', not one of leader", lambda client: client.create("feeds", "bbc", consistency="most")),
     (r"consistency is \[\], not one of leader", lambda client: client.create("feeds", "bbc", consistency=[])),
     ("the id of a duty is int, not str", lambda client: client.update("feeds", 7)),
+    ("the update of feeds/bbc would change nothing: it takes", lambda client: client.update("feeds", "bbc")),
     ("the name of a pallet is int, not str", lambda client: client.get(5, "bbc")),
     ("the id of a duty .* isn't UTF-8 text", lambda client: client.get("feeds", "\udcff")),
     ("the id of a duty must not be empty", lambda client: client.get("feeds", "")),
@@ -118,6 +128,12 @@ BAD: list[tuple[str, Ask]] = [
         "moves_per_shard is -1, not from 0 to 4,294,967,295",
         lambda client: client.create_pallet(Pallet("f", moves_per_shard=-1)),
     ),
+    ("canary.percent is 0, not from 1 to 100", lambda client: client.update_pallet(with_canary("2", 0))),
+    ("canary.percent is 5.5, not int", lambda client: client.create_pallet(with_canary("2", 5.5))),
+    ("canary.version must not be empty", lambda client: client.update_pallet(with_canary("", 5))),
+    ("canary.version must have 256 characters at most", lambda client: client.update_pallet(with_canary("x" * 257, 5))),
+    ("balancer.fill_limit is -1, not from 0 to", lambda client: client.create_pallet(NO_LIMIT)),
+    ("a shard in balancer.shard_order must not be empty", lambda client: client.create_pallet(NO_SHARD)),
     ("if_version=-1 isn't a version", lambda client: client.update_pallet(Pallet("feeds"), if_version=-1)),
     ("if_version='1' isn't a version", lambda client: client.delete("feeds", "bbc", if_version="1")),
     ("if_version=0 can never hold: .* begin at 1", lambda client: client.delete("feeds", "bbc", if_version=0)),
@@ -163,8 +179,8 @@ def test_each_change_of_a_duty_takes_a_version_and_a_consistency(
 ) -> None:
     node = control_node()
     node.answers["ChangeDuties"] = ChangeDutiesResponse(duties=[BBC])
-    shard = ["s1"] if method == "pin" else []
-    changed = getattr(connect([node.address]), method)("feeds", "bbc", *shard, if_version=4, consistency="all")
+    more = {"update": ["https://…"], "pin": ["s1"]}.get(method, [])
+    changed = getattr(connect([node.address]), method)("feeds", "bbc", *more, if_version=4, consistency="all")
     assert changed == messages.duty_row(BBC)
     ((_, asked),) = node.asked
     (change,) = asked.changes

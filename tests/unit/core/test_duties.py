@@ -53,12 +53,35 @@ def test_a_batch_of_changes_is_decided_as_a_whole(world: DutyWorld) -> None:
         (DutyChange(create=DutySpec(pallet="feeds", id="x", synthetic=True, stationary=True)), Code.INVALID_DUTY),
         (DutyChange(delete=DutyName(pallet="feeds", id="x")), Code.UNKNOWN_DUTY),
         (DutyChange(delete=DutyName(pallet="feeds", id="d0"), if_version=2), Code.VERSION_MISMATCH),
+        (DutyChange(update=DutySpec(pallet="feeds", id="d0")), Code.INVALID_ARGUMENT),
         (DutyChange(), Code.INVALID_ARGUMENT),
     ],
 )
 def test_refused_changes(world: DutyWorld, change: DutyChange, code: Code) -> None:
     world.create("feeds", TEN)
     assert refused(world, ChangeDuties([change])) is code
+
+
+def test_a_pallet_that_exists_with_other_settings(world: DutyWorld) -> None:
+    fair, robin = BalancerKind.BALANCER_KIND_FAIR_WORKLOAD, BalancerKind.BALANCER_KIND_ROUND_ROBIN
+    with pytest.raises(MinkaError) as caught:
+        world.pallet("feeds", manual=True, balancer=Balancer(kind=fair), canary=Canary(version="2", percent=5))
+    assert caught.value.code is Code.PALLET_EXISTS
+    assert caught.value.message == (
+        "there is a pallet feeds already, with other settings (balancer.kind, manual, canary.version, canary.percent); "
+        "an update would change them"
+    )
+    world.pallet("feeds", balancer=Balancer(kind=robin))  # the same settings: nothing is done
+
+
+def test_a_refusal_names_what_has_another_version(world: DutyWorld) -> None:
+    world.create("feeds", ["a"])
+    with pytest.raises(MinkaError) as caught:
+        world.do(ChangeDuties([DutyChange(delete=DutyName(pallet="feeds", id="a"), if_version=2)]))
+    assert caught.value.details == {"duty": "feeds/a", "version": "1"}
+    with pytest.raises(MinkaError) as caught:
+        world.do(ChangePallets([PalletChange(delete="feeds", if_version=2)]))
+    assert caught.value.details == {"pallet": "feeds", "version": "1"}
 
 
 def test_a_change_can_demand_a_version(world: DutyWorld) -> None:

@@ -21,6 +21,7 @@ from minka.duties import (
     Pallet,
     PreSort,
     ShardState,
+    Suspicion,
     documents,
     messages,
 )
@@ -150,6 +151,8 @@ def test_a_duty_is_read_with_all_its_recorded_fields() -> None:
     assert document.suspicion == documents.Suspicion(2, "", 0, 5)
     assert messages.duty_row(rows.Duty(number=3)).reported_weight is None
     assert messages.duty_row(rows.Duty(number=3)).suspicion is None
+    once = messages.duty_row(rows.Duty(number=3, suspicion=rows.DutySuspicion(failures=1, since_ms=4)))
+    assert once.suspicion == Suspicion(1, "", datetime(1970, 1, 1, 0, 0, 0, 4000, UTC), None)
 
 
 def test_duties_are_equal_by_number_and_epoch() -> None:

@@ -45,14 +45,21 @@ PALLETS: list[tuple[str, Any]] = [
     ("1001 pallets are given; a shard takes", dict.fromkeys(map(str, range(1001)))),
     ("pallets is list, not a mapping", ["feeds"]),
     ("the capacity for feeds is 5, not a Capacity or None", {"feeds": 5}),
-    ("the capacity for feeds is -1, not from 0 to 9,223", {"feeds": Capacity(-1)}),
-    ("the capacity for feeds is '5', not int", {"feeds": Capacity("5")}),  # type: ignore[arg-type]
     ("the name of a pallet is int, not str", {5: None}),
     ("the name of a pallet must have no slash: 'mail/in'", {"feeds": None, "mail/in": None}),
     ("the name of a pallet .* isn't UTF-8 text", {"\udcff": None}),
     ("the name of a pallet must have 256 characters at most", {"x" * 257: None}),
     ("the name of a pallet must not be empty", {"": None}),
 ]
+
+
+@pytest.mark.parametrize(
+    ("why", "weight"), [("-1, not from 0 to 9,223", -1), ("'5', not int", "5"), ("True, not int", True)]
+)
+def test_a_capacity_is_checked_when_it_is_made(why: str, weight: Any) -> None:
+    with pytest.raises(MinkaError, match=f"the weight of a Capacity is {why}") as caught:
+        Capacity(weight)
+    assert caught.value.code is Code.INVALID_ARGUMENT
 
 
 def made(**given: Any) -> Shard:

@@ -20,7 +20,7 @@ from minka.v1 import (
 from minka.v1.admin_pb2 import CreateKeyspaceRequest, DrainNodeRequest, PlanReassignRequest, SplitRequest
 from minka.v1.cluster_pb2 import Node, Partition
 from minka.v1.coordinator_pb2 import HeartbeatRequest, LeaveRequest, RegisterRequest, UpdateReplicasRequest
-from minka.v1.duties_pb2 import Pallet
+from minka.v1.duties_pb2 import Canary, Pallet
 from minka.v1.duty_api_pb2 import (
     ChangeDutiesRequest,
     ChangePalletsRequest,
@@ -85,7 +85,7 @@ def test_every_rule_belongs_to_a_field() -> None:
     # No method takes these messages: the first two begin streams of raw bytes, and the last one goes to the data port.
     for raw in (load_api_pb2.UploadHeader, load_api_pb2.FetchRequest, RaftMessageBatch):
         walk(raw.DESCRIPTOR)
-    assert set(rules.RULES) | set(rules.COUNTS) | set(rules.REQUIRED) <= names
+    assert set(rules.RULES) | set(rules.COUNTS) | set(rules.REQUIRED) | rules.WRAPPERS <= names
 
 
 GOOD = {"id": "athens", "data_id": "d", "incarnation": "i", "address": "athens:7400"}
@@ -116,22 +116,30 @@ def duties(spec: DutySpec) -> ChangeDutiesRequest:
         (CreateKeyspaceRequest(name="No Name"), "name: must be 1 to 63"),
         (CreateKeyspaceRequest(name="flights", hash=7), "hash: 7"),  # type: ignore[arg-type]
         (DrainNodeRequest(node="athens", reason="a\0b"), "reason: must have no control characters"),
-        (PlanReassignRequest(weights={"athens": float("nan")}), "weights[0]"),
+        (PlanReassignRequest(weights={"athens": float("nan")}), "weights[athens]: must be from 0 to 1000000, not nan"),
         (PlanReassignRequest(to=["athens"] * 10_001), "to: there must be 10000 at most, not 10001"),
         (SplitRequest(keyspace="flights", keys=[b"x" * 70_000]), "keys[0]: must have 65537 bytes at most"),
         (UpdateReplicasRequest(partitions=[Partition(), Partition(isr=["\n"])]), "partitions[1].isr[0]"),
-        (duties(DutySpec(pallet="feeds")), "changes[0].create.id: is missing"),
-        (duties(DutySpec(pallet="feeds", id="x" * 257)), "create.id: must have 256 characters at most, not 257"),
-        (duties(DutySpec(pallet="feeds", id="a\tb")), "create.id: must have no control characters"),
-        (duties(DutySpec(pallet="feeds/a", id="b")), "create.pallet: must have no slash"),
+        (duties(DutySpec(pallet="feeds")), "changes[0].id: is missing"),
+        (duties(DutySpec(pallet="feeds", id="x" * 257)), "changes[0].id: must have 256 characters at most, not 257"),
+        (duties(DutySpec(pallet="feeds", id="a\tb")), "changes[0].id: must have no control characters"),
+        (duties(DutySpec(pallet="feeds/a", id="b")), "changes[0].pallet: must have no slash"),
         (
             duties(DutySpec(pallet="feeds", id="b", payload=b"x" * (2**20 + 1))),
             "payload: must have 1048576 bytes",
         ),
-        (duties(DutySpec(pallet="feeds", id="b", weight=2**60)), "create.weight"),
+        (duties(DutySpec(pallet="feeds", id="b", weight=2**60)), "changes[0].weight: must be 1000000000000"),
         (ChangeDutiesRequest(changes=[DutyChange()] * 1001), "changes: there must be 1000 at most, not 1001"),
         (ChangeDutiesRequest(consistency=9), "consistency: 9"),  # type: ignore[arg-type]
-        (ChangePalletsRequest(changes=[PalletChange(create=Pallet())]), "create.id: is missing"),
+        (ChangePalletsRequest(changes=[PalletChange(create=Pallet())]), "changes[0].id: is missing"),
+        (
+            ChangePalletsRequest(changes=[PalletChange(update=Pallet(id="f", canary=Canary(percent=101)))]),
+            "changes[0].canary.percent: must be 100 at most, not 101",
+        ),
+        (
+            CreateKeyspaceRequest(name="flights", ranges=admin_pb2.Ranges(split_points=[b"x" * 70_000])),
+            "split_points[0]: must have 65537 bytes at most",
+        ),
         (GetDutiesRequest(names=[DutyName(pallet="feeds")]), "names[0].id: is missing"),
         (RaftMessageBatch(messages=[RaftMessage(type=MessageType.MSG_HUP)]), "messages[0].type: 0 isn't a type"),
         (RaftMessageBatch(messages=[RaftMessage(type=MessageType.MSG_APP, term=2**63)]), "messages[0].term"),

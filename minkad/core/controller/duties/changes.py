@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from google.protobuf.message import Message
+
 from minka.errors import Code, MinkaError
 from minka.v1.duties_pb2 import AssignmentState, BalancerKind, Duty, FillBy, Pallet
 from minka.v1.duty_api_pb2 import DutyChange, DutyName, DutyPin, DutySpec, PalletChange
@@ -39,10 +41,12 @@ def _change_pallet(state: DutyState, change: PalletChange, now_ms: int) -> list[
             return [Record(pallet_changed=_row(change.create, 1, now_ms, now_ms))]
         if _said(old) == _said(change.create):
             return []
-        raise MinkaError(Code.PALLET_EXISTS, f"there is a pallet {id_} already", pallet=id_)
+        others = ", ".join(_differing(_said(old), _said(change.create)))
+        text = f"there is a pallet {id_} already, with other settings ({others}); an update would change them"
+        raise MinkaError(Code.PALLET_EXISTS, text, pallet=id_)
     if old is None:
         raise unknown_pallet(id_)
-    _check_version(f"pallet {id_}", old.version, change.if_version)
+    _check_version("pallet", id_, old.version, change.if_version)
     if kind == "delete":
         if held := len(state.in_pallet.get(id_, ())):
             raise MinkaError(Code.PALLET_IN_USE, f"pallet {id_} has {held} duties", pallet=id_)
@@ -67,6 +71,18 @@ def _said(pallet: Pallet) -> Pallet:
     for name in _OF_CLUSTER:
         row.ClearField(name)
     return row
+
+
+def _differing(one: Message, other: Message) -> Iterator[str]:
+    """The names of the fields in which the messages differ."""
+    for field in one.DESCRIPTOR.fields:
+        mine, theirs = getattr(one, field.name), getattr(other, field.name)
+        if mine == theirs and (not field.has_presence or one.HasField(field.name) == other.HasField(field.name)):
+            continue
+        inner = () if field.is_repeated or field.message_type is None else tuple(_differing(mine, theirs))
+        yield from (f"{field.name}.{name}" for name in inner)
+        if not inner:
+            yield field.name
 
 
 def _check_pallet(pallet: Pallet) -> None:
@@ -99,9 +115,10 @@ def _refuse_twice(names: Sequence[object]) -> None:
         raise MinkaError(Code.INVALID_ARGUMENT, f"{shown} is changed {times} times in one request")
 
 
-def _check_version(name: str, version: int, wanted: int) -> None:
+def _check_version(kind: str, name: str, version: int, wanted: int) -> None:
     if wanted and wanted != version:
-        raise MinkaError(Code.VERSION_MISMATCH, f"{name} has version {version}, not {wanted}", version=str(version))
+        text = f"{kind} {name} has version {version}, not {wanted}"
+        raise MinkaError(Code.VERSION_MISMATCH, text, **{kind: name, "version": str(version)})
 
 
 # Duties
@@ -162,7 +179,7 @@ class _Batch:
             raise unknown_duty(pallet, id_)
         if kind == "update" and _is_stored(row, change.update):
             return  # asked again: the answer was lost
-        _check_version(f"duty {duty_name(row)}", row.version, change.if_version)
+        _check_version("duty", duty_name(row), row.version, change.if_version)
         if kind == "update":
             self._update(change.update, row)
         elif kind == "delete":
@@ -183,7 +200,7 @@ class _Batch:
             raise MinkaError(Code.DUTY_EXISTS, f"duty {name} {text}", duty=name)
         if spec.synthetic and (spec.lazy or spec.stationary):
             other = "lazy" if spec.lazy else "stationary"
-            raise MinkaError(Code.INVALID_DUTY, f"duty {name} is synthetic, so it can't be {other}")
+            raise MinkaError(Code.INVALID_DUTY, f"duty {name} is synthetic, so it can't be {other}", duty=name)
         new = Duty(
             number=self._next_number,
             pallet=spec.pallet,
@@ -202,6 +219,10 @@ class _Batch:
         self._rows.append(new)
 
     def _update(self, spec: DutySpec, row: Duty) -> None:
+        if not (spec.HasField("weight") or spec.payload_id):
+            text = f"the update of {duty_name(row)} would change nothing: it takes a payload, a weight, or both"
+            raise MinkaError(Code.INVALID_ARGUMENT, text)
+
         def change(new: Duty) -> None:
             new.version, new.changed_ms = row.version + 1, self._now_ms
             _let_try_again(new)  # they may have failed because of the old content
@@ -229,7 +250,8 @@ class _Batch:
     def _pin(self, pin: DutyPin, row: Duty) -> None:
         """Pin or unpin the duty. After this, a stationary duty whose shard has failed may be placed again."""
         if row.synthetic:
-            raise MinkaError(Code.INVALID_DUTY, f"duty {duty_name(row)} is synthetic: it is on every shard")
+            name = duty_name(row)
+            raise MinkaError(Code.INVALID_DUTY, f"duty {name} is synthetic: it is on every shard", duty=name)
         if pin.shard and pin.shard not in self._state.shards:
             raise MinkaError(Code.UNKNOWN_SHARD, f"there is no shard {pin.shard}", shard=pin.shard)
         has_failed = row.was_attached and self._state.holder(row.number) is None

@@ -39,6 +39,10 @@ class Admin:
     `requested_by` is recorded when an operation begins or is cancelled, and logged with an unclean election; the
     default is user@host.
 
+    `nodes`, `keyspaces` and `partitions` read the partition table. If no active controller answers, as without a
+    majority of the coordinator's voters, another node answers, with the table that it has: nodes that have failed since
+    are still LIVE, and partitions that they led ONLINE. `Node.heartbeat_age_ms` is then None for all nodes.
+
     A partition is given as a `Partition`, by its name ("flights/7", as plans have it), or by its id. Keyspaces can't be
     deleted. There is no class for asyncio: use `asyncio.to_thread`.
     """
@@ -70,7 +74,7 @@ class Admin:
     # Nodes
 
     def nodes(self) -> list[Node]:
-        """All nodes. If the active controller doesn't answer, another node does, whose table may be older."""
+        """All nodes. Without an active controller the answer may be old, see `Admin`."""
         status = self.control.summary()
         counts = {one.node_id: one for one in status.summary.nodes}
         heard = {one.node_id: one.heartbeat_age_ms for one in status.nodes if one.HasField("heartbeat_age_ms")}
@@ -159,7 +163,9 @@ class Admin:
     # Keyspaces and partitions
 
     def keyspaces(self) -> list[KeyspaceSummary]:
-        """All keyspaces, including the `internal` ones, in the order in which they were created."""
+        """All keyspaces, including the `internal` ones, in the order in which they were created. Without an active
+        controller the answer may be old, see `Admin`.
+        """
         return keyspaces_of(self.control.summary())
 
     def create_keyspace(
@@ -208,7 +214,7 @@ class Admin:
 
     def partitions(self, keyspace: str | None = None) -> Iterator[Partition]:
         """Yield the partitions of a keyspace (None: of all keyspaces), in the order of their slots or keys. This reads
-        them page by page. Raises UNKNOWN_KEYSPACE.
+        them page by page. Without an active controller the answer may be old, see `Admin`. Raises UNKNOWN_KEYSPACE.
         """
         wanted = made(admin_pb2.PartitionFilter, keyspace=keyspace) if keyspace is not None else None
         listed = self.control.partitions(wanted)

@@ -8,7 +8,7 @@ from minka.engine.messages import Word
 
 
 class NodeState(Word):
-    """A node's state, as the active controller sees it."""
+    """A node's state, as the active controller last saw it."""
 
     JOINING = "joining"
     LIVE = "live"
@@ -19,11 +19,11 @@ class NodeState(Word):
 
 
 class PartitionState(Word):
-    """A partition's state. Kafka's controller has the same states."""
+    """A partition's state in the partition table. Kafka's controller has the same states."""
 
     NEW = "new"  # it has replicas, but has never had a leader
     ASSIGNED = "assigned"  # its leader hasn't confirmed yet that it leads
-    ONLINE = "online"
+    ONLINE = "online"  # its leader has confirmed that it leads
     OFFLINE = "offline"  # its leader is gone, and no replica can take its place
     UNKNOWN = "unknown"
 

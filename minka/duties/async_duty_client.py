@@ -247,8 +247,15 @@ class AsyncClient:
         consistency: Consistency = "quorum",
         timeout: float | None = None,
     ) -> DutyRow:
-        """Place a duty on this shard by hand, and return its row. The duty stays on the shard until `release` is
-        called. Raises UNKNOWN_DUTY, UNKNOWN_SHARD, VERSION_MISMATCH, and INVALID_DUTY for a synthetic duty.
+        """Place a duty on this shard by hand, and return its row. No balancer moves it until `release` is called.
+
+        While the shard is GONE, LEAVING, QUARANTINED or on a drained node, another shard has the duty; the duty goes to
+        its shard as soon as it can. If the shard is LIVE but has too little capacity, no shard has the duty, and
+        `DutyStatus.unplaced` says why. A duty that couldn't be attached on the shard stays on the shard that has it; if
+        there is none, no shard gets it before `unquarantine`.
+
+        Raises UNKNOWN_DUTY, VERSION_MISMATCH, INVALID_DUTY for a synthetic duty, and UNKNOWN_SHARD if the cluster has
+        never known the shard, or has forgotten it: that is ten minutes after its end.
         """
         made = changes_.pin(pallet, duty, shard, if_version=if_version)
         return (await self.change([made], consistency=consistency, timeout=timeout))[0]
@@ -275,8 +282,8 @@ class AsyncClient:
         consistency: Consistency = "quorum",
         timeout: float | None = None,
     ) -> DutyRow:
-        """Let the shards on which a duty could not be attached try again, and return the duty's row. Raises
-        UNKNOWN_DUTY, VERSION_MISMATCH.
+        """Let the shards on which a duty could not be attached try again, and return the duty's row. `update` does the
+        same. Raises UNKNOWN_DUTY, VERSION_MISMATCH.
         """
         made = changes_.unquarantine(pallet, duty, if_version=if_version)
         return (await self.change([made], consistency=consistency, timeout=timeout))[0]

@@ -115,7 +115,9 @@ def update(
     weight: int | None = None,
     if_version: int | None = None,
 ) -> DutyChange:
-    """Give a duty another payload or weight; None leaves the old one. At least one of them is needed."""
+    """Give a duty another payload or weight; None leaves the old one. At least one of them is needed. Quarantines of the
+    duty end, as by `unquarantine`.
+    """
     name, change = duty_name(pallet, duty), api.DutyChange(if_version=checked_version(if_version))
     if payload is None and weight is None:
         raise invalid(f"the update of {pallet}/{duty} would change nothing: it takes a payload, a weight, or both")
@@ -133,7 +135,9 @@ def delete(pallet: str, duty: str, *, if_version: int | None = None) -> DutyChan
 
 
 def pin(pallet: str, duty: str, shard: str, *, if_version: int | None = None) -> DutyChange:
-    """Place a duty on this shard by hand. It stays on the shard until it is released."""
+    """Place a duty on this shard by hand: no balancer moves it until it is released. `Client.pin` says what happens
+    while the shard can't have it.
+    """
     pin = api.DutyPin(duty=duty_name(pallet, duty), shard=checked_shard(shard))
     return DutyChange(api.DutyChange(pin=pin, if_version=checked_version(if_version)))
 

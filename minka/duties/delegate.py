@@ -79,8 +79,8 @@ class Delegate:
     `detach` are optional.
 
     If `attach` raises, the shard has none of the duties of that call, so `attach` must end all work for them before it
-    raises. Each of these duties is then attached alone, with growing pauses; after five tries the duty goes to another
-    shard.
+    raises. Each of these duties is then attached alone, at once and again after 0.1, 0.2, 0.4 and 0.8 s. After the
+    fifth failure the duty goes to another shard, and is quarantined on this one: `DutyRow.quarantines` has the reason.
     """
 
     def attach(self, duties: Duties) -> Awaitable[None] | None:
@@ -109,7 +109,8 @@ class Delegate:
 
     def report(self) -> Reported | Awaitable[Reported]:
         """Return the duties that this process really has, or a mapping from each duty to its measured weight (None:
-        the weight hasn't changed). A lazy duty that is left out has ended; without this method lazy duties stay.
+        the weight hasn't changed). A lazy duty that is left out has ended: the cluster deletes it, and `detach` isn't
+        called for it. Without this method lazy duties stay.
         `report` is called about once a second, on the event loop if `attach` is a coroutine.
         """
         raise NotImplementedError

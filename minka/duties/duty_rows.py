@@ -184,7 +184,7 @@ class DutyRow:
     duty: Duty
     reported_weight: int | None  # as the delegate last reported it, except for small changes
     payload_bytes: int
-    pinned_to: str | None  # the shard to which a person has pinned the duty; None: it isn't pinned
+    pinned_to: str | None  # the shard to which a person has pinned the duty, also while another one has it; None: none
     quarantines: tuple[Quarantine, ...]
     suspicion: Suspicion | None
     deleting: bool  # a client has deleted the duty, which disappears once its shards have released it

@@ -35,7 +35,8 @@ _MAX_VERSION_CHARS: Final = 64
 
 class Shard:
     """Hosts duties from `run` (or the beginning of `async with`) on, until `stop` was called and other shards have the
-    duties. `pallets` has the pallets whose duties the shard takes, each with its capacity (None: not known).
+    duties. `pallets` has the pallets whose duties the shard takes, each with its capacity (None: it states
+    none, so it has no limit, and CAPACITY_WORKLOAD gives it as much as a shard with the mean of the stated capacities).
     `endpoints` are addresses host:port of some of the nodes; without `endpoints` the cluster is that of `context`, or
     the one that `minka.connect` would find. `name` identifies the shard (default: HOST-PID): a process that comes back
     under the same name within `grace` seconds gets its duties again. `version` is that of your application, and `node`
@@ -213,8 +214,9 @@ def run_shard(
     call_timeout: float = 30.0,
 ) -> None:
     """Host duties until SIGTERM or SIGINT. Then the cluster moves the duties away one after the other; the delegate
-    releases each before another shard gets it. At a second signal the delegate releases all duties at once. Coroutines
-    of the delegate run on a loop of this thread. `Shard` describes the arguments.
+    releases each before another shard gets it. After 30 s, or at a second signal, the delegate releases all duties that
+    are left at once. Then this returns, as soon as the delegate has released everything; a `detach` that hangs delays
+    that without limit. Coroutines of the delegate run on a loop of this thread. `Shard` describes the arguments.
 
     Raises MinkaError: the errors of `Shard` and its `run`, and INVALID_ARGUMENT on any thread but the main thread,
     since only the main thread gets signals.

@@ -19,6 +19,7 @@ def test_the_programs_of_the_opening_run() -> None:
     with LocalCluster(3) as cluster:
         admin, client, shard = (one.replace(ENDPOINTS, repr(list(cluster.endpoints))) for one in PROGRAMS[:3])
         assert run("-c", admin) == ""
+        assert run("-c", admin) == ""
         assert run("-c", client) == "b'EWR to IAH'\n"
         assert run("-c", client) == "b'EWR to IAH'\nsomebody has the seat\n"
         hosting = subprocess.Popen([sys.executable, "-c", shard], stdout=subprocess.PIPE, text=True)

@@ -115,8 +115,8 @@ def update(
     weight: int | None = None,
     if_version: int | None = None,
 ) -> DutyChange:
-    """Give a duty another payload or weight; None leaves the old one. At least one of them is needed. Quarantines of the
-    duty end, as by `unquarantine`.
+    """Give a duty another payload or weight; None leaves the old one. At least one of them is needed. The duty's
+    quarantines end, as by `unquarantine`.
     """
     name, change = duty_name(pallet, duty), api.DutyChange(if_version=checked_version(if_version))
     if payload is None and weight is None:

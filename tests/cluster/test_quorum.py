@@ -160,6 +160,30 @@ def test_a_leader_without_quorum_steps_down_and_its_clearance_ends(cluster: Loca
     eventually("ready", lambda: all(readyz(cluster, name)[0] == 200 for name in cluster.nodes))
 
 
+def test_the_last_node_answers_stale_reads_of_all_partitions(cluster: LocalCluster) -> None:
+    """Also of those that it has led: their age counts from the end of its clearance."""
+    keys = [b"stale-%d" % number for number in range(60)]
+    with Control(cluster.endpoints) as control, Client(cluster.endpoints, keyspace="flights") as client:
+        wait_settled(control, live=3)
+        client.put_many([(key, b"v") for key in keys])
+        eventually("followers have heard of it", lambda: all(client.get_stale(key).value == b"v" for key in keys * 9))
+        last, *others = cluster.nodes
+        for name in others:
+            cluster.kill(name)
+        try:
+            eventually("its clearance ends", lambda: not own_status(cluster, last).has_clearance)
+            ended = time.monotonic()
+            for key in keys:
+                asked = time.monotonic()
+                found = client.get_stale(key)
+                assert found.value == b"v"
+                assert found.age >= asked - ended
+        finally:
+            for name in others:
+                cluster.restart(name, ready=False)
+        wait_settled(control, live=3)
+
+
 def serve_until_refused(direct: Direct) -> float:
     """Send requests until the node refuses one. Returns the time at which the last served request was sent."""
     end = time.monotonic() + 10 * CLEARANCE_S

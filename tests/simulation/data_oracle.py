@@ -184,7 +184,7 @@ class DataOracle:
         if replica is None or replica.role is Role.REMOVED or replica.row.keyspace_id not in self._world.keyspaces:
             return
         data = process.store.open.get(partition_id)
-        if data is None or data is not replica.data or not data.is_database:
+        if data is None or data is not replica.data or not data.is_open or data.is_attached:
             return
         routing = process.manager._routing
         try:

@@ -50,8 +50,13 @@ def test_a_leader_that_has_not_applied_the_log_that_it_began_with_knows_no_age()
 def test_a_leader_that_hands_over_was_up_to_date_until_reads_wait() -> None:
     """From then on its successor may take writes, even while the node still has clearance."""
     bench, replica = leading()
-    bench.now = 3.0
+    bench.write(replica)
+    bench.sync(replica)
+    bench.now = 2.0
     bench.adopt(replica, successor="byzantium")
+    bench.now = 3.0
+    bench.align(replica, "byzantium", "cyrene")
+    bench.apply(replica)
     assert gate_of(replica) is Gate.CLOSED_TO_READS
     bench.now = 4.0
     bench.adopt(replica, leader="byzantium", leader_epoch=2)

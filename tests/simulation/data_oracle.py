@@ -5,7 +5,7 @@ except keys that a load has brought.
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from minka.cluster.in_sync import has_everything
 from minka.cluster.key_ranges import KeyRange, is_by_ranges
@@ -21,6 +21,7 @@ from tests.simulation.replica_files import entry_keys, epoch_of, mark_in, offset
 from tests.simulation.trace import Violation
 
 if TYPE_CHECKING:
+    from tests.simulation.data_database import SimDataDatabase
     from tests.simulation.full_world import FullWorld
     from tests.simulation.log_disk import LogDisk
     from tests.simulation.process import Machine, Process
@@ -183,8 +184,8 @@ class DataOracle:
         replica = process.manager.replicas.get(partition_id)
         if replica is None or replica.role is Role.REMOVED or replica.row.keyspace_id not in self._world.keyspaces:
             return
-        data = process.store.open.get(partition_id)
-        if data is None or data is not replica.data or not data.is_open or data.is_attached:
+        data = cast("SimDataDatabase", replica.data)
+        if not data.is_open or data.is_attached:
             return
         routing = process.manager._routing
         try:

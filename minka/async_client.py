@@ -142,7 +142,11 @@ class _Operations:
 
     async def get_stale(self, key: Key, *, timeout: float | None = None) -> StaleValue:
         """The value of a key from any in-sync replica, and the greatest age that the value may have. This works also
-        while the partition has no leader.
+        while the partition has no leader, and while most nodes are down.
+
+        A follower shows a write a moment after `put` has returned. Until then it gives the former value, with an age
+        that reaches back before the `put`. While nobody leads, the age grows. Raises AGE_UNKNOWN if no replica that
+        answers knows the age of its data, such as after restarts of the nodes.
         """
         key = _bytes(key)
         call = await self._one(Op.READ_STALE, key, None, timeout)

@@ -246,8 +246,10 @@ class Code(Enum):
         "UNAVAILABLE",
     )
     AGE_UNKNOWN = CodeInfo(
-        "The replica can't say how old its data is: it has not heard its leader since its node's start.",
-        "None needed: the client asks another replica.",
+        "The replica can't say how old its data is: since its node's start it has neither led the partition nor heard "
+        "its leader, or its copy is damaged or being replaced.",
+        "None needed while another replica in sync is up: the client asks it. Otherwise start the nodes that are down: "
+        "minkactl status names them.",
         True,
         "UNAVAILABLE",
     )

@@ -63,7 +63,9 @@ _ATTACHED: Final = AssignmentState.ASSIGNMENT_STATE_ATTACHED
 
 class DutyRequests:
     """Handles requests if this node is the active controller. A change of the tables is answered when its consistency
-    level is reached. Methods raise MinkaError, with NOT_CONTROLLER or NO_CONTROLLER if another node has to be asked.
+    level is reached. Raises CONSISTENCY_NOT_REACHED if a majority has the change, but the level isn't reached within
+    `timeout` seconds, or `CONFIRMED_WITHIN_S` seconds after the majority has it. Methods raise MinkaError, with
+    NOT_CONTROLLER or NO_CONTROLLER if another node has to be asked.
     """
 
     def __init__(self, coordinator: Coordinator) -> None:
@@ -71,21 +73,29 @@ class DutyRequests:
 
     # Changes
 
-    async def change_pallets(self, request: ChangePalletsRequest) -> ChangePalletsResponse:
+    async def change_pallets(self, request: ChangePalletsRequest, timeout: float) -> ChangePalletsResponse:
         """Change pallets. The response has their rows as decided; for a deleted pallet, the last row."""
+        until = asyncio.get_running_loop().time() + timeout
         if any(change.HasField("create") for change in request.changes):
             await ensure_payload_keyspace(self._coordinator)
         ids = [changes.pallet_of(change) for change in request.changes]
         rows = await self._change(
-            ChangePallets(request.changes), lambda duties: [duties.pallets.get(id_) for id_ in ids], request.consistency
+            ChangePallets(request.changes),
+            lambda duties: [duties.pallets.get(id_) for id_ in ids],
+            request.consistency,
+            until,
         )
         return ChangePalletsResponse(pallets=rows)
 
-    async def change_duties(self, request: ChangeDutiesRequest) -> ChangeDutiesResponse:
+    async def change_duties(self, request: ChangeDutiesRequest, timeout: float) -> ChangeDutiesResponse:
         """Change duties. The response has their rows as decided; for a deleted duty, the last row."""
+        until = asyncio.get_running_loop().time() + timeout
         names = [changes.name_of(change) for change in request.changes]
         rows = await self._change(
-            ChangeDuties(request.changes), lambda duties: [duties.named(*name) for name in names], request.consistency
+            ChangeDuties(request.changes),
+            lambda duties: [duties.named(*name) for name in names],
+            request.consistency,
+            until,
         )
         return ChangeDutiesResponse(duties=rows)
 
@@ -94,6 +104,7 @@ class DutyRequests:
         command: ChangePallets | ChangeDuties,
         rows_of: Callable[[DutyState], Sequence[_Row | None]],
         consistency: Consistency.ValueType,
+        until: float,
     ) -> list[_Row]:
         """The rows as this command decided them, so that everything in the answer is as certain as the level: a later
         change may be decided already, and be lost.
@@ -101,23 +112,24 @@ class DutyRequests:
         logged = consistency == Consistency.CONSISTENCY_LEADER
         rows = await self._coordinator.controller().change(command, rows_of, logged=logged)
         if consistency in (Consistency.CONSISTENCY_VOTERS, Consistency.CONSISTENCY_ALL):
-            await self._confirmed_by(consistency)
+            await self._confirmed_by(consistency, until)
         return rows
 
-    async def _confirmed_by(self, consistency: Consistency.ValueType) -> None:
+    async def _confirmed_by(self, consistency: Consistency.ValueType, until: float) -> None:
         driver = self._coordinator.driver
         # While the voters change, the voters of both sets count.
         voters = (*driver.conf_state.voters, *driver.conf_state.voters_outgoing)
         learners = driver.conf_state.learners if consistency == Consistency.CONSISTENCY_ALL else ()
         members = list(dict.fromkeys((*voters, *learners)))
+        seconds = max(0.0, min(CONFIRMED_WITHIN_S, until - asyncio.get_running_loop().time()))
         try:
-            async with asyncio.timeout(CONFIRMED_WITHIN_S):
+            async with asyncio.timeout(seconds):
                 await driver.logged_by(members)
         except TimeoutError:
             match = driver.match()
             behind = [raft_id for raft_id in members if match.get(raft_id, 0) < driver.applied_index]
             nodes = [node.id for node in map(self._coordinator.node_with, behind) if node is not None]
-            text = f"not confirmed within {CONFIRMED_WITHIN_S:.0f} s by {', '.join(nodes) or 'all'}"
+            text = f"not confirmed within {seconds:.1f} s by {', '.join(nodes) or 'all'}"
             raise MinkaError(Code.CONSISTENCY_NOT_REACHED, text, nodes=",".join(nodes)) from None
 
     # Queries

@@ -32,6 +32,10 @@ class Clearance:
         """The seconds since the clearance ended; None while it holds, and if there never was any."""
         return now - self._until if float("-inf") < self._until <= now else None
 
+    def last_held(self, now: float) -> float:
+        """The last moment up to `now` at which there was clearance; -inf if it was given up, or never granted."""
+        return min(now, self._until)
+
     def revoke(self) -> None:
         """Give the clearance up, so that the node stops serving."""
         self._until = float("-inf")

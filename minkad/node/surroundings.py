@@ -28,6 +28,10 @@ class NodeTable:
         """True if this node may serve now."""
         return self._member().has_clearance()
 
+    def last_clearance(self, now: float) -> float:
+        """The last moment up to `now` at which this node had clearance; -inf if there is none."""
+        return self._member().clearance.last_held(now)
+
     def row(self, partition_id: int) -> Partition | None:
         """The partition's row."""
         return self._state().row(partition_id)

@@ -424,8 +424,7 @@ class Requests:
         """The age that the replica may have. Raises AGE_UNKNOWN."""
         age = self._routing.age(replica)
         if age == math.inf:
-            text = f"partition {replica.id}: this replica has not heard its leader yet"
-            raise with_rows(MinkaError(Code.AGE_UNKNOWN, text), [replica.row])
+            raise self._routing.age_unknown(replica)
         return math.ceil(age * 1000)
 
     async def _read_many_stale(

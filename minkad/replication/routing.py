@@ -33,6 +33,7 @@ class Routing:
         self._receiver = receiver
         self._table = around.table
         self._has_clearance = around.table.has_clearance
+        self._clock = around.clock
         self._newest_row = newest_row
 
     def stop(self) -> None:
@@ -108,9 +109,14 @@ class Routing:
             text = f"partition {replica.id}: this replica is damaged: {replica.damage}"
             raise with_rows(MinkaError(Code.AGE_UNKNOWN, text), [replica.row])
         if not self._knows_its_age(replica):
-            text = f"partition {replica.id}: this replica has not heard its leader yet"
-            raise with_rows(MinkaError(Code.AGE_UNKNOWN, text), [replica.row])
+            raise self.age_unknown(replica)
         return replica
+
+    @staticmethod
+    def age_unknown(replica: Replica) -> MinkaError:
+        """The refusal of a stale read by a replica that doesn't know its age."""
+        text = f"partition {replica.id}: this replica doesn't know how old its data is"
+        return with_rows(MinkaError(Code.AGE_UNKNOWN, text), [replica.row])
 
     def answers_stale(self, replica: Replica) -> bool:
         """True if a client's stale read would be answered here now. Clients send stale reads to replicas in sync."""
@@ -120,11 +126,14 @@ class Routing:
         return replica.is_complete and not replica.is_receiving and self.age(replica) != math.inf
 
     def age(self, replica: Replica) -> float:
-        """The seconds since the replica was certainly up to date; infinite if it doesn't know."""
+        """The seconds since the replica was certainly up to date; infinite if it doesn't know. A leader was up to date
+        when its node last had clearance.
+        """
         if replica.role is not Role.LEADER:
             return self._receiver.age(replica)
-        is_served = replica.is_ready and replica.gate.state is not Gate.CLOSED_TO_READS
-        return 0.0 if is_served and self._has_clearance() else math.inf
+        now = self._clock()
+        replica.note_led(self._table.last_clearance(now))
+        return now - replica.freshness.at
 
     def _check_row(self, group: Group) -> None:
         """Raises the refusal, unless this node may have to serve the group when it gets a newer row."""

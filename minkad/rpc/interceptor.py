@@ -18,12 +18,13 @@ from minkad.process.logs import Seldom
 from minkad.process.memory import Memory, Share
 from minkad.process.turns import turn
 from minkad.rpc.channels import CLUSTER_METADATA, NODE_METADATA
+from minkad.rpc.deadlines import time_to_answer
 from minkad.rpc.rules import MAX_REQUEST_BYTES
 from minkad.rpc.validation import check
 
 log: Final = logging.getLogger(__name__)
 
-_ROOM_S: Final = 2.0  # longest wait of a call for memory
+_ROOM_S: Final = 2.0  # longest wait of a call for memory, if its caller waits that long
 _CHUNK_BYTES: Final = 1024 * 1024  # the expected size of a stream's first answer
 _FORGETS: Final = 5  # each smaller answer lowers the expected size by a 32nd of the difference
 _CHUNKS_AT_LEAST: Final = 4  # the next answers of this many streams find memory at once
@@ -112,7 +113,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
         share = self._memory.share()
         on_done: Any = lambda _: share.close()  # noqa: E731 - grpcio's types know no callable here
         context.add_done_callback(on_done)
-        until = asyncio.get_running_loop().time() + _ROOM_S
+        until = asyncio.get_running_loop().time() + min(_ROOM_S, time_to_answer(context, _ROOM_S))
         expected = size + self._sizes.get(method, 0)
         if not await share.reserve(expected, until):
             raise MinkaError(Code.OVERLOADED, "answers that were not taken yet leave no memory for this call")

@@ -6,7 +6,7 @@ import signal
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -138,10 +138,18 @@ def test_a_level_that_is_not_reached(cluster: LocalCluster, duties: Client) -> N
         duties.create_pallet("reach")
         cluster.signal(paused, signal.SIGSTOP)
         try:
-            with Client(endpoints, timeout=30.0) as client:
-                assert client.create("reach", "quorum").duty.version == 1
-                assert refusal(lambda: client.create("reach", "all", consistency="all")) is Code.CONSISTENCY_NOT_REACHED
-                assert client.get("reach", "all").duty.version == 1  # it is done nevertheless
+            with Client(endpoints) as client:  # a call with the default timeout hears it, too
+                assert client.create("reach", "quorum", timeout=30.0).duty.version == 1
+                late: list[Callable[[], object]] = [
+                    lambda: client.create("reach", "all", consistency="all", timeout=30.0),
+                    lambda: client.update("reach", "quorum", weight=2, consistency="voters"),
+                    lambda: client.update_pallet(Pallet("reach", manual=True), consistency="all", timeout=3.0),
+                ]
+                assert [refusal(call) for call in late] == [Code.CONSISTENCY_NOT_REACHED] * 3
+                # The changes are done nevertheless.
+                assert client.get("reach", "all").duty.version == 1
+                assert client.get("reach", "quorum").duty.weight == 2
+                assert client.pallets(["reach"])[0].pallet.manual
         finally:
             cluster.signal(paused, signal.SIGCONT)
         wait_settled(control, live=3)

@@ -22,7 +22,7 @@ from minka.admin.control import Control
 from minka.cluster.hashing import murmur3
 from minka.errors import Code
 from minka.testing.local_cluster import LocalCluster, configuration_of, free_addresses
-from minka.v1.cluster_pb2 import NodeState, PartitionTable
+from minka.v1.cluster_pb2 import HashFunction, NodeState, PartitionTable
 from minka.v1.errors_pb2 import Error
 from minka.wire import kv_frames
 from minkactl.cli import cli
@@ -158,6 +158,31 @@ def test_a_leader_without_quorum_steps_down_and_its_clearance_ends(cluster: Loca
         wait_settled(control, live=3)
         eventually("it serves again", lambda: direct.read() == [None, None])
     eventually("ready", lambda: all(readyz(cluster, name)[0] == 200 for name in cluster.nodes))
+
+
+def test_the_last_node_answers_stale_reads_of_all_partitions(cluster: LocalCluster) -> None:
+    """Also of those that it has led: their age counts from the end of its clearance."""
+    keys = [b"stale-%d" % number for number in range(60)]
+    with Control(cluster.endpoints) as control, Client(cluster.endpoints, keyspace="everywhere") as client:
+        control.create_keyspace("everywhere", 9, HashFunction.HASH_FUNCTION_MURMUR3, replicas=3)
+        wait_settled(control, live=3)
+        client.put_many([(key, b"v") for key in keys])
+        eventually("followers have heard of it", lambda: all(client.get_stale(key).value == b"v" for key in keys * 9))
+        last, *others = cluster.nodes
+        for name in others:
+            cluster.kill(name)
+        try:
+            eventually("its clearance ends", lambda: not own_status(cluster, last).has_clearance)
+            ended = time.monotonic()
+            for key in keys:
+                asked = time.monotonic()
+                found = client.get_stale(key)
+                assert found.value == b"v"
+                assert found.age >= asked - ended
+        finally:
+            for name in others:
+                cluster.restart(name, ready=False)
+        wait_settled(control, live=3)
 
 
 def serve_until_refused(direct: Direct) -> float:

@@ -50,8 +50,10 @@ class Clients:
         if not processes:
             return
         known = rng.choice(processes).coordinator.state.partitions
-        for id_ in rng.sample(list(known), min(len(known), _AT_ONCE)):
+        for place, id_ in enumerate(rng.sample(list(known), min(len(known), _AT_ONCE))):
             row = known[id_]
+            for one in processes if place == 0 else ():
+                world.data.check_age(one, id_)
             process = rng.choice(processes) if rng.random() < _ASTRAY else self.leader(row)
             if process is not None and row.keyspace_id in world.keyspaces:
                 process.spawn(self._read(process, row) if rng.random() < _READS else self._write(process, row))

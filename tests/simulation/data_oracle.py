@@ -5,19 +5,23 @@ except keys that a load has brought.
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from minka.cluster.in_sync import has_everything
 from minka.cluster.key_ranges import KeyRange, is_by_ranges
+from minka.errors import MinkaError
 from minka.v1.cluster_pb2 import Durability, Keyspace, Partition
-from minka.wire.kv_frames import UNDECODABLE, StoredWrite, WriteBody
+from minka.wire.kv_frames import UNDECODABLE, Group, Op, StoredWrite, WriteBody
 from minka.wire.stored_values import value_of, values_of
+from minkad.core.clearance import CLOCK_RATIO
 from minkad.core.replication.entries import IngestMark, TrimToRange, decode_entry
+from minkad.core.replication.state import Role
 from minkad.core.state import State, range_of
 from tests.simulation.replica_files import entry_keys, epoch_of, mark_in, offset_of, partition_of, partitions_in
 from tests.simulation.trace import Violation
 
 if TYPE_CHECKING:
+    from tests.simulation.data_database import SimDataDatabase
     from tests.simulation.full_world import FullWorld
     from tests.simulation.log_disk import LogDisk
     from tests.simulation.process import Machine, Process
@@ -38,7 +42,12 @@ class _Group:
     either: dict[bytes, bytes]  # values that may replace, or may have replaced, a known value
     files: dict[bytes, bytes]  # by key: the name of the load's file that brought the key, as in the mark
     loaded: dict[bytes, bytes]  # by key: its value in that file
+    since: dict[bytes, float]  # by key: when its present value in `known` became known
     doubtful: set[bytes]  # keys that a power cut may have lost before they were synced, even if acknowledged
+
+
+def _new_group() -> _Group:
+    return _Group({}, {}, set(), set(), {}, {}, {}, {}, set())
 
 
 class DataOracle:
@@ -46,7 +55,9 @@ class DataOracle:
 
     def __init__(self, world: "FullWorld") -> None:
         self._world = world
-        self._groups: defaultdict[int, _Group] = defaultdict(lambda: _Group({}, {}, set(), set(), {}, {}, {}, set()))
+        self._groups: defaultdict[int, _Group] = defaultdict(
+            lambda: _Group({}, {}, set(), set(), {}, {}, {}, {}, set())
+        )
         self._epochs: dict[tuple[int, int], str] = {}  # by partition and leader_epoch: the node that led
         self._unclean_epochs: dict[int, int] = {}  # by partition: the leader_epoch of its last unclean election
         self.acknowledged_at: dict[int, float] = {}  # by partition: the time of the last acknowledgement
@@ -131,6 +142,8 @@ class DataOracle:
             if key not in group.doubtful:
                 group.open.pop(key, None)
                 group.either.pop(key, None)
+                if group.known.get(key) != value:
+                    group.since[key] = self._world.now
                 group.known[key] = value
 
     def refuses(self, row: Partition, keys: Iterable[bytes]) -> None:
@@ -163,6 +176,33 @@ class DataOracle:
             elif key in expected and key in group.known:
                 text = f"{process.machine.id} serves partition {row.id} without {key!r}, which was acknowledged"
                 raise Violation("nothing acknowledged is lost", text)
+
+    def check_age(self, process: "Process", partition_id: int) -> None:
+        """Check the answer that the process's replica would give to a stale read now: it has all writes that were
+        acknowledged before the age that it states, and no refused one.
+        """
+        replica = process.manager.replicas.get(partition_id)
+        if replica is None or replica.role is Role.REMOVED or replica.row.keyspace_id not in self._world.keyspaces:
+            return
+        data = cast("SimDataDatabase", replica.data)
+        if not data.is_open or data.is_attached:
+            return
+        routing = process.manager._routing
+        try:
+            routing.stale(Group(Op.READ_STALE, partition_id, replica.row.generation, b""))
+        except MinkaError:
+            return
+        age = routing.age(replica)
+        moment, row = self._world.now - age * CLOCK_RATIO, replica.row
+        group = self._group(row)
+        for key, value in _within(group.known, range_of(row)).items():
+            found = data.rows.get(key)
+            if group.since[key] <= moment and (found is None or value_of(found) not in (value, group.either.get(key))):
+                raise Violation(
+                    "a stale read is at most as old as it says",
+                    f"{process.machine.id}, {replica.role.value} of partition {row.id}, has {found!r} at {key!r} and "
+                    f"says that it is {age:.3f} s old; {value!r} is {self._world.now - group.since[key]:.3f} s old",
+                )
 
     # The data of replicas
 

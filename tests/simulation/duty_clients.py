@@ -44,6 +44,7 @@ _REFUSALS: Final = (
     *(Code.UNKNOWN_SHARD, Code.VERSION_MISMATCH, Code.INVALID_DUTY, Code.INVALID_ARGUMENT),
 )
 _TRY_AGAIN: Final = 0.3  # seconds until the next try, after an answer that leaves the outcome unknown
+_TIMEOUT: Final = 10.0  # seconds
 _MAX_DUTIES: Final = 12  # in a pallet
 _LEVELS: Final = (
     Consistency.CONSISTENCY_UNSPECIFIED,
@@ -213,7 +214,8 @@ class DutyClients:
             return
         name, shard = self._rng.choice(names), self._rng.choice(["", *shards, *shards])
         pin = DutyPin(duty=DutyName(pallet=name[0], id=name[1]), shard=shard)
-        self._ask(lambda _, to: to.duty_requests.change_duties(ChangeDutiesRequest(changes=[DutyChange(pin=pin)])))
+        request = ChangeDutiesRequest(changes=[DutyChange(pin=pin)])
+        self._ask(lambda _, to: to.duty_requests.change_duties(request, _TIMEOUT))
 
     def _change(self, changes: list[DutyChange], payloads: dict[Name, bytes]) -> None:
         """Make all of the changes or none, in one request; repeat it until its outcome is known."""
@@ -255,7 +257,7 @@ class DutyClients:
     async def _ask_change(self, process: Process, to: ShardDoors, request: ChangeDutiesRequest) -> None:
         level = request.consistency
         asked = self._members(process, everybody=level == Consistency.CONSISTENCY_ALL)
-        await to.duty_requests.change_duties(request)
+        await to.duty_requests.change_duties(request, _TIMEOUT)
         if process.alive and level in (Consistency.CONSISTENCY_VOTERS, Consistency.CONSISTENCY_ALL):
             still = asked & self._members(process, everybody=level == Consistency.CONSISTENCY_ALL)
             self._check_durable(sorted(still), [_payload_of(change) for change in request.changes])
@@ -293,7 +295,7 @@ class DutyClients:
                 self._world.after(_TRY_AGAIN, self._create_pallet, pallet)
 
         request = ChangePalletsRequest(changes=[PalletChange(create=row)])
-        self._ask(lambda _, to: to.duty_requests.change_pallets(request), told)
+        self._ask(lambda _, to: to.duty_requests.change_pallets(request, _TIMEOUT), told)
 
     def _pallet(self, pallet: str) -> Pallet:
         rng = self._rng
@@ -316,7 +318,7 @@ class DutyClients:
         request = ChangePalletsRequest(changes=[PalletChange(update=row)], consistency=self._rng.choice(_LEVELS))
 
         async def change(process: Process, to: ShardDoors) -> None:
-            (now,) = (await to.duty_requests.change_pallets(request)).pallets
+            (now,) = (await to.duty_requests.change_pallets(request, _TIMEOUT)).pallets
             if process.alive and request.consistency != Consistency.CONSISTENCY_LEADER:
                 self._pallets[now.id] = max(self._pallets.get(now.id, (0, 0)), (now.created_ms, now.version))
 
@@ -326,7 +328,9 @@ class DutyClients:
         """Delete a pallet, and create it again. The cluster refuses to delete a pallet that has duties."""
         pallet = self._rng.choice(self._world.pallets)
         request = ChangePalletsRequest(changes=[PalletChange(delete=pallet)])
-        self._ask(lambda _, to: to.duty_requests.change_pallets(request), lambda _: self._create_pallet(pallet))
+        self._ask(
+            lambda _, to: to.duty_requests.change_pallets(request, _TIMEOUT), lambda _: self._create_pallet(pallet)
+        )
 
     # Plans and operations
 

@@ -20,6 +20,7 @@ from minkad.core.replication.split import SplitEnd
 from minkad.core.replication.state import ReplicaState, Role
 from minkad.core.state import State
 from minkad.core.state import state as state_module
+from minkad.node.surroundings import NodeTable
 from minkad.replication.executor import Executor
 from minkad.replication.replica import Pending, Replica
 from minkad.replication.replication_receiver import IncomingStream, ReplicationReceiver
@@ -40,6 +41,11 @@ def shrink_before_recorded() -> Sequence[Patch]:
         self.advance()
 
     return [(Leader, "_propose", propose)]
+
+
+def age_without_clearance() -> Sequence[Patch]:
+    """A leader says that its data is up to date although its clearance has ended."""
+    return [(NodeTable, "last_clearance", lambda _, now: now)]
 
 
 def commit_without_one_replica() -> Sequence[Patch]:

@@ -1,4 +1,4 @@
-"""The age of a follower's data, for stale reads."""
+"""The age of a replica's data, for stale reads."""
 
 from typing import Final
 
@@ -7,8 +7,10 @@ UNKNOWN: Final = 2**63  # greater than any offset
 
 
 class Freshness:
-    """The leader sends its high watermarks, and now and then a moment, by the follower's clock: all high watermarks up
-    to it were sent. A follower that has applied all that was committed at a moment was up to date then.
+    """A leader that serves was up to date when its node last had clearance: see `ReplicaState.note_led`.
+
+    A follower gets the leader's high watermarks, and now and then a moment, by the follower's clock: all high
+    watermarks up to it were sent. A follower that has applied all that was committed at a moment was up to date then.
     """
 
     __slots__ = ("_mark", "_mark_at", "at")

@@ -75,6 +75,7 @@ class HandOver:
     def _wait_closed(self, now: float) -> None:
         state, end = self._state, self._state.log.end
         if self._progress.matched >= end and state.applied >= end and self._progress.is_replicating:
+            state.note_led(self._node.view.last_clearance(now))
             state.gate.close_to_reads()
             self._step, self.blocked_by = _Step.ASK, ""
             self._inquiry, self._partition_epoch = Inquiry(self._node.settings), state.row.partition_epoch

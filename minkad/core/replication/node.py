@@ -17,6 +17,11 @@ class ClusterView(Protocol):
     def keyspace(self, keyspace_id: int) -> Keyspace | None:
         """The keyspace; None while it is unknown here."""
 
+    def last_clearance(self, now: float) -> float:
+        """The last moment up to `now`, by this node's clock, at which it had clearance; -inf if it has given its
+        clearance up, or never had one.
+        """
+
     def is_absent(self, node_id: str) -> bool:
         """True if a node has failed, or left."""
 

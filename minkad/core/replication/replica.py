@@ -45,6 +45,7 @@ class Replica(ReplicaState):
         """Take over a row that is as new as its own, or newer: what it serves changes at once. Returns True if a merge
         has added another partition's range to its own.
         """
+        self._note_led(now)
         was, old_role = self.row, self.role
         before, after = range_of(was), range_of(row)
         has_grown = after != before and after.covers(before)
@@ -84,8 +85,12 @@ class Replica(ReplicaState):
 
     def stop_serving(self, now: float) -> None:
         """Keep the copy and do nothing until a new row comes."""
+        self._note_led(now)
         self.role = Role.IDLE
         self._change_role(Role.LEADER, now)
+
+    def _note_led(self, now: float) -> None:
+        self.note_led(self.node.view.last_clearance(now))
 
     def _role(self) -> Role:
         row = self.row

@@ -8,7 +8,7 @@ from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Partition
 from minkad.core.replication.entries import SplitMarker, decode_entry
 from minkad.core.replication.freshness import Freshness
-from minkad.core.replication.gate import WriteGate
+from minkad.core.replication.gate import Gate, WriteGate
 from minkad.core.replication.retention import Retention
 from minkad.core.replication.storage import ReplicaData, ReplicaLog
 from minkad.core.replication.trimming import RangeTrim
@@ -147,6 +147,18 @@ class ReplicaState:
         """True if it leads, has applied the log that it began with, and doesn't know of any damage."""
         is_leading = self.role is Role.LEADER and not self.awaits_data
         return is_leading and self.applied >= self.ready_at and self.damage is None
+
+    @property
+    def serves_reads(self) -> bool:
+        """True if it answers reads as the leader while its node has clearance."""
+        return self.is_ready and self.gate.state is not Gate.CLOSED_TO_READS
+
+    def note_led(self, cleared_at: float) -> None:
+        """If it serves reads, it had everything that was acknowledged until `cleared_at`, when its node last had
+        clearance: until then nobody else can have led. Call this before it stops serving.
+        """
+        if self.serves_reads:
+            self.freshness.newest_at(cleared_at)
 
     @property
     def damage(self) -> MinkaError | None:

@@ -1,6 +1,7 @@
 """One node without a coordinator, and the requests that tests send to it."""
 
 import asyncio
+import math
 import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
@@ -108,7 +109,7 @@ class TestNode:
         self.cluster = cluster
         self.id = node_id
         self.path = path
-        self.clearance = True
+        self._cleared_until = math.inf
         self.running = False
         self.is_mute = False  # if True, its answers to clients are lost
         self.port = free_port()
@@ -117,6 +118,15 @@ class TestNode:
         self.clock_questions = 0  # the number of times that it asked if the clock is checked
         self.write_pauses: list[float] = []
         self.asking: set[asyncio.Task[Any]] = set()  # the test's tasks that wait for an answer
+
+    @property
+    def clearance(self) -> bool:
+        """True if it has clearance; a test may change this."""
+        return self._cleared_until == math.inf
+
+    @clearance.setter
+    def clearance(self, holds: bool) -> None:
+        self._cleared_until = math.inf if holds else min(self._cleared_until, time.monotonic())
 
     async def start(self) -> None:
         """Open the databases, and listen."""
@@ -160,6 +170,9 @@ class TestNode:
 
     def has_clearance(self) -> bool:
         return self.clearance
+
+    def last_clearance(self, now: float) -> float:
+        return min(now, self._cleared_until)
 
     def row(self, partition_id: int) -> Partition | None:
         return None

@@ -94,3 +94,26 @@ async def test_the_age_of_a_stale_read_is_a_bound(tmp_path: Path) -> None:
             assert int(read.values[0] or b"0") >= newest
         done = True
         await counting
+
+
+async def test_a_leader_whose_clearance_has_ended_counts_the_age_from_its_end(tmp_path: Path) -> None:
+    """It has every acknowledged write, and nobody else can have led while it had clearance. So it can answer even if
+    all other replicas are gone.
+    """
+    async with cluster(tmp_path) as c:
+        athens, byzantium, cyrene = await three(c)
+        await athens.put(1, {b"a": b"1"})
+        await byzantium.kill()
+        await cyrene.kill()
+        athens.clearance = False
+        ended = asyncio.get_running_loop().time()
+        await asyncio.sleep(0.05)
+        read = await athens.get_stale(1, b"a")
+        passed = asyncio.get_running_loop().time() - ended
+        assert read.values == [b"1"]
+        assert 50 <= read.age_ms <= passed * 1000 + 2
+        assert athens.manager.stale_reads() == 1
+        athens.manager.stop_leading()  # the cluster has counted its process as dead
+        later = await athens.get_stale(1, b"a")
+        assert later.values == [b"1"]
+        assert later.age_ms >= read.age_ms

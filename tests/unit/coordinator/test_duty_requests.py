@@ -8,7 +8,8 @@ from typing import cast
 import pytest
 
 from minka.duties.changes import DutyChange, create, delete, duty_messages
-from minka.v1.cluster_pb2 import Cluster
+from minka.errors import Code, MinkaError
+from minka.v1.cluster_pb2 import Cluster, Node
 from minka.v1.duties_pb2 import Pallet
 from minka.v1.duty_api_pb2 import (
     ChangeDutiesRequest,
@@ -36,7 +37,10 @@ class Served:
         self.confirmed.set()
         conf_state = ConfState(voters=[1, 2], voters_outgoing=[1, 3], learners_next=[3], learners=[4])
         self.coordinator = SimpleNamespace(
-            driver=SimpleNamespace(conf_state=conf_state, logged_by=self.logged_by),
+            driver=SimpleNamespace(
+                conf_state=conf_state, logged_by=self.logged_by, match=lambda: {1: 9, 2: 8, 3: 9}, applied_index=9
+            ),
+            node_with={2: Node(id="byzantium")}.get,
             controller=lambda: self.h.controller,
             state=self.h.state,
         )
@@ -47,11 +51,11 @@ class Served:
         await self.confirmed.wait()
 
     async def change(
-        self, *changes: DutyChange, consistency: Consistency.ValueType = _C.CONSISTENCY_QUORUM
+        self, *changes: DutyChange, consistency: Consistency.ValueType = _C.CONSISTENCY_QUORUM, timeout: float = 10.0
     ) -> list[tuple[str, int]]:
         """Send these changes; returns the ids and versions in the answer."""
         request = ChangeDutiesRequest(changes=duty_messages(changes), consistency=consistency)
-        return [(row.id, row.version) for row in (await self.requests.change_duties(request)).duties]
+        return [(row.id, row.version) for row in (await self.requests.change_duties(request, timeout)).duties]
 
 
 @pytest.fixture
@@ -75,6 +79,17 @@ async def test_while_the_voters_change_members_of_both_sets_must_have_the_change
     assert served.asked == members
 
 
+@pytest.mark.timeout(4)
+async def test_a_level_that_is_not_reached_in_the_callers_time_is_reported_in_that_time(served: Served) -> None:
+    """Otherwise the caller would be told that its time was over, and not know that the change is done."""
+    served.confirmed.clear()
+    refused = served.change(create("feeds", "bbc"), consistency=_C.CONSISTENCY_VOTERS, timeout=0.05)
+    with pytest.raises(MinkaError, match=r"not confirmed within 0\.\d s by byzantium") as caught:
+        await refused
+    assert caught.value.code is Code.CONSISTENCY_NOT_REACHED
+    assert served.h.state.duties.named("feeds", "bbc") is not None
+
+
 @pytest.mark.parametrize("consistency", [_C.CONSISTENCY_QUORUM, _C.CONSISTENCY_LEADER])
 async def test_an_answer_shows_no_later_change_that_is_less_certain(
     served: Served, consistency: Consistency.ValueType
@@ -84,7 +99,7 @@ async def test_an_answer_shows_no_later_change_that_is_less_certain(
     def updated(moves: int) -> "asyncio.Task[ChangePalletsResponse]":
         change = PalletChange(update=Pallet(id="feeds", moves_per_shard=moves))
         request = ChangePalletsRequest(changes=[change], consistency=consistency)
-        return asyncio.create_task(served.requests.change_pallets(request))
+        return asyncio.create_task(served.requests.change_pallets(request, 10.0))
 
     served.h.hold()
     answers = [updated(1), updated(2)]

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, TypeVar, cast
 
 from minka.errors import MinkaError
@@ -194,9 +195,13 @@ class View:
         self.keyspaces = {1: Keyspace(id=1, min_insync=1)}
         self.absent: set[str] = set()
         self.low: set[str] = set()
+        self.cleared_until = inf  # the end of the node's clearance
 
     def keyspace(self, keyspace_id: int) -> Keyspace | None:
         return self.keyspaces.get(keyspace_id)
+
+    def last_clearance(self, now: float) -> float:
+        return min(now, self.cleared_until)
 
     def is_absent(self, node_id: str) -> bool:
         return node_id in self.absent

@@ -307,7 +307,7 @@ def _has_nan(part: Any) -> bool:
 @pytest.mark.parametrize("columns", ["EWR", b"EWR", "", 5, None, date(2013, 1, 1), Decimal("1.5")])
 @pytest.mark.parametrize("make", [encode_key, prefix_range])
 def test_a_single_value_is_refused_where_columns_are_expected(make: Any, columns: Any) -> None:
-    text = f"the columns are {type(columns).__name__}, not a sequence: one is"
+    text = f"the columns are {type(columns).__name__}, not a sequence; a single column is"
     with pytest.raises(MinkaError, match=text) as refusal:
         make(columns)
     assert refusal.value.code is Code.INVALID_ARGUMENT

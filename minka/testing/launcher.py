@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -28,6 +29,8 @@ _FAILPOINTS: Final = "MINKA_FAILPOINTS_FILE"  # at its import, minkad looks if t
 # Nodes don't get these variables: they come from the service manager of the process that starts the cluster, and are
 # meant only for that process.
 _NOT_INHERITED: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID")
+_STATE_TIMEOUT_S: Final = 10.0
+_POLL_S: Final = 0.001
 _PR_SET_PDEATHSIG: Final = 1
 _CLONE_NEWNET: Final = 0x40000000
 _launchers: "Final[dict[tuple[int, int, bool], Launcher]]" = {}
@@ -212,15 +215,25 @@ def _or_error(work: Callable[[Any], Any], argument: Any) -> Any:
 
 
 def _status(pid: int) -> int:
+    _reached(pid, os.WEXITED)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def _has_stopped(pid: int) -> bool:
     """Wait until SIGSTOP has stopped the process (returns True) or the process has ended (returns False)."""
-    try:
-        return os.waitid(os.P_PID, pid, os.WSTOPPED) is not None
-    except ChildProcessError:
-        return False
+    return _reached(pid, os.WSTOPPED | os.WEXITED) == os.CLD_STOPPED
+
+
+def _reached(pid: int, states: int) -> int:
+    """Wait until the process is in one of these states, and return the state. Linux keeps the event, so this also finds
+    a state that was reported before. Raises TimeoutError: while this waits, all other requests wait.
+    """
+    deadline = time.monotonic() + _STATE_TIMEOUT_S
+    while (event := os.waitid(os.P_PID, pid, states | os.WNOHANG | os.WNOWAIT)) is None:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"process {pid} has neither stopped nor ended within {_STATE_TIMEOUT_S:g} s")
+        time.sleep(_POLL_S)
+    return event.si_code
 
 
 def _fork(preloaded: bool) -> int:

@@ -117,6 +117,9 @@ def test_an_edited_plan_is_refused(control_node: Start, of: str, edit: dict[str,
         node.asked.clear()
         with pytest.raises(MinkaError, match=f"these fields of the plan were edited: {next(iter(edit))}") as refusal:
             admin.apply(dataclasses.replace(plan, **edit))
+        for method in (Plan.to_json, Plan.without_splits):
+            with pytest.raises(MinkaError, match="DAMAGED_PLAN"):
+                method(dataclasses.replace(plan, **edit))
     assert refusal.value.code is Code.DAMAGED_PLAN
     assert node.asked == []
 

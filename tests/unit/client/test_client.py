@@ -73,6 +73,8 @@ def test_each_client_takes_the_name_of_a_context(
         made.close()
     with pytest.raises(MinkaError, match="UNKNOWN_CONTEXT: no context 'prod'"):
         make(context="prod")
+    with pytest.raises(MinkaError, match="INVALID_ARGUMENT: the context's name is empty"):
+        make(context="")
     with pytest.raises(MinkaError, match="INVALID_ARGUMENT: give either endpoints or the context 'test'"):
         make(endpoints=["127.0.0.1:1"], context="test")
 

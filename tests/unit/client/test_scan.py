@@ -61,6 +61,8 @@ async def test_limits(range_cluster: Make, page_rows: int) -> None:
             assert await scanned(client, limit=limit, reverse=True) == keys[::-1][:limit]
         with pytest.raises(MinkaError, match="limit=0 isn't a positive int"):
             await scanned(client, limit=0)
+        with pytest.raises(MinkaError, match="reverse=1 isn't a bool"):
+            await scanned(client, reverse=1)
 
 
 async def test_a_small_limit_asks_no_other_partition(range_cluster: Make) -> None:

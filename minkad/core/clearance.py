@@ -16,9 +16,11 @@ class Clearance:
         """Take the clearance that the active controller gave for this node's heartbeat of `sent_at`.
 
         The node counts from when it sent the heartbeat, the controller from when it received the heartbeat. So the
-        node's clearance ends before the controller may act on its silence.
+        node's clearance ends before the controller may act on its silence. 0 seconds grant nothing: an earlier
+        clearance isn't over later because of them.
         """
-        self._until = max(self._until, sent_at + seconds)
+        if seconds > 0:
+            self._until = max(self._until, sent_at + seconds)
 
     def holds(self, now: float) -> bool:
         """True if the node may serve now."""

@@ -32,6 +32,7 @@ class Follower:
         self._stands_at = state.durable  # where it last said that it stands
         self._told = state.high_watermark  # the leader's high watermark
         self._epoch_start = UNKNOWN  # where the leader's epoch starts; entries before it may have been acknowledged
+        self._generation = 0  # of the leader's row
         self._held: list[tuple[Append, LeaderStream, float]] = []  # they wait until the data is open
 
     # What the leader says
@@ -108,7 +109,8 @@ class Follower:
             self.append(append, stream, known_at)
 
     def _hear(self, append: Append, known_at: float) -> None:
-        """Note the leader's high watermark and the start of its epoch."""
+        """Note the generation of the leader's row, its high watermark and the start of its epoch."""
+        self._generation = append.generation
         if append.high_watermark == self._told and append.epoch_start == self._epoch_start:
             return
         state = self.state
@@ -207,8 +209,12 @@ class Follower:
         self._node.outbox.put(Answer(stream, ack))
 
     def refresh(self) -> None:
-        """Bring `freshness` up to the applied offset."""
+        """Bring `freshness` up to the applied offset, unless a split has taken keys from the range in this replica's
+        row: of those keys the leader's log says nothing more.
+        """
         state = self.state
+        if state.row.generation < self._generation:
+            return
         state.freshness.reached(state.applied)
         if self.stream is not None and state.applied >= max(self._told, self._epoch_start):
             state.freshness.newest_at(self.stream.known_at)

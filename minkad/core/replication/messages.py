@@ -18,6 +18,9 @@ class Append(msgspec.Struct, array_like=True, gc=False):
 
     With `probe` it asks where the follower stands. With `truncate`, the follower's log first has to end at
     `prev_offset`: the leader lacks the follower's entries after it.
+
+    `generation`, of the leader's row, tells a follower if its own row is older, so that the range in it may be too
+    large. A probe, and a leader of an earlier version, send 0.
     """
 
     partition_id: int
@@ -28,6 +31,7 @@ class Append(msgspec.Struct, array_like=True, gc=False):
     entries: list[Entry]
     probe: bool = False
     truncate: bool = False
+    generation: int = 0
 
 
 class Standing(IntEnum):

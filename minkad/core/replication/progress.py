@@ -172,7 +172,16 @@ class Progress:
     def _append(self, prev: int, entries: list[Entry]) -> Append:
         state = self.state
         truncate, self._truncate, self._told = self._truncate, False, state.high_watermark
-        return Append(state.id, self.leader_epoch, prev, self._told, state.ready_at, entries, False, truncate)
+        return Append(
+            partition_id=state.id,
+            leader_epoch=self.leader_epoch,
+            prev_offset=prev,
+            high_watermark=self._told,
+            epoch_start=state.ready_at,
+            entries=entries,
+            truncate=truncate,
+            generation=state.row.generation,
+        )
 
     def acknowledged(self, ack: Ack) -> Reaction:
         """The node has answered. Raises INTERNAL for an answer to a message that was never sent."""

@@ -365,6 +365,23 @@ def test_a_follower_that_has_applied_the_last_watermark_is_as_new_as_its_stream(
     assert f.replica.freshness.at == 8.0
 
 
+def test_a_follower_whose_row_is_older_than_a_split_does_not_call_its_data_new() -> None:
+    """In its row the range still has the keys that the split gave to the child, which the leader's log lacks."""
+    f = Following(log_of(1), generation=1)
+    f.probe()
+    f.append(1, watermark=1, generation=1)
+    f.bench.apply(f.replica)
+    f.stream.known_at = 8.0
+    f.follower.refresh()
+    f.append(1, WRITE, watermark=1, generation=2)
+    f.stream.known_at = 9.0
+    f.follower.refresh()
+    assert f.replica.freshness.at == 8.0
+    f.bench.adopt(f.replica, generation=2)
+    f.follower.refresh()
+    assert f.replica.freshness.at == 9.0
+
+
 def test_the_age_of_the_data_is_unknown_before_the_start_of_the_epoch_is_applied() -> None:
     f = Following(log_of(1, 1))
     f.probe()

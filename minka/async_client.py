@@ -55,7 +55,7 @@ class _Operations:
         self._timeout: Final = timeout
 
     @overload
-    async def put(self, key: Key, value: bytes, *, timeout: float | None = ...) -> None: ...
+    async def put(self, key: Key, value: bytes, *, ttl: None = ..., timeout: float | None = ...) -> None: ...
 
     @overload
     async def put(self, key: Key, value: bytes, *, ttl: float | timedelta, timeout: float | None = ...) -> Written: ...
@@ -285,6 +285,8 @@ class _Operations:
         """The pairs of `scan`, in lists, as they arrive from the nodes. No list is empty."""
         if limit is not None and (type(limit) is not int or limit < 1):
             raise MinkaError(Code.INVALID_ARGUMENT, f"limit={clipped(repr(limit))} isn't a positive int")
+        if type(reverse) is not bool:
+            raise MinkaError(Code.INVALID_ARGUMENT, f"reverse={clipped(repr(reverse))} isn't a bool")
         timeout = self._chosen_timeout(timeout)
         wanted = KeyRange(_bytes(start), _bytes(end))
         return scan_pages(self._core, self._checked_name(), wanted, limit, reverse, timeout)

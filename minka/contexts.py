@@ -163,6 +163,8 @@ def given_or_resolved(
         if context is not None:
             raise invalid(f"give either endpoints or the context {context!r}, not both")
         return endpoints, tls
+    if context == "":
+        raise invalid("the context's name is empty; None stands for the cluster that minkactl would use")
     found = resolve(context=context or "")
     return found.addresses, tls or found.tls
 

@@ -88,12 +88,14 @@ class Plan:
     message: admin_pb2.Plan = field(repr=False, compare=False)  # the message that `Admin.apply` sends
 
     def without_splits(self) -> "Plan":
-        """This plan without its splits."""
-        return plan_of(without_splits(self.message))
+        """This plan without its splits. Raises DAMAGED_PLAN if a field was changed."""
+        return plan_of(without_splits(message_of(self)))
 
     def to_json(self) -> str:
-        """The plan as JSON text, to keep it for `from_json` or for `minkactl apply`."""
-        return json.dumps(to_document(self.message), indent=2, ensure_ascii=False)
+        """The plan as JSON text, to keep it for `from_json` or for `minkactl apply`. Raises DAMAGED_PLAN if a field was
+        changed.
+        """
+        return json.dumps(to_document(message_of(self)), indent=2, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "Plan":

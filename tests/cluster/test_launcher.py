@@ -2,8 +2,11 @@
 
 import os
 import signal
+import socket
+import subprocess
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -12,7 +15,7 @@ from minka.errors import MinkaError
 from minka.testing import launcher
 from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction
-from tests.cluster.cluster import QUICK, eventually
+from tests.cluster.cluster import DEADLINE, QUICK, eventually
 
 
 def command_of(cluster: LocalCluster) -> str:
@@ -67,6 +70,35 @@ def test_a_node_that_has_just_ended_is_not_paused(monkeypatch: pytest.MonkeyPatc
         os.close(ended)
         assert cluster.node("byzantium").running
         cluster.restart("athens")
+
+
+def test_a_paused_node_may_be_paused_again() -> None:
+    with LocalCluster(["athens"], config=QUICK) as cluster:
+        for _ in range(2):
+            cluster.pause("athens")
+            cluster.pause("athens")
+            assert _state_of(cluster.node("athens").pid) == "T"
+            cluster.resume("athens")
+            assert _state_of(cluster.node("athens").pid) != "T"
+        cluster.wait_ready()
+
+
+def _state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+@pytest.mark.parametrize("request_", ["stopped", "status"])
+def test_the_launcher_waits_for_no_process_without_a_limit(monkeypatch: pytest.MonkeyPatch, request_: str) -> None:
+    monkeypatch.setattr(launcher, "_STATE_TIMEOUT_S", 0.05)
+    ours, theirs = socket.socketpair()
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as running, Connection(ours.detach()) as asker:
+        serving = Thread(target=launcher.serve, args=[theirs.detach()], daemon=True)
+        serving.start()
+        asker.send((request_, running.pid))
+        assert asker.poll(DEADLINE), "it answers, though the process runs"
+        assert isinstance(asker.recv(), TimeoutError)
+        asker.close()
+        serving.join()
 
 
 def test_a_request_that_fails_leaves_the_other_nodes_alone() -> None:

@@ -1,11 +1,10 @@
-"""The rules for names of keyspaces, and for names of nodes that are looked up. The rule for new nodes is stricter, see
-`minkad.core.state.names`.
-"""
+"""The rules for names of keyspaces and nodes. New nodes have a stricter rule than nodes that are looked up."""
 
 import re
 from typing import Final
 
 MAX_NAME_CHARS: Final = 63
+_NODE_ID: Final = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
 _KEYSPACE: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 
 
@@ -16,6 +15,13 @@ def name_problem(name: str, most: int = MAX_NAME_CHARS) -> str:
     if len(name) > most:
         return f"must have {most} characters at most, not {len(name)}"
     return "" if name.isprintable() else "must have no control characters"
+
+
+def node_id_problem(text: str) -> str:
+    """Says why `text` can't be a node's id or a cluster's name, for logs, paths and metrics; "" if it can."""
+    if _NODE_ID.fullmatch(text):
+        return ""
+    return "must be 1 to 63 of a-z, 0-9, dot and dash, beginning with a letter or digit"
 
 
 def keyspace_problem(name: str) -> str:

@@ -39,7 +39,7 @@ import pytest
 
 from minka.admin import Admin
 from minka.client import Client, Keyspace
-from minka.testing.local_cluster import LocalCluster, put_back
+from minka.testing.local_cluster import LocalCluster, make_whole, put_back
 
 _NODES: Final = 3
 _PARTITIONS: Final = 4
@@ -57,14 +57,12 @@ def minka_session_cluster() -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def minka_cluster(minka_session_cluster: LocalCluster) -> Iterator[LocalCluster]:
-    """The cluster of the session (athens, byzantium, cyrene). A test may kill, pause and restart its nodes, also with
-    other settings, and add nodes. Before the next test, this fixture starts the same nodes again with their former
-    settings, and waits until they are ready. If a test has added a node, the cluster begins again without any keyspace.
+    """The cluster of the session (athens, byzantium, cyrene). A test may kill, pause, drain and restart its nodes, also
+    with other settings, add nodes, and stop the cluster. Before the next test, this fixture takes back drains, starts
+    the same nodes again with their former settings, and waits until they are ready. If a test has added a node or
+    stopped the cluster, or if its nodes don't become ready, the cluster begins again without any keyspace.
     """
-    for node in minka_session_cluster.nodes.values():
-        if node.running:
-            minka_session_cluster.resume(node.name)
-    minka_session_cluster.start()
+    make_whole(minka_session_cluster)
     with put_back(minka_session_cluster):
         yield minka_session_cluster
 

@@ -2,7 +2,9 @@
 
 import contextlib
 import copy
+import fcntl
 import json
+import os
 import random
 import shutil
 import signal
@@ -17,11 +19,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
+from weakref import finalize
 
-from minka.engine.arguments import checked_timeout, invalid, items
+from minka.admin import Admin
+from minka.admin.membership import wait_until
+from minka.cluster.name_rules import node_id_problem
+from minka.engine.arguments import checked_text, checked_timeout, invalid, items
+from minka.engine.grpc_calls import clipped
 from minka.errors import Code, MinkaError
 from minka.testing.launcher import NodeProcess, Start, inherited, launcher
 from minka.testing.leftovers import Leftovers
+from minka.v1.cluster_pb2 import NodeState
 
 NAMES: Final = (
     "athens", "byzantium", "cyrene", "ephesus", "delphi", "corinth", "gortyn", "halicarnassus", "ithaca", "knossos",
@@ -33,6 +41,7 @@ READY_TIMEOUT_S: Final = 20.0
 STOP_TIMEOUT_S: Final = 10.0
 MAX_NODES: Final = 100
 PARTS_FILE: Final = "cluster.json"
+LOCK_FILE: Final = "cluster.lock"
 
 
 @dataclass(slots=True)
@@ -87,6 +96,9 @@ class LocalNode:
         return f"ended with status {status}" if status >= 0 else f"was ended by {signal.Signals(-status).name}"
 
 
+_started: "Final[set[LocalCluster]]" = set()  # they keep their directories until `stop`, even if nobody refers to them
+
+
 class LocalCluster:
     """minkad processes on loopback ports, in a directory of their own.
 
@@ -101,7 +113,9 @@ class LocalCluster:
     into every node's environment. Linux first divides processors among sessions, and each node has a session of its
     own; with `shares_session` all nodes are in this process's session, so that priorities hold among the threads of all
     processes. Methods that wait until nodes are ready wait at most `ready_timeout_s` seconds: give more on a slow
-    machine. After `stop` no node can be started. Methods raise MinkaError(PLAYGROUND_FAILED) and name the log.
+    machine. After `stop` no node can be started. Only one cluster at a time can use a directory: the first, until its
+    `stop`, or until its process ends. A node's name is its id, 1 to 63 of a-z, 0-9, dot and dash. Methods raise
+    MinkaError(PLAYGROUND_FAILED), which names the log or the directory, and MinkaError(INVALID_ARGUMENT).
     """
 
     directory: Path  # a folder for each node, by its name
@@ -122,19 +136,18 @@ class LocalCluster:
             raise invalid(f"nodes={nodes} isn't from 1 to {len(NAMES)}; for up to {MAX_NODES} nodes, give their names")
         if not 1 <= len(names) <= MAX_NODES:
             raise invalid(f"a local cluster has 1 to {MAX_NODES} nodes, not {len(names)}")
+        for name in names:
+            checked_text(name, "a node's name", node_id_problem)
         if twice := [name for name, count in Counter(names).items() if count > 1]:
             raise invalid(f"two nodes have the same name: {', '.join(twice)}")
+        if not isinstance(directory, Path | None):
+            raise invalid(f"directory={clipped(repr(directory))} isn't a pathlib.Path")
         self._ready_timeout_s: Final = checked_timeout(ready_timeout_s, "ready_timeout_s")
-        self._is_stopped = False
-        self._leftovers: Leftovers | None = None
-        if directory is None:
-            directory = Path(tempfile.mkdtemp(prefix="minka-"))
-            self._leftovers = Leftovers([directory])
-        self.directory = directory
-        self._config = dict(config or {})
-        self._env = dict(env or {})
+        self._config = _checked_config(config)
+        self._env = _checked_env(env)
         self._shares_session = shares_session
         self.nodes = {}
+        self._take(directory)
         if not self._load():
             voters = 3 if len(names) >= 3 else 1
             for index, name in enumerate(names):
@@ -184,6 +197,8 @@ class LocalCluster:
         """Start one more node, which joins through the others; without `name` it gets a name. With `ready` this waits
         until the node is ready.
         """
+        name = checked_text(name, "a node's name", lambda text: node_id_problem(text) if text else "")
+        config, env = _checked_config(config), _checked_env(env)
         name = name or next((free for free in NAMES if free not in self.nodes), "")
         if not name or name in self.nodes or len(self.nodes) >= MAX_NODES:
             problem = (
@@ -194,7 +209,7 @@ class LocalCluster:
             raise MinkaError(Code.PLAYGROUND_FAILED, problem)
         self._check_going(name)
         node = self._make(name, bootstrap=False)
-        node.config, node.env = dict(config or {}), dict(env or {})
+        node.config, node.env = config, env
         self._launch(node)
         if ready:
             self.wait_ready([name])
@@ -240,12 +255,11 @@ class LocalCluster:
         given, replace the node's own.
         """
         node = self.node(name)
+        config = node.config if config is None else _checked_config(config)
+        env = node.env if env is None else _checked_env(env)
         if node.running:
             self.terminate(name)
-        if config is not None:
-            node.config = dict(config)
-        if env is not None:
-            node.env = dict(env)
+        node.config, node.env = config, env
         self._launch(node)
         if ready:
             self.wait_ready([name])
@@ -268,38 +282,60 @@ class LocalCluster:
         """End every node, with SIGTERM if `graceful`, else with SIGKILL, and remove the temporary files."""
         self._is_stopped = True
         _end(self.nodes.values(), signal.SIGTERM if graceful else signal.SIGKILL)
+        _started.discard(self)
+        self._unlock()
         if self._leftovers is not None:
             self._leftovers.remove()
 
     def _begin_again(self, names: Collection[str]) -> None:
-        """End every node, and forget all data and all nodes but these; `start` then makes a new cluster of them."""
-        _end(self.nodes.values(), signal.SIGKILL)
-        self.nodes = {name: node for name, node in self.nodes.items() if name in names}
-        for folder in self.directory.iterdir():
-            if folder.is_dir():
-                shutil.rmtree(folder)
+        """End every node, and forget all data and all nodes but these; `start` then makes a new cluster of them. A
+        cluster that was stopped may begin again, too.
+        """
+        self.stop()
         for node in self.nodes.values():
+            shutil.rmtree(node.directory, ignore_errors=True)
+        self.nodes = {name: node for name, node in self.nodes.items() if name in names}
+        self._take(None if self._leftovers is not None else self.directory)
+        for node in self.nodes.values():
+            node.directory = self.directory / node.name
             node.directory.mkdir()
         self._save()
 
+    def _take(self, directory: Path | None) -> None:
+        """Take the directory, or a new temporary one, for this cluster alone, until `stop`."""
+        self._leftovers: Leftovers | None = None
+        if directory is None:
+            directory = Path(tempfile.mkdtemp(prefix="minka-"))
+            self._leftovers = Leftovers([directory])
+        self.directory = directory
+        with _usable(directory):
+            directory.mkdir(parents=True, exist_ok=True)
+            self._unlock = finalize(self, _unlocked, _locked(directory))
+        self._unlock.atexit = False  # the lock ends with the process
+        self._is_stopped = False
+
     def _make(self, name: str, *, bootstrap: bool) -> LocalNode:
         grpc, http, data = free_addresses(3)
-        node = self.nodes[name] = LocalNode(name, self.directory / name, grpc, http, data, bootstrap)
-        node.directory.mkdir(parents=True, exist_ok=True)
+        node = LocalNode(name, self.directory / name, grpc, http, data, bootstrap)
+        with _usable(node.directory):
+            node.directory.mkdir(exist_ok=True)
+        self.nodes[name] = node
         self._save()
         return node
 
     def _save(self) -> None:
         parts = {n.name: [n.address, n.http_address, n.data_address, n.bootstrap] for n in self.nodes.values()}
-        (self.directory / PARTS_FILE).write_text(json.dumps(parts, indent=2), "utf-8")
+        with _usable(self.directory):
+            (self.directory / PARTS_FILE).write_text(json.dumps(parts, indent=2), "utf-8")
 
     def _load(self) -> bool:
         """Take over the nodes of an earlier run in this directory; return True if there was such a run."""
         path = self.directory / PARTS_FILE
         if not path.exists():
             return False
-        for name, (grpc, http, data, bootstrap) in json.loads(path.read_text("utf-8")).items():
-            self.nodes[name] = LocalNode(name, self.directory / name, grpc, http, data, bootstrap)
+        with _usable(path):
+            for name, (grpc, http, data, bootstrap) in dict(json.loads(path.read_text("utf-8"))).items():
+                self.nodes[name] = LocalNode(name, self.directory / name, grpc, http, data, bootstrap)
         return True
 
     def _configuration(self, node: LocalNode) -> dict[str, Any]:
@@ -330,7 +366,13 @@ class LocalCluster:
         import yaml
 
         assert not node.running, f"{node.name} runs already"
-        node.config_path.write_text(yaml.safe_dump(self._configuration(node), sort_keys=False), "utf-8")
+        try:
+            configuration = yaml.safe_dump(self._configuration(node), sort_keys=False)
+        except yaml.YAMLError as error:
+            raise invalid(f"the configuration of {node.name} can't be written as YAML: {error}") from error
+        with _usable(node.directory):
+            node.config_path.write_text(configuration, "utf-8")
+        _started.add(self)
         env = inherited() | self._env | node.env
         start = Start(node.config_path.absolute(), node.log.absolute(), env, not self._shares_session, node.network)
         node.process = launcher(list(self.nodes).index(node.name), env).start(start)
@@ -345,6 +387,52 @@ class LocalCluster:
         tail = node.log.read_text("utf-8", "replace").splitlines()[-8:] if node.log.exists() else []
         said = "".join(f"\n    {line}" for line in tail)
         return MinkaError(Code.PLAYGROUND_FAILED, f"{node.name} {problem}; {node.log} ends with:{said}", node=node.name)
+
+
+@contextlib.contextmanager
+def _usable(path: Path) -> Iterator[None]:
+    """Turn errors of the `with` block into MinkaError(PLAYGROUND_FAILED), which names the path."""
+    try:
+        yield
+    except (OSError, TypeError, ValueError) as error:  # the last two: the content of a file, or a path with a NUL
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise MinkaError(Code.PLAYGROUND_FAILED, f"a local cluster can't use {path}: {reason}") from error
+
+
+def _locked(directory: Path) -> int:
+    """A descriptor with the directory's lock, until `_unlocked` or the end of this process."""
+    lock = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(lock)
+        text = f"another local cluster uses {directory}: stop it first, or give each cluster its own directory"
+        raise MinkaError(Code.PLAYGROUND_FAILED, text) from error
+    return lock
+
+
+def _unlocked(lock: int) -> None:
+    fcntl.flock(lock, fcntl.LOCK_UN)  # a fork of this process may have the descriptor, too
+    os.close(lock)
+
+
+def _checked_config(config: Mapping[str, Any] | None) -> dict[str, Any]:
+    if not isinstance(config, Mapping | None):
+        raise invalid(f"config is {type(config).__name__}, not a mapping such as {{'storage': {{'max_sync_s': 2}}}}")
+    return dict(config or {})
+
+
+def _checked_env(env: Mapping[str, str] | None) -> dict[str, str]:
+    if not isinstance(env, Mapping | None):
+        raise invalid(f"env is {type(env).__name__}, not a mapping such as {{'MINKAD_LOG_LEVEL': 'debug'}}")
+    for name, value in (env or {}).items():
+        checked_text(name, "the name of a variable in env", _name_of_variable_problem)
+        checked_text(value, f"env[{clipped(repr(name))}]", lambda text: "has a NUL" if "\0" in text else "")
+    return dict(env or {})
+
+
+def _name_of_variable_problem(name: str) -> str:
+    return "" if name and "=" not in name and "\0" not in name else "must be a text without = and NUL"
 
 
 def _end(nodes: Iterable[LocalNode], number: signal.Signals) -> None:
@@ -363,6 +451,34 @@ def _end(nodes: Iterable[LocalNode], number: signal.Signals) -> None:
 def _not_running(node: LocalNode) -> MinkaError:
     text = f"{node.name} is not running: it {node.ended()}; its log is {node.log}"
     return MinkaError(Code.PLAYGROUND_FAILED, text, node=node.name)
+
+
+def make_whole(cluster: LocalCluster) -> None:
+    """Let every node run, be ready and LIVE, whatever was done to the cluster: this also takes back drains. If that
+    fails, the cluster begins again without any data.
+    """
+    try:
+        for node in cluster.nodes.values():
+            if node.running:
+                cluster.resume(node.name)
+        cluster.start()
+        if "tls" not in cluster._config:  # else only the test has a certificate for clients
+            _take_back_drains(cluster)
+    except MinkaError:
+        cluster._begin_again(cluster.nodes)
+        cluster.start()
+
+
+def _take_back_drains(cluster: LocalCluster) -> None:
+    with Admin(cluster.endpoints, timeout=cluster._ready_timeout_s) as admin:
+        for name in cluster.nodes:
+            admin.undrain(name)
+        wait_until(
+            lambda status: all(row.state == NodeState.NODE_STATE_LIVE for row in status.table.nodes),
+            admin.control,
+            "all nodes are LIVE",
+            cluster._ready_timeout_s,
+        )
 
 
 @contextlib.contextmanager

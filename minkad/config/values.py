@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
+from minka.cluster.name_rules import node_id_problem
 from minkad.config.addresses import address_problem, is_wildcard
-from minkad.core.state.names import node_id_problem
 
 Parser = Callable[[yaml.Node], Any]
 

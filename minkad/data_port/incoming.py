@@ -9,11 +9,11 @@ from typing import Final
 
 import msgspec
 
+from minka.cluster.name_rules import node_id_problem
 from minka.errors import Code, MinkaError
 from minka.wire import data_port
 from minka.wire.data_port import PREFACE, Connection, Purpose, Receiver, decode_hello
 from minka.wire.kv_frames import MAX_FRAME_BYTES
-from minkad.core.state.names import node_id_problem
 from minkad.process.logs import Seldom
 
 log: Final = logging.getLogger(__name__)

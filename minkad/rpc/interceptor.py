@@ -11,9 +11,9 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from minka.bulk.bulk_loads import FETCH_METHOD
+from minka.cluster.name_rules import node_id_problem
 from minka.engine.grpc_calls import ERROR_METADATA
 from minka.errors import Code, MinkaError, error_to_proto
-from minkad.core.state.names import node_id_problem
 from minkad.process.logs import Seldom
 from minkad.process.memory import Memory, Share
 from minkad.process.turns import turn

@@ -10,12 +10,11 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from minka.cluster.key_ranges import MAX_KEY_BYTES
-from minka.cluster.name_rules import keyspace_problem, name_problem
+from minka.cluster.name_rules import keyspace_problem, name_problem, node_id_problem
 from minka.duties.limits import MAX_CHANGES, MAX_PALLETS, MAX_PAYLOAD_BYTES, MAX_WEIGHT
 from minka.duties.names import id_problem, pallet_problem
 from minka.v1.raft_pb2 import MessageType
 from minkad.config.addresses import address_problem, is_wildcard
-from minkad.core.state.names import node_id_problem
 
 MAX_REQUEST_BYTES: Final = 16 * 1024 * 1024  # of a person or a client; the data stream has its own limits
 MAX_MESSAGE_BYTES: Final = 36 * 1024 * 1024  # of any message: an entry of a partition's log has up to 32 MiB

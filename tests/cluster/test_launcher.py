@@ -12,7 +12,7 @@ import pytest
 
 from minka.admin.control import Control
 from minka.errors import MinkaError
-from minka.testing import launcher
+from minka.testing import launcher, local_cluster
 from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction
 from tests.cluster.cluster import DEADLINE, QUICK, eventually
@@ -149,3 +149,14 @@ def test_an_interrupted_request_is_the_launchers_last(monkeypatch: pytest.Monkey
                 process.send_signal(signal.SIGSTOP)
         assert process.wait(10) == -signal.SIGKILL, "nodes end with their launcher"
         cluster.restart("athens")
+
+
+def test_a_started_cluster_keeps_its_directory(tmp_path: Path) -> None:
+    endpoint = LocalCluster(["athens"], tmp_path, config=QUICK).start().endpoints  # nobody refers to the cluster
+    (cluster,) = [one for one in local_cluster._started if one.endpoints == endpoint]
+    try:
+        with pytest.raises(MinkaError, match=f"another local cluster uses {tmp_path}"):
+            LocalCluster(["athens"], tmp_path, config=QUICK).start()
+    finally:
+        cluster.stop()
+    assert cluster not in local_cluster._started

@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 import minka
 from minka import Keyspace
-from minka.admin import Admin
+from minka.admin import Admin, NodeState
 from minka.testing import LocalCluster
 kept = []
 """
@@ -63,6 +63,21 @@ def test_the_data_stays_after_that(minka_cluster: LocalCluster, minka_client: mi
     assert minka_cluster.node("athens").env == {}
     assert b"debug" not in Path(f"/proc/{minka_cluster.node('athens').pid}/environ").read_bytes()
     assert minka_client.keyspace(kept[0].name).get("order-1", timeout=20) == b"four plums"
+
+def test_a_node_may_be_drained(minka_admin: Admin, minka_keyspace: Keyspace) -> None:
+    minka_keyspace.put("order-1", b"five figs")
+    kept.append(minka_keyspace.name)
+    minka_admin.drain("cyrene")
+
+def test_the_drain_is_taken_back(minka_admin: Admin, minka_client: minka.Client, minka_keyspace: Keyspace) -> None:
+    assert [node.state for node in minka_admin.nodes()] == [NodeState.LIVE] * 3
+    assert minka_client.keyspace(kept[-1]).get("order-1", timeout=20) == b"five figs"
+
+def test_the_cluster_may_be_stopped(minka_cluster: LocalCluster) -> None:
+    minka_cluster.stop()
+
+def test_the_next_test_has_a_new_cluster(minka_keyspace: Keyspace) -> None:
+    assert minka_keyspace.get("order-1") is None
 """
 
 
@@ -78,4 +93,4 @@ def test_the_fixtures_serve_the_tests_of_a_service(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(tmp_path)]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout
-    assert "11 passed" in ended.stdout
+    assert "15 passed" in ended.stdout

@@ -87,7 +87,8 @@ OPTIONS: list[tuple[dict[str, Any], str]] = [
     ],
 )
 def test_an_argument_of_a_wrong_type_is_refused(tmp_path: Path, arguments: dict[str, Any], why: str) -> None:
-    error = refusal_of(lambda: LocalCluster(**{"nodes": 1, "directory": tmp_path} | arguments))
+    all_arguments: dict[str, Any] = {"nodes": 1, "directory": tmp_path} | arguments
+    error = refusal_of(lambda: LocalCluster(**all_arguments))
     assert (error.code, error.message) == (Code.INVALID_ARGUMENT, why)
     assert list(tmp_path.iterdir()) == []
 

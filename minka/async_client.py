@@ -371,7 +371,8 @@ class AsyncKeyspace(_Operations):
 
 
 class AsyncClient(_Operations):
-    """A client of one cluster. It connects with its first call and belongs to the event loop of that call.
+    """A client of one cluster. It connects with its first call and belongs to the event loop of that call: in another
+    loop calls raise INVALID_ARGUMENT, and so does `close`, unless the client's loop is closed.
 
     `endpoints` are addresses host:port of some of the nodes; these nodes name the others. Without `endpoints` the
     client uses the cluster of `context`, or the one that `minkactl` would use, as `minka.connect` says. `keyspace`

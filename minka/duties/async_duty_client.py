@@ -37,6 +37,7 @@ from minka.engine.grpc_calls import (
     channel_options,
     checked_endpoints,
     error_from_call,
+    has_ended,
 )
 from minka.engine.scan_pages import rows_of
 from minka.errors import Code, MinkaError
@@ -48,8 +49,9 @@ _CONNECT_TIMEOUT_S: Final = 2.0
 
 
 class AsyncClient:
-    """A client of one cluster's duties. It connects with its first call, belongs to the event loop of that call, and
-    can use any node.
+    """A client of one cluster's duties; it can use any node. It connects with its first call and belongs to the event
+    loop of that call: in another loop calls raise INVALID_ARGUMENT, and so does `close`, unless the client's loop is
+    closed.
 
     `endpoints` are addresses host:port of some of the nodes; the client first asks the node that answered last, or the
     node that a refusal named. Without `endpoints` the cluster is that of `context`, or the one that `minka.connect`
@@ -104,6 +106,8 @@ class AsyncClient:
         """Close the connections. Calls under way fail: changes that were sent raise OUTCOME_UNKNOWN, other calls raise
         UNREACHABLE. The client can't be used again.
         """
+        if self._loop is not None and has_ended(self._loop):
+            self._channels.clear()
         self._is_closed = True
         while self._channels:
             await self._channels.popitem()[1].close()
@@ -116,12 +120,13 @@ class AsyncClient:
         while True:
             while (place := attempts.next(loop.time())) is not None:
                 address, seconds = place
-                try:
-                    return await self._ask(address, call, seconds)
-                except MinkaError as error:
-                    if self._is_closed or not attempts.goes_on(address, error):
-                        raise
-                    self._answered = attempts.first
+                answer = await self._ask(address, call, seconds)
+                if not isinstance(answer, MinkaError):
+                    self._answered = address
+                    return answer
+                if self._is_closed or not attempts.goes_on(address, answer):
+                    raise answer
+                self._answered = attempts.first
             await asyncio.sleep(attempts.pause(loop.time()))
 
     def _own_loop(self) -> asyncio.AbstractEventLoop:
@@ -137,27 +142,26 @@ class AsyncClient:
         return loop
 
     async def _ask(self, address: str, call: _calls.Call, timeout: float) -> Any:
-        channel = self._channel(address, min(timeout, _CONNECT_TIMEOUT_S))
+        """The node's answer, or the `MinkaError` of the failed call. Errors here refer to no channel, as `aio_channel`
+        demands.
+        """
         try:
-            stub: Any = DutiesStub(channel)
-            response = await getattr(stub, call.rpc)(call.request, timeout=timeout)
+            return await getattr(DutiesStub(self._channel(address, timeout)), call.rpc)(call.request, timeout=timeout)
         except grpc.aio.AioRpcError as error:
-            raise error_from_call(error, address, repeatable=call.repeatable) from error
-        except asyncio.CancelledError:
+            return error_from_call(error, address, repeatable=call.repeatable)
+        except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if not self._is_closed or (task is not None and task.cancelling()):
-                raise
+                raise error.with_traceback(None) from None
             code = Code.UNREACHABLE if call.repeatable else Code.OUTCOME_UNKNOWN
-            raise MinkaError(code, f"{address}: the client was closed", address=address) from None
-        self._answered = address
-        return response
+            return MinkaError(code, f"{address}: the client was closed", address=address)
 
-    def _channel(self, address: str, connect_timeout: float) -> grpc.aio.Channel:
+    def _channel(self, address: str, timeout: float) -> grpc.aio.Channel:
         if self._is_closed:
             raise MinkaError(Code.UNREACHABLE, "the client was closed")
         channel = self._channels.get(address)
         if channel is None:
-            options = channel_options(connect_timeout)
+            options = channel_options(min(timeout, _CONNECT_TIMEOUT_S))
             channel = self._channels[address] = aio_channel(address, self._credentials, options)
         return channel
 

@@ -22,6 +22,7 @@ from minka.engine.grpc_calls import (
     checked_endpoints,
     clipped,
     error_from_call,
+    has_ended,
     unreachable,
 )
 from minka.engine.retry import delay_s
@@ -85,7 +86,13 @@ class Core:
         return Call(self, self.table.keyspace(name), op, timeout, deadline)
 
     async def close(self) -> None:
-        """Give up the calls under way and close the connections."""
+        """Give up the calls under way and close the connections. Raises INVALID_ARGUMENT in another loop than the
+        client's, unless the client's is closed.
+        """
+        if self._state == "open" and has_ended(self.loop):
+            self._refresh = self._timer = None
+            for held in (self.calls, self._streams, self._channels):
+                held.clear()
         self._state = "closed"
         for call in list(self.calls):
             call.abort()
@@ -94,10 +101,11 @@ class Core:
         if self._refresh is not None:
             self._refresh.cancel()
             await asyncio.wait([self._refresh])
-        for stream in self._streams.values():
-            stream.close()
-        for channel in self._channels.values():
-            await channel.close()
+        # Nothing here may refer to a channel afterwards: see `aio_channel`.
+        while self._streams:
+            self._streams.popitem()[1].close()
+        while self._channels:
+            await self._channels.popitem()[1].close()
 
     def send(self, part: Part) -> None:
         """Give the part to the stream of the partition's leader; a stale read may go to any in-sync replica."""
@@ -305,7 +313,7 @@ class Core:
         addresses.sort(key=lambda address: address == avoid)
         tried: dict[str, MinkaError] = {}
         waiting = list(reversed(addresses[:_MAX_ASKED] if self._has_table else addresses))
-        asked: dict[asyncio.Task[admin_pb2.GetTableResponse], str] = {}
+        asked: dict[asyncio.Task[admin_pb2.GetTableResponse | MinkaError], str] = {}
         try:
             while waiting or asked:
                 if waiting:  # the node that was asked last is slow, or refused
@@ -316,12 +324,10 @@ class Core:
                 )
                 for task in done:
                     address = asked.pop(task)
-                    if (error := task.exception()) is not None:
-                        if not isinstance(error, grpc.aio.AioRpcError):
-                            raise error
-                        tried[address] = error_from_call(error, address, repeatable=True)
-                    elif task.result().HasField("table") or self.table.version:
-                        return task.result()
+                    if isinstance(answer := task.result(), MinkaError):
+                        tried[address] = answer
+                    elif answer.HasField("table") or self.table.version:
+                        return answer
                     else:
                         tried[address] = MinkaError(Code.NO_CONTROLLER, f"{address} has no partition table yet")
         finally:
@@ -330,8 +336,16 @@ class Core:
             await asyncio.gather(*asked, return_exceptions=True)
         raise unreachable(tried)
 
-    async def _ask_for_table(self, address: str, request: admin_pb2.GetTableRequest) -> admin_pb2.GetTableResponse:
-        response = await MetadataStub(self._channel(address)).GetTable(request, timeout=_TABLE_TIMEOUT_S)
+    async def _ask_for_table(
+        self, address: str, request: admin_pb2.GetTableRequest
+    ) -> admin_pb2.GetTableResponse | MinkaError:
+        """The node's answer or refusal. Errors here refer to no channel, as `aio_channel` demands."""
+        try:
+            response = await MetadataStub(self._channel(address)).GetTable(request, timeout=_TABLE_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            return error_from_call(error, address, repeatable=True)
+        except asyncio.CancelledError as error:
+            raise error.with_traceback(None) from None
         return admin_pb2.GetTableResponse.FromString(zlib.decompress(response.zlib)) if response.zlib else response
 
     def _moved_reads(self) -> list[Part]:

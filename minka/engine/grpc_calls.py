@@ -1,5 +1,6 @@
 """The common parts of the library's gRPC calls: addresses, channel options, and failed calls as `MinkaError`."""
 
+import asyncio
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -89,11 +90,26 @@ def claim_aio() -> None:
 def aio_channel(
     address: str, credentials: grpc.ChannelCredentials | None, options: Sequence[tuple[str, int]]
 ) -> grpc.aio.Channel:
-    """A channel, plain without `credentials`. It connects when first used."""
+    """A channel, plain without `credentials`. It connects when first used.
+
+    gRPC's poller ends when the last channel is freed, and the garbage collector of a forked child would wait for ever
+    for the poller's thread. So once a channel is closed, no garbage may refer to it. An error of gRPC refers to it
+    through its traceback, and errors are often parts of reference cycles. Therefore an error that callers get has no
+    traceback that leads into gRPC, and no error of gRPC as its cause or context.
+    """
     claim_aio()
     if credentials is None:
         return grpc.aio.insecure_channel(address, options=options)
     return grpc.aio.secure_channel(address, credentials, options=options)
+
+
+def has_ended(loop: asyncio.AbstractEventLoop) -> bool:
+    """True if the loop of a client that is being closed is closed itself; then nothing can be cancelled, and the
+    garbage collector closes the connections. Raises INVALID_ARGUMENT if the loop isn't closed, but another one runs.
+    """
+    if loop is not asyncio.get_running_loop() and not loop.is_closed():
+        raise MinkaError(Code.INVALID_ARGUMENT, "the client belongs to another event loop: close it there")
+    return loop.is_closed()
 
 
 def checked_endpoints(endpoints: Sequence[str]) -> tuple[str, ...]:

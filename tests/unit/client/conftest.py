@@ -4,6 +4,7 @@ import asyncio
 import functools
 import itertools
 import math
+import threading
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -492,3 +493,21 @@ def bad_calls() -> BadCalls:
 
 def _call(method: str, argument: Any, client: Any, **options: Any) -> Any:
     return getattr(client, method)(argument, **options)
+
+
+@pytest.fixture
+def cluster(data_cluster: Callable[..., DataCluster]) -> Iterator[Any]:
+    """A cluster of two data nodes, served by another thread."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    async def start() -> Any:
+        return await data_cluster("athens", "byzantium").__aenter__()
+
+    nodes = asyncio.run_coroutine_threadsafe(start(), loop).result()
+    yield nodes
+    asyncio.run_coroutine_threadsafe(nodes.__aexit__(), loop).result()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()

@@ -1,6 +1,7 @@
 """`minka.AsyncClient` against real gRPC servers. Each has its own partition table, and fails as the test tells it."""
 
 import asyncio
+import gc
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -494,3 +495,19 @@ def test_a_client_belongs_to_one_event_loop(free_address: Callable[[], str]) -> 
     for error in ("UNREACHABLE", "INVALID_ARGUMENT: the client belongs to another event loop"):
         with pytest.raises(MinkaError, match=error):
             asyncio.run(client.get("key"))
+
+
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # the loop of these transports is closed
+def test_a_client_can_be_closed_after_its_event_loop(cluster: Any) -> None:
+    client = client_of(cluster)
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(client.put("key", b"v"))
+    with pytest.raises(MinkaError, match="INVALID_ARGUMENT: the client belongs to another event loop: close it there"):
+        asyncio.run(client.close())
+    assert loop.run_until_complete(client.get("key")) == b"v"
+    loop.close()
+    asyncio.run(client.close())
+    asyncio.run(client.close())
+    with pytest.raises(MinkaError, match="INVALID_ARGUMENT: the client is closed"):
+        asyncio.run(client.get("key"))
+    gc.collect()  # while the warning is ignored

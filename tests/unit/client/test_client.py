@@ -2,14 +2,12 @@
 
 import asyncio
 import gc
-import os
 import socket
 import subprocess
 import sys
-import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -24,7 +22,7 @@ from minka.admin import Admin
 from minka.client import Client
 from minka.engine import loops
 from minka.errors import InvalidArgument, MinkaError
-from tests.unit.client.asking import BadCalls, Make
+from tests.unit.client.asking import BadCalls
 
 
 @pytest.mark.parametrize("make", [minka.connect, lambda keyspace: minka.Client(keyspace=keyspace)])
@@ -77,24 +75,6 @@ def test_each_client_takes_the_name_of_a_context(
         make(context="")
     with pytest.raises(MinkaError, match="INVALID_ARGUMENT: give either endpoints or the context 'test'"):
         make(endpoints=["127.0.0.1:1"], context="test")
-
-
-@pytest.fixture
-def cluster(data_cluster: Make) -> Iterator[Any]:
-    """A cluster of two data nodes, served by another thread."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-
-    async def start() -> Any:
-        return await data_cluster("athens", "byzantium").__aenter__()
-
-    nodes = asyncio.run_coroutine_threadsafe(start(), loop).result()
-    yield nodes
-    asyncio.run_coroutine_threadsafe(nodes.__aexit__(), loop).result()
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
 
 
 def _client_threads() -> list[str]:
@@ -195,52 +175,6 @@ def test_closing_clients_does_not_disturb_the_others(cluster: Any, caplog: pytes
             other.result()
     assert [record.message for record in caplog.records if record.name == "asyncio"] == []
     assert _tasks_end()
-
-
-def _forking(cluster: Any, parent: str, child: str) -> list[str]:
-    """The output of a program that runs `parent`, forks, and runs `child` in the child process. The child ends by
-    `os._exit`, like children of multiprocessing: gRPC does not survive a fork, so an ordinary exit would crash.
-    """
-    script = f"""
-import os, sys
-from minka import Client
-from minka.errors import MinkaError
-endpoints = {cluster.endpoints!r}
-{parent}
-if (pid := os.fork()) == 0:
-{textwrap.indent(textwrap.dedent(child), "    ")}
-    sys.stdout.flush()
-    os._exit(7)
-print("child:", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-"""
-    command = [sys.executable, "-c", script]
-    return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.splitlines()
-
-
-def test_a_client_refuses_calls_in_a_forked_child(cluster: Any) -> None:
-    child = """
-        for use in (lambda: client.get("key"), lambda: Client(endpoints)):
-            try:
-                use()
-            except MinkaError as error:
-                print(error)
-        client.close()
-        """
-    *told, last = _forking(cluster, 'client = Client(endpoints, keyspace="flights"); client.put("key", b"v")', child)
-    assert len(told) == 2
-    # If gRPC's fork support were on, one forked child in ten would crash before it does anything.
-    assert os.environ["GRPC_ENABLE_FORK_SUPPORT"] == "false"
-    assert all(line.startswith("INVALID_ARGUMENT: this process was forked from one that") for line in told)
-    assert last == "child: 7"
-
-
-def test_a_forked_child_may_make_the_first_client(cluster: Any) -> None:
-    child = """
-        with Client(endpoints, keyspace="flights") as client:
-            client.put("key", b"v")
-        """
-    assert _forking(cluster, "", child) == ["child: 7"]
-    assert cluster.data == {b"key": b"v"}
 
 
 def test_a_call_of_a_closed_client_is_refused(cluster: Any) -> None:

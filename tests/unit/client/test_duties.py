@@ -363,9 +363,13 @@ def test_a_client_refuses_calls_from_another_event_loop(control_node: Start) -> 
     async def ask() -> None:
         await client.shards()
 
-    asyncio.run(ask())
-    with pytest.raises(MinkaError, match="the client belongs to another event loop"):
-        asyncio.run(ask())
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(ask())
+    for use in (ask, client.close):
+        with pytest.raises(MinkaError, match="INVALID_ARGUMENT: the client belongs to another event loop"):
+            asyncio.run(use())
+    loop.close()
+    asyncio.run(client.close())
 
 
 def test_a_client_refuses_calls_in_a_forked_child(control_node: Start) -> None:

@@ -110,7 +110,7 @@ def _parsed_tls(entry: Any, where: str) -> Tls | None:
         raise invalid(f"{where} must have exactly ca, cert and key", "INVALID_CONFIG")
     paths = {name: os.path.expanduser(str(path)) for name, path in entry.items()}
     for name, path in paths.items():
-        if not os.path.isabs(path):
+        if not os.path.isabs(path) or "\0" in path:
             raise invalid(f"{where}.{name} must be an absolute path, not {path!r}", "INVALID_CONFIG")
     return Tls(**paths)
 

@@ -102,6 +102,8 @@ class Plan:
         """The plan in a text of `to_json`, or of `minkactl reassign` with `--out` or `-o json`. Raises INVALID_ARGUMENT
         if it isn't a plan, and DAMAGED_PLAN if it was edited since it was made.
         """
+        if not isinstance(text, str | bytes):
+            raise invalid(f"not a plan: {type(text).__name__}, not JSON in str or bytes")
         try:
             message = from_document(json.loads(text), admin_pb2.Plan())
         except (ValueError, RecursionError) as error:  # MinkaError(INVALID_ARGUMENT) is a ValueError

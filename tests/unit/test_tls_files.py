@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,6 +61,24 @@ commonName = supplied
 """
 OVER = ("-startdate", "20200101000000Z", "-enddate", "20210101000000Z")
 NOT_YET = ("-startdate", "20900101000000Z", "-enddate", "20910101000000Z")
+
+
+@pytest.mark.parametrize("name", ["ca", "cert", "key"])
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (None, "is NoneType, not str or Path"),
+        (5, "is int, not str or Path"),  # open() takes the number of an open file
+        (b"ca.pem", "is bytes, not str or Path"),
+        ("ca.pem\0", r"isn't a path: 'ca.pem\x00'"),
+        (Path("ca.pem\0"), r"isn't a path: PosixPath('ca.pem\x00')"),
+        ("\ud800", r"isn't a path: '\ud800'"),
+    ],
+)
+def test_anything_but_a_path_is_refused(name: str, given: Any, problem: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        Tls(**{"ca": "ca.pem", "cert": "own.pem", "key": Path("own.key"), name: given})
+    assert (caught.value.code, caught.value.message) == (Code.INVALID_ARGUMENT, f"tls.{name} {problem}")
 
 
 @pytest.fixture(scope="module")

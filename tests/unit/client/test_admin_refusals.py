@@ -143,9 +143,13 @@ def test_a_plan_is_kept_as_json(control_node: Start) -> None:
         ("{", Code.INVALID_ARGUMENT, "not a plan: "),
         ('{"moves": 5}', Code.INVALID_ARGUMENT, "not a plan: "),
         ("{}", Code.INVALID_ARGUMENT, "not a plan: it has no digest, or names no cluster"),
+        (b"\xff", Code.INVALID_ARGUMENT, "not a plan: "),
+        ("[]", Code.INVALID_ARGUMENT, "not a plan: "),
+        (None, Code.INVALID_ARGUMENT, "not a plan: NoneType, not JSON in str or bytes"),
+        (5, Code.INVALID_ARGUMENT, "not a plan: int, not JSON in str or bytes"),
     ):
         with pytest.raises(MinkaError, match=why) as refusal:
-            Plan.from_json(text)
+            Plan.from_json(text)  # type: ignore[arg-type]
         assert refusal.value.code is code
 
 

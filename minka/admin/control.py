@@ -104,7 +104,7 @@ class Control:
 
         def ask(address: str, timeout: float) -> Partitions:
             call = AdminStub(self._channels.to(address, timeout)).ListPartitions(request)
-            opened.append(Partitions(address, call, timeout, self.timeout))
+            opened.append(Partitions(address, call, self._channels, timeout, self.timeout))
             return opened[-1].begun()
 
         found = None

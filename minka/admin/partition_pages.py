@@ -7,6 +7,7 @@ from typing import Final, Self
 import grpc
 
 from minka.engine.grpc_calls import error_from_call
+from minka.engine.sync_channels import Channels
 from minka.errors import Code, MinkaError
 from minka.v1 import admin_pb2
 
@@ -20,6 +21,7 @@ class Partitions:
         self,
         address: str,
         call: "grpc._CallIterator[admin_pb2.ListPartitionsResponse]",
+        channels: Channels,
         first_s: float,
         timeout: float,
     ) -> None:
@@ -30,6 +32,7 @@ class Partitions:
         self.matching: Sequence[admin_pb2.MatchingCount] = ()
         self._address: Final = address
         self._call: Final = call
+        self._channels: Final = channels
         self._first_s: Final = first_s
         self._timeout: Final = timeout
 
@@ -60,6 +63,7 @@ class Partitions:
         self._call.cancel()
 
     def _next(self, timeout: float) -> admin_pb2.ListPartitionsResponse | None:
+        self._channels.check_open()
         # Each page has its own timer: a deadline for the whole call could pass while somebody pages through the output.
         overdue = threading.Event()
 
@@ -73,6 +77,7 @@ class Partitions:
         try:
             return next(self._call, None)
         except grpc.RpcError as error:
+            self._channels.check_open()
             if overdue.is_set():
                 text = f"{self._address} did not answer in time"
                 raise MinkaError(Code.DEADLINE_EXCEEDED, text, address=self._address) from error

@@ -79,6 +79,7 @@ class HistoryClient:
         try:
             yield from intervals_of(node, stub.Read(request, timeout=self._timeout))
         except grpc.RpcError as error:
+            self._channels.check_open()
             raise error_from_call(error, node, repeatable=True) from error
 
     def read_all(

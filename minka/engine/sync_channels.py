@@ -27,8 +27,7 @@ class Channels:
         doesn't exist yet. Raises INVALID_ARGUMENT after `close`.
         """
         with self._lock:
-            if self._is_closed:
-                raise MinkaError(Code.INVALID_ARGUMENT, "the client is closed")
+            self.check_open()
             channel = self._open.get(address)
             if channel is None:
                 options = channel_options(min(connect_timeout, _CONNECT_SECONDS))
@@ -38,6 +37,11 @@ class Channels:
                     channel = grpc.secure_channel(address, self._credentials, options=options)
                 self._open[address] = channel
             return channel
+
+    def check_open(self) -> None:
+        """Raises INVALID_ARGUMENT after `close`."""
+        if self._is_closed:
+            raise MinkaError(Code.INVALID_ARGUMENT, "the client is closed")
 
     def close(self) -> None:
         """Close all channels."""

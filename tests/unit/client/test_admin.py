@@ -119,6 +119,26 @@ def test_the_leader_proposes_where_to_split(node: ControlNode, admin: Admin) -> 
     assert admin.split_keys(7, 2) == [b"m"]
 
 
+def test_after_close_no_more_partitions_come(node: ControlNode) -> None:
+    status = admin_pb2.GetStatusResponse(from_controller=True)
+    status.table.keyspaces.add(id=1, name="flights")
+    rows = [cluster_pb2.Partition(id=slot, keyspace_id=1, slot=slot) for slot in range(2)]
+
+    def pages(_: object) -> object:
+        yield admin_pb2.ListPartitionsResponse(status=status)
+        for row in rows:
+            yield admin_pb2.ListPartitionsResponse(partitions=[row])
+
+    node.answers["ListPartitions"] = pages
+    admin = Admin([node.address])
+    begun, not_begun = admin.partitions(), admin.partitions()
+    assert next(begun).name == "flights/0"
+    admin.close()
+    for listed in (begun, not_begun):
+        with pytest.raises(MinkaError, match="INVALID_ARGUMENT: the client is closed"):
+            next(listed)
+
+
 def test_partitions_are_given_by_name_as_rows_or_by_id(node: ControlNode, admin: Admin) -> None:
     status = admin_pb2.GetStatusResponse(from_controller=True)
     status.table.keyspaces.add(id=1, name="flights")

@@ -67,7 +67,8 @@ def split_endpoints(text: str, source: str, code: str = "INVALID_ARGUMENT") -> t
     addresses = tuple(text.replace(",", " ").split())
     for address in addresses:
         if problem := endpoint_problem(address):
-            raise invalid(f"{source}: {address!r} {problem}", code)
+            hint = ": commas separate endpoints" if ";" in address else ""
+            raise invalid(f"{source}: {address!r} {problem}{hint}", code)
     if not addresses or len(addresses) > MAX_ENDPOINTS:
         raise invalid(f"{source}: {len(addresses)} endpoints; 1 to {MAX_ENDPOINTS} are needed", code)
     return addresses

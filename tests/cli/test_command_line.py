@@ -411,6 +411,7 @@ class TestEndpoints:
             "contexts: [", "- 1", "contexts: {a: b:1}", "contexts: {a: {endpoints: [b]}}", "contexts: 7", "\x00",
             "contexts: {a: {endpoints: [b:1], tls: {ca: /c}}}",
             "contexts: {a: {endpoints: [b:1], tls: {ca: c, cert: /c, key: /k}}}",
+            'contexts: {a: {endpoints: [b:1], tls: {ca: "/c\\0", cert: /c, key: /k}}}',
         ],
     )  # fmt: skip
     def test_a_mistake_in_the_file(self, run: Run, tmp_path: Path, content: str) -> None:

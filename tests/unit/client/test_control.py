@@ -1,5 +1,6 @@
 """`Control` against real gRPC servers: redirects, repetitions, deadlines, and errors that name each endpoint tried."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from minka.admin.control import Control
-from minka.contexts import split_endpoints
+from minka.contexts import given_or_resolved, split_endpoints
 from minka.engine.grpc_calls import unreachable
 from minka.engine.sync_channels import Channels
 from minka.errors import Code, MinkaError
@@ -78,6 +79,24 @@ def test_a_malformed_endpoint_is_refused(endpoint: str) -> None:
         with pytest.raises(MinkaError, match=f"isn't host:port{hint}") as refusal:
             make()
         assert refusal.value.code is Code.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "problem"),
+    [
+        (b"\xff:1", r"MINKA_ENDPOINTS: '\udcff:1' isn't host:port"),
+        (b"athens\x07:1", r"MINKA_ENDPOINTS: 'athens\x07:1' isn't host:port"),
+        (b"athens:1;byzantium:2", "MINKA_ENDPOINTS: 'athens:1;byzantium:2' isn't host:port: commas separate endpoints"),
+        (b"athens:1; byzantium:2", "MINKA_ENDPOINTS: 'athens:1;' isn't host:port: commas separate endpoints"),
+    ],
+)
+def test_a_mistake_in_the_endpoints_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, endpoints: bytes, problem: str
+) -> None:
+    monkeypatch.setenv("MINKA_ENDPOINTS", os.fsdecode(endpoints))
+    with pytest.raises(MinkaError) as refusal:
+        given_or_resolved(None, None)
+    assert (refusal.value.code, refusal.value.message) == (Code.INVALID_ARGUMENT, problem)
 
 
 def test_the_error_suggests_that_the_endpoint_is_another_port_of_a_node() -> None:

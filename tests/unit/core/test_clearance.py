@@ -12,6 +12,6 @@ def test_the_time_since_a_clearance_lapsed() -> None:
     clearance.grant(13.0, 0.5)
     assert clearance.lapsed(13.1) is None
     clearance.grant(14.0, 0.0)
-    assert (clearance.lapsed(14.5), clearance.last_held(14.5)) == (1.0, 13.5), "0 seconds are no clearance"
+    assert (clearance.lapsed(14.5), clearance.last_held(14.5)) == (1.0, 13.5), "0 seconds grant nothing"
     clearance.revoke()
     assert clearance.lapsed(20.0) is None

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 _A: Final = AssignmentState
 _MAY_HAVE: Final = (_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_ATTACHED, _A.ASSIGNMENT_STATE_RELEASING)
-_SACRIFICED: Final = 5  # processes that one duty may end, not counting those that die in a retry
-PAUSE_MS: Final = 1000  # the pause before a duty that has ended processes is tried again, except the first pause
 _LOOK: Final = 0.25  # seconds between two checks for duties that no shard has
 _LATE: Final = 0.02  # seconds by which a timer of the process's loop may be late
 _INDEXES_EVERY: Final = 25  # changes of the tables between two checks of the indexes
@@ -33,8 +31,6 @@ class DutyChecks:
         self._attached: dict[tuple[int, str], tuple[int, str]] = {}  # by duty: the newest epoch, and its process
         self._unattached: dict[int, float] = {}  # by duty: since when no shard has it although a shard has room
         self.recorded_at: dict[bytes, int] = {}  # by payload id: the index of the entry that brought it into the tables
-        self._died_of: Counter[int] = Counter()  # by duty: the number of processes that died while they attached it
-        self._died_first: dict[int, float] = {}  # the time of the first of these deaths
         self._revisions = 0
         self._kept: dict[int, tuple[str, int]] = {}  # by duty: the absent shard, and the end of its grace
         self._settled_since: tuple[object, float] = (None, 0.0)
@@ -87,21 +83,6 @@ class DutyChecks:
                 f"{process.id} attaches duty {duty.duty} at epoch {duty.epoch}, {holder} had it at {newest}",
             )
         self._attached[key] = duty.epoch, process.core.shard.incarnation
-
-    def poisoned(self, process: ShardProcess, number: int) -> None:
-        """Count a process that died while it attached this duty, and check that the duty has ended few processes."""
-        self._died_of[number] += 1
-        row = self.duties.duties.get(number)
-        versions = row.version if row is not None else 0  # a change by a client causes a retry at once
-        seconds = (self._world.now - self._died_first.setdefault(number, self._world.now)) * 1000 / PAUSE_MS
-        # All shards attach a synthetic duty at the same time. When the duty has ended a shard's process, the shard's
-        # next process may attach the duty again before the duty has ended the processes of the other shards.
-        most = _SACRIFICED if row is not None and not row.synthetic else 2 * len(self.duties.shards) + _SACRIFICED
-        if self._died_of[number] > most + versions + seconds:
-            raise Violation(
-                "a duty ends few processes",
-                f"{process.id} is the {self._died_of[number]}th that has died as it attached duty {number}",
-            )
 
     def stopped(self, process: ShardProcess) -> None:
         """Check that the delegate has no duties left, when the SDK has stopped the shard."""

@@ -11,7 +11,7 @@ from minkad.coordinator import duty_requests, shard_control
 from minkad.coordinator.shard_control import ShardSettings
 from minkad.core.controller.duties import distribution, health, suspects
 from minkad.duties import sessions
-from tests.simulation.duty_checks import PAUSE_MS, DutyChecks, check_indexes
+from tests.simulation.duty_checks import DutyChecks, check_indexes
 from tests.simulation.duty_clients import DutyClients
 from tests.simulation.endpoint import Endpoint
 from tests.simulation.full_world import FullWorld
@@ -24,6 +24,7 @@ from tests.simulation.trace import Outcome, Trace
 _HALF_LIFE_MS: Final = 2000  # a penalty's half-life, so short that a shard is trusted again before the run ends
 _FORGOTTEN_AFTER_MS: Final = 3000
 _FIRST_PAUSE_MS: Final = 500  # the first pause before a duty that has ended processes is tried again
+_LONGEST_PAUSE_MS: Final = 1000
 _KEYSPACES: Final = 3
 _BALANCE_INTERVAL: Final = 0.1  # seconds
 _SETTLED: Final = 0.2  # seconds without a change; few, since something always changes in this world
@@ -61,7 +62,7 @@ class DutyWorld(FullWorld):
             mock.patch.object(sessions, "time", clock),
             mock.patch.object(health, "HALF_LIFE_MS", _HALF_LIFE_MS),
             mock.patch.object(suspects, "FIRST_PAUSE_MS", _FIRST_PAUSE_MS),
-            mock.patch.object(suspects, "LONGEST_PAUSE_MS", PAUSE_MS),
+            mock.patch.object(suspects, "LONGEST_PAUSE_MS", _LONGEST_PAUSE_MS),
             mock.patch.object(distribution, "FORGOTTEN_AFTER_MS", _FORGOTTEN_AFTER_MS),
         ):
             return super().run()

@@ -279,7 +279,6 @@ MUTATIONS = (
     Mutation("a new controller that does not wait for shards", "duties", duties.no_wait_after_failover),
     Mutation("grant shards clearance before a quorum confirms it", "duties", duties.grant_unconfirmed),
     Mutation("give a shard's name to a second process", "duties", duties.give_name_twice),
-    Mutation("forget which duty a failed shard was attaching", "duties", duties.blame_no_duty),
     Mutation("attach again at the same epoch", "duties", duties.same_epoch_again),
     Mutation("count a duty as released before it is", "duties", duties.give_away_at_once),
     Mutation("count reports with any epoch", "duties", duties.any_epoch),

@@ -12,7 +12,7 @@ from minka.v1.records_pb2 import Record
 from minka.v1.shards_pb2 import Holding, ShardGrant, ShardHeartbeatsRequest, ShardHeartbeatsResponse
 from minkad.coordinator.duty_requests import DutyRequests
 from minkad.coordinator.shard_control import ShardControl
-from minkad.core.controller.duties import changes, distribution, mover, reports, rows, shards
+from minkad.core.controller.duties import changes, distribution, mover, reports, rows
 from minkad.core.state import Assignment, DutyState
 from minkad.duties.sessions import ShardSessions
 from tests.simulation.mutations_full import Patch
@@ -86,11 +86,6 @@ def _no_time_to_find_it() -> Sequence[Patch]:
 def give_name_twice() -> Sequence[Patch]:
     """A process that registers gets its name at once, although another living process may have this name."""
     return [(ShardControl, "is_alive", lambda *_: False)]
-
-
-def blame_no_duty() -> Sequence[Patch]:
-    """The controller forgets which duties shards were attaching when they failed."""
-    return [(shards, "blame", lambda *_: iter(()))]
 
 
 def same_epoch_again() -> Sequence[Patch]:

@@ -267,7 +267,7 @@ class Delegate:
                 self.told[duty.duty] = duty
                 process.world.checks.attaching(process, duty)
             if poison := [duty.duty for duty in call.duties if process.world.shards.is_poison(duty.duty)]:
-                process.loop.call_later(rng.expovariate(1 / manners.mean), self._die_of, poison, call.call)
+                process.loop.call_later(rng.expovariate(1 / manners.mean), self._die_of, poison)
         takes = min(rng.expovariate(1 / manners.mean), 0.9 * call.timeout)
         if rng.random() < manners.hangs and call.method is not Method.REPORT:
             takes = call.timeout * (1 + 3 * rng.random())
@@ -276,12 +276,9 @@ class Delegate:
         if takes > call.timeout:
             one.timers.append(process.loop.call_later(call.timeout, self._limit, call.call))
 
-    def _die_of(self, poison: list[int], number: int) -> None:
+    def _die_of(self, poison: list[int]) -> None:
         process = self._process
         process.world.say(process.id, "dies of", str(poison))
-        is_attaching = number in self._calls  # a duty that was attached isn't suspected any more
-        if is_attaching and len(poison) == 1:
-            process.world.checks.poisoned(process, poison[0])
         process.world.shards.end(process)
 
     def cancel(self, number: int) -> None:

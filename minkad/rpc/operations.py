@@ -22,13 +22,15 @@ _MOVED = (MigrationState.MIGRATION_STATE_HANDED_OVER, MigrationState.MIGRATION_S
 
 async def get_operations(coordinator: Coordinator, request: GetOperationsRequest) -> GetOperationsResponse:
     """The operations in this node's copy of the table; only the active controller knows their progress. Other tasks run
-    after each piece. Raises UNKNOWN_OPERATION.
+    after each piece. Raises UNKNOWN_OPERATION; on any other node NOT_CONTROLLER or NO_CONTROLLER instead, since the
+    node's copy may lag behind.
     """
     state, active = coordinator.state, coordinator.active
     newest = sorted(state.operations, reverse=True)[: request.limit or DEFAULT_OPERATIONS]
     ids = list(request.ids) or newest
     for operation_id in ids:
         if operation_id not in state.operations:
+            coordinator.controller()
             raise MinkaError(Code.UNKNOWN_OPERATION, f"there is no operation {operation_id}")
     operations = [state.operations[i] for i in ids]
     runs = [o for o in operations if o.state in OPERATIONS_UNENDED] if active else []

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from minka.errors import MinkaError
 from minka.v1.admin_pb2 import GetOperationsRequest, GetOperationsResponse
 from minka.v1.cluster_pb2 import MigrationState
 from minka.v1.coordinator_pb2 import MigrationProgress
@@ -23,7 +24,9 @@ PENDING, COPYING = MigrationState.MIGRATION_STATE_PENDING, MigrationState.MIGRAT
 
 
 def ask(c: Controller, active: Any = None, **request: Any) -> GetOperationsResponse:
-    coordinator = cast(Coordinator, SimpleNamespace(state=c.state, active=active))
+    node = SimpleNamespace(state=c.state, active=active, leader=lambda: None)
+    node.controller = lambda: Coordinator.controller(cast(Coordinator, node))
+    coordinator = cast(Coordinator, node)
     return asyncio.run(get_operations(coordinator, GetOperationsRequest(**request)))
 
 
@@ -73,6 +76,14 @@ def test_a_migration_that_needs_a_person_is_a_blocker_of_its_operation(cluster: 
     [blocker] = [one for one in told.blockers if one.partition_id in moved]
     assert (blocker.operation_id, blocker.partition_id) == (1, moved[0])
     assert (blocker.reason, blocker.remedy) == ("outrun", "minkactl operations …")
+
+
+def test_only_the_active_controller_says_that_there_is_no_such_operation(cluster: Controller) -> None:
+    """Another node's copy of the table may lag behind: somebody who waits for an operation goes on to ask."""
+    with pytest.raises(MinkaError, match="NO_CONTROLLER"):
+        ask(cluster, ids=[2])
+    with pytest.raises(MinkaError, match="UNKNOWN_OPERATION"):
+        ask(cluster, SimpleNamespace(), ids=[2])
 
 
 def test_a_long_answer_leaves_turns_to_other_tasks(cluster: Controller, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -185,8 +185,8 @@ class Availability:
             raise Violation(
                 "a partition that can be served is served",
                 f"no node has served partition {row.id} for {world.now - well:.2f} s, though {node_id} had all "
-                f"its writes when it was last served, is well and connected to the controller {controller.id}; the row: "
-                f"{' '.join(str(row).split())}",
+                f"its writes when it was last served, is well and connected to the controller {controller.id}; "
+                f"the row: {' '.join(str(row).split())}",
             )
 
 

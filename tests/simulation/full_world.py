@@ -419,7 +419,10 @@ class FullWorld:
                 )
             if before is not None and row.unclean_elections > before.unclean_elections:
                 if not state.keyspaces[row.keyspace_id].unclean_election:
-                    raise Violation("nothing acknowledged is lost", f"an unclean election of partition {id_}")
+                    raise Violation(
+                        "nothing acknowledged is lost",
+                        f"unclean election of partition {id_}, which its keyspace forbids",
+                    )
                 self.data.lose(row)
             self.data.check_in_sync(row)
             if self.proposed.get((id_, row.leader_epoch)) == frozenset(row.isr):

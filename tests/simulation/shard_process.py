@@ -254,7 +254,7 @@ class Delegate:
 
     @property
     def manners(self) -> Manners:
-        """The manners of the machine, which may change during a run."""
+        """The machine's manners; they may change during a run."""
         return self._process.machine.manners
 
     def begin(self, call: CallDelegate) -> None:

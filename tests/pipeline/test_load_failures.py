@@ -198,7 +198,7 @@ def test_a_load_goes_on_without_errors_while_nodes_restart(
     assert_same(cluster, source, "restarts")
 
 
-# Complaint (tidb 33587): a load did all its other work, and then tried again although the error would come again.
+# Complaint (tidb 33587): after a permanent error, a load did all its other work, and then tried again.
 
 
 def test_a_duplicate_key_ends_the_load_at_once(spark: SparkSession, cluster: LocalCluster, control: Control) -> None:

@@ -142,7 +142,7 @@ class Availability:
 
     def in_use(self, row: Partition) -> None:
         """Note that the leader may act on this row from now on: the leader serves, or has proposed this in-sync set.
-        This is also true of a leader that has died, since it may have heard of the recorded row before.
+        This is also true of a leader that has died, since it may have heard before its death that the row was recorded.
         """
         self._in_use[row.id] = frozenset(has_everything(row))
 

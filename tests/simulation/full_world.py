@@ -42,7 +42,7 @@ UNACKNOWLEDGED: Final = 0.3  # seconds for which a sender continues although no 
 RETRANSMIT: Final = 0.2  # seconds until an unacknowledged message is sent again; the pause doubles each time
 MAX_STEPS: Final = 300_000
 _POWER_CUTS: Final = 0.5  # the share of the worlds that have power cuts
-_DRIFT: Final = 0.045  # of a clock, each way: two clocks differ by less than the configuration's margin, 10 %
+_DRIFT: Final = 0.045  # a clock's greatest drift; two clocks differ by less than 10 %, the configuration's margin
 
 
 class FullWorld:

@@ -48,7 +48,7 @@ class RaftOracle:
         self._votes: dict[tuple[int, int], int] = {}  # by node and term: the candidate to which it has sent its vote
         self._acknowledged: dict[int, tuple[int, int]] = {}  # by node: the term and index of its newest acknowledgement
         self._states: dict[int, int] = {}  # by applied index: the digest of the state
-        self._configurations: list[tuple[int, bytes]] = []  # (the first index at which it holds, its encoding) of each
+        self._configurations: list[tuple[int, bytes]] = []  # each configuration's first index, and its encoding
 
     @property
     def committed(self) -> int:

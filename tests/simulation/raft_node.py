@@ -69,7 +69,7 @@ class RaftNode:
         return self.raw is not None and self.raft.role is Role.LEADER
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Replace the state by the snapshot's."""
+        """Replace the state by the state in the snapshot."""
         self.applied = snapshot.metadata.index
         self.conf_state = snapshot.metadata.conf_state
         self.state = int.from_bytes(snapshot.data, "big")

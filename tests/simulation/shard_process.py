@@ -254,7 +254,7 @@ class Delegate:
 
     @property
     def manners(self) -> Manners:
-        """The machine's manners; they may change during a run."""
+        """The behaviour of this machine's delegates. It may change during a run."""
         return self._process.machine.manners
 
     def begin(self, call: CallDelegate) -> None:

@@ -91,5 +91,5 @@ class Writers:
         expected = {**self.acknowledged, **self.unknown}
         found = dict(zip(expected, await node.get(row.id, *expected, generation=row.generation), strict=True))
         lost = [key for key in self.acknowledged if found[key] != self.acknowledged[key]]
-        assert not lost, f"{len(lost)} of {len(self.acknowledged)} are lost, such as {lost[0]!r}"
+        assert not lost, f"{len(lost)} of {len(self.acknowledged)} writes are lost, such as {lost[0]!r}"
         assert all(found[key] in (None, self.unknown[key]) for key in self.unknown)

@@ -62,7 +62,7 @@ class FakeNode:
         self._sequence = 0
         self._led: dict[int, None] = {}
         self._caught_up: dict[tuple[int, str], bool] = {}  # by partition and follower; False: still catching up
-        self._to_ask: dict[int, None] = {}  # partitions whose in-sync sets it wants to change
+        self._to_ask: dict[int, None] = {}  # partitions whose in-sync sets the node wants to change
         self._is_asking = False
         self._handing_over: set[int] = set()
         self._copying: dict[tuple[int, str], None] = {}

@@ -403,7 +403,7 @@ def _network_profile(rng: random.Random) -> NetworkProfile:
 
 
 def _settings(rng: random.Random) -> dict[str, Any]:
-    """Draw the settings of the Raft core; in most runs they equal the daemon's."""
+    """Draw the settings of the Raft core. In most runs, its switches are set as in the daemon."""
     as_in_daemon = rng.random() < 0.6
     size = rng.choice((0, 0, 60, 1 << 20))
     return {

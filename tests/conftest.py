@@ -15,7 +15,7 @@ from minka.testing import local_cluster
 settings.register_profile("minka", derandomize=True, database=None, deadline=None, print_blob=True)
 settings.load_profile("minka")
 
-_WORKERS = 8  # processes that get different ports
+_WORKERS = 8  # the number of processes that get different ports
 
 
 def pytest_configure(config: pytest.Config) -> None:

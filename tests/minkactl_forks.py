@@ -38,7 +38,7 @@ def server() -> str:
 
 
 @cache
-def _server(pid: int) -> str:  # the argument is the key
+def _server(pid: int) -> str:  # `pid` is the key: a forked process starts its own server
     import atexit
     import subprocess
     import tempfile
@@ -49,7 +49,7 @@ def _server(pid: int) -> str:  # the argument is the key
     assert started.stdout is not None
     with started.stdout as said:
         assert said.readline() == b"ready\n"
-    atexit.register(started.communicate)  # closes its stdin
+    atexit.register(started.communicate)  # closes the server's stdin, so the server ends
     return path
 
 
@@ -65,7 +65,7 @@ def serve(path: str) -> None:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(path)
     listener.listen(64)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that wait
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the server waits for no child, so none becomes a zombie
     os.write(1, b"ready\n")
     while 0 not in select.select([listener.fileno(), 0], [], [])[0]:
         connection, _ = listener.accept()
@@ -124,7 +124,7 @@ def _become(arguments: list[str], env: dict[str, str], folder: str, streams: lis
         os.close(stream)
     is_terminal = os.isatty(0)
     if is_terminal:
-        fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # its Ctrl-C reaches this process
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # Ctrl-C in this terminal reaches this process
     os.chdir(folder)
     if _early(env) != _early(os.environ):
         os.execve(sys.executable, [sys.executable, "-m", "minkactl", *arguments], env)

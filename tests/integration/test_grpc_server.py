@@ -1,5 +1,5 @@
-"""gRPC has a bug: a call with an invalid name ends the server, which then writes to memory that it has freed. With the
-handlers of minkad, it doesn't write there.
+"""gRPC has a bug: a call with an invalid name ends the server, and the server then writes to memory that it has freed.
+With the handlers of minkad, the server doesn't write there.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The listener of the data port: it doesn't wait for ever for callers that send nothing, and its stop ends them."""
+"""The listener of the data port doesn't wait for ever for callers that send nothing. When it stops, it ends them."""
 
 import asyncio
 import socket
@@ -58,7 +58,7 @@ async def test_a_stop_ends_callers_that_are_just_accepted(turns: int) -> None:
         for one in sockets:
             one.setblocking(False)
             async with asyncio.timeout(5):
-                with suppress(ConnectionResetError):  # it was never accepted
+                with suppress(ConnectionResetError):  # the listener never accepted it
                     assert await asyncio.get_running_loop().sock_recv(one, 1) == b""
 
 

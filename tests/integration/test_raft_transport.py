@@ -225,9 +225,7 @@ async def test_the_transport_connects_again_after_a_bug(
 
 
 async def test_a_forwarded_message_does_not_change_the_known_address() -> None:
-    """A follower forwards node 3's request to lead. The receiver must not take the follower's address for the address
-    of node 3.
-    """
+    """A follower forwards node 3's request to lead. The receiver must not store the follower's address as node 3's."""
     async with Peer().listening() as peer, Sender({2: peer.address}) as sender:
         sender.transport.send([Message(type=MessageType.MSG_TRANSFER_LEADER, to=2, from_id=3)])
         await until(lambda: peer.count == 1)
@@ -270,7 +268,7 @@ async def test_a_hanging_peer_blocks_no_other_and_costs_little_memory(hanging: A
                 gc.collect()
                 waiting.append(sum(isinstance(one, Message) and one.to == 2 for one in gc.get_objects()))
         assert peer.count == sent, "all arrive, while the other peer reads nothing"
-        assert max(waiting) == raft.MAX_QUEUED, "the messages are dropped when the peer has been silent for long"
+        assert max(waiting) == raft.MAX_QUEUED, "while the peer reads nothing, the transport drops its messages"
 
 
 async def test_a_snapshot_keeps_its_rate_limit_and_messages_overtake_it() -> None:

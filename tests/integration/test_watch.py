@@ -1,5 +1,5 @@
-"""A node checks regularly whether data ports answer: those of other nodes, and its own. These are real ports, in the
-process of the test.
+"""A node checks regularly if its own data port and those of other nodes answer. The tests use real ports, in their own
+process.
 """
 
 import asyncio
@@ -185,7 +185,7 @@ async def test_an_unexpected_error_does_not_end_the_watch(monkeypatch: pytest.Mo
 
 async def test_a_node_that_never_reached_its_own_address_does_not_report_itself() -> None:
     """A node behind address translation may never reach its own address. So only a refusal, or silence after an answer,
-    counts.
+    counts as a failure.
     """
     port = Port()
     port.is_deaf = True

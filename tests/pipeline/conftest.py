@@ -1,4 +1,4 @@
-"""The Spark and the cluster that the tests of this folder share."""
+"""The Spark session and the cluster that the tests of this folder share."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,8 +20,8 @@ CONF = {
     "spark.sql.shuffle.partitions": "2",
     "spark.python.daemon.module": "tests.pipeline.worker_daemon",
 }
-# With these options for every JVM that a test starts, the start of Spark takes 8 s of processor time instead of 19. One
-# of them leaves out the verification of byte code.
+# With these options for every JVM that a test starts, the start of Spark takes 8 s of processor time instead of 19. The
+# last option leaves out the verification of byte code.
 JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 
 
@@ -62,8 +62,8 @@ def spark(_environment: None) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="module")
 def cluster(spark: SparkSession) -> Iterator[LocalCluster]:
-    """Three daemons for the tests of one file. This requests `spark`, so that Spark starts before gRPC has threads
-    here.
+    """Three daemons for the tests of one file. The fixture requests `spark`, so that Spark starts before gRPC has
+    threads in this process.
     """
     with LocalCluster(3, config=CALM) as cluster:
         yield cluster

@@ -115,7 +115,9 @@ def child(cluster: LocalCluster, *arguments: str, errors: Path) -> Iterator[subp
 
 
 def kill_workers(pid: int) -> int:
-    """Kill every Python process that runs tasks for a Spark below the process `pid`; returns how many there were."""
+    """Kill all Python processes that run Spark's tasks below the process `pid`; returns the number of killed
+    processes.
+    """
     children = _children_by_parent()
     daemons = [one for one in _below(children, pid) if _is_daemon(one) and not _is_daemon(_parent_of(one))]
     workers = [worker for daemon in daemons for worker in children.get(daemon, ())]

@@ -18,7 +18,7 @@ EXAMPLES = re.findall(r"(?:^ {4}.*\n)+", minka.spark.__doc__ or "", re.MULTILINE
 ROWS = "day,number,dest,delay\n2013-01-01,1545,IAH,2.0\n2013-01-02,1714,IAH,4.0\n"
 
 
-@pytest.mark.timeout(300)  # it is ten jobs of Spark
+@pytest.mark.timeout(300)  # the examples run ten jobs of Spark
 def test_the_examples_run(
     spark: SparkSession,
     cluster: LocalCluster,
@@ -31,7 +31,7 @@ def test_the_examples_run(
         admin.create_keyspace("flights", split_points=[])
     names: dict[str, Any] = {**vars(minka.spark), "minka": minka, "spark": spark}
     reading, jobs = (textwrap.dedent(one) for one in EXAMPLES)
-    for number, example in enumerate((jobs, reading)):  # the jobs fill the keyspace
+    for number, example in enumerate((jobs, reading)):  # the jobs come first: they fill the keyspace for `reading`
         text = example.replace("athens:7400,byzantium:7400", ",".join(cluster.endpoints))
         text = text.replace('["athens:7400"]', repr(list(cluster.endpoints))).replace("flights.csv", str(source))
         (tmp_path / f"{number}.py").write_text(text)

@@ -44,7 +44,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         eventually("a started server", lambda: "Spark Connect server started" in log.read_text() or None, 120)
         yield address
     finally:
-        os.killpg(process.pid, signal.SIGTERM)  # both the server and the script, which wouldn't pass the signal on
+        os.killpg(process.pid, signal.SIGTERM)  # the script wouldn't pass the signal on, so the server gets it, too
         process.wait()
         eventually("the server has ended", lambda: not is_group(process.pid))
 

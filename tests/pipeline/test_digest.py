@@ -22,7 +22,7 @@ AWKWARD: list[tuple[bytes, bytes | None]] = [
     (b"k" * 4096, b"v" * 100_000),
     (b"\xff" * 4096, b"\xff"),
     *((_ALL_OF_UNICODE[at : at + 1000].encode(), b"%d" % at) for at in range(0, len(_ALL_OF_UNICODE), 1000)),
-    *((bytes(range(length)), bytes(range(length))) for length in range(1, 130)),  # XXH64 takes 4, 8 or 32 bytes
+    *((bytes(range(length)), bytes(range(length))) for length in range(1, 130)),  # XXH64 takes 4, 8 or 32 bytes a step
 ]
 
 
@@ -63,7 +63,7 @@ def test_sets_with_small_differences_have_different_digests(spark: SparkSession,
     assert whole == Digest.of(reversed(pairs))
     assert whole == Digest.of(pairs[:300]) + Digest.of(pairs[300:])
     tripled = spark_s(frame(spark, [*pairs, pairs[7], pairs[7]], tmp_path))
-    assert tripled.xor == whole.xor, "the xor is equal, hence the sum"
+    assert tripled.xor == whole.xor, "the xor can't tell one copy of a row from three; the sum can"
     assert tripled.sum != whole.sum
     assert Digest.of([(b"k", b"")]) != Digest.of([(b"k", None)])
     assert Digest.of([(b"a", b"1"), (b"b", b"2")]) != Digest.of([(b"a", b"2"), (b"b", b"1")])

@@ -27,7 +27,7 @@ PLAIN = PairColumns(("key",), ("value",))
 
 
 @pytest.fixture(scope="module")
-def cluster(spark: SparkSession) -> Iterator[LocalCluster]:  # Spark has to be there before gRPC's threads
+def cluster(spark: SparkSession) -> Iterator[LocalCluster]:  # Spark has to start before gRPC has threads
     with LocalCluster(3, config=CALM) as cluster, Control(cluster.endpoints) as control:
         for name in ("hashed", "done", "put", "conflicts", "bad", "rows", "awkward"):
             control.create_keyspace(name, 4, HashFunction.HASH_FUNCTION_MURMUR3, replicas=3)

@@ -64,7 +64,7 @@ def disturb(rng: random.Random, cluster: LocalCluster, pid: int, is_over: Callab
         else:
             victim = rng.choice(sorted(cluster.nodes))
             cluster.kill(victim)
-            time.sleep(rng.choice((0, 0, 1.5)))  # sometimes long enough that the node is failed
+            time.sleep(rng.choice((0, 0, 1.5)))  # sometimes long enough for the controller to mark the node FAILED
             cluster.restart(victim)
             done.append(victim)
     return done

@@ -127,7 +127,7 @@ def test_a_load_fails_if_a_spool_refuses_a_file_every_time(
     # A task of the first run may have gone on for two more seconds, so its partition may have a second file.
     kept = {name.split("-")[0] for files in before.values() for name in files}
     new = {name.split("-")[0] for node, files in after.items() for name in files - before[node]}
-    assert not kept & new, "those files are not made again"
+    assert not kept & new, "the first run's files are not made again"
     assert len(kept | new) == 6
 
 
@@ -198,7 +198,7 @@ def test_a_load_goes_on_without_errors_while_nodes_restart(
     assert_same(cluster, source, "restarts")
 
 
-# Complaint (tidb 33587): a load did all its other work, and then tried again although the error would come again.
+# Complaint (tidb 33587): after a permanent error, a load did all its other work, and then tried again.
 
 
 def test_a_duplicate_key_ends_the_load_at_once(spark: SparkSession, cluster: LocalCluster, control: Control) -> None:
@@ -210,7 +210,7 @@ def test_a_duplicate_key_ends_the_load_at_once(spark: SparkSession, cluster: Loc
         loaded(cluster, source.union(first), "twice", "twice")
     assert refused.value.code is Code.DUPLICATE_KEY
     assert state_of(cluster, "twice") == LoadState.LOAD_STATE_ABORTED
-    assert stages.completed() + stages.failed() < 24, "only one task's four tries and the tasks beside them ran"
+    assert stages.completed() + stages.failed() < 24, "only one task's four tries, and simultaneous tasks, ran"
     eventually("its files are gone", lambda: not any(spooled(cluster, "twice").values()) or None)
     assert is_empty(cluster, "twice", source)
 
@@ -220,7 +220,7 @@ def test_a_load_that_a_person_aborts_stops(
 ) -> None:
     hashed(control, "aborted", partitions=2)
     stages = Stages(spark)
-    running = beside.submit(loaded, cluster, frame(spark), "aborted", "aborted", rate_limit=1000)  # takes 20 minutes
+    running = beside.submit(loaded, cluster, frame(spark), "aborted", "aborted", rate_limit=1000)  # for 20 minutes
     eventually("it is there", lambda: state_of(cluster, "aborted") == LoadState.LOAD_STATE_STAGING)
     eventually("it uploads", partial(is_uploading, cluster))
     with LoadClient(cluster.endpoints) as client:

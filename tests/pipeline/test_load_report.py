@@ -64,7 +64,7 @@ def busy(cluster: LocalCluster) -> Iterator[None]:
     thread = Thread(target=read)
     thread.start()
     try:
-        eventually("the nodes have told of it", lambda: told_reads(cluster, began) > 5 * len(HOT), every=0.2)
+        eventually("the nodes have reported the reads", lambda: told_reads(cluster, began) > 5 * len(HOT), every=0.2)
         yield
     finally:
         stop.set()

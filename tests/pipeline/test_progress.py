@@ -53,7 +53,7 @@ def test_progress_has_tasks_and_rows_while_spark_runs(spark: SparkSession, tmp_p
                 stage.rows = 5
     finally:
         spark.conf.unset("spark.sql.files.openCostInBytes")
-    (tmp_path / "gate").unlink()  # fails if there was no gate, and the query only ran into the deadline
+    (tmp_path / "gate").unlink()  # fails if the query went on because of its deadline: then there is no gate
     seen = next(one for one in told if one.tasks_done and one.rows)
     assert (seen.stage, seen.number, seen.stages, seen.is_over) == ("read", 1, 2, False)
     assert seen.tasks is not None
@@ -76,7 +76,7 @@ def test_a_job_restores_the_user_s_own_job_group(spark: SparkSession) -> None:
 
 
 def test_an_error_in_on_progress_ends_the_job(spark: SparkSession) -> None:
-    """While a stage runs, a thread calls `on_progress`. The job must raise an error of that call, too."""
+    """While a stage runs, a thread calls `on_progress`. If this call raises an error, the job must raise it, too."""
     told: list[Progress] = []
     failed = Event()
 

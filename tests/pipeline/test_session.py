@@ -135,7 +135,7 @@ def test_ctrl_c_ends_minkactl_at_once_without_a_traceback(tmp_path: Path) -> Non
     process = subprocess.Popen(
         [sys.executable, "-m", "minkactl", *asked], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    with (pipe / "part.csv").open("w"):  # returns when Spark reads it
+    with (pipe / "part.csv").open("w"):  # `open` returns when Spark reads the pipe
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")

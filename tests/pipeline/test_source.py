@@ -34,7 +34,7 @@ PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 @pytest.fixture(scope="module")
-def cluster(spark: SparkSession) -> Iterator[LocalCluster]:  # Spark has to be there before gRPC's threads
+def cluster(spark: SparkSession) -> Iterator[LocalCluster]:  # Spark has to start before gRPC has threads
     with LocalCluster(2, config=CALM) as cluster, Control(cluster.endpoints) as control:
         for name in ("hashed", "written", "upserted", "rows", "large"):
             control.create_keyspace(name, 3, HashFunction.HASH_FUNCTION_MURMUR3, replicas=1)
@@ -112,7 +112,7 @@ def test_filters_leave_out_partitions_without_wanted_keys(cluster: LocalCluster)
 
 def test_a_large_partition_is_read_by_several_tasks(spark: SparkSession, cluster: LocalCluster) -> None:
     with Client(cluster.endpoints, keyspace="large", timeout=30) as client, Control(cluster.endpoints) as control:
-        for part in range(3):  # tables also end at each flush of the memory
+        for part in range(3):  # several puts, since each flush of the memory ends a table
             client.put_many({b"%d-%04d" % (part, number): b"%d" % number * 2000 for number in range(2000)})
         (large,) = (one.id for one in control.table().keyspaces if one.name == "large")
         ids = {row.id for row in control.table().partitions if row.keyspace_id == large}
@@ -120,7 +120,7 @@ def test_a_large_partition_is_read_by_several_tasks(spark: SparkSession, cluster
         def is_told() -> bool:
             return all(stats.bytes > 2_000_000 for stats in control.status().replicas if stats.partition_id in ids)
 
-        eventually("the nodes have told the sizes", is_told)
+        eventually("the nodes have reported the sizes", is_told)
     options = {"endpoints": ",".join(cluster.endpoints), "keyspace": "large", "splitBytes": "1000000"}
     reader = SnapshotReader(
         SourceOptions.of(options), Layout.of(StructType().add("key", BinaryType()), SourceOptions.of(options))

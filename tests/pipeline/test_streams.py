@@ -24,7 +24,7 @@ UNHASHED = HashFunction.HASH_FUNCTION_UNSPECIFIED
 
 
 @pytest.fixture(scope="module")
-def cluster(spark: SparkSession) -> Iterator[LocalCluster]:  # Spark has to be there before gRPC's threads
+def cluster(spark: SparkSession) -> Iterator[LocalCluster]:  # Spark has to start before gRPC has threads
     config = CALM | {"storage": {"change_retention_mib": 1, "log_retention_mib": 1}}
     with LocalCluster(2, config=config) as cluster, Control(cluster.endpoints) as control:
         for name in ("hashed", "copied", "loaded"):

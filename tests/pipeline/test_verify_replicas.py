@@ -61,7 +61,7 @@ def damage(cluster: LocalCluster, node: str, partition: int) -> None:
     content = bytearray(path.read_bytes())
     middle = len(content) // 2
     content[middle : middle + 64] = bytes(byte ^ 0xFF for byte in content[middle : middle + 64])
-    with path.open("r+b") as file:  # the node has it open, and goes on reading it
+    with path.open("r+b") as file:  # the node has this file open, and goes on reading it
         file.write(content)
 
 
@@ -96,7 +96,7 @@ def test_a_verification_holds_few_snapshots_and_releases_all(
 ) -> None:
     """The verification compares two partitions at a time, so it holds few snapshots even if all partitions differ."""
     most, hold = [0], HeldSnapshots.hold
-    before = snapshots(cluster)  # a node that restarted may keep some late
+    before = snapshots(cluster)  # a node that restarted may still keep some
 
     def counted(self: HeldSnapshots, snapshot: PartitionSnapshot) -> None:
         hold(self, snapshot)

@@ -31,8 +31,8 @@ for module in _IMPORTED:
     import_module(module)
 
 if __name__ == "__main__":
-    # A worker collects garbage after each task. With the frozen imports it needn't look at these objects, which would
-    # copy their pages.
+    # A worker collects garbage after each task. It skips the frozen imports: a look at these objects would copy their
+    # memory pages.
     gc.collect()
     gc.freeze()
     import_module("pyspark.daemon").manager()

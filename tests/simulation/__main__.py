@@ -14,12 +14,12 @@ _PROGRESS: Final = 500  # seeds
 
 
 def main() -> int:
-    """Return the exit status: 0 if no run found a bug; with --mutate, 0 if the runs found every mutation."""
+    """Return the exit status. It is 0 if no run found a bug or, with --mutate, if the runs found every planted bug."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--seed", type=int, metavar="N", help="run one seed")
     what.add_argument("--seeds", type=_range, metavar="A..B", help="run the seeds A to B-1")
-    what.add_argument("--mutate", action="store_true", help="put each known bug into the code, and find it")
+    what.add_argument("--mutate", action="store_true", help="plant each known bug in the code, and look for it")
     parser.add_argument("--world", choices=sorted(WORLDS), help="run only this world")
     parser.add_argument("--trace", action="store_true", help="with --seed: print every event")
     parser.add_argument("--processes", type=int, default=1, metavar="N", help="for --seeds or --mutate (default 1)")

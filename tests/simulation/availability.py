@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 FIRST_UNIX_MS: Final = 1_800_000_000_000
 _LOOK: Final = 0.25  # seconds between two checks of the served partitions
 _SERVED_AFTER: Final = 4.0  # seconds within which a partition is served again if a replica could lead it
-_LEFT_OUT: Final = 1.0  # seconds that slow disks may take to record an in-sync set without a slow replica
-_FAIR: Final = 0.3  # seconds after the failure timeout; by then the controller has heard a living node
+_LEFT_OUT: Final = 1.0  # seconds added to the lag timeout: after both, a lagging replica has left the in-sync set
+_FAIR: Final = 0.3  # seconds added to the failure timeout: a node that is well for longer must not be marked FAILED
 _MAX_DELAY: Final = 0.06  # seconds for one message: on a slower network a heartbeat may be late
 
 
@@ -34,7 +34,7 @@ class Availability:
         self._is_fast = profile.delay * (50 if profile.straggling else 1.5) <= _MAX_DELAY
         self._healed: dict[Link, float] = {}
         self._led_since: tuple[Process | None, int, float] = (None, 0, 0.0)
-        self._in_use: dict[int, frozenset[str]] = {}  # by partition: nodes that had everything when it was last served
+        self._in_use: dict[int, frozenset[str]] = {}  # by partition: nodes with all its writes when last served
         self._unserved_since: dict[int, float] = {}
 
     def begin(self) -> None:
@@ -109,12 +109,12 @@ class Availability:
         if process.member.node.incarnation != node.incarnation:
             return
         well = max(self._well_since(machine), self._connected_since(machine, controller))
-        decided_at = (node.state_since_ms - FIRST_UNIX_MS) / 1000  # when disks hang, its record may come much later
+        decided_at = (node.state_since_ms - FIRST_UNIX_MS) / 1000  # if disks hang, the record may come much later
         if decided_at - well > world.controller_settings.failure_timeout + _FAIR:
             raise Violation(
                 "no running node is failed",
-                f"{node.id} is recorded as FAILED ({node.state_reason}) by {controller.id}; it has run, and they have "
-                f"been connected, for {decided_at - well:.2f} s",
+                f"{controller.id} has marked {node.id} FAILED ({node.state_reason}), though the node has run and "
+                f"been connected to the controller for {decided_at - well:.2f} s",
             )
 
     # Partitions
@@ -141,8 +141,8 @@ class Availability:
             self._unserved_since.pop(id_, None)
 
     def in_use(self, row: Partition) -> None:
-        """Note that the leader may act on this row from now on: the leader serves, or has itself proposed this in-sync
-        set. A leader that has died counts, since it may have heard before its death that the row was recorded.
+        """Note that the leader may act on this row from now on: the leader serves, or has proposed this in-sync set.
+        This is also true of a leader that has died, since it may have heard before its death that the row was recorded.
         """
         self._in_use[row.id] = frozenset(has_everything(row))
 
@@ -171,7 +171,7 @@ class Availability:
         if keyspace is None or keyspace.durability == Durability.DURABILITY_ASYNC:
             return  # a restarted replica lacks the entries that it hadn't synced
         since = max(self._unserved_since[row.id], self._led_since[2], self._can_record_since(active))
-        if row.leader:  # a new leader may wait for a thread, too
+        if row.leader:  # a leader may wait for a slow thread before it serves
             since = max(since, self._works_since(world.machine(row.leader)))
         after = _SERVED_AFTER + self._patience(active)
         for node_id in sorted(self._in_use.get(row.id, frozenset())):
@@ -184,9 +184,9 @@ class Availability:
                 continue
             raise Violation(
                 "a partition that can be served is served",
-                f"nobody has served partition {row.id} for {world.now - well:.2f} s; {node_id} had everything when it "
-                f"was served last, and has been well and connected to {controller.id}, which leads; recorded is "
-                f"{' '.join(str(row).split())}",
+                f"no node has served partition {row.id} for {world.now - well:.2f} s, though {node_id} had all "
+                f"its writes when it was last served, is well and connected to the controller {controller.id}; "
+                f"the row: {' '.join(str(row).split())}",
             )
 
 

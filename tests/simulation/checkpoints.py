@@ -1,4 +1,4 @@
-"""Simulated checkpoints: those that a node takes of its own data, and those that it receives."""
+"""Simulated checkpoints that a node takes of its own data, or receives from another node."""
 
 import zlib
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -106,7 +106,7 @@ class SimIncoming:
         kept: Mapping[str, int],
         there: dict[str, bytes],
     ) -> None:
-        """`there` has the files that earlier transfers have brought; those in `kept` needn't come again."""
+        """`there` has the files that earlier transfers have brought; the files in `kept` don't come again."""
         self._process = process
         self._disk = disk
         self._id = partition_id

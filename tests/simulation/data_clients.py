@@ -16,15 +16,15 @@ _UNKNOWN: Final = (Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED)
 _PAUSE: Final = 0.05  # mean seconds between two rounds of requests
 _AT_ONCE: Final = 4  # partitions in a round
 _READS: Final = 0.4  # the share of requests that read
-_ASTRAY: Final = 0.1  # the share of requests that go to any node
+_ASTRAY: Final = 0.1  # the share of requests that go to a random node instead of the leader
 _TIMEOUT_MS: Final = 700
 _TRIES: Final = 2
 _MAX_READ: Final = 100
 
 
 class Clients:
-    """Clients of the store. Each runs on the machine of the node that it asks, and finds the leader in the table of any
-    node.
+    """Clients of the store. Each client finds the leader in the table of a random node, and runs on the machine of the
+    node that it asks.
     """
 
     def __init__(self, world: "FullWorld") -> None:

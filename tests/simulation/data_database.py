@@ -1,4 +1,4 @@
-"""The simulated data database of a partition: a crash loses the rows that it hasn't flushed."""
+"""The simulated data database of a partition: a crash loses the rows that aren't flushed yet."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _PARTITIONS: Final = Path("partitions")
 _MAX_PASSED: Final = 0
-_MEMORY_BYTES: Final = 600  # more bytes of rows in memory get a database
+_MEMORY_BYTES: Final = 600  # a partition with more bytes of rows than this gets a database
 
 
 class SimDataDatabase:
@@ -219,7 +219,7 @@ class SimDataDatabase:
             return
         async with self._opening:
             self.is_database, self._rests = False, True
-            self.rows = {}  # they are on the disk
+            self.rows = {}  # the rows are on the disk
             await self._process.disk_work()
 
     def _is_used(self) -> bool:
@@ -330,7 +330,7 @@ class SimDataDatabase:
         return [self.rows[key][:MAX_HEAD_BYTES] if only_heads else self.rows[key] for key in keys]
 
     async def clear(self, wanted: KeyRange, reverse: bool) -> KeyRange:
-        """Return the part of the range in which deleted keys don't delay a scan: in the simulation, all of it."""
+        """Return the part of the range in which deleted keys don't delay a scan: in the simulation, the whole range."""
         return wanted
 
     async def count(self, wanted: KeyRange = ALL_KEYS, slice_keys: int = 0) -> Size:

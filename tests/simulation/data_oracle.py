@@ -41,9 +41,9 @@ class _Group:
     rewritten: set[bytes]  # keys of loads that clients have written after the load
     either: dict[bytes, bytes]  # values that may replace, or may have replaced, a known value
     files: dict[bytes, bytes]  # by key: the name of the load's file that brought the key, as in the mark
-    loaded: dict[bytes, bytes]  # by key: its value in that file
-    since: dict[bytes, float]  # by key: when its present value in `known` became known
-    doubtful: set[bytes]  # keys that a power cut may have lost before they were synced, even if acknowledged
+    loaded: dict[bytes, bytes]  # by key: the value in the load's file
+    since: dict[bytes, float]  # by key: when the value in `known` became known
+    doubtful: set[bytes]  # keys of unsynced writes that a power cut may have lost, acknowledged or not
 
 
 def _new_group() -> _Group:
@@ -110,7 +110,7 @@ class DataOracle:
             self._check_has(self._world.machine(node), row, pairs.keys() & group.known.keys())
 
     def rewritable(self, row: Partition) -> list[bytes]:
-        """Keys that loads have brought and no client has written since."""
+        """Keys that a load has brought, and that no client has written since then."""
         group = self._group(row)
         return [key for key in self.known_in(row) if key in group.files and key not in group.rewritten]
 
@@ -178,8 +178,8 @@ class DataOracle:
                 raise Violation("nothing acknowledged is lost", text)
 
     def check_age(self, process: "Process", partition_id: int) -> None:
-        """Check the answer that the process's replica would give to a stale read now: it has all writes that were
-        acknowledged before the age that it states, and no refused one.
+        """Check the answer that the process's replica would give to a stale read now. The answer states its age, and
+        must show every older write and no refused write.
         """
         replica = process.manager.replicas.get(partition_id)
         if replica is None or replica.role is Role.REMOVED or replica.row.keyspace_id not in self._world.keyspaces:
@@ -201,24 +201,24 @@ class DataOracle:
                 raise Violation(
                     "a stale read is at most as old as it says",
                     f"{process.machine.id}, {replica.role.value} of partition {row.id}, has {found!r} at {key!r} and "
-                    f"says that it is {age:.3f} s old; {value!r} is {self._world.now - group.since[key]:.3f} s old",
+                    f"says that it is {age:.3f} s old, but {value!r} is {self._world.now - group.since[key]:.3f} s old",
                 )
 
     # The data of replicas
 
     def _in_sync(self, process: "Process", partition_id: int) -> list[str]:
-        """The nodes that are in sync or eligible by the table or by the row that this process has. Nodes that are to
-        delete their copies are left out, since they may have done so.
+        """The nodes that are in sync or eligible, by the table or by the process's own row. Nodes that are to delete
+        their copies are left out, since the copies may be gone already.
         """
         recorded = self._world.rows.get(partition_id)
         if recorded is None:
-            return []  # it has been merged into another one
+            return []  # the partition was merged into another partition
         kept = {*recorded.replicas} - {*recorded.removing_replicas}
         own = process.rows.get(partition_id)
         return sorted({*has_everything(recorded), *(has_everything(own) if own is not None else ())} & kept)
 
     def check_in_sync(self, row: Partition) -> None:
-        """Check, when a row is recorded, that each replica in sync, or eligible, has all acknowledged writes."""
+        """Check, for a newly recorded row, that each in-sync or eligible replica has all acknowledged writes."""
         keys = self.known_in(row)
         for node in has_everything(row):
             self._check_has(self._world.machine(node), row, keys)
@@ -228,8 +228,8 @@ class DataOracle:
         if missing := _missing(machine, row, keys, files, durably=not is_async):
             raise Violation(
                 "replicas in sync have all acknowledged writes",
-                f"{machine.id} lacks {missing[0]!r} and {len(missing) - 1} more of {len(keys)} keys of partition "
-                f"{row.id}, {'written' if is_async else 'durably'}",
+                f"{machine.id} hasn't {'written' if is_async else 'synced'} {missing[0]!r} and {len(missing) - 1} "
+                f"more of {len(keys)} keys of partition {row.id}",
             )
 
     def _check_leader(self, process: "Process", row: Partition, key: bytes) -> None:
@@ -260,8 +260,8 @@ class DataOracle:
         if leader.log.common_end(follower.log.lineage(), committed) == committed:
             raise Violation(
                 "a follower is right that its leader lacks entries",
-                f"{process.machine.id} says that {follower.row.leader} lacks what was committed of partition "
-                f"{partition_id} up to {committed}, and {follower.row.leader} has it",
+                f"{process.machine.id} says that {follower.row.leader} lacks committed entries of partition "
+                f"{partition_id} up to {committed}, but {follower.row.leader} has them all",
             )
 
     def lose(self, row: Partition) -> None:
@@ -298,7 +298,7 @@ class DataOracle:
 
     def cut(self, machine: "Machine", start: bytes, end: bytes) -> None:
         """Check the entries that a replica is about to remove from its log. If the replica is in sync or eligible, it
-        must have flushed those that are acknowledged.
+        must have flushed the acknowledged entries among them.
         """
         id_ = partition_of(start)
         row = self._world.rows.get(id_)
@@ -311,8 +311,8 @@ class DataOracle:
             if offset_of(key) > flushed and any(pair in known.items() for pair in pairs):
                 raise Violation(
                     "the log keeps committed entries",
-                    f"{machine.id} removes entry {offset_of(key)} of partition {id_}, which was acknowledged, with "
-                    f"{flushed} flushed",
+                    f"{machine.id} removes the acknowledged entry {offset_of(key)} of partition {id_}, but has "
+                    f"flushed only the entries up to {flushed}",
                 )
 
     # The end
@@ -335,7 +335,7 @@ class DataOracle:
                     raise Violation("the last write is there, and no refused one", text)
                 mine = {key for key in rows if OPERATED not in key}
                 if alien := mine - known.keys() - maybe.keys():
-                    return f"{node} has {min(alien)!r} in partition {row.id}, which is not its own"
+                    return f"{node} has {min(alien)!r} in partition {row.id}, though the key doesn't belong there"
             first = contents[row.replicas[0]]
             if other := [node for node, rows in contents.items() if rows != first]:
                 return f"{row.replicas[0]} and {other[0]} have different rows of partition {row.id}"
@@ -347,7 +347,7 @@ class DataOracle:
             for id_ in there:
                 row = state.partitions.get(id_)
                 if row is None or machine.id not in row.replicas:
-                    return f"{machine.id} has something of partition {id_}, which no row gives it"
+                    return f"{machine.id} has a log or data of partition {id_}, but no row places the partition there"
         return ""
 
 
@@ -360,7 +360,7 @@ def _within(pairs: Mapping[bytes, bytes], range_: KeyRange) -> dict[bytes, bytes
 def _missing(
     machine: "Machine", row: Partition, keys: Collection[bytes], files: Mapping[bytes, bytes], *, durably: bool
 ) -> list[bytes]:
-    """Those of `keys` that are neither in the partition's data nor in its log on the machine's disk. While a split
+    """Return the `keys` that are neither in the partition's data nor in its log on the machine's disk. While a split
     creates the partition, its parent's data and log on this machine count, too.
     """
     missing = list(keys)

@@ -80,14 +80,16 @@ class DutyChecks:
         if duty.epoch < newest or (duty.epoch == newest and holder != process.core.shard.incarnation):
             raise Violation(
                 "epochs of a duty grow",
-                f"{process.id} attaches duty {duty.duty} at epoch {duty.epoch}, {holder} had it at {newest}",
+                f"{process.id} attaches duty {duty.duty} at epoch {duty.epoch}, but {holder} had it at epoch {newest}",
             )
         self._attached[key] = duty.epoch, process.core.shard.incarnation
 
     def stopped(self, process: ShardProcess) -> None:
         """Check that the delegate has no duties left, when the SDK has stopped the shard."""
         if process.delegate.acting:
-            raise Violation("a stopped shard has released everything", f"{process.id} has {process.delegate.acting}")
+            raise Violation(
+                "a stopped shard has released everything", f"{process.id} still has {process.delegate.acting}"
+            )
 
     def _check_assigned(self, process: ShardProcess) -> None:
         """Check that the table assigns to the process all duties that the process holds. While a shard may still hold a
@@ -102,7 +104,7 @@ class DutyChecks:
             if one is None or one.epoch != epoch or one.state not in _MAY_HAVE or not is_his:
                 raise Violation(
                     "a held duty is assigned to its holder",
-                    f"{process.id} holds duty {number} at epoch {epoch}; recorded is {one} of "
+                    f"{process.id} holds duty {number} at epoch {epoch}, but the table has {one} of "
                     f"{shard.incarnation if shard is not None else 'nobody'}",
                 )
 
@@ -114,7 +116,7 @@ class DutyChecks:
             if now_ms < until_ms and (any(one.holds for one in others) or number in self._nowhere(duties, number)):
                 raise Violation(
                     "a duty is kept until the grace ends",
-                    f"duty {number} was kept for {shard} for {until_ms - now_ms} ms more; recorded is "
+                    f"duty {number} was kept for {shard} for {until_ms - now_ms} ms more, but its assignments are "
                     f"{duties.of_duty.get(number)}",
                 )
         self._kept = {
@@ -143,7 +145,7 @@ class DutyChecks:
 
     def _check_in_time(self, process: ShardProcess) -> None:
         """Check that a process whose clearance has ended has released all duties, or has ended itself. A process that
-        was stopped a moment ago may still have duties.
+        only a moment ago went on after a SIGSTOP may still have duties.
         """
         awake = self._world.now - process.slept_at > self._world.controller_settings.shards.clearance
         over = process.now() > process.core.until + _LATE
@@ -179,8 +181,8 @@ class DutyChecks:
                 could = ", ".join(shard.name for shard in self._open_to(row))
                 raise Violation(
                     "a duty with room is attached",
-                    f"nobody has had duty {number} ({row.pallet}/{row.id}) for {world.now - since:.2f} s, and {could} "
-                    f"could; recorded is {self.duties.assignments(number)}",
+                    f"no shard has had duty {number} ({row.pallet}/{row.id}) for {world.now - since:.2f} s, though "
+                    f"{could} could; its assignments are {self.duties.assignments(number)}",
                 )
 
     def _settled(self) -> object:
@@ -220,7 +222,7 @@ class DutyChecks:
             chosen = is_canary(row, pallet.canary)
             with_version = [(shard.version == pallet.canary.version) == chosen for shard in found]
             if not all(with_version):
-                return []  # the choice depends on the shards that are present
+                return []  # not checked: some of these shards have the other version
         pinned = self.duties.shards.get(row.pinned_to)
         if pinned is not None and pinned.state == ShardState.SHARD_STATE_LIVE and not self._is_emptied(pinned):
             return [shard for shard in found if shard is pinned]
@@ -277,13 +279,13 @@ class DutyChecks:
             return f"shard {name} is {ShardState.Name(shard.state)}"
         recorded = {one.duty: one.epoch for one in duties.on_shard.get(name, {}).values()}
         if recorded != process.delegate.acting:
-            return f"{process.id} acts for {process.delegate.acting}, recorded is {recorded}"
+            return f"{process.id} acts for {process.delegate.acting}, but the table assigns {recorded}"
         if any(one.state != _A.ASSIGNMENT_STATE_ATTACHED for one in duties.on_shard.get(name, {}).values()):
-            return f"not everything is attached on {name}"
+            return f"shard {name} has duties that are not attached"
         for number, epoch in process.delegate.acting.items():
             told, row = process.core.hosting.records[number].duty, duties.duties[number]
             if process.holds(number) != epoch or process.delegate.told[number].version != row.version:
-                return f"{process.id} has another version of duty {number}, or no clearance"
+                return f"{process.id} has another version of duty {number} than the table, or no clearance"
             assert told.payload == row.payload_id[::-1], f"{process.id} has another payload of duty {number}"
         synthetic = (number for one in shard.pallets for number in duties.synthetic.get(one.pallet, {}))
         lacking = [n for n in synthetic if n not in recorded and not is_quarantined(shard, duties.duties[n])]
@@ -297,7 +299,7 @@ class DutyChecks:
             return "is not attached" if self._open_to(row) else ""
         pinned = duties.shards.get(row.pinned_to)
         if pinned is not None and holder.shard != pinned.name and self._takes(pinned, row):
-            return f"is on {holder.shard}, not where it is pinned to"
+            return f"is on {holder.shard}, not on the shard to which it is pinned"
         return ""
 
 

@@ -107,8 +107,8 @@ class DutyClients:
     # Requests
 
     def _doors(self) -> tuple[Process, ShardDoors] | None:
-        """Choose a process to ask, most often the active controller's; returns it with its services for duties. None
-        if no process can be asked.
+        """Return a process to ask, most often the active controller's, with its services for duties; None if no process
+        can be asked.
         """
         world, processes = self._world, self._world.processes()
         active = world.active()
@@ -277,7 +277,8 @@ class DutyClients:
                 if machine is not None and not machine.disk.has(index, world.oracle.terms[index]):
                     raise Violation(
                         "a change is on all nodes that it was to reach",
-                        f"a client was told that {machine.id} has payload {payload_id.hex()}, recorded at {index}",
+                        f"a client was told that {machine.id} has payload {payload_id.hex()}, but its disk lacks "
+                        f"entry {index}",
                     )
 
     def _check_gone(self, name: Name, possible: set[bytes]) -> None:
@@ -416,8 +417,8 @@ class DutyClients:
         if is_now not in expected:
             raise Violation(
                 "an acknowledged change is not lost",
-                f"{'/'.join(name)} has payload {is_now.hex() or 'none, it is gone'}; a client was told "
-                f"{sorted(one.hex() for one in expected)}",
+                f"{'/'.join(name)} has payload {is_now.hex() or 'none, it is gone'}; after the answers to clients "
+                f"it must be one of {sorted(one.hex() for one in expected)}",
             )
 
     def _unbalanced(self, state: State, pallet: str) -> str:

@@ -27,7 +27,7 @@ _FIRST_PAUSE_MS: Final = 500  # the first pause before a duty that has ended pro
 _LONGEST_PAUSE_MS: Final = 1000
 _KEYSPACES: Final = 3
 _BALANCE_INTERVAL: Final = 0.1  # seconds
-_SETTLED: Final = 0.2  # seconds without a change; few, since something always changes in this world
+_SETTLED: Final = 0.2  # seconds without a change until a pallet is balanced; few, since something always changes here
 
 
 class DutyWorld(FullWorld):
@@ -68,7 +68,7 @@ class DutyWorld(FullWorld):
             return super().run()
 
     def wire(self, process: Process) -> None:
-        check_indexes(process.coordinator.state.duties)  # the snapshot has set them
+        check_indexes(process.coordinator.state.duties)  # the indexes come from the snapshot
         process.doors = ShardDoors(self, process)
 
     def planning_time(self) -> float:

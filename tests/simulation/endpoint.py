@@ -27,7 +27,7 @@ class Endpoint:
     def __init__(self, world: "FullWorld") -> None:
         self.world = world
         self.alive = True
-        self.built = False  # True once it takes messages from other processes
+        self.built = False  # True once this process takes messages from other processes
         self.wake: float | None = None
         self.loop = ProcessLoop(self.now, self.loop_wake)
 
@@ -93,8 +93,8 @@ class Endpoint:
             world.after(world.network.delay(), world.through, (here, there), arrive, break_off)
 
     def refused(self, address: str, broken: Callable[[], object]) -> None:
-        """Call `broken`, since no process listens at the address: soon, or later if that machine's answers can't
-        arrive.
+        """Call `broken`, since no process listens at the address. That takes long if the answers of the address's
+        machine can't arrive.
         """
         world, machine = self.world, self.world.machine_at(address)
         back = (machine.number, self.machine.number) if machine is not None else (0, 0)

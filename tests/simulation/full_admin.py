@@ -32,7 +32,7 @@ _BY_RANGES: Final = (0.5, 0.5, 1.0)  # the share of keyspaces by ranges; each ru
 _RANGES_ONLY: Final = 0.3  # the share of the runs that mostly split and merge
 _BOUNDS: Final = (0, 1, 2, 5)  # the number of bounds in a new keyspace
 _MAX_BYTES: Final = (0, 0, 200, 400)  # the size from which a partition is split; 0: no limit
-_QUEUED: Final = 0.3  # the share of requests that allow to be queued
+_QUEUED: Final = 0.3  # the share of requests that may be queued
 
 
 class Admin:
@@ -42,8 +42,8 @@ class Admin:
 
     def __init__(self, world: "FullWorld") -> None:
         self._world = world
-        self._created: set[str] = set()  # names of acknowledged keyspaces
-        self._refused: set[str] = set()  # names of refused keyspaces
+        self._created: set[str] = set()  # names of keyspaces whose creation was acknowledged
+        self._refused: set[str] = set()  # names of keyspaces whose creation was refused
         self._numbers = 0
         self._pause = world.rng.choice((0.2, 0.6))
         self._by_ranges_share = world.rng.choice(_BY_RANGES)

@@ -40,12 +40,12 @@ class Nemesis:
         self._faults = [fault for fault, weight in zip(faults, weights, strict=True) for _ in range(weight)]
         self._pause = rng.choice((0.3, 0.8, 2.0))
         self._kills_leaders = rng.random() < 0.2
-        self._strikes = rng.choice((0.0, 0.0, 0.2, 0.5))  # the share of the rows' changes at which a node gets a fault
+        self._strikes = rng.choice((0.0, 0.0, 0.2, 0.5))  # the share of rows' changes that bring a fault
         self._strikes_after = rng.choice((0.003, 0.03, 0.3))  # mean seconds between the change and the fault
         self._away = random.Random(f"{world.seed} away")
-        self._takes_away = self._away.choice((0.0, 0.3, 0.7))  # the share of in-sync sets that lose all machines
+        self._takes_away = self._away.choice((0.0, 0.3, 0.7))  # chance that the last machines in sync go away
         self._hangs_disks = random.Random(f"{world.seed} disks").random() < 0.2
-        self._deafens = random.Random(f"{world.seed} data ports")  # a generator of its own: it changes no other draw
+        self._deafens = random.Random(f"{world.seed} data ports")  # its own generator keeps other draws unchanged
         self._usual_sync_times: dict[int, float] = {}  # by machine
         self._ended = False
 
@@ -81,7 +81,7 @@ class Nemesis:
         return self._world.rng.choice(self._world.machines)
 
     def elected(self, process: Process) -> None:
-        """In some runs, kill the process soon: it has just become the leader of a new term."""
+        """In some runs, soon kill the process, which has just become the leader of a new term."""
         if self._kills_leaders and not self._ended and self._world.rng.random() < 0.5:
             process.kill_after = self._world.rng.randint(2, 60)
 

@@ -42,7 +42,7 @@ UNACKNOWLEDGED: Final = 0.3  # seconds for which a sender continues although no 
 RETRANSMIT: Final = 0.2  # seconds until an unacknowledged message is sent again; the pause doubles each time
 MAX_STEPS: Final = 300_000
 _POWER_CUTS: Final = 0.5  # the share of the worlds that have power cuts
-_DRIFT: Final = 0.045  # two clocks drift apart by less than 10 %, the margin that the configuration demands
+_DRIFT: Final = 0.045  # a clock's greatest drift; two clocks differ by less than 10 %, the configuration's margin
 
 
 class FullWorld:
@@ -61,10 +61,10 @@ class FullWorld:
         self.cut_at: dict[Link, float] = {}
         founders = self._draw_settings(rng)
         self.rows: dict[int, Partition] = {}  # the newest rows that any replica of the state has applied
-        self.proposed: dict[tuple[int, int], frozenset[str]] = {}  # by partition and leader_epoch: the newest set
-        self._served: dict[int, tuple[int, str]] = {}  # by partition: the newest leader_epoch, and the node
+        self.proposed: dict[tuple[int, int], frozenset[str]] = {}  # by partition and leader_epoch: the newest isr
+        self._served: dict[int, tuple[int, str]] = {}  # by partition: the newest leader_epoch, and its leader
         self.keyspaces: dict[int, Keyspace] = {}  # the newest, like `rows`
-        self._nodes: dict[str, Node] = {}  # in the newest state that any replica has applied
+        self._nodes: dict[str, Node] = {}  # the nodes in the newest state that any replica has applied
         self._newest_epochs: dict[int, int] = {}  # by partition, including removed partitions
         self._digests: dict[tuple[int, int], int] = {}  # of the state, by index and number of the command
         self._events: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
@@ -139,7 +139,8 @@ class FullWorld:
         self, link: Link, arrive: Callable[[], object], give_up: Callable[[], object], hung: float = 0.0
     ) -> None:
         """Send a message as TCP does: while the link is cut, repeat the message until the sender gives up. The link
-        also counts as cut if the link back has been cut for UNACKNOWLEDGED seconds, since no acknowledgement comes.
+        also counts as cut if the opposite link has been cut for UNACKNOWLEDGED seconds: then no acknowledgement comes
+        back.
         """
         back = (link[1], link[0])
         acknowledged = self.network.connected(*back) or self.now - self.cut_at.get(back, 0.0) < UNACKNOWLEDGED
@@ -178,10 +179,10 @@ class FullWorld:
                     machine.process.loop.kill()
 
     def wire(self, process: Process) -> None:
-        """Add this world's own services to a daemon that is being built. Here, there are none."""
+        """Add this world's own services to a daemon that is being built. This world has none."""
 
     def load_sources(self, process: Process) -> LoadSources | None:
-        """The node's spool, which only a world with loads has; here, None."""
+        """The node's spool; None, since only a world with loads has spools."""
         return None
 
     def spooled(self, process: Process, file: Path) -> dict[bytes, bytes]:
@@ -354,7 +355,8 @@ class FullWorld:
                 self._check_clearance(holder)
         if self._digests[position] != digest:
             raise Violation(
-                "equal states", f"{process.machine.id} has another state after command {position} than another node"
+                "equal states",
+                f"after command {position}, the state of {process.machine.id} differs from another node's",
             )
 
     def restored(self, process: Process, index: int, digest: int) -> None:
@@ -363,7 +365,10 @@ class FullWorld:
         """
         position = max((p for p in self._digests if p[0] <= index), default=None)
         if position is not None and self._digests[position] != digest:
-            raise Violation("equal states", f"{process.machine.id} has another state after the snapshot at {index}")
+            raise Violation(
+                "equal states",
+                f"after the snapshot at {index}, the state of {process.machine.id} differs from other nodes'",
+            )
 
     def _check_clearance(self, process: Process) -> None:
         """Check that only the present process of a node that is up holds clearance."""
@@ -374,7 +379,7 @@ class FullWorld:
             what = NodeState.Name(node.state) if node is not None else "unknown"
             raise Violation(
                 "clearance ends before the controller acts",
-                f"{process.member.node.incarnation} holds clearance; {process.machine.id} is recorded as {what}",
+                f"{process.member.node.incarnation} holds clearance, but {process.machine.id} is {what} in the table",
             )
 
     def check_holder(self, process: Process, partition_id: int) -> None:
@@ -386,7 +391,7 @@ class FullWorld:
         if epoch < newest or (epoch == newest and holder != mine):
             raise Violation(
                 "one holder of clearance per partition and leader_epoch",
-                f"{mine} serves partition {partition_id} at leader_epoch {epoch}, {holder} served it at {newest}",
+                f"{mine} serves partition {partition_id} at leader_epoch {epoch}, but {holder} served it at {newest}",
             )
         self._served[partition_id] = (epoch, mine)
         for other in self.processes():
@@ -414,7 +419,10 @@ class FullWorld:
                 )
             if before is not None and row.unclean_elections > before.unclean_elections:
                 if not state.keyspaces[row.keyspace_id].unclean_election:
-                    raise Violation("nothing acknowledged is lost", f"an unclean election of partition {id_}")
+                    raise Violation(
+                        "nothing acknowledged is lost",
+                        f"unclean election of partition {id_}, which its keyspace forbids",
+                    )
                 self.data.lose(row)
             self.data.check_in_sync(row)
             if self.proposed.get((id_, row.leader_epoch)) == frozenset(row.isr):
@@ -432,8 +440,8 @@ class FullWorld:
         if newest < row.partition_epoch:
             raise Violation(
                 "nodes act on recorded rows only",
-                f"{process.machine.id} has taken over epoch {row.partition_epoch} of partition {row.id}; recorded is "
-                f"{newest}",
+                f"{process.machine.id} has taken over epoch {row.partition_epoch} of partition {row.id}, but the "
+                f"newest recorded epoch is {newest}",
             )
         if row.leader == process.machine.id and process.served.get(row.id) == row.leader_epoch:
             self.availability.in_use(row)

@@ -33,10 +33,10 @@ class LoadJobs:
         self._world = world
         self._names: list[str] = []
         self._ended = False
-        self._committed: set[str] = set()  # loads that a job was told are committed
-        self._aborted: set[str] = set()  # loads that a job was told are aborted
+        self._committed: set[str] = set()  # loads that are committed, as a job was told
+        self._aborted: set[str] = set()  # loads that are aborted, as a job was told
         self._files: dict[str, tuple[int, dict[bytes, bytes]]] = {}  # by name: the file's partition and its rows
-        self._rows: dict[int, dict[int, dict[bytes, bytes]]] = {}  # by load and partition, only of committed loads
+        self._rows: dict[int, dict[int, dict[bytes, bytes]]] = {}  # by committed load and partition: the rows
 
     def begin(self) -> None:
         """Start the jobs."""
@@ -62,7 +62,7 @@ class LoadJobs:
             process.spawn(self._asking(process, ask))
 
     async def _asking(self, process: "Process", ask: "Callable[[Process, LoadRequests], Awaitable[None]]") -> None:
-        with contextlib.suppress(MinkaError):  # the next job asks again
+        with contextlib.suppress(MinkaError):  # a request may fail; a later job asks again
             await ask(process, LoadRequests(process.coordinator))
 
     async def _begin(self, process: "Process", requests: LoadRequests) -> None:
@@ -90,13 +90,13 @@ class LoadJobs:
                     content = encode_rows(self._files[file.name][1])
                     self._world.machine(node).spool_disk.keep(load.number, file, content)
         if rng.random() < 0.3:
-            await process.pause(rng.random())  # the table may have changed since the files were made
+            await process.pause(rng.random())  # meanwhile the table may change
         await requests.commit_load(CommitLoadRequest(load_id=load.id, files=files))
         if process.alive:
             self._committed.add(load.id)
 
     def _file(self, row: Partition) -> LoadFile:
-        """Make a file with new keys of the partition; some files get the slot of another partition."""
+        """Make a file with new keys of the partition; some files get a wrong slot: that of another partition."""
         rng = self._world.load_rng
         rows = {self._world.data_clients.new_key(row): b"loaded" for _ in range(rng.randint(1, 3))}
         rows = {key: value for key, value in rows.items() if range_of(row).contains(key)}
@@ -144,8 +144,10 @@ class LoadJobs:
         """
         for load in state.loads.rows.values():
             if load.id in self._committed and load.state != _S.LOAD_STATE_DONE:
-                raise Violation("the outcome that a job was told is final", f"{load.id} was committed, and is {load}")
+                raise Violation(
+                    "the outcome that a job was told is final", f"{load.id} was committed, but now is {load}"
+                )
             if load.id in self._aborted and load.state != _S.LOAD_STATE_ABORTED:
-                raise Violation("the outcome that a job was told is final", f"{load.id} was aborted, and is {load}")
+                raise Violation("the outcome that a job was told is final", f"{load.id} was aborted, but now is {load}")
         names = {load.id for load in state.loads.rows.values()}
         assert self._committed | self._aborted <= names, "loads are remembered"

@@ -30,7 +30,7 @@ class LoadWorld(FullWorld):
         self.admin.most = _KEYSPACES
         self.controller_settings = replace(self.controller_settings, abandon_loads_after=_ABANDONED_AFTER_S)
         self.loads: dict[int, Load] = {}  # the newest rows that any replica of the state has applied
-        self._done: set[tuple[int, int]] = set()  # pairs of load and partition
+        self._done: set[tuple[int, int]] = set()  # the parts that are done: load and partition
         self.jobs = LoadJobs(self)
 
     def run(self) -> Outcome:

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
 
 # These two limits are like those of LogDatabase.
-_SYNC_DUE_S: Final = 0.05  # after this time, a write that was acknowledged before its sync is synced
-_SYNC_MAY_TAKE_S: Final = 0.05  # after a slower sync, a write is acknowledged only when it is synced
+_SYNC_DUE_S: Final = 0.05  # seconds after which a write is synced, if it was acknowledged before its sync
+_SYNC_MAY_TAKE_S: Final = 0.05  # seconds: if a sync takes longer, the next write is acknowledged only after its sync
 
-_Operation = tuple[bytes, bytes | None, bytes | None]  # key, value, None; or start, None, end of a range to delete
+_Operation = tuple[bytes, bytes | None, bytes | None]  # (key, value, None), or to delete a range (start, None, end)
 _Undo = list[tuple[bytes, bytes | None]]  # the keys of a batch and their former values
 
 
@@ -140,7 +140,7 @@ class SimLogDatabase:
         self._on_delete(start, end)
 
     def sync(self) -> asyncio.Future[None]:
-        """Return a future for all writes that are staged before this turn of the loop ends. It is done when they are
+        """Return a future. It is done when all writes that are staged before the end of this turn of the loop are
         durable.
         """
         if self._next is None:
@@ -148,7 +148,7 @@ class SimLogDatabase:
         return self._next
 
     def write(self) -> asyncio.Future[None]:
-        """Return a future. It is done when the operating system has everything staged so far."""
+        """Return a future. It is done when the operating system has all writes that are staged so far."""
         if self._next_written is None:
             self._next_written = self._new_future()
         return self._next_written

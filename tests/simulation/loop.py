@@ -19,8 +19,8 @@ _RESOLUTION: Final = 1e-9  # seconds; moments that are closer count as the same
 
 
 def _as_uvloop(now: float, when: float) -> float:
-    """The time at which uvloop would fire a timer for `when`. It counts whole milliseconds: a timer fires up to 1 ms
-    early or late.
+    """The time at which uvloop would fire a timer for `when`. uvloop counts whole milliseconds, so a timer fires up to
+    1 ms early or late.
     """
     if when <= now:
         return when
@@ -65,7 +65,7 @@ class ProcessLoop:
         self._running = False
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self.error: Exception | None = None  # the first error in a callback, or in a task that nobody awaits
-        self.halted = False  # the process died in the middle of a turn
+        self.halted = False  # True if the process died in the middle of a turn
 
     # The interface that asyncio needs
 
@@ -116,7 +116,7 @@ class ProcessLoop:
         timer = asyncio.TimerHandle(when, callback, args, self._self, context)
         self._numbers += 1
         heappush(self._timers, (when, self._numbers, timer))
-        if not self._running:  # in a turn, the world asks for `next_due` at its end
+        if not self._running:  # at the end of a turn, the world asks for `next_due`
             self._wake_at(when)
         return timer
 
@@ -130,7 +130,7 @@ class ProcessLoop:
             self.fail(AssertionError(context["message"]))
 
     def _note(self, error: Exception) -> None:
-        if not isinstance(error, MinkaError):  # a MinkaError is an answer
+        if not isinstance(error, MinkaError):  # a MinkaError is an answer to a caller, not a bug
             self.error = self.error or error
 
     def fail(self, error: Exception) -> None:

@@ -181,7 +181,7 @@ def _snapshot_without_configuration() -> Sequence[Patch]:
     return [(Raft, "_restore_config", restore_config)]
 
 
-# Messages that leave or count before they are durable
+# Messages that are sent or counted before their content is durable
 
 
 def _count_unsynced_entries() -> Sequence[Patch]:

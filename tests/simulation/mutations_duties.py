@@ -166,7 +166,9 @@ def forget_next_epoch() -> Sequence[Patch]:
 
 
 def lagging_nodes() -> Sequence[Patch]:
-    """A node whose table lags sends its state to a shard that has a newer state, and the shard accepts the old one."""
+    """A node whose table lags sends its state to a shard that has a newer state, and the shard accepts the
+    older state.
+    """
 
     async def settled(self: ShardSessions, index: int) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Bugs in operations on keys: in the rows by which they are decided, and in expiry."""
+"""Bugs in operations on keys: in the rows that decide the outcome, and in expiry."""
 
 from collections.abc import Sequence
 
@@ -25,7 +25,7 @@ def report_before_commit() -> Sequence[Patch]:
         ticket, index, result = waiting
         if result.body is not None:
             ticket.fill(index, result)
-        else:  # a removal, after which a read continues
+        else:  # a read waits here until an expired row is removed
             original(self, offset, waiting)
 
     return [(Unapplied, "wait", wait)]

@@ -203,7 +203,9 @@ def forget_attachments() -> Sequence[Patch]:
 
 
 def merge_too_early() -> Sequence[Patch]:
-    """The leader asks the controller to record a merge before the left partition has the right one's last writes."""
+    """The leader asks the controller to record a merge before the left partition has the last writes of the right
+    partition.
+    """
     original = Merge._catch_up
 
     def catch_up(self: Merge) -> bool:

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
 
 _UNKNOWN: Final = (Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED)
-_NOT_DONE: Final = "nothing was done"  # in an error: the deadline had passed before the node began
+_NOT_DONE: Final = "nothing was done"  # in an error's text: the deadline had passed before the node began
 _PAUSE: Final = 0.03  # mean seconds between two rounds of requests
 _SKEWS_MS: Final = (0, 0, 100, 1500)  # the largest difference between wall clocks; each run draws one of these
-_SLACK: Final = 0.003  # seconds, since wall clocks show whole milliseconds
+_SLACK: Final = 0.003  # seconds of tolerance, since wall clocks show whole milliseconds
 _AT_ONCE: Final = 2  # partitions in a round
 _TOGETHER: Final = 0.4  # the share of requests with two operations
 _TTLS: Final = (0.1, 0.5, 2.0, 10.0)  # seconds
@@ -59,7 +59,7 @@ class OperationClients:
         self._skew_ms = 0
 
     def begin(self) -> None:
-        """Set the machines' wall clocks apart, and start the requests."""
+        """Make the machines' wall clocks differ, and start the requests."""
         self._skew_ms = self._world.rng.choice(_SKEWS_MS)
         for machine in self._world.machines:
             machine.wall_skew_ms = self._world.rng.randint(0, self._skew_ms)
@@ -106,7 +106,7 @@ class OperationClients:
         return [b"%s%s%d%s" % (name, OPERATED, row.keyspace_id, kind) for name in names for kind in (b"c", b"r")]
 
     def _group(self, key: bytes) -> list[Operated]:
-        """Draw the events on the key that are sent as one request: one event of any kind, or two operations."""
+        """Draw the events for one request about this key: one event of any kind, or two operations."""
         both = [self._asked(key), self._asked(key)]
         together = all(map(is_operation, both)) and self._world.rng.random() < _TOGETHER
         return both if together else both[:1]

@@ -41,14 +41,14 @@ class RaftOracle:
         self._disks = disks
         self.leaders: dict[int, int] = {}  # by term: the node that leads
         self.terms: list[int] = [1] * (bootstrap_index + 1)  # the terms of the committed entries, by index
-        self._committed_in: list[int] = [1] * (bootstrap_index + 1)  # by index: the term of the first committer
+        self._committed_in: list[int] = [1] * (bootstrap_index + 1)  # by index: the term of its first commit
         self._entries: dict[tuple[int, int], _Content] = {}  # by index, term
         self._seen: dict[int, _Seen] = {}
-        self._promised: dict[int, int] = {}  # by node: the newest own term that it has told others
+        self._promised: dict[int, int] = {}  # by node: the newest own term that the node has sent
         self._votes: dict[tuple[int, int], int] = {}  # by node and term: the candidate to which it has sent its vote
-        self._acknowledged: dict[int, tuple[int, int]] = {}  # by node: a term, and its last index in that term
+        self._acknowledged: dict[int, tuple[int, int]] = {}  # by node: the term and index of its newest acknowledgement
         self._states: dict[int, int] = {}  # by applied index: the digest of the state
-        self._configurations: list[tuple[int, bytes]] = []  # the first index at which each holds, and its encoding
+        self._configurations: list[tuple[int, bytes]] = []  # each configuration's first index, and its encoding
 
     @property
     def committed(self) -> int:
@@ -67,11 +67,11 @@ class RaftOracle:
         """
         promised = self._promised.get(id_, 0)
         if state.term < promised:
-            raise Violation("term is monotonic", f"node {id_} spoke in term {promised} and comes back in {state.term}")
+            raise Violation("term is monotonic", f"node {id_} sent term {promised}, but restarts in term {state.term}")
         vote = self._votes.get((id_, state.term), NONE)
         if vote not in (NONE, state.vote):
             raise Violation(
-                "vote is kept", f"node {id_} voted for {vote} in term {state.term}, comes back with vote {state.vote}"
+                "vote is kept", f"node {id_} voted for {vote} in term {state.term}, but restarts with vote {state.vote}"
             )
         term, acknowledged = self._acknowledged.get(id_, (0, 0))
         if term == state.term and last_index < acknowledged:
@@ -89,7 +89,7 @@ class RaftOracle:
         if log.unstable.snapshot is None and log.first_index() > log.applied + 1:
             raise Violation(
                 "the log keeps entries that are not applied",
-                f"node {raft.id} has applied entries up to {log.applied}, its log begins with {log.first_index()}",
+                f"node {raft.id} has applied entries up to {log.applied}, but its log begins at {log.first_index()}",
             )
         now = (raft.term, raft.vote, log.committed, raft.role)
         before = self._seen.get(raft.id)
@@ -114,7 +114,8 @@ class RaftOracle:
         if any(half and 2 * sum(having[id_] for id_ in half) <= len(half) for half in voters):
             raise Violation(
                 "committed entries are on the disks of a quorum",
-                f"node {raft.id} leads term {raft.term} and commits {index} with {voters}; it is durable at {having}",
+                f"node {raft.id} leads term {raft.term} and commits entry {index} with {voters}; durable by "
+                f"node: {having}",
             )
 
     def _check_monotonic(self, id_: int, before: _Seen, now: _Seen) -> None:
@@ -123,7 +124,7 @@ class RaftOracle:
         if now[0] == before[0] and before[1] not in (NONE, now[1]):
             raise Violation("vote is kept", f"node {id_} in term {now[0]} voted for {before[1]}, then for {now[1]}")
         if now[2] < before[2]:
-            raise Violation("commit is monotonic", f"node {id_} went from commit {before[2]} to {now[2]}")
+            raise Violation("commit is monotonic", f"node {id_} went from commit index {before[2]} to {now[2]}")
 
     def _check_leader(self, raft: Raft) -> None:
         other = self.leaders.setdefault(raft.term, raft.id)
@@ -148,11 +149,14 @@ class RaftOracle:
                 self.terms.append(term)
                 self._committed_in.append(max(raft.term, self._committed_in[-1]))
             elif index > len(self.terms):
-                raise Violation("state machine safety", f"node {raft.id} has committed {index}, nobody the one before")
+                raise Violation(
+                    "state machine safety", f"node {raft.id} has committed {index}, but no node the entry before"
+                )
             elif term != self.terms[index]:
                 raise Violation(
                     "state machine safety",
-                    f"entry {index} was committed with term {self.terms[index]}, at node {raft.id} with term {term}",
+                    f"entry {index} was committed with term {self.terms[index]}, but at node {raft.id} with "
+                    f"term {term}",
                 )
 
     # Messages, entries, state
@@ -183,7 +187,7 @@ class RaftOracle:
             if other != content:
                 raise Violation(
                     "log matching",
-                    f"entry {index} of term {term} is {content[2][:20]!r} after term {content[0]} at node {id_}, "
+                    f"entry {index} of term {term} is {content[2][:20]!r} after term {content[0]} at node {id_}, but "
                     f"{other[2][:20]!r} after term {other[0]} elsewhere",
                 )
             term_before = term
@@ -191,10 +195,12 @@ class RaftOracle:
     def applied(self, id_: int, index: int, state: int) -> None:
         """Check `state`, the digest of a node's state after the entry at `index`."""
         if index > self.committed:
-            raise Violation("state machine safety", f"node {id_} applies {index}, committed is {self.committed}")
+            raise Violation(
+                "state machine safety", f"node {id_} applies entry {index}, but only {self.committed} are committed"
+            )
         other = self._states.setdefault(index, state)
         if other != state:
-            raise Violation("equal states", f"node {id_} has another state after entry {index} than another node")
+            raise Violation("equal states", f"after entry {index}, the state of node {id_} differs from another node's")
 
     def configured(self, id_: int, index: int, conf_state: ConfState, *, changed: bool) -> None:
         """Check the configuration of a node that has applied all entries up to `index`. `changed` is true if the entry
@@ -206,7 +212,8 @@ class RaftOracle:
         position = bisect_right(known, index, key=lambda entry: entry[0]) - 1
         if position >= 0 and known[position][1] != conf:
             raise Violation(
-                "equal configurations", f"node {id_} has another configuration after entry {index} than another node"
+                "equal configurations",
+                f"after entry {index}, the configuration of node {id_} differs from another node's",
             )
 
 
@@ -218,15 +225,16 @@ def _check_durable(message: Message, disk: RaftDisk) -> None:
     state, term = disk.durable_state, message.term
     if term > state.term:
         raise Violation(
-            "a node says only what is durable", f"{said} of its term {term}; on its disk it is {state.term}"
+            "a node says only what is durable", f"{said} of its term {term}, but its disk has term {state.term}"
         )
     if message.reject or term < state.term:  # the sender promises nothing in an older term
         return
     if type_ == MSG_VOTE_RESP and message.to != state.vote:
         raise Violation(
-            "a node says only what is durable", f"{said} of its vote in term {term}; on its disk is {state}"
+            "a node says only what is durable", f"{said} of its vote in term {term}, but its disk has {state}"
         )
     if type_ == MSG_APP_RESP and message.index > disk.durable_last:
         raise Violation(
-            "a node says only what is durable", f"{said} of entry {message.index}; its disk has {disk.durable_last}"
+            "a node says only what is durable",
+            f"{said} of entry {message.index}, but its disk ends at {disk.durable_last}",
         )

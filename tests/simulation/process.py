@@ -87,7 +87,7 @@ class Machine:
     address: str
     data_id: str
     clock: DriftingClock
-    raft_id: int = 0  # 0 until it has joined the cluster
+    raft_id: int = 0  # 0 until the machine's node has joined the cluster
     zone: str = ""
     disk: RaftDisk = field(default_factory=RaftDisk)
     log_disk: LogDisk = field(default_factory=LogDisk)
@@ -100,7 +100,7 @@ class Machine:
     sync_time: float = 0.0  # mean seconds of a sync
     wall_skew_ms: int = 0  # its wall clock is ahead by this much
     starts: int = 0
-    is_away: bool = False  # if True, it isn't started, as if its disk were lost
+    is_away: bool = False  # True while no process may start, as if the disk were lost
 
 
 class Process(Endpoint):
@@ -122,7 +122,7 @@ class Process(Endpoint):
         super().__init__(world)
         self.machine = machine
         self.built_at = 0.0
-        self.kill_after = 0  # it dies at the n-th step of persist, send or apply; 0: never
+        self.kill_after = 0  # the process dies at the n-th step of persist, send or apply; 0: never
         self.writing_since: float | None = None
         self.stalled_until = 0.0  # the end of the last sync that counted as stalled
         self.works: list[float] = []  # the time at which each thread began its work with the disk
@@ -266,7 +266,7 @@ class Process(Endpoint):
         )
         storage = StorageSettings(
             flush=world.flush_bytes,
-            open_databases=world.flush_bytes // 300,  # none, three, or all
+            open_databases=world.flush_bytes // 300,  # no database, three, or all
             change_retention=world.change_retention,
         )
         manager = ReplicaManager(around, settings, storage)
@@ -393,7 +393,7 @@ class Process(Endpoint):
     # Running
 
     def hear(self, message: Message, sender: str) -> None:
-        """Pass on to the driver a Raft message that has arrived."""
+        """Give the driver a Raft message that has arrived."""
         if raft_id := sender_of([message]):
             self._transport.heard[raft_id] = sender
         self.driver.receive([message])
@@ -546,7 +546,7 @@ class Transport:
     def _arrive(self, machine: Machine, message: Message) -> None:
         process = machine.process
         if machine.deaf_until > self._process.world.now and message.type != MSG_SNAP:
-            return  # snapshots go over gRPC
+            return  # the data port hangs; only snapshots arrive, since they go over gRPC
         if process is not None and process.built:
             process.if_alive(partial(process.hear, message, self._process.machine.address))
 
@@ -567,7 +567,7 @@ class _Machine:
 
     def __init__(self, process: Process) -> None:
         self._process = process
-        self._position = (0, 0)  # the index, and the number of its commands that are applied
+        self._position = (0, 0)  # the entry's index, and the number of its commands that are applied
 
     def apply(self, data: bytes) -> None:
         process = self._process

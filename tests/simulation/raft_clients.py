@@ -39,7 +39,7 @@ class Clients:
         up = [node for node in world.nodes.values() if node.raw is not None and world.now >= node.stopped_until]
         if not up:
             return
-        leading = [node for node in up if node.leads]  # also a deposed leader that doesn't know it
+        leading = [node for node in up if node.leads]  # includes deposed leaders that haven't heard of it yet
         node = world.rng.choice(leading if leading and world.rng.random() < 0.8 else up)
         if world.rng.random() < 0.2:
             self._read(node)
@@ -72,12 +72,13 @@ class Clients:
         payload = self._world.oracle.data(entry.index)
         if payload in self._refused:
             raise Violation(
-                "a refusal means that nothing was done", f"{payload!r} was refused, and is entry {entry.index}"
+                "a refusal means that nothing was done", f"{payload!r} was refused, but is entry {entry.index}"
             )
         proposed = node.waiting.pop(entry.index, None)
         if proposed is not None and proposed[0] == entry.term and payload != proposed[1]:
             raise Violation(
-                "nothing acknowledged is lost", f"{proposed[1]!r} is acknowledged; entry {entry.index} is {payload!r}"
+                "nothing acknowledged is lost",
+                f"{proposed[1]!r} is acknowledged, but entry {entry.index} is {payload!r}",
             )
 
     def _read(self, node: RaftNode) -> None:
@@ -93,9 +94,9 @@ class Clients:
         self._reads[context] = committed
 
     def answered(self, node: RaftNode, read: ReadState) -> None:
-        """Check the index at which a node answers a read: at least the commit index of the time when the read began."""
+        """Check that a node answers a read at an index that isn't lower than the commit index when the read began."""
         floor = self._reads.pop(read.context, 0)
         if read.index < floor:
             raise Violation(
-                "linearizable reads", f"a read at node {node.id} is answered at {read.index}; {floor} was committed"
+                "linearizable reads", f"a read at node {node.id} is answered at {read.index}, but {floor} was committed"
             )

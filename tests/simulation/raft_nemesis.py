@@ -117,7 +117,7 @@ class Nemesis:
         others = self._world.nodes.keys() - incoming
         self._block(f"incoming voters {sorted(incoming)}", between(incoming, others, both=True))
         if self._world.rng.random() < 0.5:
-            for id_ in sorted(others):  # after the restart, they know of fewer committed entries
+            for id_ in sorted(others):  # restarted nodes know of fewer committed entries
                 self._world.after(0.0, self._world.crash, self._world.nodes[id_])
 
     def _block(self, name: str, links: list[Link]) -> None:
@@ -150,7 +150,7 @@ class Nemesis:
         self._churn_until = self._world.now + self._world.rng.expovariate(1 / 40)
 
     def elected(self, node: RaftNode) -> None:
-        """Let the node, which has just become a leader, die soon if `_churn` is under way."""
+        """If `_churn` is under way, let the newly elected leader die soon."""
         if self._world.now >= self._churn_until or self._ended:
             return
         rng = self._world.rng

@@ -22,7 +22,7 @@ class RaftNode:
         self.waiting: dict[int, tuple[int, bytes]] = {}  # by index: term and payload of a client's proposal
         self.writing: Ready | None = None
         self.stopped_until = 0.0
-        self.sync_time = 0.0  # the mean time of a sync; 0: no time
+        self.sync_time = 0.0  # mean ticks of a sync; 0: no time
         self.kill_after = 0  # the process dies at the n-th step of persist, send or apply; 0: never
         self.kill_behind_commit = 0  # the process dies as soon as its commit index is greater than this; 0: never
         self.tick_length = 1.0
@@ -69,7 +69,7 @@ class RaftNode:
         return self.raw is not None and self.raft.role is Role.LEADER
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Replace the state by the snapshot's."""
+        """Replace the state by the state in the snapshot."""
         self.applied = snapshot.metadata.index
         self.conf_state = snapshot.metadata.conf_state
         self.state = int.from_bytes(snapshot.data, "big")

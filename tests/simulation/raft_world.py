@@ -24,7 +24,7 @@ FAULTS_END: Final = 150.0  # ticks
 TICKS_TO_CONVERGE: Final = 400.0
 TICKS_TO_CATCH_UP: Final = 3.0  # for each entry, since in some runs a message has only one entry
 MAX_INBOX: Final = 256
-MAX_STEPS: Final = 200_000  # a usual run has about 3,000
+MAX_STEPS: Final = 200_000  # events; a usual run has about 3,000
 _LAST_PAYLOAD: Final = b"last"
 _HEARTBEATS: Final = frozenset[int]((MSG_HEARTBEAT, MSG_HEARTBEAT_RESP))
 _ALL_BUT_SNAPSHOTS: Final = frozenset[int](MessageType.values()) - {MSG_SNAP}
@@ -256,7 +256,7 @@ class RaftWorld:
         delays = self.network.deliveries(node.id, to)
         for delay in delays:
             self.after(delay, self._deliver, message)
-            if len(delays) > 1:  # the node that receives a message owns it
+            if len(delays) > 1:  # each arrival needs its own message, since the receiver owns it
                 message = _copy(message)
         if message.type == MSG_SNAP:
             self.after(2.0, self._report, node, node.incarnation, to, bool(delays))
@@ -264,8 +264,8 @@ class RaftWorld:
             self.after(0.5, self._report, node, node.incarnation, to, None)
 
     def _report(self, node: RaftNode, incarnation: int, to: int, snapshot: bool | None) -> None:
-        """Report to the node's core what its transport would report: if `snapshot` is None, that `to` can't be reached;
-        if not, that a snapshot to `to` has arrived (true) or was lost (false).
+        """Report to the node's core, as its transport would. If `snapshot` is None, `to` can't be reached. True means
+        that a snapshot to `to` has arrived, False that it was lost.
         """
         if node.raw is None or node.incarnation != incarnation:
             return
@@ -350,8 +350,9 @@ class RaftWorld:
 
     def _stop_removed(self, leader: RaftNode) -> None:
         """Stop removed nodes, since a node that doesn't know of its removal may still lead, or disturb the others with
-        elections. Wait until all members know of the removal, since a member that doesn't may need the removed node's
-        vote. Also wait until the leader has applied its whole log, since an entry may add the node again.
+        elections. Wait until all members know of the removal, since a member that hasn't heard of it may need the
+        removed node's vote. Also wait until the leader has applied its whole log, since an entry may add the node
+        again.
         """
         members = self._members(leader.conf_state)
         knows = all(self._members(self.nodes[id_].conf_state) == members for id_ in members)
@@ -402,7 +403,7 @@ def _network_profile(rng: random.Random) -> NetworkProfile:
 
 
 def _settings(rng: random.Random) -> dict[str, Any]:
-    """Draw the settings of the Raft core; in most runs they equal the daemon's."""
+    """Draw the settings of the Raft core. In most runs, its switches are set as in the daemon."""
     as_in_daemon = rng.random() < 0.6
     size = rng.choice((0, 0, 60, 1 << 20))
     return {

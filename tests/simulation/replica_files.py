@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 META: Final = b"m"
 ENTRY: Final = b"p"
-_ID_END: Final = 5  # a key begins with the letter and the partition, in 4 bytes
+_ID_END: Final = 5  # a key begins with a letter and the partition's id in 4 bytes: b"p\x00\x00\x00\x07" of partition 7
 _EPOCH_BYTES: Final = 4  # the length of the leader_epoch before the body of an entry
 
 _decode: Final = msgspec.msgpack.Decoder().decode

@@ -46,9 +46,9 @@ SETTINGS: Final = MachineSettings(
     first_answer=1.0,
     silence=0.3,
 )
-LEAVE_S: Final = 2.0  # seconds after which a leaving shard releases its last duties
+LEAVE_S: Final = 2.0  # seconds after which a leaving shard releases all duties that it still has
 _LOOK_S: Final = 0.1  # the same as in minka.duties._session
-_PRECISION: Final = 1e-6  # seconds by which the sum of two times may be too small
+_PRECISION: Final = 1e-6  # seconds; the sum of two times may be too small by less than this
 _PAUSE_S: Final = 0.05  # seconds between two sessions
 _CANCEL_S: Final = 0.1  # seconds after which a cancelled coroutine that hasn't ended counts as hanging
 
@@ -61,7 +61,7 @@ class Manners:
     raises: float = 0.0  # the share of calls that raise
     hangs: float = 0.0  # the share of calls that take longer than their timeout
     is_coroutine: bool = True
-    ends_lazy: float = 0.0  # the probability that it ends a lazy duty before a report
+    ends_lazy: float = 0.0  # the probability that the delegate ends a lazy duty before a report
     jitter: float = 0.0  # the share by which reported weights vary
 
 
@@ -124,7 +124,7 @@ class ShardProcess(Endpoint):
         self.delegate = Delegate(self)
         self.is_leaving = False
         self.slept_at = float("-inf")  # the true time at which its last pause ended
-        self.stops_after_beat = 0.0  # the seconds for which it is paused after its next heartbeat; 0: it isn't
+        self.stops_after_beat = 0.0  # seconds of the pause after its next heartbeat; 0: no pause
         self._stream: ShardStream | None = None
         self._place = self.rng.randrange(100)
         self._known: list[str] = []
@@ -254,7 +254,7 @@ class Delegate:
 
     @property
     def manners(self) -> Manners:
-        """The manners of the machine, which may change during a run."""
+        """The behaviour of this machine's delegates. It may change during a run."""
         return self._process.machine.manners
 
     def begin(self, call: CallDelegate) -> None:

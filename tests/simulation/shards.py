@@ -160,7 +160,7 @@ class Shards:
         host = self._any()
         pause = self._rng.expovariate(1 / self._rng.choice((0.3, 1.5)))
         if host.process is not None and self._rng.random() < 0.5:
-            host.process.stops_after_beat = pause  # so the answer waits in the process's buffers
+            host.process.stops_after_beat = pause  # so that the heartbeat's answer waits in the process's buffers
         else:
             self.stop(host, pause)
 

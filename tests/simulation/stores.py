@@ -54,7 +54,7 @@ class SimReplicaStore:
 
     async def take(self, data: "SimDataDatabase", purpose: Purpose, name: str) -> "SimCheckpoint":
         """Take a checkpoint that has at least everything that is applied now."""
-        await self._process.disk_work()  # the removal of a former checkpoint with this name
+        await self._process.disk_work()  # simulates the removal of an older checkpoint with this name
         await data.open()
         await data.flush()
         return SimCheckpoint(self._process, self._disk, Path(purpose.value) / name, await data.checkpointed())

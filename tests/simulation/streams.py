@@ -68,7 +68,7 @@ class ByteStream:
         self._answers: asyncio.Queue[bytes | MinkaError] = asyncio.Queue()
         self._heard: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._serving: asyncio.Task[None] | None = None
-        self._is_over = False  # at the server
+        self._is_over = False  # True when the call has ended at the server
         if server is not None:
             self._there = Way(client, server, self._break, lambda: server.machine.deaf_until)
             self._back = Way(server, client, self._abandoned)
@@ -89,7 +89,7 @@ class ByteStream:
                 yield answer
         finally:
             pump.cancel()
-            if self._client.alive:  # if not, the server hears that the client died
+            if self._client.alive:  # a dead client's machine tells the server: see `died`
                 self._client.streams.pop(self, None)
             self._hang_up()
 
@@ -134,7 +134,7 @@ class ByteStream:
             last = error
         finally:
             self._is_over = True
-            if server.alive:  # if not, the client hears that the server died
+            if server.alive:  # a dead server's machine tells the client: see `died`
                 server.streams.pop(self, None)
         self._back.send(partial(self._answers.put_nowait, last))
 

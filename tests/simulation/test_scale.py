@@ -11,7 +11,7 @@ from tests.simulation.scale.world import ScaleWorld, Size
 
 _NODES = 30
 _SMALL, _LARGE = 300, 1200  # partitions
-_VISITS_PER_ROW = 25  # the controller decides, applies, sends, acknowledges and looks up each recorded row
+_VISITS_PER_ROW = 25  # visits of a recorded row: to decide, apply, send, acknowledge and look it up
 _WHOLE_TABLE = ("create", "another voter leads")  # events that may go over all rows
 
 
@@ -38,7 +38,7 @@ def test_each_event_changes_the_rows_of_its_nodes(measured: dict[int, dict[str, 
     """The fake nodes cause as many changes of rows as real nodes would."""
     for partitions, events in measured.items():
         copies = 3 * partitions // _NODES
-        assert events["create"].rows == 2 * partitions  # a row for the creation, and one when it is led
+        assert events["create"].rows == 2 * partitions  # each partition's creation and its first leader
         assert events["one node fails"].rows >= copies
         assert events["it comes back"].rows >= copies
         assert events["a zone fails"].rows >= partitions

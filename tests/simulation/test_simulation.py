@@ -64,4 +64,4 @@ def test_bugs_are_found(mutation: Mutation) -> None:
     with mutation.applied():
         found = next((seed for seed in range(50) if isinstance(run(mutation.world, seed), Failure)), None)
     assert found is not None
-    assert not isinstance(run(mutation.world, found), Failure), "the find is due to the mutation"
+    assert not isinstance(run(mutation.world, found), Failure), "without the mutation, the seed finds nothing"

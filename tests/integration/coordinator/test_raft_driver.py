@@ -220,7 +220,7 @@ async def test_followers_commit_an_entry_while_the_leaders_disk_hangs(
 
 
 async def test_one_entry_is_sent_ahead_of_the_leaders_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While an entry is ahead of the leader's disk, later proposals wait. They share the next entry."""
+    """While the leader's disk lacks an entry, later proposals wait. They share the next entry."""
     monkeypatch.setattr(log_database, "STALLED_S", 60.0)
     async with group(tmp_path, 3, election_ticks=100_000) as nodes:
         nodes[1].driver.raw.campaign()
@@ -261,7 +261,7 @@ async def test_a_snapshot_has_no_entries_beyond_the_commit_index_in_the_log(
         leader.disk.clear()
         index = leader.driver.raw.last_index() + 1
         await asyncio.wait_for(leader.driver.propose(b"a"), 10)
-        beats = leader.sent.count(MessageType.MSG_HEARTBEAT) + 10  # the time is long enough for a snapshot
+        beats = leader.sent.count(MessageType.MSG_HEARTBEAT) + 10  # ten heartbeats: long enough for a snapshot
         await until(lambda: leader.sent.count(MessageType.MSG_HEARTBEAT) >= beats)
         assert leader.driver.snapshot_index <= leader.log.initial_state()[0].commit < index
         leader.disk.set()
@@ -336,7 +336,7 @@ async def test_a_leader_whose_disk_does_not_answer_is_replaced(tmp_path: Path) -
     async with group(tmp_path, 3) as nodes:
         leader = await leader_of(nodes)
         leader.disk.clear()
-        await leader.driver.propose(b"a")  # the followers commit it
+        await leader.driver.propose(b"a")  # the followers' disks are a quorum
         await until(lambda: leader.log_db.stalled)
         proposal = leader.driver.propose(b"b")
         await until(lambda: not leader.driver.is_leader)
@@ -418,8 +418,8 @@ async def test_a_large_proposal_is_applied_in_pieces_with_turns_of_the_loop_betw
 async def test_other_tasks_get_a_turn_only_after_a_piece(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pause: float, seconds: float, waits: bool
 ) -> None:
-    """The driver applies commands that take long in pieces. After each piece, it waits for a turn of the loop, unless
-    it has paused lately anyway.
+    """The driver applies slow commands in pieces. After each piece, it waits for a turn of the loop, unless it has
+    paused lately anyway.
     """
     turns: list[int] = []
 
@@ -436,7 +436,7 @@ async def test_other_tasks_get_a_turn_only_after_a_piece(
 
 
 async def test_waiting_for_logs_fails_when_the_leadership_is_lost(tmp_path: Path) -> None:
-    """`logged_by` ends with OUTCOME_UNKNOWN, since a former leader no longer hears which nodes have an entry."""
+    """On a former leader, `logged_by` ends with OUTCOME_UNKNOWN: the node no longer hears which nodes have an entry."""
     async with group(tmp_path, 3) as nodes:
         leader = await leader_of(nodes)
         leader.dead = True  # its messages are lost
@@ -474,12 +474,12 @@ async def test_entries_are_applied_while_a_snapshot_is_encoded(tmp_path: Path) -
         try:
             for number in range(8):
                 await leader.driver.propose(b"%d" % number)
-            assert leader.driver.snapshot_index == 1, "the first one is still being encoded"
+            assert leader.driver.snapshot_index == 1, "the next snapshot is still being encoded"
             assert len(leader.machine.commands) == 8
         finally:
             encoding.set()
         await until(lambda: leader.log.snapshot().metadata.index == leader.driver.applied_index)
-        assert leader.log.snapshot().data == b"".join(leader.machine.commands), "later commands are in the next one"
+        assert leader.log.snapshot().data == b"".join(leader.machine.commands), "the last snapshot has all commands"
 
 
 async def test_the_driver_ends_with_the_error_of_a_tick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ def replace_folder(path: Path, left: Path) -> None:
 
 
 async def lead_again(c: Cluster, node: TestNode, *partition_ids: int) -> None:
-    """Let the node lead again, like the controller when a node is back."""
+    """Let the node lead again, as the controller does when a node is back."""
     for id_ in partition_ids:
         c.elect(id_, node.id)
     response = await node.tell(*(c.rows[id_] for id_ in partition_ids))

@@ -1,4 +1,4 @@
-"""A cluster of nodes without a coordinator: the test plays the controller."""
+"""A cluster of nodes without a coordinator: the test acts as the controller."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -29,7 +29,7 @@ from minkad.data_port.streams import MessageStream
 from minkad.replication.manager import StorageSettings
 from tests.integration.replication.node import TestNode
 
-SOON = ReplicationSettings(lag_timeout=0.5)  # a follower that is gone leaves the in-sync set soon; so may a slow one
+SOON = ReplicationSettings(lag_timeout=0.5)  # an absent follower leaves the in-sync set soon; a slow one may, too
 
 
 class Cluster:
@@ -171,7 +171,7 @@ class Cluster:
         return self.change(partition_id, change)
 
     def cancel(self, partition_id: int, target: str) -> Partition:
-        """Make the row that ends a move before its hand-over."""
+        """Make the row that cancels a move before its hand-over."""
 
         def change(row: Partition) -> None:
             for nodes in (row.replicas, row.adding_replicas, row.isr):
@@ -199,7 +199,7 @@ class Cluster:
         return self.change(partition_id, change)
 
     async def move(self, target: str, *partition_ids: int) -> None:
-        """Begin migrations like the controller: tell the sources and the target."""
+        """Begin migrations like the controller: send the new rows to the sources and the target."""
         rows = [self.add_target(id_, target) for id_ in partition_ids]
         by_source: dict[str, list[Partition]] = {}
         for row in rows:

@@ -6,7 +6,7 @@ from tests.integration.replication.halves import KEY, LOWER, UPPER
 from tests.integration.replication.harness import Cluster
 from tests.integration.replication.node import TestNode, until
 
-GENERATION = 2  # the remaining partition's after the merge
+GENERATION = 2  # the generation of the remaining partition after the merge
 
 
 async def two(c: Cluster, followers: Sequence[str] = ()) -> None:

@@ -115,7 +115,7 @@ class TestNode:
         self.port = free_port()
         self.unix_ms = 1_000_000  # its wall clock
         self.clock_is_checked = True
-        self.clock_questions = 0  # the number of times that it asked if the clock is checked
+        self.clock_questions = 0  # how often the node asked if its clock is checked
         self.write_pauses: list[float] = []
         self.asking: set[asyncio.Task[Any]] = set()  # the test's tasks that wait for an answer
 
@@ -131,7 +131,7 @@ class TestNode:
     async def start(self) -> None:
         """Open the databases, and listen."""
         self.log_db = LogDatabase.open(self.path / "log")
-        self.disk = DiskWatch(self.path, 0)  # it is low only if a test sets it
+        self.disk = DiskWatch(self.path, 0)  # the disk is low only if a test makes it so
         telemetry = self.telemetry = Telemetry()
         self.links = TestedLinks(self.cluster.address_of, "test", self.id, telemetry, lambda: None)
         around = Surroundings(

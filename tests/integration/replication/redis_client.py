@@ -73,8 +73,8 @@ async def clients(
 class Client:
     """A Redis client that sends raw commands."""
 
-    service: Service  # of the node's Redis port
-    address: tuple[str, int]  # of the node's Redis port
+    service: Service  # the node's, for Redis clients
+    address: tuple[str, int]  # the node's, for Redis clients
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader

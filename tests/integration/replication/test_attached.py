@@ -166,7 +166,7 @@ async def test_an_attached_child_can_have_a_leader_before_its_parent_has_one(tmp
 
 
 async def cyrene_attached(c: Cluster) -> TestNode:
-    """Create a partition with rows, whose in-sync set lacks cyrene: so a split won't wait for cyrene's database."""
+    """Create a partition with rows. Its in-sync set lacks cyrene, so a split won't wait for cyrene's database."""
     _, _, cyrene = await three(c)
     c.dead.add("cyrene")
     c.change(1, lambda row: row.isr.remove("cyrene"))
@@ -223,7 +223,7 @@ async def test_a_parent_is_deleted_only_when_the_child_has_a_database(tmp_path: 
         assert list((await deleting).deleted_ids) == [1]
         await c.tell_all(1)
         await cyrene_has_all(c)
-        assert cyrene.replica(2).data is child, "it was replaced by its leader's checkpoint"
+        assert cyrene.replica(2).data is child, "a checkpoint has replaced the child's data"
 
 
 async def test_a_restarted_node_deletes_a_parent_that_lacks_its_last_entries(tmp_path: Path) -> None:
@@ -292,7 +292,7 @@ async def test_a_parent_is_replaced_only_when_the_child_has_a_database(tmp_path:
             await until(lambda: cyrene.replica(1).is_receiving)
         await until(lambda: cyrene.replica(1).data is not before)
         await cyrene_has_all(c)
-        assert cyrene.replica(2).data is child, "it was replaced by its leader's checkpoint"
+        assert cyrene.replica(2).data is child, "a checkpoint has replaced the child's data"
 
 
 @pytest.mark.parametrize("crashes", [False, True])

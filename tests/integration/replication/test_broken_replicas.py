@@ -1,4 +1,6 @@
-"""A bug in the work for one partition ends only this replica; the node and its other partitions continue."""
+"""A bug in the work for one partition ends only the node's replica of it; the node and its other partitions
+continue.
+"""
 
 import asyncio
 from pathlib import Path

@@ -168,7 +168,9 @@ def harmed(node: TestNode, pattern: str, harm: Callable[[Path], None]) -> None:
 async def test_unusual_damage_affects_only_one_partition(
     tmp_path: Path, pattern: str, harm: Callable[[Path], None], is_in_log: bool
 ) -> None:
-    """The node builds the only copy from its log again, or refuses reads of it. It still serves the other partition."""
+    """The node builds the only copy of a partition again from its log, or refuses reads of this copy. It still serves
+    the other partition.
+    """
     async with cluster(tmp_path, SLOW) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1, 2)
@@ -253,7 +255,7 @@ async def test_damaged_data_is_built_again_from_a_complete_log(tmp_path: Path) -
 async def test_a_copy_serves_nothing_until_its_log_is_applied_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A copy that is built from its log again serves nothing until it has applied the whole log."""
+    """A copy that is built again from its log serves nothing until it has applied the whole log."""
     held = False
     monkeypatch.setattr(DataDatabase, "is_stalled", lambda _: held)
     async with cluster(tmp_path, SLOW) as c:
@@ -284,8 +286,8 @@ async def test_a_damaged_leader_lets_another_lead_and_is_rebuilt(tmp_path: Path)
 
 
 async def test_a_damaged_follower_leaves_before_its_copy_is_replaced(tmp_path: Path) -> None:
-    """A follower must leave the in-sync set first: if the leader died during the replacement, a follower without data
-    could be elected.
+    """Before a follower replaces its data, it must leave the in-sync set: if the leader died during the replacement, a
+    follower without data could be elected.
     """
     async with cluster(tmp_path, SLOW) as c:
         athens, byzantium, _ = await trimmed(c)

@@ -1,4 +1,4 @@
-"""Tests of the data port with clients: the port refuses some of them, and limits those that read no answers."""
+"""Tests of the data port with clients: the port refuses some clients, and limits clients that read no answers."""
 
 import asyncio
 import contextlib
@@ -119,7 +119,7 @@ async def test_the_node_stops_reading_from_a_client_whose_requests_wait(tmp_path
 
 async def test_clients_that_read_no_answers_are_ended_when_others_wait_for_memory(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
-        c.clients_memory_bytes = 8 * len(_VALUE)  # clients that read nothing use more than half of it
+        c.clients_memory_bytes = 8 * len(_VALUE)  # clients that read nothing use more than half of this memory
         athens = (await c.add("athens"))[0]
         await c.create("athens", 1)
         await athens.put(1, {b"k": _VALUE})

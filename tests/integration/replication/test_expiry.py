@@ -47,7 +47,7 @@ async def test_a_read_after_the_expiry_removes_the_key_for_all_later_reads(tmp_p
         await byzantium.tell(c.succeed(1, "byzantium"))
         await c.tell_all(1)
         await led_by(c, byzantium)
-        assert byzantium.unix_ms < athens.unix_ms, "by its clock the key would still be there"
+        assert byzantium.unix_ms < athens.unix_ms, "by byzantium's clock the key hasn't expired"
         assert await byzantium.get(1, b"k") == [None]
 
 
@@ -61,7 +61,7 @@ async def test_no_kind_of_read_shows_an_expired_key(tmp_path: Path) -> None:
         await same_everywhere(c)
         athens.unix_ms = byzantium.unix_ms = athens.unix_ms + TTL_MS
         assert (await byzantium.get_stale(1, *keys[:4])).values == [None, b"w"] * 2
-        assert athens.manager.requests.read_now(1, 1, [keys[0]]) is None, "it has to be removed first"
+        assert athens.manager.requests.read_now(1, 1, [keys[0]]) is None, "the node has to remove the expired key first"
         assert athens.manager.requests.read_now(1, 1, [keys[1]]) == [b"w"]
         assert await athens.versions(1, keys[0]) == [None]
         body = kv_frames.encode(kv_frames.ScanBody(b"", b"", False, 10, 1000))

@@ -98,7 +98,9 @@ async def test_the_gate_opens_when_the_target_does_not_catch_up(tmp_path: Path) 
 
 
 async def test_a_cancelled_move(tmp_path: Path) -> None:
-    """The source serves again and the target deletes its copy, even if the source was waiting for the outcome."""
+    """After the cancellation, the source serves and the target deletes its copy, even if the source was waiting for the
+    outcome of the hand-over.
+    """
     async with cluster(tmp_path) as c:
         athens, ephesus = await two(c, ROWS)
         c.before_hand_over = [MinkaError(Code.NO_CONTROLLER, "no active controller yet")] * 1000

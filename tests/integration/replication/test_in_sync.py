@@ -75,7 +75,7 @@ async def test_a_replica_joins_only_when_it_has_truncated_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After an unclean election, this replica has entries that its leader lacks. Until it has truncated them, it may
-    not join: if it were elected, they would return.
+    not join: if it were elected, these entries would return.
     """
     take, lets_go = Progress.next_append, asyncio.Event()
 
@@ -256,8 +256,8 @@ async def test_a_refused_change_of_the_set_is_requested_again_later(tmp_path: Pa
 async def test_an_answer_after_the_end_of_the_leadership_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The controller answers a leader's request to change the in-sync set after the leadership has ended. The answer
-    changes nothing.
+    """The controller answers a request to change the in-sync set only when the leader that sent it no longer leads. The
+    answer changes nothing.
     """
     async with cluster(tmp_path, ReplicationSettings(lag_timeout=0.2)) as c:
         athens, byzantium, cyrene = await three(c)

@@ -66,8 +66,8 @@ async def users(c: Cluster, node: TestNode, pick: list[bytes]) -> AsyncIterator[
 
 
 async def test_a_busy_partition_is_split_until_no_part_is_too_busy(tmp_path: Path) -> None:
-    """The leader splits the partition at its hot keys until no part is too busy. Then it splits no more, although the
-    load lasts.
+    """The leader splits the partition at its hot keys until no part is too busy. Then it stops splitting, although the
+    load continues.
     """
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
@@ -79,7 +79,7 @@ async def test_a_busy_partition_is_split_until_no_part_is_too_busy(tmp_path: Pat
             await until(lambda: len(c.rows) >= 2)
             assert b"0930" <= c.proposed[0].key <= b"0970", c.proposed[0].key
             rates, replicas = athens.manager.load_check.meter, athens.manager.replicas
-            c.keyspace.max_ops = MOST_OPS * 3 // 4  # less than the load of both halves, more than that of each half
+            c.keyspace.max_ops = MOST_OPS * 3 // 4  # less than the load of the whole, more than that of a half
             await until(lambda: not any(replica.load.sample for replica in replicas.values()))
             settled, proposed = rates.at, len(c.proposed)
             await until(lambda: rates.at > settled + 3 * load_check.SUSTAINED_S)
@@ -125,7 +125,7 @@ async def test_a_busy_node_splits_the_partition_that_keeps_it_busy(
     """A busy node splits a partition even if its load is far below `max_ops`; but not in a keyspace without
     `max_ops`.
     """
-    monkeypatch.setattr(load_check, "_BUSY_PROCESSORS", 0.005)  # these users need little of a fast processor
+    monkeypatch.setattr(load_check, "_BUSY_PROCESSORS", 0.005)  # on a fast processor, these users need little
     monkeypatch.setattr(load_check, "_LEAST_OPS", 10)
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")

@@ -19,7 +19,7 @@ from tests.integration.replication.moves import ROWS, SMALL, arrived, check, two
 from tests.integration.replication.node import Refused, TestNode, until
 
 _PHASE = MigrationPhase
-PATIENT = ReplicationSettings(lag_timeout=60.0, write_pause_timeout=30.0)  # so that no hand-over begins anew
+PATIENT = ReplicationSettings(lag_timeout=60.0, write_pause_timeout=30.0)  # so that no hand-over begins again
 
 
 @pytest.mark.parametrize("rows", [SMALL, ROWS], ids=["by its log", "by a checkpoint"])

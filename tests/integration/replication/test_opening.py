@@ -60,7 +60,7 @@ async def test_first_writes_create_no_database(tmp_path: Path) -> None:
             assert not c.folders()
             await lead_again(c, athens, *ids)
             await byzantium.tell(*(c.rows[id_] for id_ in ids))
-            for id_ in ids:  # it answers when it has applied its committed entries
+            for id_ in ids:  # a partition answers when it has applied its committed entries
                 assert await athens.get(id_, *ROWS) == list(ROWS.values())
             assert await athens.count() == dict.fromkeys(ids, len(ROWS))
 
@@ -92,7 +92,7 @@ async def test_a_partition_with_a_long_log_gets_a_database(tmp_path: Path) -> No
 
 
 async def test_requests_wait_until_the_data_is_open(tmp_path: Path) -> None:
-    """Requests and the begin of the leadership wait until the database is open; other partitions are served."""
+    """Requests and the beginning of the leadership wait until the database is open; other partitions are served."""
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await on_disk(c, athens, 1)

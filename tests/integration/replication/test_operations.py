@@ -71,7 +71,7 @@ async def test_operations_are_decided_by_entries_that_are_not_applied_yet(tmp_pa
             failing = await begun(athens, Set(b"k", b"!", If.ABSENT, wants_value=True))
             await until(lambda: athens.replica().log.end == 3)
             assert athens.replica().applied == 1
-            assert not failing.done(), "its reason is not durable yet"
+            assert not failing.done(), "the entry because of which it fails is not durable yet"
             await held.release()
         await plain
         ((longer, back), (failed,)) = await changing, await failing

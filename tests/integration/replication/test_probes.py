@@ -11,7 +11,7 @@ from tests.integration.replication.node import TestNode
 
 
 class LeaderStream:
-    """A leader's stream to a node. The test plays the leader."""
+    """A leader's stream to a node. The test acts as the leader."""
 
     def __init__(self, node: TestNode, number: int = 0) -> None:
         self._number = number

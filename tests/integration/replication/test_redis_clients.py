@@ -219,7 +219,7 @@ async def test_a_client_of_a_cluster_is_sent_to_the_leader(tmp_path: Path) -> No
         async with client(athens, table_of(c, keyspace)) as redis:
             assert await redis.say("SET foo 1", "GET foo", "INCR foo", "TTL foo") == [moved] * 4
             said = await redis.say("CLUSTER COUNTKEYSINSLOT 12182", "CLUSTER GETKEYSINSLOT 12182 5")
-            assert said == [b":0", b"*0"], "as in Redis, a node knows nothing of the slots of others"
+            assert said == [b":0", b"*0"], "as in Redis, a node knows nothing of other nodes' slots"
 
 
 async def test_the_keys_of_a_slot(tmp_path: Path) -> None:

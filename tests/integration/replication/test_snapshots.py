@@ -96,7 +96,7 @@ async def test_a_read_during_the_release_leaves_no_files(tmp_path: Path, begins:
         snapshot = await snapshots.open(1, 1, 0)
         everything = ScanRequest("", b"", b"", "rows", batch_bytes=1000)
         reading = snapshots.read(snapshot.snapshot_id, everything)
-        assert await anext(reading) == b""  # no request has waited for its turn yet
+        assert await anext(reading) == b""  # the read has begun, but hasn't waited for its turn yet
         slots = snapshots._scanner._slots
         if begins == "before its turn":
             for _ in range(PROCESSES):
@@ -114,7 +114,7 @@ async def test_a_read_during_the_release_leaves_no_files(tmp_path: Path, begins:
             await renewal
         assert gone.value.code is Code.SNAPSHOT_GONE
         assert not list((athens.path / "snapshots").glob("*"))
-        with pytest.raises(MinkaError):  # of a renewal that comes after the release
+        with pytest.raises(MinkaError):  # a read that begins after the release fails, too
             await anext(snapshots.read(snapshot.snapshot_id, everything))
         assert not list((athens.path / "snapshots").glob("*"))
 

@@ -190,7 +190,7 @@ async def test_a_follower_waits_at_the_marker_for_the_row(tmp_path: Path) -> Non
         for _ in range(3):
             ages.append((await byzantium.get_stale(1, b"0700")).age_ms)
             await until(lambda: byzantium.manager.receiver.age(byzantium.replica()) * 1000 > ages[-1] + 100)
-        await byzantium.tell(parent)  # it gets the child's row later
+        await byzantium.tell(parent)  # byzantium gets the child's row later
         await until(lambda: byzantium.replica(2).is_made)
         assert c.rows[2].splitting
         await byzantium.tell(child)

@@ -97,8 +97,8 @@ async def test_the_age_of_a_stale_read_is_a_bound(tmp_path: Path) -> None:
 
 
 async def test_a_leader_whose_clearance_has_ended_counts_the_age_from_its_end(tmp_path: Path) -> None:
-    """It has every acknowledged write, and nobody else can have led while it had clearance. So it can answer even if
-    all other replicas are gone.
+    """The former leader has every acknowledged write, and no other node can have led while it had clearance. So it can
+    answer even if all other replicas are gone.
     """
     async with cluster(tmp_path) as c:
         athens, byzantium, cyrene = await three(c)
@@ -113,7 +113,7 @@ async def test_a_leader_whose_clearance_has_ended_counts_the_age_from_its_end(tm
         assert read.values == [b"1"]
         assert 50 <= read.age_ms <= passed * 1000 + 2
         assert athens.manager.stale_reads() == 1
-        athens.manager.stop_leading()  # the cluster has counted its process as dead
+        athens.manager.stop_leading()  # as if the controller had counted this process as dead
         later = await athens.get_stale(1, b"a")
         assert later.values == [b"1"]
         assert later.age_ms >= read.age_ms

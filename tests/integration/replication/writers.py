@@ -9,7 +9,7 @@ from minkad.replication.replica import Replica
 from tests.integration.replication.harness import Cluster
 from tests.integration.replication.node import Refused, TestNode, until
 
-# Refusals by a node that did nothing: the writer goes elsewhere.
+# Refusals by a node that did nothing: the writer asks another node.
 ELSEWHERE = (Code.STALE_GENERATION, Code.NOT_LEADER, Code.NO_CLEARANCE, Code.PARTITION_OFFLINE, Code.PARTITION_NOT_HERE)
 
 
@@ -86,10 +86,10 @@ class Writers:
                     return
 
     async def check(self, node: TestNode) -> None:
-        """Check that no acknowledged write is lost, and that all values are values that a writer wrote."""
+        """Check that no acknowledged write is lost, and that the node has no values but those that a writer wrote."""
         row = self.c.rows[self.partition_id]
         expected = {**self.acknowledged, **self.unknown}
         found = dict(zip(expected, await node.get(row.id, *expected, generation=row.generation), strict=True))
         lost = [key for key in self.acknowledged if found[key] != self.acknowledged[key]]
-        assert not lost, f"{len(lost)} of {len(self.acknowledged)} are lost, such as {lost[0]!r}"
+        assert not lost, f"{len(lost)} of {len(self.acknowledged)} writes are lost, such as {lost[0]!r}"
         assert all(found[key] in (None, self.unknown[key]) for key in self.unknown)

@@ -29,7 +29,7 @@ def main() -> int:
     parser.add_argument(
         "--walks", action="store_true", help="count the rows visited, and name the callers that go over all rows"
     )
-    parser.add_argument("--profile", action="store_true", help="show which functions took most of each event")
+    parser.add_argument("--profile", action="store_true", help="show the functions that took most of each event's time")
     parser.add_argument("--uncharged", action="store_true", help="let the controller's work take no simulated time")
     parser.add_argument("--json", type=Path, metavar="FILE", help="append a line for each event")
     arguments = parser.parse_args()

@@ -62,7 +62,7 @@ class FakeNode:
         self._sequence = 0
         self._led: dict[int, None] = {}
         self._caught_up: dict[tuple[int, str], bool] = {}  # by partition and follower; False: still catching up
-        self._to_ask: dict[int, None] = {}  # partitions whose in-sync sets it wants to change
+        self._to_ask: dict[int, None] = {}  # partitions whose in-sync sets the node wants to change
         self._is_asking = False
         self._handing_over: set[int] = set()
         self._copying: dict[tuple[int, str], None] = {}
@@ -164,7 +164,7 @@ class FakeNode:
         return MigrationProgress(partition_id=partition_id, target=target, bytes_total=4096, phase=phase)
 
     def refused(self, incarnation: str) -> None:
-        """Register as a new process. The controller has refused a heartbeat, since it considers this process dead."""
+        """Register as a new process, since the controller has refused a heartbeat: it considers this process dead."""
         if self._is(incarnation) and self._is_registered:
             self._new_incarnation()
             self._register()
@@ -192,7 +192,7 @@ class FakeNode:
             if row_here is None or row_here.partition_epoch != epoch:
                 response.unknown_ids.append(partition_id)
             else:
-                self._adopt(row_here)  # the controller confirms the row
+                self._adopt(row_here)  # the controller has confirmed that this row is the newest
         self._timeline.after(delay, answered, response)
 
     def _adopt(self, row: Partition) -> None:

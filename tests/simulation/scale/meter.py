@@ -25,8 +25,8 @@ class Meter:
     longest_s: float = 0.0
     culprit: str = ""  # the task or callback that took most of the longest turn
     by_name: dict[str, float] = field(default_factory=dict)
-    aside_s: float = 0.0  # the time of the present callback that a daemon would spend on a thread
-    began: float | None = None  # the time, by the processor's clock, at which the present callbacks began
+    aside_s: float = 0.0  # the part of the present callback's time that a daemon would spend on a thread
+    began: float | None = None  # the processor's clock when the present callbacks began
     profile: Profile | None = None
 
     def in_turn_s(self) -> float:

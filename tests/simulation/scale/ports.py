@@ -42,8 +42,8 @@ class _Connection:
         self._has_begun = False
 
     def send(self, content: bytes) -> None:
-        """Send a frame; drop the first one, which has only the sender's address. In this world the receiver knows the
-        address already.
+        """Send a frame, but drop the first frame: it has only the sender's address, which the receiver in this world
+        knows already.
         """
         if self._has_begun:
             _send(self._voter, self._address, content)

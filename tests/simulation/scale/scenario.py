@@ -13,7 +13,7 @@ from tests.simulation.scale.fake_node import FakeNode
 from tests.simulation.scale.walks import Visits, watch
 from tests.simulation.scale.world import VOTERS, ScaleWorld
 
-LOOK_S: Final = 0.05  # the time between two checks if the table is settled
+LOOK_S: Final = 0.05  # the time between two looks at the table, to see if it is settled
 TRANSFER_S: Final = 2.0  # the time limit for a transfer of the leadership
 TAIL_S: Final = 0.5  # the time in which the last acknowledgements arrive
 IDLE_S: Final = 5.0
@@ -74,7 +74,7 @@ class Scenario:
         self._visits: Visits | None = None
 
     def run(self) -> Iterator[Measurement]:
-        """Run and measure all events one by one, in an order in which the table is settled before each event."""
+        """Run and measure all events one by one. Before each event, the table is settled."""
         nodes = list(self._world.nodes.values())
         one, zone = nodes[len(nodes) // 2], self._world.in_zone("c")
         restarted = nodes[VOTERS : VOTERS + RESTARTS]
@@ -99,7 +99,7 @@ class Scenario:
         began, rows, records = world.timeline.now, observer.rows, observer.records
         try:
             begin()
-        except MinkaError:  # the event may cost the controller its leadership
+        except MinkaError:  # during the event, the controller may lose its leadership
             ended = False
         else:
             settled = lambda: done() and not observer.unsettled and not observer.operations  # noqa: E731

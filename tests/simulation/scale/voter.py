@@ -121,7 +121,7 @@ class Voter(Host):
     # Arrivals
 
     def hear(self, data: bytes, address: str) -> None:
-        """Pass on to the driver Raft messages that have arrived, as `RaftReceiver` does."""
+        """Give the driver Raft messages that have arrived, as `RaftReceiver` does."""
         messages = RaftMessageBatch.FromString(data).messages
         if sender := sender_of(messages):
             self.transport.heard_from(sender, address)

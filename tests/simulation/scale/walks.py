@@ -71,7 +71,7 @@ class WatchedRows(Partitions):
         return list(self._visits.walk(super().encoded()))
 
     def copy(self) -> Any:
-        """Return a copy of the rows, whose visits don't count."""
+        """Return a copy of the rows. Visits of the copy's rows don't count."""
         return self._rows.copy()
 
 

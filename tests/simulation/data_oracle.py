@@ -55,9 +55,7 @@ class DataOracle:
 
     def __init__(self, world: "FullWorld") -> None:
         self._world = world
-        self._groups: defaultdict[int, _Group] = defaultdict(
-            lambda: _Group({}, {}, set(), set(), {}, {}, {}, {}, set())
-        )
+        self._groups: defaultdict[int, _Group] = defaultdict(_new_group)
         self._epochs: dict[tuple[int, int], str] = {}  # by partition and leader_epoch: the node that led
         self._unclean_epochs: dict[int, int] = {}  # by partition: the leader_epoch of its last unclean election
         self.acknowledged_at: dict[int, float] = {}  # by partition: the time of the last acknowledgement

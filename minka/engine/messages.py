@@ -132,6 +132,6 @@ def unix_ms(moment: datetime | None) -> int:
 def _without_none(hint: Any) -> tuple[Any, bool]:
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         rest = [one for one in typing.get_args(hint) if one is not type(None)]
-        assert len(rest) == 1, f"{hint} is more than one kind"
+        assert len(rest) == 1, f"{hint} has more than one type besides None"
         return rest[0], True
     return hint, False

@@ -76,7 +76,7 @@ async def rows_of(pages: AsyncGenerator[list[_Row], None]) -> AsyncGenerator[_Ro
 
 
 class _Stretch:
-    """One range of a scan: the range of one partition when the scan began. A task of its own reads its pages ahead."""
+    """One range of a scan: the range of one partition at the scan's start. Its own task reads its pages ahead."""
 
     def __init__(
         self, core: "Core", name: str, wanted: KeyRange, limit: int | None, reverse: bool, timeout: float

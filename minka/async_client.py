@@ -486,7 +486,7 @@ def _checked_size(keys: Collection[bytes], values: Collection[bytes]) -> int:
         raise MinkaError(Code.TOO_LARGE, f"a value has {largest} bytes; {MAX_VALUE_BYTES} is the limit")
     total = sum(map(len, keys)) + sum(map(len, values))
     if total > MAX_BODY_BYTES:
-        # A single key and its value are never that large, so the call also has an if_value.
+        # One key and its value are never that large, so a call with a single key also has an if_value.
         what = "the batch has" if len(keys) > 1 else "the key, the value and if_value together have"
         raise MinkaError(Code.TOO_LARGE, f"{what} {total} bytes; {MAX_BODY_BYTES} is the limit")
     return total

@@ -73,7 +73,7 @@ class Code(Enum):
         "Start the node with its old data directory. If that is lost: minkactl node rebuild, or a new node id.",
     )
     DATA_DIRECTORY_ROLLED_BACK = CodeInfo(
-        "The data directory is an older copy: it lacks data that the node has already told the cluster of.",
+        "The data directory is an older copy: the cluster knows of data of this node that the directory lacks.",
         "Start the node with its newest data directory. If that is lost, don't start the copy, and do what "
         'docs/operations.md, "Damaged data", says for a node that does not start: minkactl node rebuild NODE.',
     )
@@ -295,7 +295,7 @@ class Code(Enum):
     )
     KEY_EXISTS = CodeInfo(
         "The keyspace has a key of the source already. If the load is an ingest, nothing of it is visible.",
-        "Load with on_conflict (--on-conflict) replace, or keep.",
+        "Set on_conflict (--on-conflict) to replace or to keep.",
         False,
         "ALREADY_EXISTS",
     )

@@ -99,7 +99,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "Plan":
-        """The plan in a text of `to_json`, or of `minkactl reassign` with `--out` or `-o json`. Raises INVALID_ARGUMENT
+        """The plan in JSON text from `to_json`, or from `minkactl reassign` with `--out` or `-o json`. Raises INVALID_ARGUMENT
         if it isn't a plan, and DAMAGED_PLAN if it was edited since it was made.
         """
         if not isinstance(text, str | bytes):

@@ -41,7 +41,7 @@ class SharedLoop:
         # gRPC shuts its poller down when the last channel is freed, on any thread. `_hold_grpc` prevents that: gRPC
         # counts it like a channel, and nothing frees it.
         asyncio.run_coroutine_threadsafe(_hold_grpc(), self.loop).result()
-        # This finalizer is made before those of clients, so when the interpreter ends it is called after them.
+        # When the interpreter ends, the newest finalizers run first. So this one runs after those of clients.
         weakref.finalize(self, _end, self.loop, self.thread, os.getpid())
 
 

@@ -105,7 +105,7 @@ def word(enum: Any, number: int) -> str:
 
 
 def number(enum: Any, text: str) -> int:
-    """The number for a word of this enum; `word` is the inverse. Raises KeyError for another word."""
+    """The number for a word of this enum; `word` is the inverse. Raises KeyError for an unknown word."""
     prefix = enum.values_by_number[0].name.removesuffix("UNSPECIFIED")
     return int(enum.values_by_name[prefix + text.upper()].number)
 

@@ -108,7 +108,7 @@ def milliseconds(ttl: float | timedelta) -> int:
 
 
 def refusal(outcome: Outcome) -> MinkaError | None:
-    """The error with which a node refused the operation because of the key's present value; None if it didn't."""
+    """The error with which a node refused the operation because of the key's present value; None if it did not."""
     if outcome.refusal is Refusal.NONE:
         return None
     if outcome.refusal is Refusal.TOO_LARGE:

@@ -41,7 +41,7 @@ class StaleValue(NamedTuple):
     """The result of `get_stale`."""
 
     value: bytes | None  # None: the replica has no value for the key
-    age: float  # in seconds: the value was still the newest one at most this long before the read
+    age: float  # the value may lack the writes of at most this many seconds before the read
 
 
 class _Operations:

@@ -182,10 +182,10 @@ class Admin:
         max_bytes: int | None = None,
         max_ops: int | None = None,
     ) -> Keyspace:
-        """Create a keyspace: by hash, with `partitions` partitions, whose number never changes; or by ranges, with
-        ascending `split_points` ([]: one range over all keys). A range of more than `max_bytes` (at least 65,536), or
-        with more than `max_ops` keys read and written a second (at least 100), is split automatically. A name has 1 to
-        63 characters (a-z, 0-9, _ and -), and begins with a letter.
+        """Create a keyspace. With `partitions` it is by hash, and its number of partitions never changes. With
+        ascending `split_points` it is by ranges ([]: one range over all keys). A range of more than `max_bytes` (at
+        least 65,536), or with more than `max_ops` keys read and written a second (at least 100), is split
+        automatically. A name has 1 to 63 characters (a-z, 0-9, _ and -), and begins with a letter.
 
         The default of `replicas` is 3 in a cluster of three nodes or more, else 1. The default of `min_insync` is a
         majority of the replicas if there are three or more, else 1. Raises KEYSPACE_EXISTS, NOT_ENOUGH_NODES,
@@ -242,8 +242,8 @@ class Admin:
         return operation_of(started) if started is not None else None
 
     def merge(self, keyspace: str, keys: Sequence[bytes], *, reason: str = "", queue: bool = False) -> Operation:
-        """Merge the partitions that begin at these keys into those before them. Raises UNKNOWN_KEYSPACE, NOT_BY_RANGES,
-        NO_BOUND, MERGE_REFUSED, OPERATION_RUNNING.
+        """Merge each partition that begins at one of these keys into the partition before it. Raises UNKNOWN_KEYSPACE,
+        NOT_BY_RANGES, NO_BOUND, MERGE_REFUSED, OPERATION_RUNNING.
         """
         return operation_of(self.control.merge(keyspace, keys, self._requester, reason, queue=queue))
 

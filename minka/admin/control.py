@@ -409,7 +409,7 @@ class Control:
     def merge(
         self, keyspace: str, keys: Sequence[bytes], requested_by: str, reason: str = "", *, queue: bool = False
     ) -> cluster_pb2.Operation:
-        """Merge the partitions that begin at these keys into those before them, as an operation. Raises
+        """Merge each partition that begins at one of these keys into the partition before it, as an operation. Raises
         UNKNOWN_KEYSPACE, NOT_BY_RANGES, NO_BOUND, MERGE_REFUSED, OPERATION_RUNNING.
         """
         request = made(

@@ -23,7 +23,7 @@ class HashFunction(Word):
     """
 
     MURMUR3 = "murmur3"  # MurmurHash3 x86 32-bit, seed 0, unsigned
-    MD5 = "md5"  # the number of a digest is Java's new BigInteger(digest).abs()
+    MD5 = "md5"  # the hash is Java's new BigInteger(digest).abs()
     CRC16 = "crc16"  # Redis Cluster's: each partition has a contiguous part of the 16,384 hash slots
     UNKNOWN = "unknown"
 
@@ -49,7 +49,7 @@ class Keyspace:
     replicas: int
     min_insync: int  # with fewer replicas in sync, writes are refused
     durability: Durability
-    unclean_election: bool  # a replica that isn't in sync may lead if no other is alive, which loses writes
+    unclean_election: bool  # a replica that isn't in sync may lead if no other is alive; this may lose writes
     max_bytes: int | None  # by ranges: a partition with more bytes is split; None: no limit
     max_ops: int | None  # by ranges: a partition with more keys read and written a second is split; None: no limit
     created: datetime

@@ -48,7 +48,7 @@ class NodeBalance:
     partitions_after: int
     bytes_before: int
     bytes_after: int
-    leaders_before: int  # partitions whose preferred leader the node is
+    leaders_before: int  # partitions whose preferred leader is this node
     leaders_after: int
 
 
@@ -79,7 +79,7 @@ class Plan:
     splits: tuple[PlannedSplit, ...]
     minimum_moves: int  # the fewest moves that make the nodes as even as this plan does
     nodes: tuple[NodeBalance, ...]
-    shards: tuple[ShardBalance, ...]  # of a plan for duties
+    shards: tuple[ShardBalance, ...]  # the shards, in a plan that moves duties; else empty
     pallet: str | None  # the pallet whose duties the plan moves; None: the plan moves replicas
     notes: tuple[str, ...]  # for people: unevenness that is left, and why; partitions with too few replicas
     reason: str
@@ -99,8 +99,8 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "Plan":
-        """The plan in JSON text from `to_json`, or from `minkactl reassign` with `--out` or `-o json`. Raises INVALID_ARGUMENT
-        if it isn't a plan, and DAMAGED_PLAN if it was edited since it was made.
+        """The plan in JSON text from `to_json`, or from `minkactl reassign` with `--out` or `-o json`. Raises
+        INVALID_ARGUMENT if it isn't a plan, and DAMAGED_PLAN if it was edited since it was made.
         """
         if not isinstance(text, str | bytes):
             raise invalid(f"not a plan: {type(text).__name__}, not JSON in str or bytes")

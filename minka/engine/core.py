@@ -362,7 +362,7 @@ class Core:
         return [part for part in waiting if self.has_newer_route(part)]
 
     async def _forget_nodes(self) -> None:
-        """Close the connections to addresses that are no longer the cluster's."""
+        """Close the connections to addresses that the cluster no longer has."""
         for addresses in self._streams.keys() - self.table.all_addresses():
             self._streams.pop(addresses).close()
         for address in self._channels.keys() - {*self._endpoints, *self.table.addresses()}:

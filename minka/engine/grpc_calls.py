@@ -181,7 +181,7 @@ def unreachable(tried: Mapping[str, MinkaError]) -> MinkaError:
         text = f"no node took the request; perhaps too few are up ({up}): {reasons}"
     for code in (Code.DEADLINE_EXCEEDED, Code.NO_CONTROLLER, Code.NOT_CONTROLLER, Code.NO_CLEARANCE):
         if code in codes:
-            # The active controller that the nodes named did not answer, and no node knows another one.
+            # The nodes named an active controller that did not answer, and they know no other.
             return MinkaError(Code.NO_CONTROLLER if code is Code.NOT_CONTROLLER else code, text)
     if list(tried) == [DEFAULT_ENDPOINT]:
         text += f" ({DEFAULT_ENDPOINT} is the default: no endpoints, MINKA_ENDPOINTS, context or playground are set)"

@@ -84,7 +84,7 @@ def _has(message: Message, name: str) -> bool:
 def _element(hint: Any) -> _Read:
     if hint in _SCALARS:
         return hint  # type: ignore[no-any-return]
-    assert dataclasses.is_dataclass(hint), f"no message is read as {hint}"
+    assert dataclasses.is_dataclass(hint), f"{hint} can't be read from a message"
     return functools.partial(read, hint)  # type: ignore[arg-type]
 
 

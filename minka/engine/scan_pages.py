@@ -24,7 +24,7 @@ _Row = TypeVar("_Row")
 PAGE_ROWS: Final = 2000
 PAGE_BYTES: Final = 512 * 1024
 _PAGES_AHEAD: Final = 2  # the most pages that are read ahead from one partition
-_PARTITIONS_AHEAD: Final = 3  # the partitions that are read besides the one whose pages come now
+_PARTITIONS_AHEAD: Final = 3  # the partitions that are read ahead, besides the partition whose pages come now
 
 
 async def scan_pages(

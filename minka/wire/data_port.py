@@ -318,7 +318,7 @@ async def connect(address: tuple[str, int], tls: ssl.SSLContext | None, hello: H
     loop = asyncio.get_running_loop()
     try:
         _, connection = await loop.create_connection(lambda: Connection(receiver), *address, ssl=tls)
-    except OSError as error:  # SSLError is one
+    except OSError as error:  # an ssl.SSLError is an OSError, too
         raise MinkaError(Code.UNREACHABLE, f"{address[0]}:{address[1]}: {reason_of(error)}") from error
     connection.write_raw(PREFACE)
     connection.send(encode_hello(hello))

@@ -35,9 +35,9 @@ class PartitionInterval:
     serves clients has operations: the leader, and others that answer stale reads.
 
     Each key that is read or written is an operation; a page of a scan counts as 1 plus a tenth of its rows. Bytes are
-    those of requests' and answers' bodies. `reads_took[i]` and `writes_took[i]` are the numbers of requests in bucket i, by
-    the time from a request's arrival at the node to its answer (see `quantile_ms`). The keys of one request that are in
-    one partition count as one request.
+    those of requests' and answers' bodies. `reads_took[i]` and `writes_took[i]` are the numbers of requests in bucket
+    i, by the time from a request's arrival at the node to its answer (see `quantile_ms`). The keys of one request that
+    are in one partition count as one request.
     """
 
     partition_id: int

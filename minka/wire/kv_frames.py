@@ -106,7 +106,7 @@ ReadResult = list[bytes | None]
 
 
 class StaleResult(msgspec.Struct, array_like=True, gc=False):
-    """The values, which were current at most `age_ms` milliseconds before the read."""
+    """The values. They may lack the writes of at most `age_ms` milliseconds before the read."""
 
     age_ms: int
     values: list[bytes | None]
@@ -153,7 +153,7 @@ decode_stale: Final = msgspec.msgpack.Decoder(StaleResult).decode
 
 
 def pieces(frame: bytes) -> Iterator[bytes]:
-    """The messages of the gRPC call in which a frame is sent."""
+    """The frame as messages of the gRPC call: whole, or in pieces."""
     if len(frame) <= PIECE_BYTES:
         yield frame
         return

@@ -10,7 +10,7 @@ from typing import Final
 from minka.wire.key_operations import Versioned
 
 HEAD_BYTES: Final = 8
-MAX_HEAD_BYTES: Final = HEAD_BYTES + 8  # with an expiry
+MAX_HEAD_BYTES: Final = HEAD_BYTES + 8  # the size of a head with an expiry
 LOADED: Final = bytes(HEAD_BYTES)  # the head of a row in a load's file
 LOAD_VERSIONS: Final = 2**62  # a loaded row has the version of its partition's last load: this plus the load's number
 

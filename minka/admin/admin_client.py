@@ -29,21 +29,21 @@ _MOST_OPERATIONS: Final = 1000
 class Admin:
     """The administration of one cluster, for one thread at a time.
 
-    `endpoints` are addresses host:port of some of its nodes; without them the cluster is that of `context`, or the one
-    that `minka.connect` would find. A method finishes within `timeout` seconds, unless it has a `timeout` of its own.
-    (`partitions`, `split_keys`, and calls that find partitions by name have `timeout` seconds for each step.) A method
-    raises only `MinkaError`. The codes are those that the method's description names; UNREACHABLE, NO_CONTROLLER or
-    DEADLINE_EXCEEDED if no node could answer; and OUTCOME_UNKNOWN if the answer to a change was lost. If a change takes
-    longer than one call, the method returns an `Operation`, which goes on even if this client is gone; `wait` waits for
-    its end.
-    `requested_by` is recorded when an operation begins or is cancelled, and logged with an unclean election; the
-    default is user@host.
+    `endpoints` are addresses host:port of some of its nodes. Without them, `Admin` uses the cluster of `context`, or
+    the cluster that `minka.connect` would find. A method finishes within `timeout` seconds, unless it has a `timeout`
+    of its own. (`partitions`, `split_keys`, and calls that find partitions by name have `timeout` seconds for each
+    step.) A method raises only `MinkaError`. The codes are those that the method's description names; UNREACHABLE,
+    NO_CONTROLLER or DEADLINE_EXCEEDED if no node could answer; and OUTCOME_UNKNOWN if the answer to a change was lost.
+    If a change takes longer than one call, the method returns an `Operation`, which goes on even if this client is
+    gone; `wait` waits for its end. `requested_by` is recorded when an operation begins or is cancelled, and logged with
+    an unclean election; the default is user@host.
 
-    `nodes`, `keyspaces` and `partitions` read the partition table. If no active controller answers, as without a
-    majority of the coordinator's voters, another node answers, with the table that it has: nodes that have failed since
-    are still LIVE, and partitions that they led ONLINE. `Node.heartbeat_age_ms` is then None for all nodes.
+    `nodes`, `keyspaces` and `partitions` read the partition table. If no active controller answers (for example while
+    a majority of the coordinator's voters is down), another node answers with its own table. That table may be old: it
+    may show a failed node as LIVE, and a partition without a leader as ONLINE. `Node.heartbeat_age_ms` is then None
+    for all nodes.
 
-    A partition is given as a `Partition`, by its name ("flights/7", as plans have it), or by its id. Keyspaces can't be
+    A partition is given as a `Partition`, by its name (as in plans: "flights/7"), or by its id. Keyspaces can't be
     deleted. There is no class for asyncio: use `asyncio.to_thread`.
     """
 
@@ -58,7 +58,7 @@ class Admin:
     ) -> None:
         endpoints, tls = given_or_resolved(endpoints, tls, context)
         self._timeout: Final = checked_timeout(timeout)
-        self.control: Final = Control(endpoints, timeout, tls=tls)  # beneath: for views that show whole messages
+        self.control: Final = Control(endpoints, timeout, tls=tls)  # lower layer: for views that show whole messages
         self._requester: Final = requester() if requested_by is None else requested_by
 
     def __enter__(self) -> Self:
@@ -125,17 +125,17 @@ class Admin:
         return read(DrainStatus, self.control.drain_status(node))
 
     def remove_node(self, node: str, *, timeout: float = 30.0) -> None:
-        """Remove from the cluster a node that is down and holds nothing. Wait until the node has also left the Raft
-        group. It can't come back with its old data. Raises UNKNOWN_NODE, NODE_IN_USE, and DEADLINE_EXCEEDED if the
-        removal isn't done within `timeout` seconds.
+        """Remove from the cluster a node that is down and holds nothing, and wait until it has also left the Raft
+        group. The node can't come back with its old data. Raises UNKNOWN_NODE, NODE_IN_USE, and DEADLINE_EXCEEDED if
+        the removal isn't done within `timeout` seconds.
         """
         seconds = checked_timeout(timeout)
         self.control.remove_node(node)
         wait_until(lambda status: is_gone(status, node), self.control, f"{node} is no longer a member", seconds)
 
     def transfer_leadership(self, node: str, *, timeout: float = 30.0) -> None:
-        """Let this voter become the active controller, and wait until it is. Raises UNKNOWN_NODE, INVALID_VOTERS, and
-        DEADLINE_EXCEEDED if that isn't done within `timeout` seconds.
+        """Let this voter become the active controller, and wait until it leads. Raises UNKNOWN_NODE, INVALID_VOTERS,
+        and DEADLINE_EXCEEDED if it doesn't lead within `timeout` seconds.
         """
         seconds = checked_timeout(timeout)
 
@@ -182,10 +182,10 @@ class Admin:
         max_bytes: int | None = None,
         max_ops: int | None = None,
     ) -> Keyspace:
-        """Create a keyspace: by hash, with `partitions` partitions, whose number never changes; or by ranges, with
-        ascending `split_points` ([]: one range over all keys). A range of more than `max_bytes` (at least 65,536), or
-        with more than `max_ops` keys read and written a second (at least 100), is split automatically. A name has 1 to
-        63 characters (a-z, 0-9, _ and -), and begins with a letter.
+        """Create a keyspace. With `partitions` it is by hash, and its number of partitions never changes. With
+        ascending `split_points` it is by ranges ([]: one range over all keys). A range of more than `max_bytes` (at
+        least 65,536), or with more than `max_ops` keys read and written a second (at least 100), is split
+        automatically. A name has 1 to 63 characters (a-z, 0-9, _ and -), and begins with a letter.
 
         The default of `replicas` is 3 in a cluster of three nodes or more, else 1. The default of `min_insync` is a
         majority of the replicas if there are three or more, else 1. Raises KEYSPACE_EXISTS, NOT_ENOUGH_NODES,
@@ -242,8 +242,8 @@ class Admin:
         return operation_of(started) if started is not None else None
 
     def merge(self, keyspace: str, keys: Sequence[bytes], *, reason: str = "", queue: bool = False) -> Operation:
-        """Merge the partitions that begin at these keys into those before them. Raises UNKNOWN_KEYSPACE, NOT_BY_RANGES,
-        NO_BOUND, MERGE_REFUSED, OPERATION_RUNNING.
+        """Merge each partition that begins at one of these keys into the partition before it. Raises UNKNOWN_KEYSPACE,
+        NOT_BY_RANGES, NO_BOUND, MERGE_REFUSED, OPERATION_RUNNING.
         """
         return operation_of(self.control.merge(keyspace, keys, self._requester, reason, queue=queue))
 
@@ -281,8 +281,9 @@ class Admin:
         node of weight 2 gets twice as much as a node of weight 1. Nodes in `drain` have nothing after this plan, but
         later plans and keyspaces may use them again; to take a node out for good, use the method `drain`. `partitions`
         maps partitions to their new replicas, the preferred leader first; with it, only these partitions are planned.
-        Give min_insync replicas or more. If a partition then has fewer replicas than its keyspace, or more, it stays
-        so: later plans only move replicas. The plan's `notes` name partitions that have fewer.
+        Give each partition at least min_insync replicas. A partition whose number of replicas differs from the
+        keyspace's number keeps its number: later plans only move replicas. The plan's `notes` name partitions with too
+        few replicas.
         `rate_limit`, in bytes a second (0: no limit), is the most that each node ships. Partitions that running
         operations move are left alone. With `queue` they are planned from the replicas that they will have after those
         operations.
@@ -415,7 +416,7 @@ class Admin:
 
 
 def _counted(number: int | None, name: str) -> int:
-    """The number as a request has it: 0 for None. Raises INVALID_ARGUMENT if the caller gave 0."""
+    """The number for a request, in which 0 stands for None. Raises INVALID_ARGUMENT if the caller gave 0."""
     if type(number) is int and number == 0:
         raise invalid(f"{name} is 0; give at least 1, or None")
     return 0 if number is None else number

@@ -39,7 +39,7 @@ class Node:
     zone: str
     weight: int  # its share of replicas, in relation to the other nodes' weights
     capacity_bytes: int | None
-    version: str  # Minka's version there
+    version: str  # the version of Minka that the node runs
     state: NodeState
     state_since: datetime
     state_reason: str
@@ -48,7 +48,7 @@ class Node:
     replicas: int
     leads: int
     bytes: int
-    heartbeat_age_ms: int | None  # None: no controller is active, or this one hasn't heard the node yet
+    heartbeat_age_ms: int | None  # None: no controller is active, or the active one hasn't heard the node yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Partition:
 
     id: int  # unique among the partitions of all keyspaces
     keyspace: str
-    name: str  # "flights/7": by hash, 7 is its slot; by ranges, 7 is only a number. It is never the id
+    name: str  # "flights/7": by hash, 7 is the slot; by ranges, 7 is only a number, and never the `id`
     start_key: bytes  # by ranges: its keys begin here; b"": unbounded, as in a keyspace by hash
     end_key: bytes  # by ranges: its keys are smaller than this; b"": unbounded
     state: PartitionState
@@ -87,7 +87,7 @@ class DrainStatus:
 
     state: NodeState
     leaders: int  # partitions that it leads
-    replicas: int  # copies that it has, also those that it still has to delete
+    replicas: int  # its copies of partitions, including copies that it still has to delete
     safe_to_stop: bool
     blockers: tuple[Blocker, ...]  # the first of `blocker_count`
     blocker_count: int

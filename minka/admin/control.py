@@ -50,7 +50,7 @@ class Control:
         self.tls: Final = tls
         self._channels: Final = Channels(tls)
         self._controller = ""  # the last known address of the active controller
-        self._known_table = cluster_pb2.PartitionTable()  # the active controller's, from the last `status`
+        self._known_table = cluster_pb2.PartitionTable()  # the active controller's table, from the last `status`
 
     def __enter__(self) -> Self:
         return self
@@ -279,8 +279,8 @@ class Control:
         queue: bool = False,
     ) -> admin_pb2.ElectLeadersResponse:
         """Let the preferred leader of each partition, its first replica, lead the partition. The partitions are those
-        of these keyspaces, and those with these ids (neither given: all). If a leader has to change, an operation does
-        it.
+        of these keyspaces, and those with these ids (neither given: all). If leaders have to change, this starts
+        an operation.
         """
         request = made(
             admin_pb2.ElectLeadersRequest,
@@ -321,9 +321,9 @@ class Control:
         queue: bool = False,
     ) -> cluster_pb2.Operation:
         """Make a node safe to stop, as an operation; with `decommission` all its replicas are moved away, too.
-        `rate_limit` is the most bytes a second that each node ships for it (0: no limit). If other operations touch the
-        same partitions or duties, this raises OPERATION_RUNNING; with `queue` the drain waits for those operations
-        instead.
+        `rate_limit` is the most bytes a second that each node ships for the drain (0: no limit). If other operations
+        touch the same partitions or duties, this raises OPERATION_RUNNING; with `queue` the drain waits for those
+        operations instead.
         """
         request = made(
             admin_pb2.DrainNodeRequest,
@@ -409,7 +409,7 @@ class Control:
     def merge(
         self, keyspace: str, keys: Sequence[bytes], requested_by: str, reason: str = "", *, queue: bool = False
     ) -> cluster_pb2.Operation:
-        """Merge the partitions that begin at these keys into those before them, as an operation. Raises
+        """Merge each partition that begins at one of these keys into the partition before it, as an operation. Raises
         UNKNOWN_KEYSPACE, NOT_BY_RANGES, NO_BOUND, MERGE_REFUSED, OPERATION_RUNNING.
         """
         request = made(
@@ -475,8 +475,8 @@ class Control:
         self._call(lambda channel: AdminStub(channel).ChangeVoters, request, repeatable=True)
 
     def remove_node(self, node: str) -> None:
-        """Remove from the cluster a node that is not LIVE and holds nothing. Raises NODE_IN_USE if it is LIVE or holds
-        something.
+        """Remove from the cluster a node that is not LIVE and holds nothing. Raises NODE_IN_USE if the node is LIVE or
+        holds something.
         """
         request = made(admin_pb2.RemoveNodeRequest, node=node)
         self._call(lambda channel: AdminStub(channel).RemoveNode, request, repeatable=False)
@@ -490,9 +490,9 @@ class Control:
         migrations_limit: int = 0,
         timeout: float | None = None,
     ) -> admin_pb2.GetOperationsResponse:
-        """Operations by id, or the newest `limit` (0: 20). With `with_migrations` each comes with at most
-        `migrations_limit` of its migrations (0: all), those under way first. Only the active controller knows progress
-        and blockers.
+        """Operations by id, or the newest `limit` operations (0: 20). With `with_migrations` each operation comes with
+        at most `migrations_limit` of its migrations (0: all), those under way first. Only the active controller knows
+        progress and blockers.
         """
         seconds = self.timeout if timeout is None else timeout
         deadline = time.monotonic() + seconds

@@ -23,7 +23,7 @@ class HashFunction(Word):
     """
 
     MURMUR3 = "murmur3"  # MurmurHash3 x86 32-bit, seed 0, unsigned
-    MD5 = "md5"  # Java's new BigInteger(digest).abs()
+    MD5 = "md5"  # the hash is Java's new BigInteger(digest).abs()
     CRC16 = "crc16"  # Redis Cluster's: each partition has a contiguous part of the 16,384 hash slots
     UNKNOWN = "unknown"
 
@@ -32,7 +32,7 @@ class Durability(Word):
     """The moment from which a replica in sync counts as having a write."""
 
     SYNC = "sync"  # as soon as its disk has the write
-    ASYNC = "async"  # as soon as its memory has the write: a power cut at all replicas can lose it
+    ASYNC = "async"  # as soon as its memory has the write: a power cut at all replicas can lose the write
     UNKNOWN = "unknown"
 
 
@@ -45,12 +45,12 @@ class Keyspace:
     internal: bool  # the cluster keeps payloads of duties in it; clients can't use it
     partitioning: Partitioning
     hash_function: HashFunction | None  # None: by ranges
-    partitions: int  # by ranges their number changes
+    partitions: int  # their number; in a keyspace by ranges it changes
     replicas: int
     min_insync: int  # with fewer replicas in sync, writes are refused
     durability: Durability
-    unclean_election: bool  # a replica that isn't in sync may lead if no other is alive, which loses writes
-    max_bytes: int | None  # by ranges: a partition with more is split; None: no limit
+    unclean_election: bool  # a replica that isn't in sync may lead if no other is alive; this may lose writes
+    max_bytes: int | None  # by ranges: a partition with more bytes is split; None: no limit
     max_ops: int | None  # by ranges: a partition with more keys read and written a second is split; None: no limit
     created: datetime
 

@@ -9,7 +9,7 @@ from minka.errors import Code, DeadlineExceeded, MinkaError, Unavailable
 from minka.v1.admin_pb2 import GetStatusResponse
 
 _POLL_S: Final = 0.05
-_ASK_AGAIN_S: Final = 2.0  # the pause before a request that may be lost is repeated
+_ASK_AGAIN_S: Final = 2.0  # the pause after which a request that may be lost is repeated
 
 
 def wait_until(
@@ -19,9 +19,9 @@ def wait_until(
     timeout: float,
     ask_again: Callable[[], None] | None = None,
 ) -> None:
-    """Wait until the active controller's status shows that the change `what` is done; `ask_again` repeats the request,
-    if that is safe. Raises DEADLINE_EXCEEDED after `timeout` seconds, and the controller's refusal, if it refuses a
-    request.
+    """Wait until `is_done` is true for the active controller's status. `what` describes the change in the error, as in
+    "athens is the active controller". `ask_again` repeats the request; None if a repetition isn't safe. Raises
+    DEADLINE_EXCEEDED after `timeout` seconds, and the controller's refusal, if it refuses a request.
     """
     asked = time.monotonic()
     deadline = asked + timeout

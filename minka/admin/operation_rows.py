@@ -28,7 +28,7 @@ class OperationKind(Word):
 
     REASSIGN = "reassign"  # replicas move as a plan says
     ELECT_LEADERS = "elect_leaders"  # the preferred leaders become the leaders
-    DRAIN = "drain"  # a node hands over all that it leads, and when decommissioned all its data
+    DRAIN = "drain"  # a node hands over all that it leads, and with `decommission` also all its data
     SPLIT = "split"
     MERGE = "merge"
     REBALANCE = "rebalance"  # duties of a pallet move between shards
@@ -53,14 +53,14 @@ class MigrationState(Word):
 class ReassignOperation:
     """The details of an operation that moves replicas as a plan says."""
 
-    plan_digest: str | None  # None: without a plan
+    plan_digest: str | None  # None: the operation has no plan
 
 
 @dataclass(frozen=True, slots=True)
 class ElectLeadersOperation:
     """The details of an operation that lets preferred leaders lead their partitions."""
 
-    partitions: tuple[int, ...]  # ids: those whose preferred leaders are elected
+    partitions: tuple[int, ...]  # ids of the partitions whose preferred leaders are elected
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class DrainOperation:
 
     node: str
     decommission: bool
-    plan_digest: str | None  # of the plan by which its replicas move; None: there is nothing to move
+    plan_digest: str | None  # the digest of the plan that moves the node's replicas; None: there is nothing to move
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,8 @@ class SplitOperation:
     """The details of an operation that splits partitions of a keyspace by ranges."""
 
     keyspace_id: int
-    keys: tuple[bytes, ...]  # new partitions are yet to begin there
-    partitions: tuple[int, ...]  # ids: those that it has made
+    keys: tuple[bytes, ...]  # keys at which the operation still has to make new partitions
+    partitions: tuple[int, ...]  # ids of the partitions that it has made
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class MergeOperation:
     """The details of an operation that merges neighbouring partitions of a keyspace by ranges."""
 
     keyspace_id: int
-    keys: tuple[bytes, ...]  # the partitions that begin there are yet to be merged into those before them
+    keys: tuple[bytes, ...]  # start keys of partitions that still have to be merged into the partition before
     merged: int  # partitions that are gone already
 
 
@@ -95,7 +95,7 @@ class RebalanceOperation:
     """The details of an operation that moves duties of a pallet between shards."""
 
     pallet: str
-    plan_digest: str | None  # None: the active controller balances automatically
+    plan_digest: str | None  # None: no plan; the active controller balances automatically
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class Operation:
     paused: bool
     cancelled: bool  # somebody has cancelled it; migrations that can't go back are still completed
     rate_limit: int  # bytes a second that a node may send for it; 0: no limit
-    reassign: ReassignOperation | None  # None: of another kind, as are those below
+    reassign: ReassignOperation | None  # this field and those below: None if the operation is of another kind
     elect_leaders: ElectLeadersOperation | None
     drain: DrainOperation | None
     split: SplitOperation | None
@@ -130,19 +130,19 @@ class Migration:
     """One move of an operation: a partition's replicas change, or a duty goes from shard to shard."""
 
     operation_id: int
-    index: int  # it is number `index` (from 0) of the partition's migrations in this operation
+    index: int  # its number, from 0, among the partition's migrations in this operation
     partition_id: int | None  # None: a duty moves
     duty: int | None  # the duty's number
-    source: str | None  # None: not just one replica moves, see `original_replicas`; or the duty was nowhere
-    target: str | None  # None: not just one replica moves, see `target_replicas`
-    original_replicas: tuple[str, ...]  # before; empty until it starts
-    target_replicas: tuple[str, ...]  # after; empty: the target takes the source's place
+    source: str | None  # None: not exactly one replica moves, see `original_replicas`; or no shard had the duty
+    target: str | None  # None: not exactly one replica moves, see `target_replicas`
+    original_replicas: tuple[str, ...]  # the replicas before the migration; empty until it starts
+    target_replicas: tuple[str, ...]  # the replicas after it; empty: the target takes the source's place
     left_behind: tuple[str, ...]  # nodes that are down, and delete their copies once they are back
     state: MigrationState
     reason: str
     outcome: str  # why it was cancelled, or which copies it left behind
     started: datetime | None
-    handed_over: datetime | None  # the new replicas have it from then on
+    handed_over: datetime | None  # from then on the new replicas, or the new shard, have it
     finished: datetime | None
 
 
@@ -150,10 +150,10 @@ class Migration:
 class Blocker:
     """An obstacle to an operation or to another change, and its remedy: a command, if one helps."""
 
-    operation_id: int | None  # None: it isn't in an operation's way
+    operation_id: int | None  # None: it blocks another change, not an operation
     partition_id: int | None
     duty: int | None  # the duty's number
-    partition: str | None  # "flights/7", or a duty as "feeds/bbc"; None: the whole operation
+    partition: str | None  # "flights/7", or a duty as "feeds/bbc"; None: it blocks the whole operation
     reason: str
     remedy: str
 

@@ -12,7 +12,8 @@ from minka.engine.requests import checked_whole
 from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import PartitionFilter
 
-AnyPartition = TypeVar("AnyPartition", Partition, str, int)  # as a key of a mapping: `Mapping` allows no union there
+# Not a union: a `Mapping` with a union as the type of its keys would refuse a `dict[str, …]`.
+AnyPartition = TypeVar("AnyPartition", Partition, str, int)
 _IDS: Final = range(1 << 32)
 
 
@@ -23,7 +24,7 @@ def partition_id(control: Control, given: Partition | str | int) -> int:
 
 def partition_ids(control: Control, given: Sequence[Any]) -> list[int]:
     """The ids of the partitions, in the order given. For each keyspace whose partitions are given by name, this makes
-    one call to the cluster. Raises as `partition_id` does.
+    one call to the cluster. Raises the same errors as `partition_id`.
     """
     if isinstance(given, str | bytes) or not hasattr(given, "__iter__"):
         raise invalid(f"partitions is {clipped(repr(given))}, not a list of partitions")

@@ -14,7 +14,8 @@ from minka.v1 import admin_pb2
 
 class Partitions:
     """The partitions that a node lists; they can be read only once. `status` is the cluster's status without
-    partitions. After all partitions are read, `matching` has their number. `whole` returns all partitions at once.
+    partitions. After all partitions are read, `matching` has their numbers by keyspace and state. `whole` returns all
+    partitions at once.
     """
 
     def __init__(

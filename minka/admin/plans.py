@@ -19,8 +19,8 @@ class Move:
     partition: str  # "flights/7", or a duty as "feeds/bbc"
     partition_id: int | None  # None: a duty moves
     duty: int | None  # the duty's number
-    source: str | None  # None: not just one replica moves, see `replicas`; or the duty was nowhere
-    target: str | None  # None: not just one replica moves, see `target_replicas`
+    source: str | None  # None: not exactly one replica moves, see `replicas`; or no shard had the duty
+    target: str | None  # None: not exactly one replica moves, see `target_replicas`
     bytes: int
     weight: int  # of the duty
     reason: str
@@ -48,7 +48,7 @@ class NodeBalance:
     partitions_after: int
     bytes_before: int
     bytes_after: int
-    leaders_before: int  # partitions whose preferred leader the node is
+    leaders_before: int  # partitions whose preferred leader is this node
     leaders_after: int
 
 
@@ -66,8 +66,8 @@ class ShardBalance:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The moves that a change would make. Only `Admin.apply` makes them; it refuses a plan that was edited, or whose
-    partitions have changed since it was made.
+    """The moves that a change would make. Only `Admin.apply` makes them. It refuses a plan that was edited, and a plan
+    whose partitions have changed since the plan was made.
 
     A plan from a load report (`minkactl data load-report`) may also have splits. Make these first, with `Admin.split`,
     then apply the plan that `without_splits` returns.
@@ -77,14 +77,14 @@ class Plan:
     created: datetime
     moves: tuple[Move, ...]
     splits: tuple[PlannedSplit, ...]
-    minimum_moves: int  # the fewest moves with which a plan can make the nodes as even as this one
+    minimum_moves: int  # the fewest moves that make the nodes as even as this plan does
     nodes: tuple[NodeBalance, ...]
-    shards: tuple[ShardBalance, ...]  # of a plan for duties
-    pallet: str | None  # the pallet whose duties are moved; None: replicas are
-    notes: tuple[str, ...]  # what could not be evened out, and why; partitions with fewer replicas than their keyspace
+    shards: tuple[ShardBalance, ...]  # the shards, in a plan that moves duties; else empty
+    pallet: str | None  # the pallet whose duties the plan moves; None: the plan moves replicas
+    notes: tuple[str, ...]  # for people: unevenness that is left, and why; partitions with too few replicas
     reason: str
     rate_limit: int  # bytes a second that each node may ship; 0: no limit
-    queued: bool  # its operation waits for others that touch the same partitions or duties
+    queued: bool  # its operation waits for operations that touch the same partitions or duties
     message: admin_pb2.Plan = field(repr=False, compare=False)  # the message that `Admin.apply` sends
 
     def without_splits(self) -> "Plan":
@@ -99,8 +99,8 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "Plan":
-        """The plan in a text of `to_json`, or of `minkactl reassign` with `--out` or `-o json`. Raises INVALID_ARGUMENT
-        if it isn't a plan, and DAMAGED_PLAN if it was edited since it was made.
+        """The plan in JSON text from `to_json`, or from `minkactl reassign` with `--out` or `-o json`. Raises
+        INVALID_ARGUMENT if it isn't a plan, and DAMAGED_PLAN if it was edited since it was made.
         """
         if not isinstance(text, str | bytes):
             raise invalid(f"not a plan: {type(text).__name__}, not JSON in str or bytes")
@@ -111,7 +111,7 @@ class Plan:
         if not message.digest or not message.cluster_id:
             raise invalid("not a plan: it has no digest, or names no cluster")
         if message.digest != (found := plan_digest(message)):
-            why = f"the plan was edited: it names the digest {message.digest[:12]}, its content has {found[:12]}"
+            why = f"the plan was edited: it names the digest {message.digest[:12]}, but its content has {found[:12]}"
             raise MinkaError(Code.DAMAGED_PLAN, why)
         return plan_of(message)
 
@@ -130,6 +130,6 @@ def message_of(plan: Plan) -> admin_pb2.Plan:
     made = plan_of(plan.message)
     edited = [one.name for one in fields(Plan) if one.compare and getattr(plan, one.name) != getattr(made, one.name)]
     if edited:
-        text = f"these fields of the plan were edited: {', '.join(edited)} (apply takes another reason or rate_limit)"
+        text = f"these fields of the plan were edited: {', '.join(edited)} (give another reason or rate_limit to apply)"
         raise MinkaError(Code.DAMAGED_PLAN, text)
     return plan.message

@@ -11,7 +11,7 @@ from minka.errors import Code, MinkaError
 
 _Item = TypeVar("_Item")
 
-MAX_SECONDS: Final = 10**12  # over 30,000 years, longer than any timedelta needs to be
+MAX_SECONDS: Final = 10**12  # over 30,000 years: longer than any timeout needs to be
 
 
 def invalid(message: str) -> MinkaError:
@@ -20,9 +20,7 @@ def invalid(message: str) -> MinkaError:
 
 
 def checked_timeout(seconds: Any, name: str = "timeout") -> float:
-    """Return the argument `name`, checked to be a positive time in seconds. The limit is the most that a message to a
-    node can hold.
-    """
+    """Return the argument `name`, a positive time in seconds. Times up to `MAX_SECONDS` fit into messages to nodes."""
     if not isinstance(seconds, int | float) or not 0 < seconds <= MAX_SECONDS:
         raise invalid(f"{name}={clipped(repr(seconds))} isn't a positive time in seconds, up to {MAX_SECONDS:,}")
     return seconds
@@ -37,7 +35,7 @@ def items(given: Iterable[_Item], wanted: str) -> Iterator[_Item]:
 
 
 def checked_text(given: Any, what: str, problem_of: Callable[[str], str]) -> str:
-    """The text if `problem_of` finds nothing wrong with it."""
+    """Return `given` if it is a str in which `problem_of` finds no problem. `what` is its name in an error."""
     if not isinstance(given, str):
         raise invalid(f"{what} is {type(given).__name__}, not str")
     utf8(given, what)

@@ -20,8 +20,8 @@ _DECIDED: Final = (Code.DISK_LOW,)
 
 class Attempts:
     """The attempts of one request. `first` is the address to ask first, "" if none is known. If a refusal names the
-    active controller's address, this becomes `first`, and the caller's next request can begin there. `tried` has the
-    failures of this round, by address.
+    active controller's address, this address becomes `first`, and the caller's next request can begin with it. `tried`
+    has the failures of this round, by address.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class Attempts:
         self.first = first
         self.tried: dict[str, MinkaError] = {}
         self._endpoints: Final = endpoints
-        self._is_repeatable: Final = is_repeatable  # also if the answer was lost
+        self._is_repeatable: Final = is_repeatable  # True: a repetition is safe even if the answer was lost
         self._timeout: Final = timeout
         self._deadline: Final = now + timeout
         self._pause = _FIRST_PAUSE_S
@@ -52,8 +52,8 @@ class Attempts:
         return None
 
     def goes_on(self, address: str, error: MinkaError) -> bool:
-        """Take the failure of the attempt at this address. Returns False if the request fails with this error, so that
-        no other node is asked.
+        """Note the failure of the attempt at this address. Returns False if the whole request fails with this error, so
+        that no other node is asked.
         """
         is_late = self._is_repeatable and error.code is Code.DEADLINE_EXCEEDED
         if error.code in _DECIDED or not (error.code.info.retriable or is_late):

@@ -11,7 +11,7 @@ from minka.errors import Code, MinkaError, kind_of, newer_rows, with_rows
 _MAX_SHOWN: Final = 4
 _MAX_KEY_CHARS: Final = 40
 
-# If keys of a batch failed with different codes, the first of these that occurred is the error's code.
+# The gravest code first. If keys of a batch failed with several codes, the gravest of them is the error's code.
 _GRAVEST: Final = (
     Code.OUTCOME_UNKNOWN,
     Code.DEADLINE_EXCEEDED,
@@ -38,9 +38,9 @@ class Failure:
 
 
 class BatchError(MinkaError):
-    """Some keys of a batch failed; the others were done. `code` is the gravest of the failures' codes: OUTCOME_UNKNOWN;
-    if no failure has it, DEADLINE_EXCEEDED, CORRUPT_DATA, STORAGE_FAILED, INTERNAL, in this order; else that of the
-    first failure that can't be repeated; else that of the first failure.
+    """Some keys of a batch failed; the others were done. `code` is the gravest code of the failures, in this order:
+    OUTCOME_UNKNOWN, DEADLINE_EXCEEDED, CORRUPT_DATA, STORAGE_FAILED, INTERNAL. If no failure has one of these codes,
+    `code` is the code of the first failure that can't be retried, or of the first failure if all can be retried.
 
     A BatchError is also an instance of its code's class: `except minka.Unavailable` catches it if all failed keys may
     succeed in a moment.
@@ -75,8 +75,8 @@ class BatchError(MinkaError):
 
 
 def _gravest(failures: Sequence[Failure]) -> Code:
-    """The first code of `_GRAVEST` that is among the failures' codes; if they have none of these, a code that can't be
-    retried; if all can be retried, the first failure's code.
+    """The first code of `_GRAVEST` that is among the failures' codes; if they have none of these, the first code that
+    can't be retried; if all codes can be retried, the first failure's code.
     """
     codes = [failure.error.code for failure in failures]
     lasting = (code for code in codes if not code.info.retriable)

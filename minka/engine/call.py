@@ -20,7 +20,7 @@ CLOSED: Final = "the client was closed"
 
 
 def closed() -> MinkaError:
-    """The error of a call under way that was not sent, or only reads, when its client is closed."""
+    """The error for a call under way when its client is closed, if the call was not sent or only reads."""
     return MinkaError(Code.UNREACHABLE, CLOSED, remedy="None needed: your program has closed this client.")
 
 
@@ -35,8 +35,8 @@ class Part:
     place: int
     keys: list[bytes]
     values: list[Any] | None  # one for each key: bytes or None, or an Operation for OPERATE; None for a read
-    size: int  # about the bytes of keys and values
-    alone: bool = False  # it wants a frame of its own
+    size: int  # in bytes: about the size of the keys and values
+    alone: bool = False  # True: the part gets a frame of its own
     attempts: int = 0
     route: Route | None = None  # the route by which it was last sent
     node: str = ""
@@ -45,7 +45,7 @@ class Part:
     waits: bool = False  # True until it is sent again
     open: bool = True
     error: MinkaError | None = None  # the last refusal
-    scan: ScanBody | None = None  # of a part of a scan, which has no keys
+    scan: ScanBody | None = None  # the request, for a part of a scan; such a part has no keys
 
     def find_route(self) -> Route | None:
         """The route to the part's partition; None while it isn't known."""
@@ -77,7 +77,7 @@ class Client(Protocol):
         """Give the part to the stream of the node that should answer it."""
 
     def has_newer_route(self, part: Part) -> bool:
-        """True if a newer row than the one by which the part was sent names a leader."""
+        """True if a row that is newer than the part's route names a leader."""
 
     def refresh_soon(self, avoid: str = "") -> object:
         """Fetch the table in the background, from another node than `avoid` if possible."""
@@ -179,7 +179,7 @@ class Call:
             self._give_up(part, error)
 
     def reroute(self, part: Part) -> None:
-        """Send a read that is under way, or a part that was not sent, to the node that its route names now. A late
+        """Send a read that is under way, or a part that was not sent, to the node that is right for it now. A late
         answer of the former node is ignored.
         """
         assert self.op not in WRITING or not part.sent, "a write under way may have been done"

@@ -40,7 +40,8 @@ _TABLE_TIMEOUT_S: Final = 1.0  # the most time for one node to give its table
 _HEDGE_S: Final = 0.1  # after this time without an answer the next node is asked, too
 _MAX_ASKED: Final = 5  # the most nodes asked in one refresh, once the client has a table
 _REFRESH_GAP_S: Final = 0.03  # the least time between two refreshes
-_KEYSPACE_TRIES: Final = 7  # then a keyspace counts as unknown; 7 take about 0.5 s, since nodes may lag
+# A keyspace counts as unknown once this many tables have lacked it. Nodes may lag, so these tries take about 0.5 s.
+_KEYSPACE_TRIES: Final = 7
 # After one of these codes, a client without a table asks again until its call's deadline: a node is there, but is slow
 # or has no table yet. All other codes mean that addresses or certificates are wrong.
 _ASKED_AGAIN: Final = (Code.NO_CONTROLLER, Code.DEADLINE_EXCEEDED)
@@ -61,13 +62,13 @@ class Core:
         self._tls: Final = tls_files.client_context(tls, tls_files.read(tls)) if tls is not None else None
         self._refresh_interval = refresh_interval
         self._channels: dict[str, grpc.aio.Channel] = {}
-        self._streams: dict[tuple[str, str], NodeStream] = {}  # by a node's two addresses
+        self._streams: dict[tuple[str, str], NodeStream] = {}  # by a node's addresses for gRPC and for data
         self._has_table = False
         self._refresh: asyncio.Task[MinkaError | None] | None = None
         self._refreshed_at = float("-inf")
         self._wanted: Final = Wanted()
-        self._wants_newer = False  # fetch newer rows of what is here, too, not only missing rows
-        self._fetches_newer = False  # such a fetch is under way
+        self._wants_newer = False  # the next fetch gets newer rows, too, not only missing rows
+        self._fetches_newer = False  # a fetch that gets newer rows is under way
         self._timer: asyncio.TimerHandle | None = None
         self._state = "new"
 
@@ -87,7 +88,7 @@ class Core:
 
     async def close(self) -> None:
         """Give up the calls under way and close the connections. Raises INVALID_ARGUMENT in another loop than the
-        client's, unless the client's is closed.
+        client's, unless the client's loop is closed.
         """
         if self._state == "open" and has_ended(self.loop):
             self._refresh = self._timer = None
@@ -122,7 +123,7 @@ class Core:
             self._stream(part.address, data_address).add(part)
             return
         if route is None or part.node:
-            why = MinkaError(Code.PARTITION_NOT_HERE, "the table has no row or no address for the partition")
+            why = MinkaError(Code.PARTITION_NOT_HERE, "the table lacks the partition's row, or the node's address")
         else:
             why = MinkaError(Code.PARTITION_OFFLINE, f"partition {route.partition_id} has no leader")
         self.loop.call_soon(part.call.refused, part, why)
@@ -150,7 +151,7 @@ class Core:
 
     def has_newer_route(self, part: Part) -> bool:
         """True if the table now has a better route for the part of a call than the route by which it was sent. The
-        better route names a leader, and its row is newer, or is the row of another partition, to which the keys belong.
+        better route names a leader. It comes from a newer row, or from the row of another partition that has the keys.
         """
         route, old = part.find_route(), part.route
         if route is None or not route.leader or old is None:
@@ -203,7 +204,9 @@ class Core:
         self._state = "open"
 
     async def _look_for(self, name: str, deadline: float) -> None:
-        """Refresh until the keyspace is there. It counts as unknown once `_KEYSPACE_TRIES` tables have lacked it."""
+        """Refresh the table until the keyspace is in it. The keyspace counts as unknown once `_KEYSPACE_TRIES` tables
+        have lacked it.
+        """
         missing_from, error = 0, None
         self._wanted.need(name)
         for attempt in itertools.count(1):
@@ -217,7 +220,7 @@ class Core:
             error = refresh.result()
             if self._wanted.has(name):
                 return
-            if error is not None and _is_final(error) and not self._wanted.lacks(name):  # so this keyspace was refused
+            if error is not None and _is_final(error) and not self._wanted.lacks(name):  # a node refused the keyspace
                 raise error
             missing_from += error is None and not self.table.knows(name)
             if missing_from == _KEYSPACE_TRIES:
@@ -246,7 +249,7 @@ class Core:
         except (asyncio.CancelledError, GeneratorExit):
             goes_on = False  # the client or its loop is ending
             raise
-        finally:  # also after an unforeseen error: if `_refresh` stayed set, no other would begin
+        finally:  # also after an unforeseen error: if `_refresh` stayed set, no other refresh would begin
             self._refreshed_at = self.loop.time()
             self._refresh, self._fetches_newer = None, False
             if goes_on:
@@ -359,7 +362,7 @@ class Core:
         return [part for part in waiting if self.has_newer_route(part)]
 
     async def _forget_nodes(self) -> None:
-        """Close the connections to addresses that are no longer the cluster's."""
+        """Close the connections to addresses that the cluster no longer has."""
         for addresses in self._streams.keys() - self.table.all_addresses():
             self._streams.pop(addresses).close()
         for address in self._channels.keys() - {*self._endpoints, *self.table.addresses()}:

@@ -1,5 +1,5 @@
-"""Protobuf messages as plain documents. A document has every field, under its name in the proto; enums are in lower
-case without their prefix, and keys as people type them.
+"""Protobuf messages as plain documents. A document has every field, under its name in the proto. Enums are
+in lower case without their prefix ("live" for NODE_STATE_LIVE); keys are in the form in which people type them.
 
 minkactl prints these documents with `-o json`. A plan's document can be read back as the same plan.
 """
@@ -72,7 +72,7 @@ def from_document(document: object, message: M) -> M:
 
 
 def _key(text: object) -> bytes:
-    """The inverse of `key_text`. Raises ValueError."""
+    """The inverse of `key_text`. Raises ValueError, and TypeError for anything but str."""
     if not isinstance(text, str):
         raise TypeError("no text")
     return key_of_text(text)
@@ -98,7 +98,7 @@ def _set(message: Message, field: "FieldDescriptor | _upb.FieldDescriptor", valu
             from_document(value, getattr(message, field.name))
         else:
             setattr(message, field.name, _number(field.enum_type, value) if field.enum_type else value)
-    except MinkaError:  # a message within this one has said it, and more exactly
+    except MinkaError:  # the error of an inner message, which is more exact
         raise
     except (TypeError, ValueError) as error:
         raise MinkaError(

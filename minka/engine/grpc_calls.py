@@ -31,9 +31,10 @@ _NEVER_SENT: Final = ("failed to connect to all addresses", "errors resolving", 
 _NO_GRPC: Final = "Received http2 header with status"
 
 # gRPC's texts if TLS or the port prevents the connection, and their meanings. The first that fits counts.
-_OTHER_PORT: Final = "it isn't the gRPC port of a minkad; perhaps it is its HTTP or data port"
+_OTHER_PORT: Final = "this isn't the gRPC port of a minkad; perhaps it is the HTTP or data port"
 _OTHER_TLS: Final = (
-    "perhaps TLS is on at the other side only, or it does not accept this side's certificate, or it isn't the gRPC port"
+    "perhaps TLS is on at the other side only, or it does not accept this side's certificate, "
+    "or this isn't the gRPC port"
 )
 _OTHER_HOST: Final = "the certificate is not for this address"
 _NOT_VALID: Final = "the certificate is not valid, or from another authority than those in tls.ca"
@@ -50,7 +51,7 @@ _HINTS: Final = (
 def channel_options(connect_timeout_s: float) -> list[tuple[str, int]]:
     """Options of a channel whose attempts to connect end after `connect_timeout_s` (gRPC's default is 20 s)."""
     return [
-        ("grpc.min_reconnect_backoff_ms", max(1, int(connect_timeout_s * 1000))),  # also the most time of an attempt
+        ("grpc.min_reconnect_backoff_ms", max(1, int(connect_timeout_s * 1000))),  # also the time limit of an attempt
         ("grpc.initial_reconnect_backoff_ms", 50),
         ("grpc.max_reconnect_backoff_ms", 1000),
         ("grpc.use_local_subchannel_pool", 1),  # so a new channel connects even if others have just failed
@@ -81,8 +82,8 @@ def claim_aio() -> None:
     if _aio_process not in (0, process):
         raise MinkaError(
             Code.INVALID_ARGUMENT,
-            "this process was forked from one that has used a client, which gRPC does not survive: make clients in the "
-            'child only, or start it with multiprocessing.get_context("spawn")',
+            "this process was forked from one that has used a client, and gRPC does not survive a fork: make clients "
+            'only in the child, or start the child with multiprocessing.get_context("spawn")',
         )
     _aio_process = process
 
@@ -90,11 +91,11 @@ def claim_aio() -> None:
 def aio_channel(
     address: str, credentials: grpc.ChannelCredentials | None, options: Sequence[tuple[str, int]]
 ) -> grpc.aio.Channel:
-    """A channel, plain without `credentials`. It connects when first used.
+    """A channel; without `credentials` it has no TLS. It connects when first used.
 
     gRPC's poller ends when the last channel is freed, and the garbage collector of a forked child would wait for ever
-    for the poller's thread. So once a channel is closed, no garbage may refer to it. An error of gRPC refers to it
-    through its traceback, and errors are often parts of reference cycles. Therefore an error that callers get has no
+    for the poller's thread. So once a channel is closed, no garbage may refer to it. The traceback of a gRPC error
+    refers to the channel, and errors are often parts of reference cycles. Therefore an error that callers get has no
     traceback that leads into gRPC, and no error of gRPC as its cause or context.
     """
     claim_aio()
@@ -104,7 +105,7 @@ def aio_channel(
 
 
 def has_ended(loop: asyncio.AbstractEventLoop) -> bool:
-    """True if the loop of a client that is being closed is closed itself; then nothing can be cancelled, and the
+    """For the end of a client: True if the client's loop is closed already. Then nothing can be cancelled, and the
     garbage collector closes the connections. Raises INVALID_ARGUMENT if the loop isn't closed, but another one runs.
     """
     if loop is not asyncio.get_running_loop() and not loop.is_closed():
@@ -120,7 +121,7 @@ def checked_endpoints(endpoints: Sequence[str]) -> tuple[str, ...]:
         raise MinkaError(Code.INVALID_ARGUMENT, f"endpoints is {type(endpoints).__name__}, not a list of strings")
     checked = dict.fromkeys(map(_checked_endpoint, endpoints))
     if not checked:
-        text = "endpoints is empty: give host:port of a node, or leave it out for MINKA_ENDPOINTS or the context"
+        text = "endpoints is empty: give host:port of a node, or leave it out to use MINKA_ENDPOINTS or the context"
         raise MinkaError(Code.INVALID_ARGUMENT, text)
     return tuple(checked)
 
@@ -135,8 +136,8 @@ def _checked_endpoint(endpoint: Any) -> str:
 def error_from_call(error: grpc.RpcError, address: str, *, repeatable: bool) -> MinkaError:
     """The `MinkaError` of a failed call, sync or aio.
 
-    A node's refusal comes back as the node sent it. A call that broke off, and may have been sent before, is
-    UNREACHABLE if it is `repeatable`, else OUTCOME_UNKNOWN.
+    A node's refusal comes back as the node sent it. If a call broke off after it may have been sent,
+    the code is UNREACHABLE if the call is `repeatable`, else OUTCOME_UNKNOWN.
     """
     assert isinstance(error, (grpc.Call, grpc.aio.AioRpcError)), f"not the error of a call: {error!r}"
     for key, value in error.trailing_metadata() or ():
@@ -180,7 +181,7 @@ def unreachable(tried: Mapping[str, MinkaError]) -> MinkaError:
         text = f"no node took the request; perhaps too few are up ({up}): {reasons}"
     for code in (Code.DEADLINE_EXCEEDED, Code.NO_CONTROLLER, Code.NOT_CONTROLLER, Code.NO_CLEARANCE):
         if code in codes:
-            # The active controller that the nodes named did not answer, and no node knows another one.
+            # The nodes named an active controller that did not answer, and they know no other.
             return MinkaError(Code.NO_CONTROLLER if code is Code.NOT_CONTROLLER else code, text)
     if list(tried) == [DEFAULT_ENDPOINT]:
         text += f" ({DEFAULT_ENDPOINT} is the default: no endpoints, MINKA_ENDPOINTS, context or playground are set)"

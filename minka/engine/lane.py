@@ -70,7 +70,7 @@ class Lane:
 
     @property
     def is_full(self) -> bool:
-        """True if the queue takes no more."""
+        """True if the queue takes no more parts."""
         return self._queued_bytes >= MAX_QUEUED_BYTES
 
     def add(self, part: Part) -> None:

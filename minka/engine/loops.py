@@ -2,8 +2,8 @@
 thread.
 
 All event loops of a process share one poller in grpc.aio. The loop that the poller wakes handles the events of all
-loops. If the loop of an event is closed, handling it fails with "Event loop is closed", and the events after it are
-lost, so that other clients stall. Therefore each loop here is made at its first use, and never closed.
+loops. If the loop of an event is closed, handling the event fails with "Event loop is closed", and the events after it
+are lost, so that other clients stall. Therefore each loop here is made at its first use, and never closed.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _CLOSE_TIMEOUT_S: Final = 5.0
 _making: Final = threading.Lock()
 _shared: "SharedLoop | None" = None
 
-# No fork happens while another thread holds the lock, since in the child nobody would release the lock.
+# A fork waits for the lock: if another thread held it during the fork, nobody would release it in the child.
 os.register_at_fork(before=_making.acquire, after_in_parent=_making.release, after_in_child=_making.release)
 
 
@@ -41,7 +41,7 @@ class SharedLoop:
         # gRPC shuts its poller down when the last channel is freed, on any thread. `_hold_grpc` prevents that: gRPC
         # counts it like a channel, and nothing frees it.
         asyncio.run_coroutine_threadsafe(_hold_grpc(), self.loop).result()
-        # This finalizer is made before those of clients, so when the interpreter ends it is called after them.
+        # When the interpreter ends, the newest finalizers run first. So this one runs after those of clients.
         weakref.finalize(self, _end, self.loop, self.thread, os.getpid())
 
 
@@ -86,7 +86,7 @@ class ClientLoop:
             while page := self.run(_next_page(pages)):
                 yield page
         finally:
-            with contextlib.suppress(MinkaError):  # the client is closed, or the garbage collection ends this
+            with contextlib.suppress(MinkaError):  # the client is closed, or the garbage collector ends this generator
                 self.run(pages.aclose())
 
     def rows(self, owner: object, pages: AsyncGenerator[list[_Result], None]) -> Generator[_Result, None, None]:
@@ -107,7 +107,7 @@ class ClientLoop:
         return future
 
     def stop(self, client: AsyncClosable, process: int) -> None:
-        """Close the client, and answer callers that wait in other threads. `process` is the id of the process that made
+        """Close the client, and end the calls that wait in other threads. `process` is the id of the process that made
         the client; in a child that was forked from it, this does nothing.
         """
         if process != os.getpid():
@@ -150,6 +150,6 @@ def _end(loop: asyncio.AbstractEventLoop, thread: threading.Thread, process: int
 def _new_event_loop() -> asyncio.AbstractEventLoop:
     try:
         import uvloop
-    except ImportError:  # it isn't there on every platform, and only makes clients faster
+    except ImportError:  # uvloop isn't there on every platform, and only makes clients faster
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()

@@ -84,7 +84,7 @@ def _has(message: Message, name: str) -> bool:
 def _element(hint: Any) -> _Read:
     if hint in _SCALARS:
         return hint  # type: ignore[no-any-return]
-    assert dataclasses.is_dataclass(hint), f"no message is read as {hint}"
+    assert dataclasses.is_dataclass(hint), f"{hint} can't be read from a message"
     return functools.partial(read, hint)  # type: ignore[arg-type]
 
 
@@ -105,7 +105,7 @@ def word(enum: Any, number: int) -> str:
 
 
 def number(enum: Any, text: str) -> int:
-    """The number for a word of this enum; `word` is the inverse. Raises KeyError for another word."""
+    """The number for a word of this enum; `word` is the inverse. Raises KeyError for an unknown word."""
     prefix = enum.values_by_number[0].name.removesuffix("UNSPECIFIED")
     return int(enum.values_by_name[prefix + text.upper()].number)
 
@@ -132,6 +132,6 @@ def unix_ms(moment: datetime | None) -> int:
 def _without_none(hint: Any) -> tuple[Any, bool]:
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         rest = [one for one in typing.get_args(hint) if one is not type(None)]
-        assert len(rest) == 1, f"{hint} is more than one kind"
+        assert len(rest) == 1, f"{hint} has more than one type besides None"
         return rest[0], True
     return hint, False

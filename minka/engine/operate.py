@@ -28,7 +28,7 @@ class Written:
     """
 
     done: bool
-    version: int  # the key's version now, after the write if it was done; 0: the key has no value
+    version: int  # the key's version after the call, also if the write was not done; 0: no value
 
     def __bool__(self) -> bool:
         return self.done
@@ -59,8 +59,8 @@ def conditional_set(
     if_version: int | None,
     ttl: float | timedelta | None,
 ) -> Set:
-    """A put, or a delete if `value` is None. `if_value=...` stands for no such condition. Raises INVALID_ARGUMENT."""
-    if if_value is None:  # the caller has found no value, and must not overwrite one that came since
+    """A put, or a delete if `value` is None. `if_value=...`: no condition on the value. Raises INVALID_ARGUMENT."""
+    if if_value is None:  # it may come from `get`: the put must not overwrite a value that came since then
         raise invalid("if_value is None; the condition for a key without a value is if_version=0")
     if bool(if_absent) + (if_value is not ...) + (if_version is not None) > 1:
         raise invalid("give only one condition: if_absent, if_value or if_version")
@@ -108,7 +108,7 @@ def milliseconds(ttl: float | timedelta) -> int:
 
 
 def refusal(outcome: Outcome) -> MinkaError | None:
-    """The error with which a node refused the operation because of the key's present value; None if it didn't."""
+    """The error with which a node refused the operation because of the key's present value; None if it did not."""
     if outcome.refusal is Refusal.NONE:
         return None
     if outcome.refusal is Refusal.TOO_LARGE:

@@ -80,7 +80,7 @@ def checked_whole(given: Any, name: str, allowed: range) -> int:
     """The whole number that a caller gave as the argument `name`, if it is in the range. Raises INVALID_ARGUMENT."""
     if isinstance(given, bool) or not isinstance(given, SupportsIndex):
         raise invalid(f"{name} is {clipped(repr(given))}, not int")
-    number = index(given)  # an int, also for an integer of numpy's
+    number = index(given)  # makes an int of numpy's integers, too
     if number not in allowed:
         raise invalid(f"{name} is {clipped(repr(given))}, not from {allowed.start:,} to {allowed.stop - 1:,}")
     return number

@@ -24,7 +24,7 @@ _Row = TypeVar("_Row")
 PAGE_ROWS: Final = 2000
 PAGE_BYTES: Final = 512 * 1024
 _PAGES_AHEAD: Final = 2  # the most pages that are read ahead from one partition
-_PARTITIONS_AHEAD: Final = 3  # the partitions that are read besides the one whose pages come now
+_PARTITIONS_AHEAD: Final = 3  # the partitions that are read ahead, besides the partition whose pages come now
 
 
 async def scan_pages(
@@ -76,7 +76,7 @@ async def rows_of(pages: AsyncGenerator[list[_Row], None]) -> AsyncGenerator[_Ro
 
 
 class _Stretch:
-    """One range of a scan: the range of one partition when the scan began. A task of its own reads its pages ahead."""
+    """One range of a scan: the range of one partition at the scan's start. Its own task reads its pages ahead."""
 
     def __init__(
         self, core: "Core", name: str, wanted: KeyRange, limit: int | None, reverse: bool, timeout: float

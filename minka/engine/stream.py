@@ -21,7 +21,7 @@ QUIET_S: Final = 0.25
 ASK_AGAIN_S: Final = 0.05
 OVERDUE_S: Final = 1.0  # a frame that is overdue for this long ends the connection
 _CONNECT_S: Final = 2.0
-# The endpoints that the user gave are right: the partition table, which one of them has given, names the node.
+# The usual remedy, to check the endpoints, doesn't help: one of them has given the table that names the node.
 _NODE_DOWN: Final = (
     "Start the node that the message names, or wait until another node leads the partition. Without a majority of the "
     "voters no other node can lead it: start the missing voters (minkactl status names them)."
@@ -41,7 +41,7 @@ class NodeStream:
         loop: asyncio.AbstractEventLoop,
         on_quiet: Callable[[], object],
     ) -> None:
-        """`address` is that of the node's data port."""
+        """`address` is the address of the node's data port."""
         host, _, port = address.rpartition(":")
         self._address: Final = (host.strip("[]"), int(port))
         self._tls = tls
@@ -177,7 +177,7 @@ class NodeStream:
         self._end(error)
 
     def _end(self, error: MinkaError) -> None:
-        """Refuse all parts. Those under way may have been done, unless there was no connection; queued parts were never
+        """Refuse all parts. Parts under way may have been done, unless there was no connection; queued parts were never
         sent.
         """
         self._connection = None

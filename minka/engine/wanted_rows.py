@@ -7,8 +7,8 @@ from minka.cluster.key_ranges import is_by_ranges
 from minka.v1.admin_pb2 import GetTableRequest, WantedRows
 from minka.v1.cluster_pb2 import Keyspace
 
-WHOLE_UP_TO: Final = 1000  # of a keyspace by hash with more partitions, only the needed rows come
-MAX_SLOTS: Final = 4000  # a client that needs more rows of a keyspace gets all of them
+WHOLE_UP_TO: Final = 1000  # the client asks only for the needed rows if a keyspace by hash has more partitions
+MAX_SLOTS: Final = 4000  # a client that needs more rows of a keyspace asks for all of its rows
 
 
 @dataclass(slots=True)

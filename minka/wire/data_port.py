@@ -1,8 +1,9 @@
-"""Minka's own protocol on the data port of a node, which both ends share.
+"""Minka's own protocol on the data port of a node. Both ends use this module.
 
 The side that connects sends `PREFACE`, then a `Hello`, then frames; the other side answers with frames. A frame is four
-bytes with the length of the bytes that follow (big-endian), one byte with the frame's kind, and the content. A
-connection serves one purpose from its start to its end.
+bytes with the number of bytes that follow (big-endian), one byte with the frame's kind, and the content. Example: the
+content "abc" in a frame of the kind DATA (0) is 00 00 00 04 00 61 62 63. A connection serves one purpose from its
+start to its end.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ _KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (sock
 class Purpose(StrEnum):
     """The purpose of a connection."""
 
-    KV = "kv"  # `wire.Request`s of a client, and `wire.Response`s
+    KV = "kv"  # a client's requests, and the node's responses: see minka.wire.kv_frames
     APPEND = "append"  # a leader's log for a follower: see minkad.replication.frames
     SHIP = "ship"  # the files of a checkpoint
     PING = "ping"  # the other side answers each frame with an empty one: see minkad.data_port.watch
@@ -42,21 +43,21 @@ class Purpose(StrEnum):
 
 class Hello(msgspec.Struct, array_like=True, gc=False):
     """The first frame: the connection's purpose, and the side that connects. Clients may leave out the cluster, and
-    have no node. A node that sends its log to another node names that node, since the address may belong to a third
-    node by now.
+    name no node. A node that sends its log to another node names the other node in `to_node`, since the address may
+    belong to a third node by now.
     """
 
     purpose: str
     cluster_id: str
     node_id: str
-    to_node: str = ""  # "": to whichever node is there
+    to_node: str = ""  # "": any node may answer
 
 
 class Kind(IntEnum):
     """The kind of a frame."""
 
     DATA = 0
-    ERROR = 1  # why the sender ends the connection: a serialized `minka.v1.Error`
+    ERROR = 1  # the reason why the sender ends the connection: a serialized `minka.v1.Error`
     END = 2  # the sender sends no more data
 
 
@@ -79,12 +80,12 @@ class Splitter:
         self.max_bytes = MAX_FRAME_BYTES  # the most bytes of a frame; a new value holds from the next frame on
         self._preface = preface
         self._rest = b""
-        self._parts: list[bytes] = []  # the parts of a frame that has not come completely
-        self._missing = 0  # the bytes of that frame that haven't come yet
+        self._parts: list[bytes] = []  # the parts that have come of an incomplete frame
+        self._missing = 0  # how many bytes of the incomplete frame have yet to come
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """Take bytes that have arrived, and yield the frames that are now complete. Raises INVALID_ARGUMENT for another
-        protocol, and TOO_LARGE.
+        protocol, and TOO_LARGE for a frame of a wrong size.
         """
         if self._missing > len(data):
             self._parts.append(data)
@@ -129,7 +130,7 @@ class Receiver(Protocol):
     """A connection calls these methods when frames arrive, and when its own state changes."""
 
     def received(self, content: bytes) -> None:
-        """A frame of data has come. An error that this raises ends the connection, and is sent to the other side."""
+        """A frame of data has come. A MinkaError that this raises ends the connection, and goes to the other side."""
 
     def ended(self) -> None:
         """The other side sends no more data."""
@@ -258,7 +259,7 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def drop(self) -> None:
-        """End the connection at once; the receiver hears nothing more of it."""
+        """End the connection at once; the receiver gets no more calls."""
         self.receiver = _Deaf()
         self.abort()
 
@@ -317,7 +318,7 @@ async def connect(address: tuple[str, int], tls: ssl.SSLContext | None, hello: H
     loop = asyncio.get_running_loop()
     try:
         _, connection = await loop.create_connection(lambda: Connection(receiver), *address, ssl=tls)
-    except OSError as error:  # SSLError is one
+    except OSError as error:  # an ssl.SSLError is an OSError, too
         raise MinkaError(Code.UNREACHABLE, f"{address[0]}:{address[1]}: {reason_of(error)}") from error
     connection.write_raw(PREFACE)
     connection.send(encode_hello(hello))

@@ -15,8 +15,8 @@ from minka.errors import Code, MinkaError
 FORMAT: Final = 1  # the number of this layout of the rows in a block
 MAX_ROWS: Final = 1000  # the most rows in a block
 
-# Buckets of requests by the time that they took. Bucket 0 is below 16 µs, each octave above has two buckets, and the
-# last bucket begins at 8.4 s.
+# Buckets of requests by the time that they took. Bucket 0 is below 16 µs. Above that, every two buckets double the
+# time (bounds at 22.6, 32, 45, 64 µs …). The last bucket begins at 8.4 s.
 BUCKETS: Final = 40
 _FIRST_S: Final = 16e-6
 _BOUNDS_S: Final = tuple(_FIRST_S * 2 ** (number / 2) for number in range(BUCKETS - 1))
@@ -35,8 +35,9 @@ class PartitionInterval:
     serves clients has operations: the leader, and others that answer stale reads.
 
     Each key that is read or written is an operation; a page of a scan counts as 1 plus a tenth of its rows. Bytes are
-    those of requests' and answers' bodies. `reads_took` and `writes_took` count requests by the time from their arrival
-    at the node to their answer (see `quantile_ms`); the keys of one request that are in one partition count as one.
+    those of requests' and answers' bodies. `reads_took[i]` and `writes_took[i]` are the numbers of requests in bucket
+    i, by the time from a request's arrival at the node to its answer (see `quantile_ms`). The keys of one request that
+    are in one partition count as one request.
     """
 
     partition_id: int
@@ -63,14 +64,14 @@ def bucket(seconds: float) -> int:
 
 
 def upper_ms(number: int) -> float:
-    """The upper end of a bucket, in milliseconds; the last bucket has none."""
+    """The upper end of a bucket, in milliseconds. The last bucket has no end: for it, this is 1.41 times its start."""
     return float(_FIRST_S * 2 ** (number / 2) * 1000)
 
 
 def quantile_ms(took: Sequence[int], share: float) -> float | None:
-    """The time, in milliseconds, within which the part `share` (0 to 1) of the requests were answered; None if there
-    were none. The result is the upper end of a bucket, so it is at most 1.41 times too large; only for times below 16
-    µs and above 8.4 s it can be farther off.
+    """The time, in milliseconds, within which a share of the requests were answered (`share` 0.99: 99 %); None without
+    any request. The result is the upper end of a bucket, so it is at most 1.41 times too large. Only below 16 µs
+    and above 8.4 s the error can be larger.
     """
     left = share * sum(took)
     if not left:

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-MAX_OPERATIONS: Final = 10_000  # the most in one group
+MAX_OPERATIONS: Final = 10_000  # the most operations in one group
 
 MAX_EXPIRY_MS: Final = 2**63 - 1
 _Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=MAX_EXPIRY_MS)]
@@ -39,14 +39,14 @@ class Lifetime(IntEnum):
 
 
 class OnlyIf(IntEnum):
-    """The condition of an `Expire`, besides the key's existence. A key without expiry counts as having the latest
-    expiry of all.
+    """The condition of an `Expire`, in addition to the key's existence. A key without expiry counts as having the
+    latest expiry of all.
     """
 
     ALWAYS = 0
     UNLIMITED = 1  # the key has no expiry
     LIMITED = 2
-    LATER = 3  # the new time is later than the present one
+    LATER = 3  # the new expiry is later than the present expiry
     EARLIER = 4
     LIMITED_EARLIER = 5  # LIMITED and EARLIER
 
@@ -74,7 +74,9 @@ class Add(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unknown
 
 
 class AddFloat(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unknown_fields=True, tag=2):
-    """Add to a decimal number with a point; an absent value counts as 0. `Outcome.value` is the sum, to 17 decimals."""
+    """Add to a decimal number with a point; an absent value counts as 0. `Outcome.value` is the sum, rounded to 17
+    decimals.
+    """
 
     key: bytes
     by: bytes
@@ -141,8 +143,8 @@ class Outcome(msgspec.Struct, array_like=True, gc=False, frozen=True):
 
 
 class Versioned(msgspec.Struct, array_like=True, gc=False, frozen=True):
-    """A value with its version, which changes with every write of the key, and when it expires, in Unix milliseconds
-    (0: never). Compare versions only for equality.
+    """A value, its version, and its expiry in Unix milliseconds (0: never). The version changes with every write of
+    the key; compare versions only for equality.
     """
 
     value: bytes

@@ -17,10 +17,10 @@ KV_BATCH_METHOD: Final = "/minka.v1.Kv/Batch"
 
 MAX_VALUE_BYTES: Final = 16 * 1024 * 1024
 MAX_BODY_BYTES: Final = 32 * 1024 * 1024
-MAX_FRAME_BYTES: Final = 34 * 1024 * 1024  # a group may come on top of others that nearly fill a frame
+MAX_FRAME_BYTES: Final = 34 * 1024 * 1024  # a group of 32 MiB may follow groups that nearly fill a frame of 1 MiB
 MAX_ANSWER_BYTES: Final = 32 * 1024 * 1024  # for all results of a frame; a result beyond that is refused with TOO_LARGE
 MAX_GROUPS: Final = 1024
-MAX_KEYS: Final = 1_000_000  # the most in one group
+MAX_KEYS: Final = 1_000_000  # the most keys in one group
 PIECE_BYTES: Final = 256 * 1024
 
 _PIECE: Final = 0xC1  # a piece's first byte, which MessagePack never uses; the second is 1 if more pieces come, else 0
@@ -106,15 +106,16 @@ ReadResult = list[bytes | None]
 
 
 class StaleResult(msgspec.Struct, array_like=True, gc=False):
-    """The values, which were current at most `age_ms` milliseconds before the read."""
+    """The values. They may lack the writes of at most `age_ms` milliseconds before the read."""
 
     age_ms: int
     values: list[bytes | None]
 
 
 class ScanBody(msgspec.Struct, array_like=True, gc=False):
-    """The request of a scan: the pairs with start <= key < end, where b"" means no bound; with `reverse` from the end
-    down. A page has at most `max_rows` rows and `max_bytes` bytes, but at least one row if there is one.
+    """The request of a scan: the pairs with start <= key < end, where b"" means no bound. With `reverse` the pairs
+    come in descending order. A page has at most `max_rows` rows and `max_bytes` bytes, but at least one row if the
+    range has any.
     """
 
     start: bytes
@@ -137,7 +138,7 @@ class ScanPage(msgspec.Struct, array_like=True, gc=False):
     end: bytes
 
 
-UNDECODABLE: Final = (msgspec.MsgspecError, ValueError)  # errors of decoding; a ValueError: text isn't UTF-8
+UNDECODABLE: Final = (msgspec.MsgspecError, ValueError)  # errors of decoding; ValueError: a text isn't UTF-8
 
 encode: Final = msgspec.msgpack.Encoder().encode
 decode_request: Final = msgspec.msgpack.Decoder(Request).decode
@@ -152,7 +153,7 @@ decode_stale: Final = msgspec.msgpack.Decoder(StaleResult).decode
 
 
 def pieces(frame: bytes) -> Iterator[bytes]:
-    """The messages of the gRPC call in which a frame is sent."""
+    """The frame as messages of the gRPC call: whole, or in pieces."""
     if len(frame) <= PIECE_BYTES:
         yield frame
         return
@@ -162,5 +163,5 @@ def pieces(frame: bytes) -> Iterator[bytes]:
 
 
 def weight(size: int) -> int:
-    """The memory that a frame of `size` bytes takes until it is sent; each piece of it is copied twice."""
+    """The memory, in bytes, that a frame of `size` bytes takes until it is sent: itself and two copies of a piece."""
     return size + 2 * min(size, PIECE_BYTES)

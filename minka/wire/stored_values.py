@@ -1,7 +1,7 @@
 """The form in which a value is stored: a head with the version and the expiry, then the value. The head has 8 bytes,
-big-endian: the version, shifted left by one bit. If the lowest bit is 1, 8 more bytes follow: the expiry in Unix
-milliseconds. In files of loads the version is 0, since a file may be written long before a partition takes it in: see
-`LOADED`.
+big-endian: the version, shifted left by one bit. If the head's lowest bit is 1, 8 more bytes follow: the expiry in Unix
+milliseconds. Example: version 5 without an expiry is 00 00 00 00 00 00 00 0a. In files of loads the version is 0, since
+a file may be written long before a partition takes it in: see `LOADED`.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from typing import Final
 from minka.wire.key_operations import Versioned
 
 HEAD_BYTES: Final = 8
-MAX_HEAD_BYTES: Final = HEAD_BYTES + 8  # with an expiry
+MAX_HEAD_BYTES: Final = HEAD_BYTES + 8  # the size of a head with an expiry
 LOADED: Final = bytes(HEAD_BYTES)  # the head of a row in a load's file
 LOAD_VERSIONS: Final = 2**62  # a loaded row has the version of its partition's last load: this plus the load's number
 
@@ -20,8 +20,8 @@ _FLAG_AT: Final = HEAD_BYTES - 1
 
 
 def version_at(place: int, number: int = 0) -> int:
-    """The version of a value that an operation writes. `place` is its log entry's offset plus the replica's version
-    base, and `number` the operation's number in the entry, below MAX_OPERATIONS.
+    """The version of a value that an operation writes. `place` is the offset of the operation's log entry plus
+    the replica's version base. `number` is the operation's number in the entry, below MAX_OPERATIONS.
     """
     return place << _INDEX_BITS | number
 

@@ -106,7 +106,7 @@ def test_the_error_suggests_that_the_endpoint_is_another_port_of_a_node() -> Non
             control.table()
         server.shutdown()
     assert caught.value.code is Code.UNREACHABLE
-    assert "it isn't the gRPC port of a minkad; perhaps it is its HTTP or data port" in caught.value.message
+    assert "this isn't the gRPC port of a minkad; perhaps it is the HTTP or data port" in caught.value.message
 
 
 def test_the_error_says_why_the_default_endpoint_was_asked() -> None:

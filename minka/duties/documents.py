@@ -160,7 +160,9 @@ class Assignment(Struct, frozen=True):
 
 
 class Quarantine(Struct, frozen=True):
-    """A shard that doesn't get the duty, since attaching it failed there; null: no shard with this version gets it."""
+    """A shard that doesn't get the duty, since attaching the duty failed there. If `shard` is null, no shard of
+    `shard_version` gets the duty.
+    """
 
     shard: str | None
     shard_version: str
@@ -169,8 +171,8 @@ class Quarantine(Struct, frozen=True):
 
 
 class Suspicion(Struct, frozen=True):
-    """Shards that have failed while they were attaching the duty: their number, the last of them, and the time
-    before which no shard gets the duty again (0: the duty doesn't wait for a time).
+    """Shards that have failed while they were attaching the duty: their number, the last of them, and the time before
+    which no shard gets the duty again (0: no such time).
     """
 
     failures: int

@@ -81,8 +81,8 @@ def value_fields(value: Column, schema: T.StructType) -> Column:
     and a null value gives a null struct.
 
     The query fails on a value that isn't a JSON object in UTF-8, or has a column of another type. Like `from_json`, it
-    is lenient in two ways: text after the object is ignored, and a decimal with more places is rounded. Raises
-    INVALID_ARGUMENT as `value_column` does.
+    is lenient in two ways: text after the object is ignored, and a decimal with more places than its column is rounded.
+    Raises INVALID_ARGUMENT as `value_column` does.
     """
     _check_values(schema.fields)
     text = F.validate_utf8(value.cast("string"))
@@ -139,7 +139,7 @@ def _integer(value: Column) -> Column:
     size = F.length(data)
     positive = F.concat(F.substring(_literal(*range(ZERO + 1, ZERO + 9)), size, F.lit(1)), data)
     size = F.length(F.unhex(F.hex(-value)))
-    # A negative value is encoded as the ones' complement of its absolute value, the lowest bytes of value - 1.
+    # A negative value is encoded as the lowest bytes of value - 1: -5 becomes 0xfa, which is the ones' complement of 5.
     data = F.substring(F.unhex(F.hex(value - 1)), 9 - size, F.lit(8))
     negative = F.concat(F.substring(_literal(*range(ZERO - 8, ZERO)), 9 - size, F.lit(1)), data)
     return (

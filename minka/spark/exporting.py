@@ -41,7 +41,7 @@ class ExportReport(Report):
     destination: str
     file_format: str
     since: Mapping[str, int] | None = None
-    versions: Mapping[str, int]  # by partition id (text): the files have everything up to this offset of its log
+    versions: Mapping[str, int]  # the files have all writes up to this offset of the log; by partition id, as text
 
 
 def export(

@@ -82,7 +82,7 @@ def _chosen(java: Java, refused: list[str]) -> Java:
 
 
 def _asked(command: Path) -> tuple[int, str]:
-    """Ask a `java` for its version. Returns its major version, or 0 and the reason why that isn't known."""
+    """Ask a `java` for its version. Returns its major version, or 0 and the reason why the version isn't known."""
     try:
         done = subprocess.run(
             [command, "-version"],

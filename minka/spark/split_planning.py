@@ -165,7 +165,7 @@ def _equal(run: _Sample, parts: int) -> list[int]:
 
 
 def _shortest(key: bytes, before: bytes) -> bytes:
-    """The shortest prefix of `key` that is greater than the key `before`."""
+    """The shortest prefix of `key` that is greater than `before`: of "apricot" it is "apr" if `before` is "apple"."""
     both = enumerate(zip(key, before, strict=False))
     same = next((place for place, (mine, other) in both if mine != other), len(before))
     return key[: same + 1]

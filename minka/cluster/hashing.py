@@ -1,5 +1,5 @@
-"""Maps a key to its slot, in the same way on every platform and in every runtime (Fixed Partitions, Patterns of
-Distributed Systems).
+"""Maps a key to its slot, in the same way on every platform and in every runtime (the pattern "Fixed Partitions" of
+Patterns of Distributed Systems).
 """
 
 import hashlib

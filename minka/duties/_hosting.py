@@ -52,7 +52,8 @@ class Record:
     ending: Ending | None = None
     reason: str = ""  # why its ending is FAILED
     next: HeldDuty | None = None  # a later assignment, which begins when this one has ended
-    # The cluster has ended all assignments up to this epoch. The release of a later one is reported, too.
+    # The cluster has ended all assignments up to this epoch. If it is later than the duty's, both releases are
+    # reported.
     released_epoch: int = 0
     detach_began: float = 0.0
     attach_ended: float = 0.0
@@ -63,7 +64,7 @@ class Record:
 @dataclass(slots=True, eq=False)
 class Lane:
     """The calls to the delegate for one pallet: the call that runs, and the duties that wait for the next calls. If a
-    call has taken too long, the lane no longer counts it as running, so the next call runs beside it.
+    call has taken too long, the lane no longer counts it as running, so the next call runs at the same time.
     """
 
     pallet: str
@@ -87,7 +88,7 @@ class Hosting:
         self._methods = frozenset(methods)
         self._settings = settings
         self._reports = reports
-        self._calls: dict[int, tuple[CallDelegate, float]] = {}  # those under way, each with the time at which it began
+        self._calls: dict[int, tuple[CallDelegate, float]] = {}  # calls under way, each with the time when it began
         self._interrupted: set[int] = set()  # cancelled calls of prepare: one of their duties has to be attached
         self._last_call = 0
         self._retries: list[tuple[float, int, Method]] = []  # a heap of (time, number of the duty, method)

@@ -84,7 +84,7 @@ class ShardMachine:
         self._leaving = False
         self._giving_up = False
         self._loop_closed = False
-        self._error: tuple[str, str] | None = None  # the reason of an end that the user didn't ask for
+        self._error: tuple[str, str] | None = None  # why the shard ends, if the user didn't ask it to
         self._farewell = float("inf")
         self._ended = False
         self._problem = ""

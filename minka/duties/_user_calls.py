@@ -136,7 +136,7 @@ class _Running:
                 self._user_loop.call_soon_threadsafe(self._start_task)
                 return
             name = f"minka {self.call.method.value} {self.call.pallet}"
-            # An executor doesn't fit: at its end the interpreter waits for the threads of executors.
+            # This isn't a thread of an executor: when the interpreter ends, it would wait for such a thread.
             threading.Thread(target=self._on_thread, name=name, daemon=True).start()
         except RuntimeError as error:  # the user's loop is closed, or there are too many threads
             self._end(error)

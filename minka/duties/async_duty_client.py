@@ -50,8 +50,8 @@ _CONNECT_TIMEOUT_S: Final = 2.0
 
 class AsyncClient:
     """A client of one cluster's duties; it can use any node. It connects with its first call and belongs to the event
-    loop of that call: in another loop calls raise INVALID_ARGUMENT, and so does `close`, unless the client's loop is
-    closed.
+    loop of that call: in another loop, calls raise INVALID_ARGUMENT; `close` raises it, too, unless the client's loop
+    is closed.
 
     `endpoints` are addresses host:port of some of the nodes; the client first asks the node that answered last, or the
     node that a refusal named. Without `endpoints` the cluster is that of `context`, or the one that `minka.connect`

@@ -45,7 +45,7 @@ class Duty:
     synthetic: bool = False  # it is on every shard that takes its pallet
     stationary: bool = False  # once placed, it is never moved to balance the shards
     lazy: bool = False  # it ends when the delegate no longer reports it
-    _holds: Callable[[int, int], bool] = field(default=_never, repr=False)  # `is_held` passes the number and the epoch
+    _holds: Callable[[int, int], bool] = field(default=_never, repr=False)  # `is_held` calls it (number, epoch)
 
     def is_held(self) -> bool:
         """True if this process may act for the duty now: the process has the duty, and by its own clock it has

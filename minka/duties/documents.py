@@ -1,8 +1,8 @@
 """Pallets, duties and shards as JSON and YAML documents. REST takes and returns them, `minkactl` prints them, and
 `minkactl apply -f` reads them. This module makes them from the dataclasses that clients return.
 
-A document has a duty's payload in `payload` if it is text, else in `payload_base64`, just as events in the JSON format
-of CloudEvents have `data` or `data_base64`.
+A document has a duty's payload in `payload` if it is text, else in `payload_base64`, as in the JSON format of
+CloudEvents, in which an event has `data` or `data_base64`.
 """
 
 from collections.abc import Iterable
@@ -34,7 +34,7 @@ Count = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 Version = Annotated[
     int | None,
     Meta(
-        description="the version that it must have, else the change is refused with VERSION_MISMATCH; null: any",
+        description="the version that must be present, else the change is refused with VERSION_MISMATCH; null: any",
         extra_json_schema={"minimum": 1},  # `changes` refuses 0, and says why
     ),
 ]

@@ -96,7 +96,7 @@ class ShardLoad:
     pallet: str
     duties: int  # `duties` and `weight` don't count synthetic duties
     weight: int
-    capacity: int | None  # None: the shard states none
+    capacity: int | None  # None: the shard states no capacity
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ class DutyRow:
     duty: Duty
     reported_weight: int | None  # as the delegate last reported it, except for small changes
     payload_bytes: int
-    pinned_to: str | None  # the shard to which a person has pinned the duty, even while another has it; None: none
+    pinned_to: str | None  # the shard to which the duty is pinned, even while another shard has it; None: none
     quarantines: tuple[Quarantine, ...]
     suspicion: Suspicion | None
     deleting: bool  # a client has deleted the duty, which disappears once its shards have released it

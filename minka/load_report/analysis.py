@@ -34,8 +34,8 @@ class ClusterPoint:
 @dataclass(frozen=True, slots=True)
 class NodePoint:
     """A node in one step: operations a second, the number of processors that its process kept busy, and, at the step's
-    end, the bytes of its replicas and the free bytes. `room` is the bytes that the node can still take, by its disk and
-    by its capacity.
+    end, the bytes of its replicas and the free bytes. `room` is the bytes that the node can still take: its free bytes,
+    or less if it has a capacity.
     """
 
     node: str

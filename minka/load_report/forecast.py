@@ -38,7 +38,7 @@ class FullForecast:
     room: int  # the bytes that the node can still take
     bytes_per_day: float | None  # the change of `room`
     low_bytes_per_day: float | None  # the lower end of the range in which the change lies with a probability of 95 %
-    high_bytes_per_day: float | None  # the upper end of this range
+    high_bytes_per_day: float | None  # the upper end of the same range of 95 %
     full_ms: int | None  # None: no end is in sight
     earliest_ms: int | None
     latest_ms: int | None  # None: the node may never be full

@@ -99,7 +99,7 @@ class _View:
         self.loads = analysis.partitions
         since = analysis.to_ms - (analysis.to_ms - analysis.from_ms) // _RECENT
         self.served = _recent_ops(intervals, min(since, intervals[-1].start_ms))
-        self.ops: defaultdict[int, float] = defaultdict(float)  # by partition: at all nodes together
+        self.ops: defaultdict[int, float] = defaultdict(float)  # by partition: operations a second at all nodes
         self.node_ops = dict.fromkeys(self.live, 0.0)
         for (node, id_), ops in self.served.items():
             self.ops[id_] += ops

@@ -82,9 +82,9 @@ def prefix_range(columns: Sequence[KeyPart]) -> KeyRange:
 
     Raises the errors of `encode_key` for a column.
     """
-    # In a key with more columns, the byte after the prefix is a type code, and no type code is 0xff. A key with 0xff
-    # there isn't in the range, and must not be: in this key the text or tuple goes on, since 0xff after a zero byte
-    # means that the zero byte isn't the end.
+    # In a key with more columns, a type code follows the prefix, and no type code is 0xff. If 0xff follows a prefix
+    # that ends with a zero byte, this zero byte isn't the end of the text or tuple: such a key has other columns, and
+    # isn't in the range.
     prefix = _joined(columns)
     return KeyRange(prefix, prefix + b"\xff")
 

@@ -13,7 +13,7 @@ The data source needn't be registered, and reads each partition as it is at one 
     )
     rows.where("day = DATE '2013-01-01'").show()  # a filter on key columns reads only the keys that it allows
     rows.write.format("minka").options(**cluster, keyColumns="day,number").mode("append").save()
-    changes = spark.readStream.format("minka").options(**cluster).load()  # a query of it needs checkpointLocation
+    changes = spark.readStream.format("minka").options(**cluster).load()  # the query needs a checkpointLocation
 
 Jobs are functions that work in parallel on the whole keyspace and return a report. Without `endpoints`, a job works on
 the cluster of `context`, or on the one that `minka.connect` would find:

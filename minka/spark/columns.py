@@ -42,7 +42,7 @@ def key_column(columns: Sequence[T.StructField]) -> Column:
 
     Spark itself encodes text, binary, integers, booleans, dates and timestamps. A key with floats, decimals or
     timestamp_ntz goes through Python, as Arrow arrays, at about half the speed. Raises MinkaError(INVALID_ARGUMENT) if
-    a column is of another type, or there is no column. Text that isn't UTF-8 fails the query.
+    a column is of another type, or there is no column. The query fails on text that isn't UTF-8.
     """
     if not columns:
         raise MinkaError(Code.INVALID_ARGUMENT, "a key has at least one column: without one it would be empty")
@@ -64,8 +64,8 @@ def value_column(columns: Sequence[T.StructField]) -> Column:
     """The expression for a row's value (binary), made of these columns of a data frame.
 
     Raises MinkaError(INVALID_ARGUMENT) if a column has a type whose values would be different when they are read back,
-    or if two columns have the same name. Text that isn't UTF-8 fails the query; within arrays, maps and structs each
-    wrong byte becomes U+FFFD.
+    or if two columns have the same name. The query fails on text that isn't UTF-8; within arrays, maps and structs each
+    wrong byte becomes U+FFFD instead.
     """
     _check_values(columns)
     texts = {field.name for field in columns if isinstance(field.dataType, T.StringType)}

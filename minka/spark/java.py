@@ -113,8 +113,8 @@ def _packaged() -> Path | None:
 
 
 def _homes(java: Path) -> Iterator[Path]:
-    """Yield folders that can be the JAVA_HOME for this Java. The second one is for the case that the first can't be
-    written to, or that scripts in it can't run.
+    """Yield folders that can be the JAVA_HOME for this Java. The second folder is needed if the first can't be written
+    to, or if scripts in it can't run.
     """
     script = _SCRIPT.format(java=shlex.quote(str(java)))
     name = f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"

@@ -148,7 +148,7 @@ def _binary(data: _Bytes, lengths: npt.NDArray[np.integer[Any]] | int) -> pa.Bin
 
 
 def _fixed(data: _Bytes, codes: npt.NDArray[Any] | int, column: pa.Array) -> pa.BinaryArray:
-    """A binary array in which each element is the code and a row of the matrix, or, for null, only the code of null."""
+    """A binary array. Each element is the code and a row of the matrix; for a null it is only the code of null."""
     matrix = np.empty((len(column), data.shape[1] + 1), np.uint8)
     matrix[:, 0] = codes
     matrix[:, 1:] = data
@@ -362,7 +362,7 @@ def _decode_string(rows: _Keys, kind: pa.DataType) -> pa.Array:
     text = kind in {pa.string(), pa.large_string()}
     codes, null = rows.codes()
     begins = rows.at + 1
-    lengths = rows.string_ends() - rows.at  # with the zero byte
+    lengths = rows.string_ends() - rows.at  # bytes of the text and the zero byte
     rows.advance(lengths + 1, where=~null, refused=~null & (codes != (key_format.TEXT if text else key_format.BYTES)))
     lengths = np.where(null | rows.bad, 0, lengths - 1)
     offsets = np.zeros(len(lengths) + 1, np.int32)

@@ -33,8 +33,8 @@ DAY: Final = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HotPartition:
-    """A busy partition. `ops` is its operations a second on average; `peak_ops` is its operations a second in its
-    busiest step, when `peak_node` served it. `of_cluster` is the partition's share of the cluster's operations, and
+    """A busy partition. `ops` and `peak_ops` are operations a second: on average, and in the busiest step, in which
+    `peak_node` served the partition. `of_cluster` is the partition's share of the cluster's operations, and
     `peak_of_node` its share of the operations of `peak_node` in the busiest step.
     """
 
@@ -200,8 +200,8 @@ def _read(job: Job, rows: DataFrame) -> _Read:
 
 
 def _without_torn_end(intervals: list[NodeInterval]) -> list[NodeInterval]:
-    """The intervals, without the last step if the history of some nodes doesn't reach into it yet: in this step those
-    nodes would seem to do nothing.
+    """The intervals. If some nodes have no history of the last step yet, this step is left out, since these nodes would
+    seem to do nothing in it.
     """
     steps = sorted({one.start_ms for one in intervals})
     if len(steps) < 2:

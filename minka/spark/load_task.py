@@ -111,8 +111,8 @@ class LoadTask:
 
 
 class _Rows:
-    """The rows that a task has to write, in batches. It leaves out rows whose key came before or is in the keyspace,
-    and counts all rows. If `compares` is true, a row counts as written if the keyspace already has its key with the
+    """The rows that a task has to write, in batches. Rows are left out if their key came before or is in the keyspace;
+    all rows are counted. If `compares` is true, a row counts as written if the keyspace already has its key with the
     same value.
     """
 

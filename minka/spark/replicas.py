@@ -19,8 +19,8 @@ BUCKETS: Final = 1024
 @dataclass(slots=True)
 class Replicas:
     """The results of reading every replica of a snapshot's partition, by node. `digests` has the digests of the
-    replicas that could be read; the leader's comes first if there is one. `damaged` and `unread` have the reasons why
-    other replicas could not be read.
+    replicas that could be read; the leader's digest comes first, if it is among them. `damaged` and `unread` have the
+    reasons why other replicas could not be read.
     """
 
     snapshot: PartitionSnapshot

@@ -34,7 +34,7 @@ Count = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 Version = Annotated[
     int | None,
     Meta(
-        description="the version that must be present, else the change is refused with VERSION_MISMATCH; null: any",
+        description="VERSION_MISMATCH refuses the change if the duty or pallet has another version; null: any version",
         extra_json_schema={"minimum": 1},  # `changes` refuses 0, and says why
     ),
 ]

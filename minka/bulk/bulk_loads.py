@@ -1,5 +1,5 @@
-"""Bulk loads without Spark: one file of sorted rows for each partition is uploaded to the nodes that have its replicas,
-and one commit takes all of the files in together. The client is synchronous; Minka's jobs on Spark use it, too.
+"""Bulk loads without Spark: one file of sorted rows for each partition is uploaded to the nodes that have its replicas;
+then one commit makes the nodes take in all of the files. The client is synchronous; Minka's jobs on Spark use it, too.
 
     with LoadClient(["athens:7400"]) as client:
         load = client.begin("flights-2013", "flights")
@@ -54,9 +54,9 @@ T = TypeVar("T")
 _CHUNK_BYTES: Final = 256 * 1024
 _ASK_SECONDS: Final = 5.0
 _FILE_SECONDS: Final = 3600.0  # the most time for a node to fetch or cut one file
-_LOOK_SECONDS: Final = 10.0  # between two questions to a node that is receiving a file
-_SILENT_SECONDS: Final = 60.0  # the most time without an answer from such a node
-_ENOUGH_SECONDS: Final = 5.0  # how long slow nodes are waited for once enough nodes have a file
+_LOOK_SECONDS: Final = 10.0  # seconds between two questions to a node that is receiving a file
+_SILENT_SECONDS: Final = 60.0  # the most time without an answer from a node that is receiving a file
+_ENOUGH_SECONDS: Final = 5.0  # once enough nodes have a file, the client waits this long for the others
 _POLL_SECONDS: Final = 0.1
 _PASSING_SECONDS: Final = 30.0  # how long a load waits at its start for a node or replica that may come back
 _RNG: Final = Random()
@@ -130,7 +130,7 @@ class LoadClient:
     # Loads
 
     def begin(self, load_id: str, keyspace: str, *, requested_by: str = "", job: str = "", rate_limit: int = 0) -> Load:
-        """Begin a load, or return the one that has this id already, in any state. `Control.begin_load` describes the
+        """Begin a load, or return the load that has this id already, in any state. `Control.begin_load` describes the
         arguments and the errors.
         """
         return self._patiently(
@@ -152,7 +152,7 @@ class LoadClient:
         return self._patiently(lambda: self.control.abort_load(load_id, requested_by, reason))
 
     def all(self) -> list[Load]:
-        """The loads that have not ended, and those that ended last; the newest come first."""
+        """The loads that have not ended, and the loads that ended last; the newest come first."""
         return [*self._patiently(self.control.loads).loads]
 
     def describe(self, load_id: str) -> GetLoadsResponse:
@@ -264,13 +264,13 @@ class LoadClient:
     # Files
 
     def upload(self, load: Load, target: LoadTarget, written: Written, name: str) -> LoadFile:
-        """Upload a file to the nodes that have replicas of the partition, and return the row that names it in the
+        """Upload a file to the nodes that have replicas of the partition, and return the row that names the file in the
         commit. `name` must differ for each attempt, and has letters, digits, _, dot and dash.
 
-        When this returns, at least `min_insync` of the nodes have the file; nodes that are away get it later from the
-        others. This waits for a node that restarts, and for a node that answers but is slow, since it may have other
-        files to receive first, and the load may have a rate limit. Raises DISK_FULL at once, and NOT_ENOUGH_SPOOLS if
-        too few nodes have answered within the timeout.
+        When this returns, at least `min_insync` of the nodes have the file; nodes that are away get the file later from
+        the other nodes. This waits for a node that restarts, and for a node that answers but is slow, since it may have
+        other files to receive first, and the load may have a rate limit. Raises DISK_FULL at once, and
+        NOT_ENOUGH_SPOOLS if too few nodes have answered within the timeout.
         """
         file = target.file(name)
         file.bytes, file.rows, file.checksum = written.bytes, written.digest.rows, written.checksum
@@ -324,7 +324,8 @@ class LoadClient:
                 return
             except MinkaError as error:
                 failure = error
-            # CORRUPT_DATA is repeated, too: the receiver reports a transfer that broke off as a damaged file.
+            # After CORRUPT_DATA the transfer is repeated, too: the receiver reports a transfer that broke off as a
+            # damaged file.
             is_final = not failure.code.info.retriable and failure.code is not Code.CORRUPT_DATA
             if failure.code is Code.UNREACHABLE:
                 deadline = max(deadline, heard.at + self._timeout)
@@ -359,9 +360,9 @@ class LoadClient:
 
     def commit(self, load: Load, files: Iterable[LoadFile]) -> Load:
         """Commit the load: these files are taken in, all or none. If partitions were split or merged since the files
-        were cut, the nodes make new files of these; if replicas were moved, the new nodes fetch the files. Returns the
-        load, which is COMMITTED or DONE. A load that was committed before is returned as it is, even if it has other
-        files.
+        were cut, the nodes make new files out of the old files; if replicas were moved, the new nodes fetch the files.
+        Returns the load, which is COMMITTED or DONE. A load that was committed before is returned as it is, even if it
+        has other files.
 
         Raises LOAD_ENDED, UNKNOWN_LOAD, NOT_ENOUGH_SPOOLS, DISK_FULL, UNKNOWN_FILE.
         """
@@ -433,7 +434,7 @@ class LoadClient:
         return [*_asked(address, lambda: stub.CutFiles(request, timeout=_FILE_SECONDS)).files]
 
     def _spread(self, load: Load, files: list[LoadFile], targets: Mapping[int, LoadTarget]) -> None:
-        """Let enough of the nodes that now have replicas of a partition fetch its file."""
+        """Make sure that enough nodes of each file's partition have the file: nodes that lack the file fetch it."""
         nodes = dict(node for file in files for node in targets[file.partition_id].nodes)
         asked = {node: self._pool.submit(self._files_at, address, load.number) for node, address in nodes.items()}
         there: dict[str, set[tuple[str, int]]] = {}
@@ -470,8 +471,8 @@ class LoadClient:
     # Used by all methods above
 
     def _table(self) -> PartitionTable:
-        """The active controller's table. No other node's table is used, since it may be older than the one by which the
-        controller decides on a commit.
+        """The active controller's table. No other node's table is used, since it may be older than the table by which
+        the controller decides on a commit.
         """
 
         def ask() -> PartitionTable:

@@ -25,8 +25,8 @@ class NodeInterval:
 
     At the end of the interval, `free_bytes` of `total_bytes` were free on the file system of the node's data_dir.
     `capacity_bytes` is the most that the node should hold by its configuration, 0 if unset; `cpu_ms` is the processor
-    time that its process used. `partitions` has the partitions that answered clients or changed in size; in some
-    intervals it has all partitions with data.
+    time, in milliseconds, that the node's process used in the interval. `partitions` has the partitions that answered
+    clients or changed in size; in some intervals it has all partitions with data.
     """
 
     node: str

@@ -61,7 +61,7 @@ class Nodes:
                 raise
 
     def channel(self, node: str) -> grpc.Channel:
-        """The channel to the node of this id. Raises UNREACHABLE if the table has no address for it."""
+        """The channel to the node of this id. Raises UNREACHABLE if the table has no address for the node."""
         address = next((one.address for one in self.table.nodes if one.id == node), "")
         if not address:
             raise MinkaError(Code.UNREACHABLE, f"the table has no address of {node or 'a leader'}")

@@ -70,10 +70,10 @@ class SnapshotClient(Nodes):
         buckets: Sequence[int] = (),
         of_buckets: int = 0,
     ) -> Iterator[RowBatch]:
-        """The rows in the range, in batches, in the order of their keys; with `keys_only` without their values.
-        `digest` divides the rows into `of_buckets` buckets by the hashes of their keys. With `buckets`, only the rows
-        of these buckets come, each with the hash of its key and value in place of the value. Raises SNAPSHOT_GONE, or
-        the refusals of the nodes, if no node still has the snapshot.
+        """The rows in the range, in batches, in the order of their keys; with `keys_only` without their values. Each
+        row is in one of `of_buckets` buckets, by the hash of its key, as for `digest`. With `buckets`, only the rows of
+        these buckets come, each with the hash of its key and value in place of the value. Raises SNAPSHOT_GONE, or the
+        refusals of the nodes, if no node still has the snapshot.
         """
         start, tries, nodes = wanted.start, 0, list(snapshot.nodes)
         while snapshot.snapshot_id:

@@ -1,5 +1,5 @@
 """Files of sorted rows in RocksDB's SST format, with values in their stored form; nodes take these files in unchanged.
-Writing a file needs no running node: the format is defined here, and nodes use it for their own files.
+Writing a file needs no running node: this module defines the format, and nodes use the same format for their own files.
 """
 
 import os
@@ -58,8 +58,8 @@ class SstWriter:
         self.digest = Digest()
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Write the next row. Raises INVALID_ARGUMENT for a key that is empty or not greater than the last one, and
-        TOO_LARGE.
+        """Write the next row. Raises INVALID_ARGUMENT for a key that is empty or not greater than the last key, and
+        TOO_LARGE for a key or value over the limit.
         """
         if key <= self._last:
             what = "comes twice" if key == self._last and key else "is empty" if not key else "is not in order"
@@ -119,8 +119,8 @@ def _opened(path: Path) -> SstFileWriter:
 
 
 def write_sst(path: str | os.PathLike[str], pairs: Iterable[tuple[bytes, bytes]]) -> Written | None:
-    """Write sorted pairs (keys ascending bytewise, each once) to a file. Without pairs there is no file, and this
-    returns None.
+    """Write sorted pairs (in the bytewise order of their keys, each key once) to a file. Without pairs there is no
+    file, and this returns None.
 
     Raises MinkaError: INVALID_ARGUMENT, TOO_LARGE, STORAGE_FAILED; after an error there is no file.
     """

@@ -1,5 +1,5 @@
-"""Maps a key to its slot, in the same way on every platform and in every runtime (Fixed Partitions, Patterns of
-Distributed Systems).
+"""Maps a key to its slot, in the same way on every platform and in every runtime (the pattern "Fixed Partitions" of
+Patterns of Distributed Systems).
 """
 
 import hashlib
@@ -20,13 +20,13 @@ def murmur3(key: bytes) -> int:
 
 
 def md5(key: bytes) -> int:
-    """The magnitude of the MD5 digest read as a signed big-endian integer: Java's `new BigInteger(digest).abs()`."""
+    """The absolute value of the MD5 digest as a signed big-endian integer: Java's `new BigInteger(digest).abs()`."""
     return abs(int.from_bytes(hashlib.md5(key, usedforsecurity=False).digest(), "big", signed=True))
 
 
 def crc16(key: bytes) -> int:
-    """The hash slot of Redis Cluster: CRC16 (XMODEM) modulo 16,384. If the key has a part in braces that isn't empty,
-    only the first such part counts, so keys with the same part have the same slot.
+    """The hash slot of Redis Cluster: CRC16 (XMODEM) modulo 16,384. If the text between the first { and the next }
+    isn't empty, only this text counts: the keys {user7}.name and {user7}.mail have the same slot.
     """
     start = key.find(b"{") + 1
     if start:
@@ -44,8 +44,8 @@ HASH_FUNCTIONS: dict[HashFunction.ValueType, Callable[[bytes], int]] = {
 
 
 def digest_of(hash_: HashFunction.ValueType, partition_count: int) -> Callable[[bytes], int]:
-    """A function of a key whose result modulo the number of partitions is the key's slot. For Murmur3 this is the
-    function of the library mmh3 itself: a wrapper would slow down batches, which hash every key. For CRC16,
+    """A function that takes a key. Its result modulo the number of partitions is the key's slot. For Murmur3 this is
+    the function of the library mmh3 itself: a wrapper would slow down batches, which hash every key. For CRC16,
     `redis_slots` says which of Redis's slots a partition has.
     """
     if hash_ == HashFunction.HASH_FUNCTION_MURMUR3:

@@ -1,4 +1,4 @@
-"""Ranges of keys (Key-Range Partitions, Patterns of Distributed Systems).
+"""Ranges of keys (the pattern "Key-Range Partitions" of Patterns of Distributed Systems).
 
 Keys are bytes in bytewise order. A range includes its start and excludes its end; b"" as either of them means no bound.
 """

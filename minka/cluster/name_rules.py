@@ -18,7 +18,9 @@ def name_problem(name: str, most: int = MAX_NAME_CHARS) -> str:
 
 
 def node_id_problem(text: str) -> str:
-    """Says why `text` can't be a node's id or a cluster's name, for logs, paths and metrics; "" if it can."""
+    """The reason why `text` can't be a node's id or a cluster's name; "" if it can. Both occur in logs, paths and
+    metrics.
+    """
     if _NODE_ID.fullmatch(text):
         return ""
     return "must be 1 to 63 of a-z, 0-9, dot and dash, beginning with a letter or digit"

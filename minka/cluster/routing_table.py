@@ -1,5 +1,5 @@
-"""The client's copy of the partition table: key → slot or range → partition → node. Pure: its owner fetches the changes
-and passes them in.
+"""The client's copy of the partition table: key → slot or range → partition → node. It does no I/O: its owner fetches
+the changes and passes them in.
 """
 
 from abc import ABC, abstractmethod
@@ -155,8 +155,8 @@ class RangeRoutes(KeyspaceRoutes):
     """A keyspace by ranges. A key's place is the number of known ranges that start at the key or before it. The place
     is negative if the last of these ranges ends before the key, or if there is none.
 
-    Rows come one by one, so the ranges may overlap or have gaps. A key belongs to the last range that starts at it or
-    before it, since a split leaves the parent's start and gives the child a new one. When the row of a merged range
+    Rows come one by one, so the ranges may overlap or have gaps. A key belongs to the last range that starts at the key
+    or before it, since a split leaves the parent's start and gives the child a new one. When the row of a merged range
     comes, the ranges that were merged into it are dropped.
     """
 
@@ -309,7 +309,7 @@ class RoutingTable:
                 Code.CLUSTER_MISMATCH,
                 f"the endpoints belong to two clusters, {self.cluster_id} and {table.cluster.id}",
             )
-        self.cluster_id = self.cluster_id or table.cluster.id  # a node that has just started doesn't know it yet
+        self.cluster_id = self.cluster_id or table.cluster.id  # a node that has just started doesn't know the id yet
         if table.version >= self.version:
             self.version = table.version
             self._addresses.clear()
@@ -332,7 +332,7 @@ class RoutingTable:
         return self.update(rows)
 
     def update(self, rows: Iterable[cluster_pb2.Partition]) -> bool:
-        """Take single rows, such as those in a refusal; return True if any route changed."""
+        """Take single rows, such as the rows in a refusal; return True if any route changed."""
         changed = False
         for row in rows:
             keyspace = self._by_id.get(row.keyspace_id)

@@ -1,7 +1,7 @@
 """Duties: pieces of your own work that a Minka cluster hands out to your own processes, and keeps balanced.
 
 A process that hosts duties has a `Delegate`, and runs it with `run_shard` or, in asyncio, with `Shard`. `Client`, or
-`AsyncClient` in asyncio, creates, changes and finds duties; `minka.duties.changes` makes changes that are done
+`AsyncClient` in asyncio, creates, changes and finds duties; `minka.duties.changes` makes changes that a client sends
 together. The other names are the types that these functions and classes take, return and raise.
 """
 
@@ -82,7 +82,7 @@ __all__ = [
     "run_shard",
 ]
 
-if not TYPE_CHECKING:  # a type checker is to see which names there are
+if not TYPE_CHECKING:  # type checkers use the imports above instead
     __getattr__, __dir__ = lazy_names(
         __name__,
         __all__,

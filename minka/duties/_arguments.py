@@ -27,7 +27,7 @@ def checked_shard(name: Any) -> str:
 
 
 def checked_label(text: Any, what: str) -> str:
-    """Check a text that obeys the rules for names of shards; `what` is its name in the error."""
+    """Check a text that obeys the rules for names of shards; `what` names the text in the error."""
     return _filled(checked_text(text, what, id_problem), what)
 
 
@@ -39,7 +39,7 @@ def checked_weight(weight: Any) -> int:
 
 
 def checked_version(version: Any) -> int:
-    """Check an `if_version`, and return the `if_version` of the request: 0 (any version) for None."""
+    """Check an `if_version`. Returns the number that the request needs: 0, which means any version, for None."""
     if version is None:
         return 0
     if type(version) is not int or not 0 <= version < 1 << 63:

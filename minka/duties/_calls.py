@@ -23,7 +23,7 @@ _LEVELS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request, and the rpc of the service Duties that takes it. It is repeatable if it only reads."""
+    """A request, and the rpc of the service Duties that takes the request. A call that only reads is repeatable."""
 
     rpc: str
     request: Any

@@ -1,5 +1,5 @@
-"""The events that happen to a shard, which `minka.duties._machine` takes, and the instructions to the shard's process,
-which it returns.
+"""The input and the output of `minka.duties._machine`: it takes the events that happen to a shard, and returns
+instructions, which the shard's process carries out.
 """
 
 from collections.abc import Mapping
@@ -27,15 +27,16 @@ class Method(Enum):
 class MachineSettings:
     """A shard's waiting times, in seconds, and its number of tries."""
 
-    call_timeout: float = 30.0  # the most time of one call to the delegate
+    call_timeout: float = 30.0  # the longest time that one call to the delegate may take
     retry_first: float = 0.1  # the pause after the first failure of a duty; each further pause is twice as long
     retry_most: float = 5.0  # the longest of these pauses
-    tries: int = 5  # calls of attach, update or prepare before the duty goes to another shard
+    tries: int = 5  # after this many failed calls of attach, update or prepare the duty goes to another shard
     report_interval: float = 1.0  # the time between two calls that ask the delegate which duties it holds
     weight_interval: float = 10.0  # the least time between two reports of one duty's weight
-    weight_change: float = 0.1  # a change by a smaller part of the weight isn't reported
-    first_answer: float = 3.0  # a node that hasn't answered the first message for this long is left
-    silence: float = 1.0  # a node that has granted no clearance for this long (or a third of the clearance) is left
+    weight_change: float = 0.1  # the least change of a weight that is reported: 0.1 is a tenth of the weight
+    first_answer: float = 3.0  # the shard leaves a node that hasn't answered the first message for this long
+    # The shard leaves a node that grants no clearance for this long, or for a third of the clearance if that is less.
+    silence: float = 1.0
 
 
 # Events
@@ -67,7 +68,7 @@ class CallEnded:
 
     call: int
     error: str | None = None
-    reported: Mapping[tuple[int, int], int | None] | None = None  # only of Method.REPORT: weights by number and epoch
+    reported: Mapping[tuple[int, int], int | None] | None = None  # only for Method.REPORT: weights by number and epoch
 
 
 @dataclass(frozen=True, slots=True)

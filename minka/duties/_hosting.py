@@ -1,8 +1,9 @@
-"""The duties that a shard should have, the duties that it has, and the calls to its delegate that are under way. Pure.
+"""The duties that a shard should have, the duties that it has, and the calls to its delegate that are under way. This
+module does no I/O.
 
 A duty is first ATTACHING (or PREPARING), is ATTACHED once the delegate's attach has returned, and DETACHING from its
 release until the delegate's detach has returned. From the call of attach until the call of detach has returned, the
-delegate may act for the duty: its record is `live`.
+delegate may act for the duty, and the duty's record is `live`.
 """
 
 import heapq
@@ -33,7 +34,7 @@ class Ending(Enum):
 
     RELEASED = "released"
     FAILED = "failed"
-    REATTACHED = "reattached"  # it is attached again, with its new payload
+    REATTACHED = "reattached"  # the shard attaches the duty again, with its new payload
 
 
 @dataclass(slots=True, eq=False)
@@ -51,7 +52,9 @@ class Record:
     ending: Ending | None = None
     reason: str = ""  # why its ending is FAILED
     next: HeldDuty | None = None  # a later assignment, which begins when this one has ended
-    released_epoch: int = 0  # the epoch of a later assignment whose release is reported when this one has ended
+    # The cluster has ended all assignments up to this epoch. If it is later than the duty's, both releases are
+    # reported.
+    released_epoch: int = 0
     detach_began: float = 0.0
     attach_ended: float = 0.0
     weight_told: int | None = None
@@ -61,7 +64,7 @@ class Record:
 @dataclass(slots=True, eq=False)
 class Lane:
     """The calls to the delegate for one pallet: the call that runs, and the duties that wait for the next calls. If a
-    call has taken too long, the lane no longer counts it as running, so the next call runs beside it.
+    call has taken too long, the lane no longer counts it as running, so the next call runs at the same time.
     """
 
     pallet: str
@@ -78,18 +81,19 @@ class Hosting:
         self.records: dict[int, Record] = {}
         self.live = 0  # the number of records for which the delegate may act
         self.may_take = False  # True if the clearance lasts long enough to take something new
-        self.in_hurry = False  # the clearance is short: work that doesn't release duties waits
+        self.in_hurry = False  # True while little clearance is left: work that doesn't release duties waits
         self.out: list[Instruction] = []
         self._lanes = {"": Lane("")}
         self.take(pallets)
         self._methods = frozenset(methods)
         self._settings = settings
         self._reports = reports
-        self._calls: dict[int, tuple[CallDelegate, float]] = {}  # under way; with the time at which each began
-        self._interrupted: set[int] = set()  # calls of prepare that an attach has cut short
+        self._calls: dict[int, tuple[CallDelegate, float]] = {}  # calls under way, each with the time when it began
+        self._interrupted: set[int] = set()  # cancelled calls of prepare: one of their duties has to be attached
         self._last_call = 0
         self._retries: list[tuple[float, int, Method]] = []  # a heap of (time, number of the duty, method)
-        self._over: list[tuple[Record, float]] = []  # released in a hurry, with the seconds that each took
+        # Duties that were released in a hurry, each with the seconds that this took. The releases aren't reported yet.
+        self._over: list[tuple[Record, float]] = []
         self._report_due = float("-inf")
 
     # The shard's duties as they are now
@@ -116,8 +120,8 @@ class Hosting:
         return self._calls[call][0].method is Method.REPORT
 
     def forget_reports(self) -> Reports:
-        """Drop the reports that aren't recorded yet, since the cluster took the former incarnation for dead and would
-        refuse them. Returns the reports of the new incarnation, which are empty.
+        """Drop the reports that aren't recorded yet: the cluster took the former incarnation for dead, and would refuse
+        its reports. Returns the reports of the new incarnation, which are empty.
         """
         assert not self.records, "the former process still has duties"
         self._reports = Reports()
@@ -153,7 +157,7 @@ class Hosting:
         if self._reports.is_spent(number, duty.epoch) or duty.pallet not in self._lanes:
             return
         if record is not None:
-            if record.duty.epoch < duty.epoch:  # it is still being released here, so nothing has to be loaded
+            if record.duty.epoch < duty.epoch:  # the shard has an earlier assignment, so there is nothing to load
                 self._reports.prepared(number, duty.epoch)
         elif Method.PREPARE in self._methods:
             self._begin(duty, Phase.PREPARING)
@@ -193,7 +197,9 @@ class Hosting:
             self.out.append(CancelCall(call.call, "one of the duties has to be attached"))
 
     def release_all(self, *, unbegun: bool) -> None:
-        """Release all duties that the delegate has. If `unbegun` is true, also release those that it hasn't got yet."""
+        """Release all duties that the delegate has. If `unbegun` is true, also release the duties that the delegate
+        hasn't got yet.
+        """
         for record in list(self.records.values()):
             if record.live or unbegun:
                 record.next = None
@@ -317,10 +323,10 @@ class Hosting:
     def overdue(self, number: int) -> None:
         """Log that the call can't be ended. Its duties wait until it returns; other duties of the pallet don't wait."""
         call, _ = self._calls[number]
-        rest = "no other report is asked for until it returns"
+        rest = "the shard asks for no other report until it returns"
         if call.method is not Method.REPORT:
             self._leave_lane(call)
-            rest = "the other duties of the pallet go on beside it"
+            rest = "the pallet's other duties don't wait for it"
         text = f"{call.method.value} of {_named(call)} has taken {call.timeout:g} s and can't be ended: {rest}"
         self.out.append(Note(ERROR, text))
 
@@ -350,7 +356,7 @@ class Hosting:
                 record.tries, record.alone, record.apart = 0, False, False
                 outcome(record, duty, began, now)
             elif interrupted and record.ending is None:
-                self._queue(record.duty, call.method)  # the duty's own call has not failed
+                self._queue(record.duty, call.method)  # the call was cancelled, so the duty has not failed
             else:
                 record.apart = len(call.duties) == 1 and now - began >= call.timeout
                 self._failed(record, call, error, now)
@@ -387,7 +393,7 @@ class Hosting:
     def _failed(self, record: Record, call: CallDelegate, error: str, now: float) -> None:
         method = call.method
         if method is Method.ATTACH:
-            self._set_live(record, False)  # an attach that raises has taken no duty
+            self._set_live(record, False)  # if attach raises, the delegate has none of the call's duties
         if method is not Method.DETACH and record.ending is not None:
             self._release(record, record.ending)
             return
@@ -407,7 +413,7 @@ class Hosting:
     # The delegate's reports
 
     def reported(self, number: int, error: str | None, held: Mapping[tuple[int, int], int | None], now: float) -> None:
-        """Take the delegate's report: the weights of duties, by number and epoch; None for a duty without a weight."""
+        """Take the delegate's report: `held` has the weight of each duty, by number and epoch; None means no weight."""
         _, began = self._calls.pop(number)
         self._lanes[""].running = None
         if error is not None:
@@ -453,4 +459,4 @@ def _named(call: CallDelegate) -> str:
     if not call.duties:
         return "all duties"
     first = f"{call.pallet}/{call.duties[0].id}"
-    return first if len(call.duties) == 1 else f"{len(call.duties)} duties, {first} the first"
+    return first if len(call.duties) == 1 else f"{len(call.duties)} duties (the first is {first})"

@@ -15,8 +15,8 @@ from typing import Final, NoReturn
 log: Final = logging.getLogger("minka.duties")
 
 EXIT_STATUS: Final = 70  # EX_SOFTWARE: the delegate did not release its duties in time
-MAX_WAITING: Final = 1_000  # messages that wait to be written; further ones are dropped and counted
-_LAST_WORDS_S: Final = 0.5  # the most time that the end of the process waits for them to be written
+MAX_WAITING: Final = 1_000  # the most messages that wait to be written; further messages are dropped and counted
+_LAST_WORDS_S: Final = 0.5  # the most seconds that the end of the process waits for messages to be written
 
 
 class Log:
@@ -43,7 +43,7 @@ class Log:
 
     def _write(self) -> None:
         while (message := self._waiting.get()) is not None:
-            with contextlib.suppress(Exception):  # the program's handler or filter raises; go on with the next message
+            with contextlib.suppress(Exception):  # if the program's handler or filter raises, the next message follows
                 log.log(message[0], "%s", message[1])
 
     def _end(self, process: int) -> None:

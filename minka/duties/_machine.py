@@ -36,9 +36,9 @@ from minka.duties._reports import Reports
 from minka.v1.duties_pb2 import Shard
 from minka.v1.shards_pb2 import ShardGrant, ShardHeartbeat, ShardHello, ShardInstruction, ShardLeave, ShardMessage
 
-MARGIN: Final = 1 / 3  # the release of all duties begins when this part of the clearance is left,
-MOST_MARGIN: Final = 1 / 2  # or at most this part, if there are many duties
-RELEASE_S: Final = 50e-6  # the most that a release takes without the delegate's work; measured: 14e-6
+MARGIN: Final = 1 / 3  # the release of all duties begins when this part of the clearance is left
+MOST_MARGIN: Final = 1 / 2  # with many duties the release begins earlier, but not before this part is left
+RELEASE_S: Final = 50e-6  # the most seconds for the release of one duty, without the delegate's work; measured: 14e-6
 _FENCED: Final = "SHARD_FENCED"
 _MALFORMED: Final = "INVALID_ARGUMENT"
 _HOPELESS: Final = (_MALFORMED, "CLUSTER_MISMATCH")  # the cluster would refuse another try, too
@@ -71,20 +71,20 @@ class ShardMachine:
         self._new_incarnation = new_incarnation
         self.ends_process = ends_process
         self._known_index = 0
-        self._interval = 0.5  # seconds between heartbeats; the node tells it
+        self._interval = 0.5  # seconds between heartbeats; the node's welcome states them
         self._clearance = 0.0  # the longest clearance that a node has granted, in seconds
         self._connected = False
         self._heard_at = 0.0
         self._sequence = 0
-        self._sent: dict[int, float] = {}  # by sequence: when each unanswered heartbeat was sent
+        self._sent: dict[int, float] = {}  # by sequence number: when an unanswered heartbeat was sent
         self._beat_at = float("inf")
         self._releasing = False
-        self._patience = float("-inf")  # until then the delegate may release, although the clearance has ended
+        self._patience = float("-inf")  # the delegate may release duties until then, even after the clearance has ended
         self._fenced = False
         self._leaving = False
         self._giving_up = False
         self._loop_closed = False
-        self._error: tuple[str, str] | None = None  # the reason of an end that the user didn't ask for
+        self._error: tuple[str, str] | None = None  # why the shard ends, if the user didn't ask it to
         self._farewell = float("inf")
         self._ended = False
         self._problem = ""
@@ -245,8 +245,9 @@ class ShardMachine:
             self._disconnect(now, said.refused.message)
             self._refused(said.refused.code, said.refused.message, now)
         elif kind == "goodbye":
-            self._on_give_up(GiveUp(), now)  # as far as the node knows, nothing is left to release,
-            self._farewell = now  # and all reports are recorded or no longer needed
+            # The node knows of no duty that is left to release, and needs no further report.
+            self._on_give_up(GiveUp(), now)
+            self._farewell = now
         self._known_index = max(self._known_index, said.index)
 
     def _on_duties(self, said: ShardInstruction, kind: str) -> None:
@@ -305,7 +306,7 @@ class ShardMachine:
         self._clearance = max(self._clearance, seconds)
         self.until = max(self.until, sent_at + seconds)
         if self._releasing and now < self._release_at():
-            self._releasing = False  # even if a detach still hangs: it holds up no other duty
+            self._releasing = False  # even if a detach still hangs, since no other duty waits for it
 
     def _watch_clearance(self, now: float) -> None:
         """Begin to release everything when the clearance gets short. If the clearance ends before everything is
@@ -324,7 +325,7 @@ class ShardMachine:
             self._note(WARNING, f"the clearance {why}: everything is released ({self.hosting.live} duties)")
             self.hosting.release_all(unbegun=False)
         if self._releasing and self.until <= now and self._patience <= now:
-            self._patience = float("inf")  # so that this is noted only once
+            self._patience = float("inf")  # so that the text is logged only once
             text = f"the delegate has not released {self.hosting.live} duties, and the clearance has ended"
             if self.ends_process:
                 self._ended = True
@@ -335,7 +336,9 @@ class ShardMachine:
                     self._end(self._error)
 
     def _fence(self, reason: str, now: float) -> None:
-        """Release everything: the cluster has taken this process for dead, and may have given its duties to others."""
+        """Release everything: the cluster has taken this process for dead, and may have given its duties to other
+        shards.
+        """
         if self._fenced:
             return
         self._note(WARNING, f"the cluster took this process for dead, so everything is released: {reason}")

@@ -1,5 +1,5 @@
 """A shard's reports about its duties. One report is under way at a time; it is repeated until the cluster has recorded
-it. Pure.
+it. This module does no I/O.
 """
 
 from collections.abc import Iterator
@@ -17,8 +17,8 @@ class Reports:
         self._next = ShardReport()
         self._weights: dict[int, WeighedDuty] = {}
         self._under_way: ShardReport | None = None
-        self._attached_at: dict[int, float] = {}  # by duty, until it is reported
-        self._spent: dict[int, int] = {}  # by duty: the epoch that was given back, until that is recorded
+        self._attached_at: dict[int, float] = {}  # by duty: when it was attached; kept until a report tells it
+        self._spent: dict[int, int] = {}  # by duty: the epoch that was given back; kept until that is recorded
 
     @property
     def is_empty(self) -> bool:

@@ -45,7 +45,7 @@ from minka.v1.shards_pb2 import ShardInstruction, ShardMessage
 from minka.v1.shards_pb2_grpc import ShardsStub
 
 _CONNECT_S: Final = 2.0
-_LOOK_S: Final = 0.1  # the clock, which runs also while the machine sleeps, is looked at this often
+_LOOK_S: Final = 0.1  # seconds between two looks at `boottime`: timers of asyncio stand still while the computer sleeps
 _PAUSE_S: Final = (0.05, 1.0)  # the first and the longest pause between two tries to find a node
 
 _making: Final = threading.Lock()
@@ -67,12 +67,12 @@ class _Shared(SharedLoop):
 
 
 def boottime() -> float:
-    """Seconds by CLOCK_BOOTTIME, which goes on while the machine sleeps; by CLOCK_MONOTONIC if that doesn't exist."""
+    """Seconds by CLOCK_BOOTTIME, which goes on while the computer sleeps. Without this clock: by CLOCK_MONOTONIC."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def shards_loop() -> asyncio.AbstractEventLoop:
-    """The loop of all shards' sessions of this process. It is never closed (see `minka.engine.loops`)."""
+    """The loop for the sessions of all shards in this process. It is never closed (see `minka.engine.loops`)."""
     return _sessions().loop
 
 
@@ -86,8 +86,8 @@ def _sessions() -> _Shared:
 
 
 class Session:
-    """Carries out the machine's instructions. A session is made and used on the thread of `shards_loop`; only `is_held`
-    and `duties` may be called on any thread.
+    """Carries out the instructions of a `ShardMachine`. A session is made and used on the thread of `shards_loop`; only
+    `is_held` and `duties` may be called on any thread.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class Session:
         for instruction in instructions:
             try:
                 self._carry_out(instruction)
-            except Exception as error:  # noqa: BLE001 - the other instructions go on, so that each call ends
+            except Exception as error:  # noqa: BLE001 - carry out the other instructions, so that each call ends
                 fault = error
         if fault is not None:
             self._fail(fault)
@@ -274,7 +274,7 @@ class Session:
                 try:
                     await call.write(self._out.popleft())
                 except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                    return  # the call is over; its reader reports why
+                    return  # the call is over; `_session`, which reads from it, reports why
 
 
 def _options() -> list[tuple[str, int]]:

@@ -13,10 +13,10 @@ from minka.duties.limits import MAX_WEIGHT
 from minka.duties.messages import held_duty
 from minka.engine.arguments import invalid
 
-_CANCEL_S: Final = 1.0  # after this time a cancelled coroutine counts as one that can't be ended
+_CANCEL_S: Final = 1.0  # a cancelled coroutine that goes on for this long counts as one that can't be ended
 
 Weights = Mapping[tuple[int, int], int | None]
-"""A delegate's report: weights by number and epoch; None for a duty whose weight it doesn't state."""
+"""A delegate's report: the weight of each duty, by number and epoch; None if the report doesn't state the weight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def methods_of(delegate: Delegate) -> dict[Method, UserMethod]:
 
 def _runs_on_loop(own: Mapping[Method, Any], method: Method) -> bool:
     """True if the method runs on the user's loop. If `attach` is a coroutine, a plain `report` also runs there, since
-    tasks of the loop change the data that it reads.
+    tasks of the loop change the data that `report` reads.
     """
     decisive = Method.ATTACH if method is Method.REPORT else method
     return any(inspect.iscoroutinefunction(own.get(one)) for one in (method, decisive))
@@ -103,7 +103,7 @@ class Calls:
     def _tell(self, number: int, error: str | None, reported: Weights | None) -> None:
         running = self._running.pop(number, None)
         if running is None:
-            return  # its end was told already: the closed loop was noticed twice
+            return  # the end was passed on before: two methods have noticed that the loop is closed
         if running.limit is not None:
             running.limit.cancel()
         self._on_event(CallEnded(number, None if error is None else running.cut or error, reported))
@@ -136,19 +136,19 @@ class _Running:
                 self._user_loop.call_soon_threadsafe(self._start_task)
                 return
             name = f"minka {self.call.method.value} {self.call.pallet}"
-            # This isn't a thread of an executor, since the interpreter waits for those threads when it ends.
+            # This isn't a thread of an executor: when the interpreter ends, it would wait for such a thread.
             threading.Thread(target=self._on_thread, name=name, daemon=True).start()
         except RuntimeError as error:  # the user's loop is closed, or there are too many threads
             self._end(error)
 
     def cancel(self, why: str) -> bool:
-        """Cancel the call; return False if it runs on a thread, and so can't be cancelled."""
+        """Cancel the call; return False if the call can't be cancelled because it runs on a thread."""
         if not self._on_loop:
             return False
         self.cut = self.cut or why
         try:
             self._user_loop.call_soon_threadsafe(self._cancel_task)
-        except RuntimeError:  # the loop is closed: the task is gone, and no callback will say so
+        except RuntimeError:  # the loop is closed: the task is gone, and its callback won't run
             self._end(asyncio.CancelledError())
         return True
 
@@ -159,7 +159,7 @@ class _Running:
     def _start_task(self) -> None:
         try:
             self._task = self._user_loop.create_task(self._run(), name=f"minka {self.call.method.value}")
-        except Exception as error:  # noqa: BLE001 - the user may have set the loop's task factory
+        except Exception as error:  # noqa: BLE001 - a task factory that the user has set may raise
             self._end(error)
         else:
             self._task.add_done_callback(self._task_done)
@@ -184,7 +184,7 @@ class _Running:
                 self.begin()
                 return
             result = self._result(answer)
-        except BaseException as error:  # noqa: BLE001 - whatever the user's code raises, it has failed
+        except BaseException as error:  # noqa: BLE001 - the call has failed, whatever the user's code raises
             self._end(error)
         else:
             self._end(None, result)
@@ -200,8 +200,8 @@ def _described(error: BaseException) -> str:
     """The error as text that can be sent, for any class and message."""
     try:
         text = f"{type(error).__name__}: {error}"
-    except BaseException:  # noqa: BLE001 - its `__str__` is the user's
-        text = f"{type(error).__name__}, whose text can't be had"
+    except BaseException:  # noqa: BLE001 - the user's `__str__` may raise
+        text = f"{type(error).__name__}, whose text can't be read"
     return text.encode(errors="replace").decode()
 
 

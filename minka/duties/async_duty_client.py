@@ -50,8 +50,8 @@ _CONNECT_TIMEOUT_S: Final = 2.0
 
 class AsyncClient:
     """A client of one cluster's duties; it can use any node. It connects with its first call and belongs to the event
-    loop of that call: in another loop calls raise INVALID_ARGUMENT, and so does `close`, unless the client's loop is
-    closed.
+    loop of that call: in another loop, calls raise INVALID_ARGUMENT; `close` raises it, too, unless the client's loop
+    is closed.
 
     `endpoints` are addresses host:port of some of the nodes; the client first asks the node that answered last, or the
     node that a refusal named. Without `endpoints` the cluster is that of `context`, or the one that `minka.connect`
@@ -142,8 +142,8 @@ class AsyncClient:
         return loop
 
     async def _ask(self, address: str, call: _calls.Call, timeout: float) -> Any:
-        """The node's answer, or the `MinkaError` of the failed call. Errors here refer to no channel, as `aio_channel`
-        demands.
+        """The node's answer, or the `MinkaError` of the failed call. No error that leaves this method refers to a
+        channel, as `aio_channel` demands.
         """
         try:
             return await getattr(DutiesStub(self._channel(address, timeout)), call.rpc)(call.request, timeout=timeout)
@@ -170,8 +170,8 @@ class AsyncClient:
     async def change(
         self, changes: Iterable[DutyChange], *, consistency: Consistency = "quorum", timeout: float | None = None
     ) -> list[DutyRow]:
-        """Make all of the changes, or none. There may be at most 1,000, of different duties; all payloads together may
-        have at most 8 MiB. The functions of `minka.duties.changes` return such changes.
+        """Make all of the changes, or none. There may be at most 1,000 changes, each of another duty, with at most 8
+        MiB of payloads together. The functions of `minka.duties.changes` return such changes.
 
         Returns the duties as they are after the changes, in the order of the changes; for a deleted duty its last row.
         Payloads are left out. Raises UNKNOWN_PALLET, UNKNOWN_DUTY, DUTY_EXISTS, VERSION_MISMATCH, INVALID_DUTY,
@@ -254,12 +254,12 @@ class AsyncClient:
         """Place a duty on this shard by hand, and return its row. No balancer moves it until `release` is called.
 
         While the shard is GONE, LEAVING, QUARANTINED or on a drained node, another shard has the duty; the duty goes to
-        its shard as soon as it can. If the shard is LIVE but has too little capacity, no shard has the duty, and
-        `DutyStatus.unplaced` says why. A duty that couldn't be attached on the shard stays on the shard that has it; if
-        there is none, no shard gets it before `unquarantine`.
+        its own shard as soon as this shard can take it. If the shard is LIVE but has too little capacity, no shard has
+        the duty, and `DutyStatus.unplaced` says why. If the duty couldn't be attached on its own shard, it stays on the
+        shard that has it; if no shard has it, no shard gets it before `unquarantine`.
 
         Raises UNKNOWN_DUTY, VERSION_MISMATCH, INVALID_DUTY for a synthetic duty, and UNKNOWN_SHARD if the cluster has
-        never known the shard, or has forgotten it: that is ten minutes after its end.
+        never known the shard, or has forgotten it, as it does ten minutes after the shard's end.
         """
         made = changes_.pin(pallet, duty, shard, if_version=if_version)
         return (await self.change([made], consistency=consistency, timeout=timeout))[0]
@@ -321,8 +321,9 @@ class AsyncClient:
     ) -> AsyncIterator[DutyStatus]:
         """The duties of `pallet` (None: of all pallets), in the order in which they were created. With `shard`, these
         are only duties that this shard has; with `unplaced`, only duties that no shard has; with `quarantined`, only
-        duties that are kept from shards because attaching them failed or ended processes. The client asks page by page,
-        each within `timeout` seconds, so the list as a whole isn't a snapshot. Raises UNKNOWN_PALLET, UNKNOWN_SHARD.
+        duties that some shards don't get, because attaching them failed or ended a shard's process. The client asks
+        page by page, each within `timeout` seconds, so the list as a whole isn't a snapshot. Raises UNKNOWN_PALLET,
+        UNKNOWN_SHARD.
         """
         return rows_of(self._pages(pallet, shard, unplaced, quarantined, with_payloads, timeout))
 
@@ -359,7 +360,7 @@ class AsyncClient:
     async def change_pallets(
         self, changes: Iterable[PalletChange], *, consistency: Consistency = "quorum", timeout: float | None = None
     ) -> builtins.list[Pallet]:
-        """Make all of the changes of pallets, or none. There may be at most 1,000. The functions of
+        """Make all of the changes of pallets, or none. There may be at most 1,000 changes. The functions of
         `minka.duties.changes` return such changes.
 
         Returns the pallets as they are after the changes, in the order of the changes; for a deleted pallet its last
@@ -372,7 +373,7 @@ class AsyncClient:
         self, pallet: Pallet | str, *, consistency: Consistency = "quorum", timeout: float | None = None
     ) -> Pallet:
         """Create a pallet, by its name alone or with its settings, and return its row. If a pallet with this name and
-        the same settings exists, its row is returned. Raises PALLET_EXISTS if it has other settings.
+        the same settings exists, its row is returned. Raises PALLET_EXISTS if the existing pallet has other settings.
         """
         made = [changes_.create_pallet(pallet)]
         return (await self.change_pallets(made, consistency=consistency, timeout=timeout))[0]

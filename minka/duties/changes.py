@@ -115,7 +115,7 @@ def update(
     weight: int | None = None,
     if_version: int | None = None,
 ) -> DutyChange:
-    """Give a duty another payload or weight; None leaves the old one. At least one of them is needed. The duty's
+    """Give a duty another payload or weight; None leaves the old one. At least one of the two is needed. The duty's
     quarantines end, as by `unquarantine`.
     """
     name, change = duty_name(pallet, duty), api.DutyChange(if_version=checked_version(if_version))
@@ -130,13 +130,13 @@ def update(
 
 
 def delete(pallet: str, duty: str, *, if_version: int | None = None) -> DutyChange:
-    """Delete a duty. It is gone once the shards that have it have released it."""
+    """Delete a duty. It disappears when all its shards have released it."""
     return DutyChange(api.DutyChange(delete=duty_name(pallet, duty), if_version=checked_version(if_version)))
 
 
 def pin(pallet: str, duty: str, shard: str, *, if_version: int | None = None) -> DutyChange:
-    """Place a duty on this shard by hand: no balancer moves it until it is released. `Client.pin` says what happens
-    while the shard can't have it.
+    """Place a duty on this shard by hand: no balancer moves it until it is released. `AsyncClient.pin` describes what
+    happens while the shard can't have the duty.
     """
     pin = api.DutyPin(duty=duty_name(pallet, duty), shard=checked_shard(shard))
     return DutyChange(api.DutyChange(pin=pin, if_version=checked_version(if_version)))
@@ -154,7 +154,7 @@ def unquarantine(pallet: str, duty: str, *, if_version: int | None = None) -> Du
 
 
 def create_pallet(pallet: Pallet | str) -> PalletChange:
-    """Create a pallet. If only its name is given, the cluster chooses the settings: those of `Pallet(name)`."""
+    """Create a pallet. If only its name is given, the pallet gets the default settings, those of `Pallet(name)`."""
     row = PalletRow(id=checked_pallet(pallet)) if isinstance(pallet, str) else pallet_row(pallet)
     return PalletChange(api.PalletChange(create=row))
 

@@ -45,7 +45,7 @@ class Duty:
     synthetic: bool = False  # it is on every shard that takes its pallet
     stationary: bool = False  # once placed, it is never moved to balance the shards
     lazy: bool = False  # it ends when the delegate no longer reports it
-    _holds: Callable[[int, int], bool] = field(default=_never, repr=False)  # `is_held` asks it, by number and epoch
+    _holds: Callable[[int, int], bool] = field(default=_never, repr=False)  # `is_held` calls it (number, epoch)
 
     def is_held(self) -> bool:
         """True if this process may act for the duty now: the process has the duty, and by its own clock it has
@@ -101,16 +101,16 @@ class Delegate:
 
     def prepare(self, duties: Duties) -> Awaitable[None] | None:
         """Load the data that these duties need, and do nothing for them yet: they are still on other shards, and come
-        here next. Some of them may never come, and no call says so: load the data into something that forgets
-        automatically, such as a cache. If one of the duties has to be attached before `prepare` returns, a coroutine is
-        cancelled; if `prepare` is a plain function, the attach waits until it returns.
+        here next. Some of the duties may never come, and no call tells you that: load the data into something that
+        forgets automatically, such as a cache. If one of the duties has to be attached before `prepare` returns,
+        `prepare` is cancelled if it is a coroutine; if it is a plain function, the attach waits until it returns.
         """
         raise NotImplementedError
 
     def report(self) -> Reported | Awaitable[Reported]:
-        """Return the duties that this process really has, or a mapping from each duty to its measured weight (None:
-        the weight hasn't changed). A lazy duty that is left out has ended: the cluster deletes it, and `detach` isn't
-        called for it. Without this method lazy duties stay.
-        `report` is called about once a second, on the event loop if `attach` is a coroutine.
+        """Return the duties that this process really has, or a mapping from each duty to its measured weight (None: the
+        weight hasn't changed). A lazy duty that the report leaves out has ended: the cluster deletes it, and `detach`
+        isn't called for it. Without this method lazy duties stay. `report` is called about once a second, on the event
+        loop if `attach` is a coroutine.
         """
         raise NotImplementedError

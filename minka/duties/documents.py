@@ -1,8 +1,8 @@
 """Pallets, duties and shards as JSON and YAML documents. REST takes and returns them, `minkactl` prints them, and
 `minkactl apply -f` reads them. This module makes them from the dataclasses that clients return.
 
-A document has a duty's payload in `payload` if it is text, else in `payload_base64`, just as events in the JSON format
-of CloudEvents have `data` or `data_base64`.
+A document has a duty's payload in `payload` if it is text, else in `payload_base64`, as in the JSON format of
+CloudEvents, in which an event has `data` or `data_base64`.
 """
 
 from collections.abc import Iterable
@@ -34,7 +34,7 @@ Count = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 Version = Annotated[
     int | None,
     Meta(
-        description="the version that it must have, else the change is refused with VERSION_MISMATCH; null: any",
+        description="VERSION_MISMATCH refuses the change if the duty or pallet has another version; null: any version",
         extra_json_schema={"minimum": 1},  # `changes` refuses 0, and says why
     ),
 ]
@@ -160,7 +160,9 @@ class Assignment(Struct, frozen=True):
 
 
 class Quarantine(Struct, frozen=True):
-    """A shard that doesn't get the duty, since attaching it failed there; null: no shard with this version gets it."""
+    """A shard that doesn't get the duty, since attaching the duty failed there. If `shard` is null, no shard of
+    `shard_version` gets the duty.
+    """
 
     shard: str | None
     shard_version: str
@@ -169,8 +171,8 @@ class Quarantine(Struct, frozen=True):
 
 
 class Suspicion(Struct, frozen=True):
-    """Shards that have failed while they were attaching the duty: their number, the last of them, and the time
-    before which no shard gets the duty again (0: the duty doesn't wait for a time).
+    """Shards that have failed while they were attaching the duty: their number, the last of them, and the time before
+    which no shard gets the duty again (0: no such time).
     """
 
     failures: int

@@ -55,7 +55,7 @@ class Balancer:
     """The kind of a pallet's balancer, and its settings."""
 
     kind: BalancerKind = BalancerKind.CAPACITY_WORKLOAD
-    max_difference: int = 0  # ROUND_ROBIN: the most by which shards' numbers of duties differ; 0 means 1
+    max_difference: int = 0  # ROUND_ROBIN: how many more duties one shard may have than another; 0 means 1
     fill_by: FillBy = FillBy.CAPACITY  # only for SPILL_OVER
     fill_limit: int = 0  # only for SPILL_OVER by weight or by count
     shard_order: tuple[str, ...] = ()  # SPILL_OVER: fills these shards first, in this order, then the others by name
@@ -96,7 +96,7 @@ class ShardLoad:
     pallet: str
     duties: int  # `duties` and `weight` don't count synthetic duties
     weight: int
-    capacity: int | None  # None: the shard states none
+    capacity: int | None  # None: the shard states no capacity
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +125,10 @@ class PalletSummary:
     duties: int  # `duties`, `attached` and `weight` count synthetic duties, too
     attached: int  # the number of duties that at least one shard has attached
     weight: int
-    unplaced: tuple[UnplacedDuty, ...]  # the first of `unplaced_count`, without synthetic duties
+    unplaced: tuple[UnplacedDuty, ...]  # only the first ones, without synthetic duties; `unplaced_count` counts all
     unplaced_count: int
     loads: tuple[ShardLoad, ...]
-    held_back: str  # why it isn't balanced automatically now; "": nothing prevents it
+    held_back: str  # why the cluster doesn't balance it automatically now; "": nothing prevents it
     hand_overs: HandOverTimes
     quarantined: int  # the number of duties that are kept from some shards, or from all
 
@@ -167,14 +167,14 @@ class Quarantine:
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
-    """Failures of shards while they were attaching a duty. From two failures on, the duty is tried by one shard at a
-    time, which attaches nothing else meanwhile.
+    """Failures of shards while they were attaching a duty. From two failures on, only one shard at a time tries the
+    duty, and it attaches nothing else meanwhile.
     """
 
     failures: int  # their number since the duty was last attached
     shard: str  # the shard that failed last
     since: datetime  # when that shard failed
-    retry: datetime | None  # no shard gets the duty before this time; None: the duty doesn't wait for a time
+    retry: datetime | None  # no shard gets the duty before this time; None: no such time
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ class DutyRow:
     duty: Duty
     reported_weight: int | None  # as the delegate last reported it, except for small changes
     payload_bytes: int
-    pinned_to: str | None  # the shard to which a person has pinned the duty, also while another one has it; None: none
+    pinned_to: str | None  # the shard to which the duty is pinned, even while another shard has it; None: none
     quarantines: tuple[Quarantine, ...]
     suspicion: Suspicion | None
     deleting: bool  # a client has deleted the duty, which disappears once its shards have released it
@@ -204,7 +204,7 @@ class ShardState(Word):
     """The state of a process that hosts duties, as the cluster sees it."""
 
     LIVE = "live"
-    QUARANTINED = "quarantined"  # it is up, but gets no duties until its score is good again
+    QUARANTINED = "quarantined"  # until its score is good again, it gets only duties that no other shard takes
     LEAVING = "leaving"  # it is about to stop, and releases its duties
     AWAY = "away"  # its process is gone, and its duties are kept for it until `away_until`
     GONE = "gone"

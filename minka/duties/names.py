@@ -5,12 +5,12 @@ from minka.duties.limits import MAX_ID_CHARS
 
 
 def id_problem(name: str) -> str:
-    """Why the name can't be that of a duty or of a shard; "" if it can."""
+    """The reason why no duty or shard can have this name; "" if it can be used."""
     return name_problem(name, MAX_ID_CHARS)
 
 
 def pallet_problem(name: str) -> str:
-    """Why the name can't be that of a pallet; "" if it can. A slash isn't allowed, since people name a duty as
-    PALLET/ID.
+    """The reason why no pallet can have this name; "" if it can be used. A slash isn't allowed, since people name a
+    duty as PALLET/ID.
     """
     return "must have no slash" if "/" in name else id_problem(name)

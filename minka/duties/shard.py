@@ -35,12 +35,12 @@ _MAX_VERSION_CHARS: Final = 64
 
 class Shard:
     """Hosts duties from `run` (or the beginning of `async with`) on, until `stop` was called and other shards have the
-    duties. `pallets` has the pallets whose duties the shard takes, each with its capacity (None: it states
-    none, so it has no limit, and CAPACITY_WORKLOAD gives it as much as a shard with the mean of the stated capacities).
-    `endpoints` are addresses host:port of some of the nodes; without `endpoints` the cluster is that of `context`, or
-    the one that `minka.connect` would find. `name` identifies the shard (default: HOST-PID): a process that comes back
-    under the same name within `grace` seconds gets its duties again. `version` is that of your application, and `node`
-    is the Minka node on whose machine the process runs, if any. `call_timeout` is the time limit of a call to the
+    duties. `pallets` has the pallets whose duties the shard takes, each with its capacity. None means no limit;
+    CAPACITY_WORKLOAD then gives the shard as much as a shard with the mean of the stated capacities. `endpoints` are
+    addresses host:port of some of the nodes; without `endpoints` the cluster is that of `context`, or the one that
+    `minka.connect` would find. `name` identifies the shard (default: HOST-PID): a process that comes back under the
+    same name within `grace` seconds gets its duties again. `version` is the version of your application, and `node` is
+    the Minka node on whose machine the process runs, if any. `call_timeout` is the time limit of a call to the
     delegate, in seconds. `on_stuck` is for a delegate that hasn't released everything when the clearance ends: "exit"
     ends the process at once with status 70, since other shards get its duties; "report" only writes to the log. `tls`
     is for a cluster with TLS.
@@ -94,7 +94,7 @@ class Shard:
         self._running: asyncio.Task[None] | None = None
         self._body: asyncio.Task[Any] | None = None  # the task of `async with`, while its body runs
         self._body_cancelled = False
-        self._cancelled_before = 0  # how often that task had been cancelled before
+        self._cancelled_before = 0  # how often that task had been cancelled before `__aenter__`
 
     async def run(self) -> None:
         """Host duties until `stop` was called and other shards have them. If the task is cancelled before, the delegate
@@ -194,7 +194,7 @@ class Shard:
         assert self._body is not None, "__aenter__ came first"
         body, self._body = self._body, None
         if self._body_cancelled and body.uncancel() > self._cancelled_before and kind is asyncio.CancelledError:
-            return  # the body was cancelled from elsewhere, too
+            return  # others have cancelled the body, too, so CancelledError goes on
         self.stop()
         await self._running
 
@@ -214,9 +214,9 @@ def run_shard(
     call_timeout: float = 30.0,
 ) -> None:
     """Host duties until SIGTERM or SIGINT. Then the cluster moves the duties away one after the other; the delegate
-    releases each before another shard gets it. After 30 s, or at a second signal, the delegate releases all duties that
-    are left at once. Then this returns, as soon as the delegate has released everything; a `detach` that hangs delays
-    that without limit. Coroutines of the delegate run on a loop of this thread. `Shard` describes the arguments.
+    releases each before another shard gets it. After 30 s, or at a second signal, the delegate releases at once all
+    duties that are left. This returns when the delegate has released everything; a `detach` that hangs delays the
+    return without limit. Coroutines of the delegate run on a loop of this thread. `Shard` describes the arguments.
 
     Raises MinkaError: the errors of `Shard` and its `run`, and INVALID_ARGUMENT on any thread but the main thread,
     since only the main thread gets signals.

@@ -1,4 +1,4 @@
-"""Analyses the history of all nodes: traffic over time, the busiest partitions, the nodes' imbalance. Pure."""
+"""Analyses the history of all nodes: traffic over time, the busiest partitions, the nodes' imbalance. No I/O."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -34,8 +34,8 @@ class ClusterPoint:
 @dataclass(frozen=True, slots=True)
 class NodePoint:
     """A node in one step: operations a second, the number of processors that its process kept busy, and, at the step's
-    end, the bytes of its replicas and the free bytes. `room` is the bytes that the node can still take, by its disk and
-    by its capacity.
+    end, the bytes of its replicas and the free bytes. `room` is the bytes that the node can still take: its free bytes,
+    or less if it has a capacity.
     """
 
     node: str
@@ -76,8 +76,8 @@ class PartitionPoint:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLoad:
-    """A partition's traffic over the whole time of the analysis; `peak` is its busiest step. `bytes` and `keys` are the
-    last that its leader reported.
+    """A partition's traffic over the whole time of the analysis; `peak` is its busiest step. `bytes` and `keys` are as
+    its leader last reported them.
     """
 
     partition_id: int
@@ -107,7 +107,9 @@ class LoadAnalysis:
 
 
 def step_of(from_ms: int, to_ms: int) -> int:
-    """The length of a step, in milliseconds, with which a plot from `from_ms` to `to_ms` has few enough points."""
+    """The shortest length of a step, in milliseconds, with which a plot from `from_ms` to `to_ms` has at most 240
+    points.
+    """
     fits = (step for step in _STEPS_MS if (to_ms - from_ms) / step <= _MAX_POINTS)
     return next(fits, _STEPS_MS[-1])
 
@@ -221,7 +223,7 @@ def _unevenness(values: Sequence[float]) -> float | None:
 
 
 class _Sizes:
-    """The sizes that each node last reported of its replicas. A replica that its node no longer reports has
+    """The sizes of each node's replicas, as the node last reported them. A replica that its node no longer reports has
     moved away.
     """
 

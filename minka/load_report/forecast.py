@@ -1,7 +1,7 @@
 """Forecasts the time when a node will be full, if its trend stays. The method is Theil and Sen's: the trend is the
-median of the slopes between all pairs of points. Outliers hardly move it if they are less than 29 % of the points (P.
-K. Sen, Estimates of the regression coefficient based on Kendall's tau, JASA 63, 1968). The same paper gives the
-interval in which the true slope lies with a probability of 95 %.
+median of the slopes between all pairs of points. Outliers hardly change the trend if they are less than 29 % of the
+points (P. K. Sen, Estimates of the regression coefficient based on Kendall's tau, JASA 63, 1968). The same paper gives
+the interval in which the true slope lies with a probability of 95 %.
 """
 
 import math
@@ -16,8 +16,8 @@ from minka.load_report.analysis import NodePoint
 HOUR_MS: Final = 3_600_000
 _LEAST_POINTS: Final = 6
 _MAX_POINTS: Final = 400  # they give 80,000 pairs
-_Z: Final = 1.96  # for 95 %
-_FARTHEST: Final = 10  # a forecast goes this many times as far as the known past
+_Z: Final = 1.96  # the number of standard deviations for a probability of 95 %
+_FARTHEST: Final = 10  # a forecast looks ahead at most this many times the length of the history
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ class FullForecast:
     at_ms: int  # the time of the last point of the history
     room: int  # the bytes that the node can still take
     bytes_per_day: float | None  # the change of `room`
-    low_bytes_per_day: float | None  # if the trend stays, the change is with 95 % between this
-    high_bytes_per_day: float | None  # and this
+    low_bytes_per_day: float | None  # the lower end of the range in which the change lies with a probability of 95 %
+    high_bytes_per_day: float | None  # the upper end of the same range of 95 %
     full_ms: int | None  # None: no end is in sight
     earliest_ms: int | None
     latest_ms: int | None  # None: the node may never be full

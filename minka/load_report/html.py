@@ -26,12 +26,13 @@ _DASHES: Final = (
     "12 4",
     "5 2 1 2",
     "3 6",
-)  # so that lines differ without colours, too
+)  # so that lines also differ where colours can't be seen
 _COLOURS: Final = 8
 _MAX_LINES: Final = 8
 _MAX_TABLE_ROWS: Final = 48
 RING: Final = "m-3 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0"
-_ENDS: Final = ((1, 5), (2, 4), (2.5, 5), (5, 5), (10, 5))  # ends of an axis, with the number of its parts
+# An axis ends at 1, 2, 2.5, 5 or 10 (times a power of ten), and has this number of parts.
+_ENDS: Final = ((1, 5), (2, 4), (2.5, 5), (5, 5), (10, 5))
 
 _STYLE: Final = """
 :root { color-scheme: light dark; --bg: #fff; --text: #1b1f24; --dim: #57606a; --line: #d0d7de;
@@ -98,7 +99,7 @@ def render(
 
 def names_in(table: PartitionTable) -> Callable[[int, int], str]:
     """A function that gives a partition's name, such as flights/7, by its id and its keyspace's id; for a partition
-    that is gone, the name has its id.
+    that is gone, the name has its id: flights/(gone, id 7).
     """
     keyspaces = {one.id: one.name for one in table.keyspaces}
     slots = {row.id: str(row.slot) for row in table.partitions}
@@ -302,7 +303,7 @@ def _most(lines: Iterable[Line]) -> float:
 
 def _scale(most: float, thousand: int) -> tuple[float, int]:
     """The end of an axis, and the number of its parts, chosen so that the axis has short numbers. `thousand` is the
-    factor between two units.
+    factor between two units: 1,000, or 1,024 for bytes.
     """
     if most <= 0:
         return 1.0, 5

@@ -1,4 +1,4 @@
-"""Makes a plan of proposals, for `minkactl apply`: the controller plans the moves, and leaders propose the keys of
+"""Turns proposals into a plan for `minkactl apply`: the controller plans the moves, and leaders propose the keys of
 splits.
 """
 
@@ -11,8 +11,9 @@ from minka.v1.cluster_pb2 import PartitionTable
 
 
 def make_plan(control: Control, proposals: Proposals, now_ms: int, reason: str = "load report") -> Plan:
-    """The plan of the proposals, by the present table. It leaves out proposals that are no longer possible, and has a
-    note on each of them. Nothing is changed. Raises the errors of Control when no controller answers.
+    """The plan that carries out the proposals, made with the present table. It leaves out proposals that are no longer
+    possible, and has a note on each of them. Nothing is changed. Raises the errors of Control when no controller
+    answers.
     """
     table = control.table()
     notes = list(proposals.notes)

@@ -1,7 +1,7 @@
 """Proposals: partitions to split, and replicas to move away from nodes that are too busy or fill up.
 
-Pure. The basis is the last quarter of the history, and the present table. Each proposal has a reason with figures. A
-partition gets at most one proposal, and none if an operation is changing it already.
+This module does no I/O. Proposals are based on the last quarter of the history, and on the present table. Each proposal
+has a reason with figures. A partition gets at most one proposal, and none if an operation is changing it already.
 """
 
 import math
@@ -18,15 +18,15 @@ from minka.load_report.forecast import FullForecast
 from minka.v1.cluster_pb2 import Keyspace, NodeState, Partition, PartitionState, PartitionTable
 
 _RECENT: Final = 4  # the recent time is the last quarter of the history
-_LEAST_OPS: Final = 500  # a second; a node or partition with fewer isn't busy
-_UNEVEN: Final = 1.25  # times the mean: a node with more is too busy
-_EVEN: Final = 1.1  # times the mean: moves go on until the busiest node is down to this
-_LARGE: Final = 4  # times the median size of its keyspace
+_LEAST_OPS: Final = 500  # operations a second; a node or partition with fewer isn't busy
+_UNEVEN: Final = 1.25  # a node with more than this times the mean of all nodes is too busy
+_EVEN: Final = 1.1  # moves go on until the busiest node has at most this times the mean
+_LARGE: Final = 4  # a partition of at least this times its keyspace's median size is large
 _LEAST_LARGE: Final = 256 << 20
 _MAX_PARTS: Final = 16
 _MAX_MOVES: Final = 50  # of each kind; people wouldn't read more
 _FULL_SOON_MS: Final = 14 * 86_400_000
-_LITTLE_ROOM: Final = 0.1  # a smaller free part of the file system is too little
+_LITTLE_ROOM: Final = 0.1  # a node is filling up if a smaller part of its file system is free
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class _View:
         self.loads = analysis.partitions
         since = analysis.to_ms - (analysis.to_ms - analysis.from_ms) // _RECENT
         self.served = _recent_ops(intervals, min(since, intervals[-1].start_ms))
-        self.ops: defaultdict[int, float] = defaultdict(float)  # by partition: of all nodes together
+        self.ops: defaultdict[int, float] = defaultdict(float)  # by partition: operations a second at all nodes
         self.node_ops = dict.fromkeys(self.live, 0.0)
         for (node, id_), ops in self.served.items():
             self.ops[id_] += ops
@@ -111,7 +111,7 @@ class _View:
         self.free_share = {one.node: one.free_bytes / one.total_bytes for one in intervals if one.total_bytes}
 
     def _usual_bytes(self) -> dict[int, int]:
-        """By a keyspace's id: the median size of its partitions that have data; the smaller of two middle sizes."""
+        """The median size of partitions with data, by keyspace id. Of two middle sizes, this is the smaller one."""
         sizes: defaultdict[int, list[int]] = defaultdict(list)
         for id_, row in self.settled.items():
             if size := self.bytes(id_):
@@ -186,8 +186,8 @@ def _look_at(view: _View, id_: int, row: Partition, found: Proposals) -> None:
 
 
 def _even_out(view: _View, taken: set[int]) -> list[ProposedMove]:
-    """Moves from the node that is the busiest at each step to other nodes. Of all possible moves, each step takes the
-    one that leaves its two nodes most even.
+    """Moves that even out the traffic. Each step takes a partition from the node that is then the busiest, and chooses
+    the move after which the two nodes are most even.
     """
     load = view.node_ops
     mean = fmean(load.values()) if load else 0.0
@@ -211,9 +211,9 @@ def _even_out(view: _View, taken: set[int]) -> list[ProposedMove]:
         _, copies, _, id_, target = best
         ops = view.served[source, id_]
         reason = (
-            f"{source} does {load[source]:,.0f} operations/s, the mean is {mean:,.0f}, {target} {load[target]:,.0f}"
+            f"{source} does {load[source]:,.0f} operations/s and {target} {load[target]:,.0f}; the mean is {mean:,.0f}"
         )
-        reason += f"; {ops:,.0f} are this partition's" + ("" if copies else "; no data moves")
+        reason += f"; {ops:,.0f} of {source}'s are for this partition" + ("" if copies else "; no data moves")
         moved[id_] = _move(view, id_, source, target, reason)
         load[source] -= ops
         load[target] += ops

@@ -1,8 +1,8 @@
-"""Keys of several columns, whose bytes are in the order of the columns' values.
+"""Keys that are made of several columns. The bytes of such keys sort as the values of the columns do.
 
-The encoding is that of FoundationDB's tuples (design/tuple.md in apple/foundationdb): each column is a type code and
-its bytes, and no column's bytes are the beginning of another's. These types of Spark, which FoundationDB lacks, become
-integers:
+The encoding is that of FoundationDB's tuples (design/tuple.md in apple/foundationdb): each column becomes a type code
+and the bytes of its value, and no column's bytes are the beginning of another column's bytes. Example: ("EWR", 5)
+becomes 02 45 57 52 00 15 05. These types of Spark, which FoundationDB lacks, become integers:
 
 - date: days from 1970-01-01;
 - timestamp: microseconds from 1970-01-01T00:00:00Z; timestamp_ntz: the same, as if it were in UTC;
@@ -29,7 +29,7 @@ BYTES: Final = 0x01
 TEXT: Final = 0x02
 NESTED: Final = 0x05
 LONG_NEGATIVE: Final = 0x0B
-ZERO: Final = 0x14  # an integer's code: this ± the number of its bytes
+ZERO: Final = 0x14  # an integer's type code is this ± the number of its bytes: 0x15 for 5, 0x13 for -5
 LONG_POSITIVE: Final = 0x1D
 SINGLE: Final = 0x20
 DOUBLE: Final = 0x21
@@ -82,8 +82,9 @@ def prefix_range(columns: Sequence[KeyPart]) -> KeyRange:
 
     Raises the errors of `encode_key` for a column.
     """
-    # After the prefix, a key with more columns has the code of a type, and no code is 0xff. A key that has 0xff there
-    # isn't in the range: 0xff after a zero byte means that the key's text or tuple is longer than that of the prefix.
+    # In a key with more columns, a type code follows the prefix, and no type code is 0xff. If 0xff follows a prefix
+    # that ends with a zero byte, this zero byte isn't the end of the text or tuple: such a key has other columns, and
+    # isn't in the range.
     prefix = _joined(columns)
     return KeyRange(prefix, prefix + b"\xff")
 
@@ -165,7 +166,9 @@ def _integer(value: int, name: str) -> bytes:
 
 
 def _floating(code: int, ieee: bytes, nan: bool) -> bytes:
-    """A float's bytes, so that they sort: a positive one has its sign bit set, a negative one all its bits flipped."""
+    """A float's bytes, so that they sort: the sign bit of a positive float is flipped, and all bits of a negative
+    float.
+    """
     if nan:
         return bytes([code]) + NAN[code]
     first = bytes([ieee[0] ^ 0x80]) + ieee[1:] if ieee[0] < 0x80 else bytes(byte ^ 0xFF for byte in ieee)

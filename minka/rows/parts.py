@@ -1,4 +1,4 @@
-"""Dates, moments and decimals as the integers that stand for them in a key, and back."""
+"""Converts dates, moments and decimals to the integers that stand for them in a key, and back."""
 
 from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperation
@@ -31,7 +31,8 @@ def microseconds_of(moment: datetime) -> int:
 
 
 def timestamp_of(microseconds: int) -> datetime:
-    """The moment `microseconds` after 1970-01-01T00:00:00Z, in UTC. For Spark's timestamp_ntz, drop the zone.
+    """The moment `microseconds` after 1970-01-01T00:00:00Z, in UTC. For Spark's timestamp_ntz, drop the zone:
+    `.replace(tzinfo=None)`.
 
     Raises MinkaError(INVALID_ARGUMENT) outside of the years 1 to 9999.
     """

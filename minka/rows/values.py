@@ -31,8 +31,8 @@ _PLAIN_POWERS: Final = range(-3, 7)  # Java writes other powers of ten with an e
 
 
 def encode_value(row: Mapping[str, Any]) -> bytes:
-    """The value of a row, which maps columns' names to bool, int, float, Decimal, str, bytes, date, datetime, UUID,
-    None, and lists, tuples and mappings (with keys of text) of those.
+    """The value of a row. The row maps columns' names to bool, int, float, Decimal, str, bytes, date, datetime, UUID,
+    None, and lists, tuples and mappings (with keys of text) of these types.
 
     Raises MinkaError(INVALID_ARGUMENT), which names the column, if a column's value has another type.
     """
@@ -41,7 +41,7 @@ def encode_value(row: Mapping[str, Any]) -> bytes:
         text = _ENCODER.encode(plain)
     except UnicodeEncodeError as error:
         raise MinkaError(Code.INVALID_ARGUMENT, f"the row has text that isn't UTF-8: {error.reason}") from None
-    # Spark writes the digits of an escaped character in capitals.
+    # Spark writes the hex digits of an escaped character in capitals: \u001F.
     return _ESCAPE.sub(_in_capitals, text) if b"\\u00" in text else text
 
 

@@ -13,7 +13,7 @@ The data source needn't be registered, and reads each partition as it is at one 
     )
     rows.where("day = DATE '2013-01-01'").show()  # a filter on key columns reads only the keys that it allows
     rows.write.format("minka").options(**cluster, keyColumns="day,number").mode("append").save()
-    changes = spark.readStream.format("minka").options(**cluster).load()  # its query needs a checkpointLocation
+    changes = spark.readStream.format("minka").options(**cluster).load()  # the query needs a checkpointLocation
 
 Jobs are functions that work in parallel on the whole keyspace and return a report. Without `endpoints`, a job works on
 the cluster of `context`, or on the one that `minka.connect` would find:
@@ -24,24 +24,24 @@ the cluster of `context`, or on the one that `minka.connect` would find:
     print(verify(spark, frame, "flights", options.columns, endpoints=["athens:7400"]).is_same)
 
 `.schema("key STRING, value STRING")` reads text, and `.schema("key BINARY")` reads only keys. The only mode of writing
-is "append" (for streams also "update"). It sets the values of the keys that are written, and repeats batches that
-failed; any other mode is refused. If changes are read, the schema may also have `_change STRING` ("put" or "delete"),
+is "append" (for streams also "update"). This mode sets the values of the rows' keys, and repeats batches that failed.
+Any other mode is refused. If changes are read, the schema may also have `_change STRING` ("put" or "delete"),
 `_partition INT` and `_offset LONG`.
 
-Jobs raise `MinkaError`. What the data source raises reaches your program only as Spark's own errors, whose text has
-Minka's code and message: `pyspark.errors.AnalysisException` for a wrong option, schema, mode or keyspace;
+Jobs raise `MinkaError`. Errors of the data source reach your program only as Spark's own errors, whose text has Minka's
+code and message: `pyspark.errors.AnalysisException` for a wrong option, schema, mode or keyspace;
 `StreamingQueryException` for a stream; another `PySparkException` if a task has failed. So catch `PySparkException`
 around `load`, `save` and actions.
 
 | option | default | |
 |---|---|---|
 | `endpoints` | as a client's | host:port of some of the nodes, separated by commas |
-| `keyspace` | required | its name |
-| `keyColumns` | `key` | the columns of the key, separated by commas (`key_columns=["day", "number"]` of `export`) |
+| `keyspace` | required | the keyspace's name |
+| `keyColumns` | `key` | the columns of the key, separated by commas (for `export`: `key_columns=["day", "number"]`) |
 | `keyFormat` | by the schema | `columns` (default with `keyColumns`); `text`, `binary`: the only column is the key |
 | `timeout` | 60 | seconds for which a partition may be without a leader that answers |
 | `splitBytes` | 268435456 | reading: several tasks read a partition of more than twice this many bytes; 0: one task |
-| `changesSince` | | reading: instead of rows the changes after `ExportReport.versions`, as JSON |
+| `changesSince` | | reading: `ExportReport.versions` as JSON, to read the changes since that export |
 | `batchBytes` | 2097152 | writing: bytes of keys and values in one batch |
 | `deleteColumn` | | writing: a boolean column; where it is true, the key is removed |
 | `startingOffsets` | latest | streams: where the first query begins, `latest` or `earliest` |

@@ -42,7 +42,7 @@ def key_column(columns: Sequence[T.StructField]) -> Column:
 
     Spark itself encodes text, binary, integers, booleans, dates and timestamps. A key with floats, decimals or
     timestamp_ntz goes through Python, as Arrow arrays, at about half the speed. Raises MinkaError(INVALID_ARGUMENT) if
-    a column is of another type, or there is no column. Text that isn't UTF-8 fails the query.
+    a column is of another type, or there is no column. The query fails on text that isn't UTF-8.
     """
     if not columns:
         raise MinkaError(Code.INVALID_ARGUMENT, "a key has at least one column: without one it would be empty")
@@ -64,8 +64,8 @@ def value_column(columns: Sequence[T.StructField]) -> Column:
     """The expression for a row's value (binary), made of these columns of a data frame.
 
     Raises MinkaError(INVALID_ARGUMENT) if a column has a type whose values would be different when they are read back,
-    or if two columns have the same name. Text that isn't UTF-8 fails the query; within arrays, maps and structs each
-    wrong byte becomes U+FFFD.
+    or if two columns have the same name. The query fails on text that isn't UTF-8; within arrays, maps and structs each
+    wrong byte becomes U+FFFD instead.
     """
     _check_values(columns)
     texts = {field.name for field in columns if isinstance(field.dataType, T.StringType)}
@@ -81,8 +81,8 @@ def value_fields(value: Column, schema: T.StructType) -> Column:
     and a null value gives a null struct.
 
     The query fails on a value that isn't a JSON object in UTF-8, or has a column of another type. Like `from_json`, it
-    is lenient in two ways: text after the object is ignored, and a decimal with more places is rounded. Raises
-    INVALID_ARGUMENT as `value_column` does.
+    is lenient in two ways: text after the object is ignored, and a decimal with more places than its column is rounded.
+    Raises INVALID_ARGUMENT as `value_column` does.
     """
     _check_values(schema.fields)
     text = F.validate_utf8(value.cast("string"))
@@ -139,7 +139,7 @@ def _integer(value: Column) -> Column:
     size = F.length(data)
     positive = F.concat(F.substring(_literal(*range(ZERO + 1, ZERO + 9)), size, F.lit(1)), data)
     size = F.length(F.unhex(F.hex(-value)))
-    # A negative value is encoded as the ones' complement of its absolute value, the lowest bytes of value - 1.
+    # A negative value is encoded as the lowest bytes of value - 1: -5 becomes 0xfa, which is the ones' complement of 5.
     data = F.substring(F.unhex(F.hex(value - 1)), 9 - size, F.lit(8))
     negative = F.concat(F.substring(_literal(*range(ZERO - 8, ZERO)), 9 - size, F.lit(1)), data)
     return (

@@ -70,7 +70,7 @@ def _bytes_of(pairs: DataFrame) -> list[Column]:
 
 
 def digest_columns(key: Column, value: Column | None = None) -> list[Column]:
-    """The aggregates that `DataFrame.agg` needs for a digest of binary columns, of all rows or of each group.
+    """The aggregates that `DataFrame.agg` needs for a digest of binary columns, for all rows or for each group.
     `digest_of_row` makes a Digest of the result.
 
     Without a value column each value counts as null. The caller must make sure that no key is null.

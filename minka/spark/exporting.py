@@ -41,7 +41,7 @@ class ExportReport(Report):
     destination: str
     file_format: str
     since: Mapping[str, int] | None = None
-    versions: Mapping[str, int]  # by partition id (text): the files have everything up to this offset of its log
+    versions: Mapping[str, int]  # the files have all writes up to this offset of the log; by partition id, as text
 
 
 def export(
@@ -62,7 +62,7 @@ def export(
 ) -> ExportReport:
     """Write a keyspace's rows as files into the folder `destination`. Each partition is as it was at one offset.
 
-    Without a `schema` (DDL) rows have the columns key and value, as bytes in Parquet and else as text. With
+    Without a `schema` (DDL) rows have the columns key and value, in Parquet as bytes, in other formats as text. With
     `key_columns`, keys are decoded into these columns of the schema, and values into the others; the data source has
     the option `keyColumns` for this. If `since` has the `versions` of an earlier export's report, this writes the
     changes after that export instead of the rows. Changes also have the columns _change ("put" or "delete"), _partition

@@ -11,8 +11,8 @@ from pyspark.logger import PySparkLogger
 from minka.errors import Code, MinkaError
 from minka.spark.driver import log_file
 
-# The last line of the traceback of a MinkaError, in a task or in the Python process of the planner. The error may be of
-# a subclass of MinkaError, in any module of Minka.
+# Matches the last line of the traceback of a MinkaError, in a task or in the Python process of the planner. The error
+# may be of a subclass of MinkaError, in any module of Minka.
 _OURS = re.compile(r"^\s*minka(?:\.\w+)+: ([A-Z_]+): (.+)$", re.MULTILINE)
 
 

@@ -11,12 +11,12 @@ from minka.errors import MinkaError
 from minka.tls import Tls
 from minka.v1.snapshots_pb2 import PartitionSnapshot
 
-_RENEW_S: Final = 200.0  # nodes drop a snapshot that nobody has used for 15 minutes
+_RENEW_S: Final = 200.0  # seconds between renewals; nodes drop a snapshot that nobody has used for 15 minutes
 
 
 class HeldSnapshots:
     """Holds snapshots open: a thread renews them every `renew_s` seconds. The end of the body of `with` releases all
-    snapshots that are still held. Several threads may use this. `endpoints` and `tls` are those of `SnapshotClient`.
+    snapshots that are still held. Several threads may use this. `endpoints` and `tls` are for `SnapshotClient`.
     """
 
     def __init__(self, endpoints: Sequence[str], *, tls: Tls | None = None, renew_s: float = _RENEW_S) -> None:

@@ -99,7 +99,7 @@ def _with_unreadable(schema: StructType) -> StructType:
 
 
 def _without_replaced_bytes(frame: DataFrame) -> DataFrame:
-    """Mark the rows in which Java replaced bytes as unreadable, and leave the other rows as they are."""
+    """Mark a row as unreadable if Java has replaced bytes in it, and leave the other rows as they are."""
     fields = [field for field in frame.schema.fields if field.name != UNREADABLE]
     texts = [
         F.col(f"`{field.name.replace('`', '``')}`").cast("string")

@@ -82,7 +82,7 @@ def _chosen(java: Java, refused: list[str]) -> Java:
 
 
 def _asked(command: Path) -> tuple[int, str]:
-    """Ask a `java` for its version. Returns its major version, or 0 and the reason why that isn't known."""
+    """Ask a `java` for its version. Returns its major version, or 0 and the reason why the version isn't known."""
     try:
         done = subprocess.run(
             [command, "-version"],
@@ -113,8 +113,8 @@ def _packaged() -> Path | None:
 
 
 def _homes(java: Path) -> Iterator[Path]:
-    """Yield folders that can be the JAVA_HOME for this Java. The second one is for the case that the first can't be
-    written to, or that scripts in it can't run.
+    """Yield folders that can be the JAVA_HOME for this Java. The second folder is needed if the first can't be written
+    to, or if scripts in it can't run.
     """
     script = _SCRIPT.format(java=shlex.quote(str(java)))
     name = f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"

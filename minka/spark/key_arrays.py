@@ -19,7 +19,8 @@ _Words = npt.NDArray[np.uint64]
 _Numbers = npt.NDArray[np.int64]
 _Flags = npt.NDArray[np.bool_]
 
-_LEAST_OF_SIZE: Final = np.array([1 << 8 * size for size in range(8)], np.uint64)  # the least number of size + 1 bytes
+# The least numbers that need 1, 2, 3 … 8 bytes: 1, 256, 65536 ….
+_LEAST_OF_SIZE: Final = np.array([1 << 8 * size for size in range(8)], np.uint64)
 _SIGN: Final = np.uint64(1 << 63)
 _ALL: Final = ~np.uint64(0)
 _PADDING: Final = 18  # the most bytes that are read from the beginning of a column
@@ -134,7 +135,9 @@ def _as_integers(column: pa.Array, name: str) -> _Numbers:
 
 
 def _binary(data: _Bytes, lengths: npt.NDArray[np.integer[Any]] | int) -> pa.BinaryArray:
-    """A binary array in which each element is the beginning of a row of the matrix, `lengths` bytes long."""
+    """A binary array. Element i is the beginning of row i of the matrix, `lengths[i]` bytes long (or `lengths`, if it
+    is a number).
+    """
     rows, width = data.shape
     offsets = np.zeros(rows + 1, np.int32)
     offsets[1:] = np.cumsum(np.broadcast_to(lengths, rows))
@@ -145,7 +148,7 @@ def _binary(data: _Bytes, lengths: npt.NDArray[np.integer[Any]] | int) -> pa.Bin
 
 
 def _fixed(data: _Bytes, codes: npt.NDArray[Any] | int, column: pa.Array) -> pa.BinaryArray:
-    """A binary array in which each element is the code and a row of the matrix, or, for null, only the code of null."""
+    """A binary array. Each element is the code and a row of the matrix; for a null it is only the code of null."""
     matrix = np.empty((len(column), data.shape[1] + 1), np.uint8)
     matrix[:, 0] = codes
     matrix[:, 1:] = data
@@ -186,7 +189,7 @@ def _codes(sizes: npt.NDArray[np.int64], negative: _Flags, column: pa.Array) -> 
 
 def _integers(values: _Numbers, column: pa.Array) -> pa.BinaryArray:
     negative = values < 0
-    # A negative value is encoded as the ones' complement of its absolute value, the lowest bytes of value - 1.
+    # A negative value is encoded as the lowest bytes of value - 1: -5 becomes 0xfa, which is the ones' complement of 5.
     words = values.view(np.uint64) - negative
     sizes = _sizes(np.where(negative, ~words, words))
     matrix = np.empty((len(values), 9), np.uint8)
@@ -205,8 +208,8 @@ def _halves(column: pa.Array) -> tuple[_Words, _Words]:
 
 
 def _wide_integers(low: _Words, high: _Words, column: pa.Array) -> pa.BinaryArray:
-    """Encode integers of 128 bits as `_integers` encodes those of 64 bits. The length of an integer of more than eight
-    bytes is in a byte of its own.
+    """Encode integers of 128 bits as `_integers` encodes those of 64 bits. If an integer needs more than eight bytes, a
+    byte after the type code has the length.
     """
     negative = high >= _SIGN
     high = high - (negative & (low == 0))
@@ -359,7 +362,7 @@ def _decode_string(rows: _Keys, kind: pa.DataType) -> pa.Array:
     text = kind in {pa.string(), pa.large_string()}
     codes, null = rows.codes()
     begins = rows.at + 1
-    lengths = rows.string_ends() - rows.at  # with the zero byte
+    lengths = rows.string_ends() - rows.at  # bytes of the text and the zero byte
     rows.advance(lengths + 1, where=~null, refused=~null & (codes != (key_format.TEXT if text else key_format.BYTES)))
     lengths = np.where(null | rows.bad, 0, lengths - 1)
     offsets = np.zeros(len(lengths) + 1, np.int32)
@@ -418,7 +421,7 @@ def _decode_decimal(rows: _Keys, kind: pa.DataType) -> pa.Array:
     sizes = np.where(null, 0, np.where(long, stated, np.abs(head - key_format.ZERO)))
     upper = np.where(long, sizes - 8, 0)
     refused = ~null & ((sizes > 16) | (long & (upper < 1)) | (~long & (sizes > 8)))
-    # A refused row may state any size. The size is limited here, so that the row can be read; its number isn't used.
+    # A refused row may state any size. The size is limited here, so that the row can be read; the result isn't used.
     upper, lower = upper.clip(0, 8), np.minimum(sizes, 8)
     high = _magnitudes(rows.words(np.where(long, 2, 1)), upper, negative)
     low = _magnitudes(rows.words(np.where(long, 2 + upper, 1)), lower, negative)

@@ -39,12 +39,12 @@ class Layout:
     key_fields: tuple[StructField, ...]
     key_format: KeyFormat
     value_fields: tuple[StructField, ...]  # none: only keys are read or written
-    has_json: bool  # the value fields are the columns of a JSON object
+    has_json: bool  # the value is a JSON object that has the value fields
     delete_column: str
 
     @classmethod
     def of(cls, schema: StructType, options: SourceOptions) -> Self:
-        """The layout that a schema has by these options. Raises INVALID_ARGUMENT if schema and options don't fit."""
+        """The layout that a schema has by these options. Raises INVALID_ARGUMENT if the two don't fit together."""
         names = options.key_columns or (KEY,)
         by_name = {field.name: field for field in schema.fields}
         for name, kind in _OF_CHANGES.items():

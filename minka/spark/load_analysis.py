@@ -33,9 +33,9 @@ DAY: Final = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HotPartition:
-    """A busy partition. `ops` is its operations a second on average, and `peak_ops` those in its busiest step, in which
-    `peak_node` served it. `of_cluster` is the partition's share of the cluster's operations, and `peak_of_node` its
-    share of the operations of `peak_node` in the busiest step.
+    """A busy partition. `ops` and `peak_ops` are operations a second: on average, and in the busiest step, in which
+    `peak_node` served the partition. `of_cluster` is the partition's share of the cluster's operations, and
+    `peak_of_node` its share of the operations of `peak_node` in the busiest step.
     """
 
     partition: str
@@ -53,7 +53,7 @@ class HotPartition:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterLoadReport(Report):
     """The result of `load_report`. `rows` is the number of rows of the history, one for each partition, node and
-    interval; `bytes` are the bytes of clients' requests and answers in the time of the report. Times are Unix
+    interval; `bytes` counts the bytes of clients' requests and answers in the time of the report. Times are Unix
     milliseconds; `to_ms` is 0 if nothing was found. The JSON has no `plan`.
     """
 
@@ -61,7 +61,7 @@ class ClusterLoadReport(Report):
 
     from_ms: int
     to_ms: int
-    step_ms: int  # the length of the steps of `imbalance` and of the peaks
+    step_ms: int  # the length of the steps for `imbalance` and for the peaks
     nodes: tuple[str, ...]  # the nodes that have sent their history
     missing: tuple[str, ...]  # the history that could not be read, a sentence for each node
     hot: tuple[HotPartition, ...]  # the busiest first
@@ -94,11 +94,11 @@ def load_report(
     timeout: float = 120.0,
     on_progress: OnProgress | None = None,
 ) -> ClusterLoadReport:
-    """Report on the load in the time `since` before `until` (default: now). `html` is a file for the page, and
-    `parquet` a folder, which must not exist yet, for the rows of the history. `plan_file` is the file to which the
-    caller is going to write `plan.to_json()`; the page names this file. Reading six hours of a node's history may take
-    at most `timeout` seconds. Nothing in the cluster is changed. A node that doesn't answer is missing in the report;
-    if no controller answers, the report has no plan.
+    """Report on the load from the time `until - since` to the time `until` (default: now). `html` is a file for the
+    page, and `parquet` a folder, which must not exist yet, for the rows of the history. `plan_file` is the file to
+    which the caller is going to write `plan.to_json()`; the page names this file. Reading six hours of a node's history
+    may take at most `timeout` seconds. Nothing in the cluster is changed. A node that doesn't answer is missing in the
+    report; if no controller answers, the report has no plan.
 
     Raises MinkaError: INVALID_ARGUMENT, UNREACHABLE if no node answers, SPARK_FAILED.
     """
@@ -165,7 +165,7 @@ def _gathered(job: Job, rows: DataFrame, parquet: str | Path) -> tuple["_Read", 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """The history that came from the nodes."""
+    """Facts about the history that came from the nodes."""
 
     rows: int
     bytes: int
@@ -200,8 +200,8 @@ def _read(job: Job, rows: DataFrame) -> _Read:
 
 
 def _without_torn_end(intervals: list[NodeInterval]) -> list[NodeInterval]:
-    """The intervals, without the last step if the history of some nodes doesn't reach into it yet: in this step those
-    nodes would seem to do nothing.
+    """The intervals. If some nodes have no history of the last step yet, this step is left out, since these nodes would
+    seem to do nothing in it.
     """
     steps = sorted({one.start_ms for one in intervals})
     if len(steps) < 2:

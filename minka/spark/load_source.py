@@ -27,8 +27,8 @@ _SIDE_COLUMNS: Final = frozenset({"problem", UNREADABLE, "key_base64", "value_ba
 
 def bytes_of(source: DataFrame) -> int:
     """The bytes of the files from which the source is read; 0 if they aren't known. They are known only if the source
-    has all rows of the files, unchanged: Spark estimates a join as the product of both sides, and a filter as its whole
-    input.
+    has all rows of the files, unchanged. In other cases Spark only estimates: for a join the product of both sides, for
+    a filter the whole input.
     """
     from pyspark.sql.utils import is_remote
 
@@ -51,7 +51,7 @@ def fingerprint(source: DataFrame, options: Mapping[str, Any], path: str = "") -
 
 
 def noted(document: Mapping[str, Any], marks: Mapping[str, str]) -> str:
-    """Add the fingerprint to the document, and return this as text for the load's row."""
+    """The text for the load's row: the document with the fingerprint, as JSON."""
     return json.dumps({**document, _FINGERPRINT: marks}, separators=(",", ":"))
 
 
@@ -75,7 +75,7 @@ def refuse_another(found: Load, marks: Mapping[str, str]) -> None:
 
 
 def refuse_foreign(spark: SparkSession, folder: str) -> None:
-    """Raise INVALID_ARGUMENT if the folder has other files than bad rows: the new bad rows would replace them."""
+    """Raise INVALID_ARGUMENT if the folder has files that aren't bad rows: new bad rows would replace them."""
     reader = spark.read.option("recursiveFileLookup", "true")
     try:
         paths = [row.path for row in reader.format("binaryFile").load(folder).select("path").collect()]
@@ -88,7 +88,7 @@ def refuse_foreign(spark: SparkSession, folder: str) -> None:
     first = reader.text(folder).first()
     are_named = all(_SIDE_FILE.fullmatch(path.rpartition("/")[2]) for path in paths)
     if not are_named or (first is not None and not _is_bad_row(first[0])):
-        raise MinkaError(Code.INVALID_ARGUMENT, f"{folder} has other files than bad rows, which would be lost")
+        raise MinkaError(Code.INVALID_ARGUMENT, f"{folder} has files that aren't bad rows; these would be lost")
 
 
 def _is_bad_row(line: str) -> bool:

@@ -1,5 +1,6 @@
-"""The tasks of a load. Each task gets all rows of one partition, in the order of their keys. It writes them to a file,
-which it uploads to the spools of the partition's nodes, or puts them into the keyspace in batches.
+"""The tasks of a load. Each task gets all rows of one partition, in the order of their keys. In the mode "ingest" it
+writes the rows to a file, and uploads the file to the spools of the partition's nodes. In the mode "put" it puts the
+rows into the keyspace in batches.
 """
 
 import os
@@ -37,7 +38,8 @@ _Batch = tuple[list[bytes], list[bytes]]
 @dataclass(frozen=True, slots=True)
 class LoadTask:
     """The work of a task, which is the same for all partitions, and can be pickled. Its rows are (place, key, value),
-    sorted by key. If several rows have the same key, the first one counts; with `refuses_repeated` they are refused.
+    sorted by key. If several rows have the same key, the first one counts; with `refuses_repeated` such rows are
+    refused.
     """
 
     endpoints: tuple[str, ...]
@@ -109,9 +111,9 @@ class LoadTask:
 
 
 class _Rows:
-    """The rows that a task has to write, in batches. Rows whose key came before or is in the keyspace are left out; all
-    rows are counted. If `compares` is true, a row counts as written if the keyspace already has its key with the same
-    value.
+    """The rows that a task has to write, in batches. Rows are left out if their key came before or is in the keyspace;
+    all rows are counted. If `compares` is true, a row counts as written if the keyspace already has its key with the
+    same value.
     """
 
     def __init__(self, task: LoadTask, batches: Iterator[pa.RecordBatch], *, compares: bool = False) -> None:
@@ -204,8 +206,8 @@ class _Existing:
         self._ahead = next(self._batches, {})
 
     def among(self, keys: list[bytes]) -> dict[bytes, bytes]:
-        """Those of the given keys that the partition has, each with its value. If values aren't read, each value is
-        b"". The keys of each call must be greater than those of the call before.
+        """The given keys that the partition has, each with its value. If values aren't read, each value is b"". The
+        keys of each call must be greater than all keys of the call before.
         """
         found: dict[bytes, bytes] = {}
         wanted = set(keys)

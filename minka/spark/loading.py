@@ -3,7 +3,7 @@
 In an ingest, Spark computes each row's partition, sorts the rows, and writes one file for each partition. Each file is
 uploaded to the spool of every replica (`minka.bulk`). Nothing is visible until the commit names one file for each
 partition; from then on the nodes take all files in, even if this process has died. If a load breaks off before the
-commit, a new run with the same id continues it: it doesn't make files again that are in the spools already. A run with
+commit, a new run with the same id continues it: files that are in the spools already aren't made again. A run with
 other options or another source than the first run is refused, so that all files are made of the same rows.
 """
 
@@ -40,7 +40,7 @@ from minka.v1.loads_pb2 import Load, LoadFile, LoadState
 Mode = Literal["ingest", "put"]
 _TOUCH_SECONDS: Final = 20.0
 _WATCH_SECONDS: Final = 1.0
-_SHARE: Final = 3  # compressed files are at most this many times smaller than the source
+_SHARE: Final = 3  # the compressed files have at least a third of the source's bytes
 _PROBLEM: Final = "_problem"
 _BAD: Final = "BAD_ROWS: "
 _FINAL: Final = (Code.INVALID_ARGUMENT, Code.TOO_LARGE, Code.DISK_FULL)  # the same load would be refused again
@@ -59,9 +59,9 @@ class LoadOptions:
     columns: PairColumns
     mode: Mode = "ingest"
     on_conflict: OnConflict = "error"  # for keys that the keyspace has already; "keep": the old value stays
-    last_by: str = ""  # if several rows have one key, the last by this column counts; "": such rows are refused
+    last_by: str = ""  # of rows with the same key, the greatest in this column counts; "": such rows are refused
     max_bad: int = 0  # the most rows that may be left out since they can't be in a keyspace; they go to `bad_rows`
-    bad_rows: str = ""  # the folder for those rows, as JSON with the reasons
+    bad_rows: str = ""  # the folder for the rows that are left out, as JSON with the reasons
     rate_limit: int = 0  # bytes a second to each node; 0: no limit
 
 
@@ -107,7 +107,7 @@ def load(
 ) -> LoadReport:
     """Load the data frame into a keyspace. With the id of an earlier load of the same rows this continues that load, or
     reports that it was done. Each step waits at most `timeout` seconds for a node that restarts, or for an election.
-    `job_text` is a note that is kept with the load; as JSON, together with a fingerprint, it may have 8 KiB.
+    `job_text` is a note that is kept with the load; as JSON, together with a fingerprint, it may have at most 8 KiB.
 
     A load can't be continued with other options, with another schema, or with a data frame that reads files of other
     names: such a run is refused. Other differences between the rows can't be noticed.
@@ -319,9 +319,9 @@ class _Run:
         return found
 
     def _begin(self, load_id: str, requested_by: str, job_text: str, bytes_: int) -> tuple[Load, bool]:
-        """Begin the load or find it; returns it, and True if this run has begun it. All checks come first, since a load
-        that was begun counts towards the cluster's limit of simultaneous loads. Raises LOAD_ENDED for a load that was
-        aborted.
+        """Begin the load, or find it. Returns the load, and True if this run has begun it. All checks come first, since
+        a load that was begun counts towards the cluster's limit of simultaneous loads. Raises LOAD_ENDED for a load
+        that was aborted.
         """
         client = self._client
         known = self._known(load_id) if load_id else None
@@ -356,8 +356,8 @@ class _Run:
         raise error
 
     def _upload(self, pairs: DataFrame, found: Load) -> tuple[list[LoadFile], list[Row]]:
-        """Make and upload the files of the load, except those that an earlier run has left in the spools. Returns all
-        files, and the results of the tasks.
+        """Make and upload the files of the load, except the files that an earlier run has left in the spools. Returns
+        all files, and the results of the tasks.
         """
         keyspace, partitions, targets = self._targets()
         staged = self._client.staged(found, targets)
@@ -453,7 +453,7 @@ class _Run:
         if not is_all and (options.last_by or options.on_conflict == "keep"):
             return  # the number of rows left out of the earlier files isn't known
         written = there + sum(row.rows + row.repeated + row.kept for row in rows)
-        if read != written:  # Spark counts work twice that it repeats after a machine has died
+        if read != written:  # after a machine has died, Spark counts repeated work twice
             counts = _counted(found)
             self._bad, read = counts["bad"], counts["rows"] - counts["bad"]
         if read != written:
@@ -495,7 +495,7 @@ class _Run:
                     with suppress(MinkaError):  # the tasks report such errors
                         (found,) = client.describe(load_id).loads
                         if found.state == LoadState.LOAD_STATE_ABORTED:
-                            cancel(tag)  # in each round: a job may begin just after it
+                            cancel(tag)  # in each round, since a job may begin after this call
                         elif time.monotonic() - touched > _TOUCH_SECONDS:
                             client.touch(load_id)
                             touched = time.monotonic()
@@ -531,7 +531,7 @@ class _Run:
 
 def tagging(spark: SparkSession) -> tuple[Callable[[str], object], Callable[[str], object], Callable[[str], object]]:
     """Three functions that take a tag: the first adds it to the calling thread's jobs, the second cancels all jobs that
-    have it, and the third removes it from the calling thread.
+    have the tag, and the third removes the tag from the calling thread.
     """
     from pyspark.sql.utils import is_remote
 

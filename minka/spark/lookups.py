@@ -38,11 +38,11 @@ def lookup(
     """The rows of the data frame with one more column, named by `value`: the value (binary) of each row's key. If a key
     has no value, the column is null if `how` is "left"; if it is "inner", the row is left out.
 
-    `key` is a column of text or bytes that is the key itself, or several columns that are encoded as
-    `minka.rows.encode_key` does. Rows are first brought together by the partition of their key, so that each task asks
-    one node, in batches, and gets the newest values. Without `endpoints` the cluster is that of `context`, or the one
-    that `minka.connect` would find. `timeout`, in seconds, holds for each batch. Raises MinkaError: INVALID_ARGUMENT if
-    a key column doesn't exist, or a column named by `value` exists already; UNKNOWN_KEYSPACE.
+    `key` is a column of text or bytes that is the key itself, or several columns, which are encoded as by
+    `minka.rows.encode_key`. Rows are first brought together by the partition of their key, so that each task asks one
+    node, in batches, and gets the newest values. Without `endpoints` the cluster is that of `context`, or the one that
+    `minka.connect` would find. `timeout`, in seconds, holds for each batch. Raises MinkaError: INVALID_ARGUMENT if a
+    key column doesn't exist, or a column named by `value` exists already; UNKNOWN_KEYSPACE.
     """
     if value in frame.columns:
         raise MinkaError(Code.INVALID_ARGUMENT, f"the rows have a column {value!r} already; name another one")

@@ -15,15 +15,15 @@ KeyFormat = Literal["binary", "text", "columns"]
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of one use of the data source; `minka.spark` lists them. In their names upper and lower case are the
-    same, as in Spark's own options.
+    """The options of one use of the data source; `minka.spark` lists them. The names may be in upper or lower case,
+    like those of Spark's own options.
     """
 
     endpoints: tuple[str, ...]
     keyspace: str
     key_columns: tuple[str, ...] = ()  # (): the column `key`
     key_format: KeyFormat = "binary"
-    split_bytes: int = 256 * MIB  # several tasks read a partition of more than twice this; 0: one task
+    split_bytes: int = 256 * MIB  # several tasks read a partition of more than twice this many bytes; 0: one task
     delete_column: str = ""
     batch_bytes: int = 2 * MIB  # the bytes of keys and values in one write
     timeout: float = 60.0  # seconds for which a partition may have no leader that answers

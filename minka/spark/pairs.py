@@ -24,7 +24,7 @@ class PairColumns:
 
     With the form `auto`, a single key column of text or bytes is itself the key; a single column of text or bytes that
     `value` names is itself the value. In all other cases, and always with the form `columns`, `minka.rows` encodes the
-    columns: a key so that keys sort as their columns do, a value as a JSON object. Example: in a table with the text
+    columns: keys so that they sort as their columns do, values as JSON objects. Example: in a table with the text
     columns id and v, a row has 3 in v. `PairColumns(("id",))` makes the value {"v":"3"} of this row, and
     `PairColumns(("id",), ("v",))` makes the value 3.
     """
@@ -80,7 +80,7 @@ def chosen(name: str, value: str, choices: Sequence[str]) -> None:
 
 
 def column_of(frame: DataFrame, name: str) -> Column:
-    """The column of this name, which may contain a dot; if there is no such column, the field of a struct."""
+    """The column with this name. If there is no column "a.b", the name means the field b of the struct a."""
     return F.col(_quoted(name) if name in frame.columns else name)
 
 
@@ -93,8 +93,8 @@ def pairs_of(frame: DataFrame, columns: PairColumns, *others: Column) -> DataFra
 
 
 def problem_of(frame: DataFrame) -> Column:
-    """The expression for the reason why a pair can't be in a keyspace, as text; null if it can. It reads the columns
-    `key`, `value` and, if the data frame has it, UNREADABLE.
+    """The expression for the reason why a pair can't be in a keyspace, as text; null if the pair can be. The expression
+    reads the columns `key`, `value` and, if the data frame has it, UNREADABLE.
     """
     key, value, size = F.col("key"), F.col("value"), F.octet_length
     is_unreadable = F.col(UNREADABLE).isNotNull() if UNREADABLE in frame.columns else F.lit(False)

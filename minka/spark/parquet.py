@@ -1,5 +1,5 @@
-"""Lets tasks write Parquet files with Arrow, without Spark's writer. So data in columns stays in columns; for Spark's
-writer each row would be passed to another process, which takes the row apart. This module is used only if the session
+"""Lets tasks write Parquet files with Arrow, without Spark's writer. So Arrow's columns stay columns. Spark's writer
+would get each row in another process, and divide the row into columns again. This module is used only if the session
 and the folder are on this machine; in all other cases Spark writes the files.
 """
 
@@ -51,8 +51,8 @@ class ParquetFiles:
         return cls(folder, uuid.uuid4().hex, schema, tuple(sized))
 
     def write(self, spark: SparkSession, reader: DataSourceReader) -> tuple[int, int]:
-        """Write all rows of the reader; returns the number of rows and of bytes. Once they are written, the folder's
-        former content is removed. Raises INVALID_ARGUMENT if the folder can't be written.
+        """Write all rows of the reader; returns the number of rows and of bytes. Once all new files are complete, the
+        folder's former content is removed. Raises INVALID_ARGUMENT if the folder can't be written.
         """
         parts = list(reader.partitions())
         try:
@@ -88,7 +88,7 @@ class ParquetFiles:
         return path.name, rows, size
 
     def _show(self, hidden: Sequence[str]) -> None:
-        if not hidden:  # even without rows the files must name the columns
+        if not hidden:  # without rows, an empty file must name the columns
             pq.write_table(self.schema.empty_table(), self.folder / f".{self.name}")
             hidden = [f".{self.name}"]
         replaced = [one for one in self.folder.iterdir() if not one.name.startswith(f".{self.name}")]

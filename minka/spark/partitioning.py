@@ -22,7 +22,7 @@ def place_column(key: Column, keyspace: Keyspace, rows: Sequence[Partition]) -> 
     def places(keys: pa.Array) -> pa.Array:
         return pa.array(place_of([key or b"" for key in keys.to_pylist()]), pa.int32())
 
-    place: Column = arrow_udf(places, IntegerType())(key)  # type: ignore[call-overload]  # its hints say its kind
+    place: Column = arrow_udf(places, IntegerType())(key)  # type: ignore[call-overload]  # the hints say the UDF's kind
     return place
 
 

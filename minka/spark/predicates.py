@@ -1,4 +1,4 @@
-"""Derives from a query's filters the keys that the query may want: a range, or single keys. Pure."""
+"""Derives from a query's filters the keys that the query may want: a range, or single keys. This module does no I/O."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

@@ -2,7 +2,7 @@
 
 Spark counts a stage's tasks, and the rows that they have read (`minka.spark.tasks`). In a session whose driver is in
 this process, Spark counts rows also while a task runs; with Spark Connect it counts only tasks. A job sets its own
-counts, such as the rows that nodes have taken in, on its `Stage`; these replace Spark's.
+counts, such as the rows that nodes have taken in, on its `Stage`; the job's counts replace Spark's.
 """
 
 import time
@@ -77,7 +77,7 @@ class _Rate:
         """The rate, given that `count` units are done at `now` (seconds); None until there are enough samples."""
         samples = self._samples
         if count is None or (samples and count < samples[-1][1]):
-            samples.clear()  # Spark's own next stage has begun
+            samples.clear()  # a count that falls: Spark has begun its own next stage
         if count is None:
             return None
         samples.append((now, count))
@@ -144,8 +144,8 @@ class Job:
 
     @contextmanager
     def stage(self, name: str, *, rows_total: int | None = None, bytes_total: int | None = None) -> Iterator[Stage]:
-        """Run the stage with this name, one of the job's `stages`: the body of `with`. The work that Spark does for
-        this thread meanwhile counts towards the stage.
+        """The body of `with` is the stage with this name, one of the job's `stages`. All work that Spark does for this
+        thread in the body counts towards the stage.
         """
         stage = Stage(name, rows_total, bytes_total)
         with tasks_of(self._spark, f"minka {self.name}: {name}") as counted:
@@ -192,7 +192,7 @@ class Job:
 def running(
     name: str, spark: SparkSession, stages: Sequence[str], on_progress: OnProgress | None = None
 ) -> Iterator[Job]:
-    """Run a job with these stages: the body of `with`.
+    """The body of `with` is a job with these stages.
 
     `on_progress` is called when a stage begins and ends; between these, a thread calls it every half second. An error
     of Spark in the body becomes a MinkaError (see `spark_failures`).

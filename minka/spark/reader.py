@@ -28,7 +28,7 @@ _KEYS_AT_ONCE: Final = 1000
 
 @dataclass(eq=False)
 class PartitionPart(InputPartition):
-    """Keys of a partition, in a range. The task reads them from `snapshot`, or from a new snapshot if that is b""."""
+    """Keys of a partition, in a range. The task reads `snapshot`, or a new snapshot if `snapshot` is b""."""
 
     partition_id: int
     wanted: KeyRange

@@ -18,8 +18,9 @@ BUCKETS: Final = 1024
 
 @dataclass(slots=True)
 class Replicas:
-    """The results of reading every replica of a snapshot's partition, by node. `digests` has those that could be read,
-    the leader's first. `damaged` and `unread` have the reasons why the others could not be read.
+    """The results of reading every replica of a snapshot's partition, by node. `digests` has the digests of the
+    replicas that could be read; the leader's digest comes first, if it is among them. `damaged` and `unread` have the
+    reasons why other replicas could not be read.
     """
 
     snapshot: PartitionSnapshot
@@ -29,7 +30,7 @@ class Replicas:
 
     @property
     def first(self) -> Digest:
-        """The digest with which those of the other replicas are compared."""
+        """The digest with which the digests of the other replicas are compared."""
         return next(iter(self.digests.values()))
 
     @property

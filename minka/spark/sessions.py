@@ -19,7 +19,7 @@ from minka.spark.failures import spark_failures
 
 CONNECT_PORT: Final = 15002
 CONNECT_TIMEOUT_S: Final = 10.0
-TRIES: Final = 4  # of each task, as on a cluster; by default Spark's local mode tries once
+TRIES: Final = 4  # the most tries of a task, as on a cluster; by default Spark's local mode tries once
 CHECKED_TASKS: Final = 16
 
 _GIB: Final = 1 << 30
@@ -96,13 +96,15 @@ def _reused(active: SparkSession, master: str | None, remote: str | None, conf: 
 
 
 def _with_retries(master: str) -> str:
-    """Let Spark try tasks several times: local[2] becomes local[2,4], where the second number is that of the tries."""
+    """Let Spark try tasks several times: local[2] becomes local[2,4], for at most 4 tries."""
     threads = master.removeprefix("local").strip("[]") or "1"
     return master if "," in threads else f"local[{threads},{TRIES}]"
 
 
 def _memory() -> dict[str, str]:
-    """The setting of the driver's memory: a quarter of the machine's, but from 1 to 8 GiB. Spark's default is 1 GiB."""
+    """The setting of the driver's memory: a quarter of the machine's, but at least 1 and at most 8 GiB (by default it
+    is 1 GiB).
+    """
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {"spark.driver.memory": f"{min(max(memory // 4, _GIB), 8 * _GIB) >> 20}m"}
 

@@ -34,7 +34,7 @@ class MinkaDataSource(DataSource):
         return "minka"
 
     def schema(self) -> str:
-        """The default schema. Raises INVALID_ARGUMENT if the option keyColumns is set, since this needs a schema."""
+        """The default schema. Raises INVALID_ARGUMENT if the option keyColumns is set: key columns need a schema."""
         if self._options.key_columns:
             text = 'the option keyColumns needs the types of the columns: .schema("a INT, b STRING, …")'
             raise MinkaError(Code.INVALID_ARGUMENT, text)
@@ -46,8 +46,9 @@ class MinkaDataSource(DataSource):
         if self._options.changes_since is not None:
             return ChangeReader(self._options, layout)
         layout.check_no_changes()
-        # Push-down of filters is off in a session by default. Then PySpark (4.1 to 4.3) fails a query whose reader has
-        # pushFilters, and only this variable of PySpark's own function tells whether push-down is on.
+        # Push-down of filters is off in a session by default. If push-down is off, PySpark (4.1 to 4.3) refuses a query
+        # whose reader has pushFilters. Only this variable of the function that calls `reader` tells whether push-down
+        # is on.
         can_push = sys._getframe(1).f_locals.get("enable_pushdown", True)
         return (FilteringReader if can_push else SnapshotReader)(self._options, layout)
 

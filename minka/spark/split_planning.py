@@ -23,7 +23,7 @@ from minka.spark.report import Report, timestamp
 _SAMPLES_A_RANGE: Final = 2048
 _LEAST_SAMPLES: Final = 65_536
 _MOST_SAMPLES: Final = 1_000_000
-_ROW_BYTES: Final = 16  # about the bytes that a row costs a node besides its key and value
+_ROW_BYTES: Final = 16  # about the bytes that a node needs for a row, besides the key and the value
 MAX_RANGES: Final = 5000
 
 
@@ -165,7 +165,7 @@ def _equal(run: _Sample, parts: int) -> list[int]:
 
 
 def _shortest(key: bytes, before: bytes) -> bytes:
-    """The shortest prefix of `key` that is greater than the key `before`."""
+    """The shortest prefix of `key` that is greater than `before`: of "apricot" it is "apr" if `before` is "apple"."""
     both = enumerate(zip(key, before, strict=False))
     same = next((place for place, (mine, other) in both if mine != other), len(before))
     return key[: same + 1]

@@ -40,8 +40,8 @@ class Lineage(InputPartition):
 
 class ChangeStreamReader(DataSourceStreamReader):
     """Reads changes. PySpark makes one reader for a query, and one in each task. An offset of the stream is a dict:
-    "offsets" has an offset for each partition, and "begins" has the offset at which the log begins for each partition
-    that was split off after the stream's previous offset.
+    "offsets" has an offset for each partition, and "begins" has an entry for each partition that was split off after
+    the stream's previous offset: the offset at which its log begins.
     """
 
     def __init__(self, options: SourceOptions, layout: Layout) -> None:

@@ -16,8 +16,8 @@ from minka.rows import decode_value
 def arrow_values(
     keys: pa.BinaryArray, values: pa.BinaryArray, names: Sequence[str], kinds: Sequence[pa.DataType]
 ) -> list[pa.Array]:
-    """Convert values to the columns with these names and types. A row of a column is null if the row's object lacks the
-    name, or if the row has no value.
+    """Convert values to the columns with these names and types. A column is null in a row whose object lacks the name,
+    and in a row without a value.
 
     Raises MinkaError(INVALID_ARGUMENT) with the key of the first value that isn't an object with such columns.
     """

@@ -37,7 +37,7 @@ from minka.v1.cluster_pb2 import Keyspace, Partition
 from minka.v1.snapshots_pb2 import PartitionSnapshot
 
 _AT_ONCE: Final = 4  # the number of partitions whose digests are computed at the same time
-_GROUP: Final = 64  # partitions in a group; at most twice as many snapshots are held
+_GROUP: Final = 64  # the partitions that are read as a group; at most twice as many snapshots are held open
 _LISTED: Final = 1000
 _COMPARED: Final = "key binary, kind string"
 Kind = Literal["missing", "different", "extra"]
@@ -93,7 +93,7 @@ class VerifyReport(Report):
     replicas_unread: tuple[UnreadReplica, ...] = ()
     repaired: int = 0  # the number of rows that were written
 
-    is_same: bool  # every replica was read, and nothing differs, or the repair has written all differences
+    is_same: bool  # every replica was read, and no key differs, except keys that the repair has written
 
 
 def verify(

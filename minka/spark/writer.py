@@ -45,7 +45,8 @@ class _Writing:
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Write the rows of a task; if a key comes twice, the last row counts. Raises INVALID_ARGUMENT for a row that
-        can't be in a keyspace, and the client's error if a partition takes no writes during the option timeout.
+        can't be in a keyspace, and the client's error if a partition takes no writes for as long as the option
+        `timeout` says.
         """
         spare_the_collector()
         options = self._options
@@ -90,7 +91,8 @@ def write_batches(client: Client, batches: Iterable[Pairs], timeout: float) -> N
     with ThreadPoolExecutor(_IN_FLIGHT, "minka-write") as threads:
         under_way: deque[tuple[Future[None], Pairs]] = deque()
         for pairs in batches:
-            # If a batch under way has one of these keys, wait for it, so that no older value overtakes a newer one.
+            # If a batch under way has one of these keys, wait for that batch first, so that the newest value is written
+            # last.
             while len(under_way) == _IN_FLIGHT or any(not sent.keys().isdisjoint(pairs) for _, sent in under_way):
                 under_way.popleft()[0].result()
             under_way.append((threads.submit(_write, client, pairs, timeout), pairs))

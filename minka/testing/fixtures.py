@@ -7,7 +7,7 @@ Then a test names the fixtures that it wants:
 
     def test_orders_survive_a_node(minka_cluster: LocalCluster, minka_keyspace: minka.Keyspace) -> None:
         minka_keyspace.put("order-1", b"two apples")
-        minka_cluster.kill("athens")  # it runs again for the next test
+        minka_cluster.kill("athens")  # athens runs again for the next test
         assert minka_keyspace.get("order-1", timeout=20) == b"two apples"
 
     def test_orders_are_sorted(minka_admin: Admin, minka_client: minka.Client) -> None:

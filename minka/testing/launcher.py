@@ -25,7 +25,7 @@ from minka.errors import Code, MinkaError
 _LAUNCHERS: Final = 3  # several, so that nodes have different seeds for the hashes of strings, as real nodes have
 # Prefixes of variables that have an effect only when a process begins, or when minkad is imported.
 _EARLY: Final = ("LD_", "PYTHON", "MALLOC_")
-_FAILPOINTS: Final = "MINKA_FAILPOINTS_FILE"  # at its import, minkad looks if this is set, not at its value
+_FAILPOINTS: Final = "MINKA_FAILPOINTS_FILE"  # failpoints need this variable, with any value, when minkad is imported
 # Nodes don't get these variables: they come from the service manager of the process that starts the cluster, and are
 # meant only for that process.
 _NOT_INHERITED: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID")
@@ -137,7 +137,7 @@ class Launcher:
                 self._connection.close()
                 raise MinkaError(Code.PLAYGROUND_FAILED, "the process that starts the nodes has ended") from error
             except BaseException:
-                # The connection is closed, since the next request would take the answer to this one for its own.
+                # Close the connection, since the next request would get the answer to this request.
                 self._connection.close()
                 raise
         if isinstance(answer, Exception):
@@ -226,7 +226,7 @@ def _has_stopped(pid: int) -> bool:
 
 def _reached(pid: int, states: int) -> int:
     """Wait until the process is in one of these states, and return the state. Linux keeps the event, so this also finds
-    a state that was reported before. Raises TimeoutError: while this waits, all other requests wait.
+    a state that was reported before. Raises TimeoutError after 10 s, since all other requests wait meanwhile.
     """
     deadline = time.monotonic() + _STATE_TIMEOUT_S
     while (event := os.waitid(os.P_PID, pid, states | os.WNOHANG | os.WNOWAIT)) is None:

@@ -4,8 +4,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-# The helper's stdin ends when this process ends, whatever signal ends it. Other processes that the same signal ends may
-# still be writing then, so the helper tries again.
+# When this process ends, even by SIGKILL, the helper's stdin ends, and `cat` returns. Nodes that end at the same time
+# may still write files, so the helper tries several times.
 _KEEPER = """trap '' HUP INT TERM; cat > /dev/null; for wait in 0.2 1 3; do rm -rf -- "$@" && exit; sleep $wait; done"""
 
 

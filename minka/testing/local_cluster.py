@@ -96,7 +96,7 @@ class LocalNode:
         return f"ended with status {status}" if status >= 0 else f"was ended by {signal.Signals(-status).name}"
 
 
-_started: "Final[set[LocalCluster]]" = set()  # they keep their directories until `stop`, even if nobody refers to them
+_started: "Final[set[LocalCluster]]" = set()  # these keep their directories until `stop`, even if the caller drops them
 
 
 class LocalCluster:
@@ -107,7 +107,7 @@ class LocalCluster:
             cluster.kill("athens")
             cluster.restart("athens", env={"SETTING": "value"}, config={"storage": {"max_sync_s": 2}})
 
-    Without `directory` everything is in a temporary directory, which is removed at the end, also when this process is
+    Without `directory` everything is in a temporary directory, which is removed at the end, even if this process is
     killed. The nodes never outlive this process. With `directory`, a cluster that an earlier run left there runs again,
     with its data. `config` is merged into every node's configuration ({"membership": {"clearance_ms": 500}}), `env`
     into every node's environment. Linux first divides processors among sessions, and each node has a session of its
@@ -394,7 +394,7 @@ def _usable(path: Path) -> Iterator[None]:
     """Turn errors of the `with` block into MinkaError(PLAYGROUND_FAILED), which names the path."""
     try:
         yield
-    except (OSError, TypeError, ValueError) as error:  # the last two: the content of a file, or a path with a NUL
+    except (OSError, TypeError, ValueError) as error:  # the last two come from a file's content, or a path with a NUL
         reason = error.strerror if isinstance(error, OSError) else error
         raise MinkaError(Code.PLAYGROUND_FAILED, f"a local cluster can't use {path}: {reason}") from error
 
@@ -454,7 +454,7 @@ def _not_running(node: LocalNode) -> MinkaError:
 
 
 def make_whole(cluster: LocalCluster) -> None:
-    """Let every node run, be ready and LIVE, whatever was done to the cluster: this also takes back drains. If that
+    """Make every node ready and LIVE, whatever a test has done to the cluster; this also takes back drains. If that
     fails, the cluster begins again without any data.
     """
     try:
@@ -462,7 +462,7 @@ def make_whole(cluster: LocalCluster) -> None:
             if node.running:
                 cluster.resume(node.name)
         cluster.start()
-        if "tls" not in cluster._config:  # else only the test has a certificate for clients
+        if "tls" not in cluster._config:  # with TLS, only the test has a certificate for clients
             _take_back_drains(cluster)
     except MinkaError:
         cluster._begin_again(cluster.nodes)
@@ -505,7 +505,7 @@ def configuration_of(cluster: LocalCluster, node: LocalNode) -> dict[str, Any]:
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with the values of `over`. Mappings in them are merged key by key."""
+    """`base` with the values of `over`. If both have a mapping under a key, these are merged in the same way."""
     result = dict(base)
     for key, value in over.items():
         inner = result.get(key)

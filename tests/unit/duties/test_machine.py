@@ -290,7 +290,7 @@ def test_other_duties_go_on_beside_a_call_that_can_not_be_ended(world: World) ->
     world.attach(held(4, 14), held(5, 15, pallet="mail"))
     assert world.history == [("attach", [3]), ("attach", [5])]
     world.tell(CallOverdue(next(iter(world.calls))))
-    assert "can't be ended: the other duties of the pallet go on beside it" in world.notes[-1].text
+    assert "can't be ended: the pallet's other duties don't wait for it" in world.notes[-1].text
     assert world.history[-1] == ("attach", [4])
     world.end_calls()
     assert {3, 4, 5} <= set(world.holds)

@@ -186,7 +186,7 @@ class Unspeakable(Exception):
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (Unspeakable(), "Unspeakable, whose text can't be had"),
+        (Unspeakable(), "Unspeakable, whose text can't be read"),
         (ValueError("no feed \udcff"), "ValueError: no feed ?"),
         (SystemExit(3), "SystemExit: 3"),
     ],

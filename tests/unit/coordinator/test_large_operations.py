@@ -58,7 +58,7 @@ def begun(c: Controller) -> int:
 
 
 class Work:
-    """Counts the rows that the controller visits or makes between two turns of the loop: now, and at most."""
+    """Counts the rows that the controller visits or makes between two turns of the loop. `most`: the largest counts."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._monkeypatch = monkeypatch

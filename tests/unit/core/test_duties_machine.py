@@ -150,7 +150,7 @@ class Duties(RuleBasedStateMachine):
             self.world.check_tables()
 
     def teardown(self) -> None:
-        """Once nothing fails any more, each duty that fits has its place."""
+        """Once nothing fails, each duty that fits has its place."""
         if not hasattr(self, "world"):
             return
         world = self.world

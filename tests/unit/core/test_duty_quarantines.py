@@ -87,7 +87,7 @@ def test_a_synthetic_duty_stays_where_it_is_attached_and_people_are_told_where_i
 
 @pytest.mark.parametrize("synthetic", [False, True])
 def test_shards_of_a_new_version_try_again_and_these_tries_end_too(synthetic: bool) -> None:
-    """Shards of the old version don't try again, although the duty's row no longer names those that have failed."""
+    """Shards of the old version don't try again, although the duty's row no longer names all that have failed."""
     world = world_of(MANY)
     world.create("feeds", ["bad"], synthetic=synthetic)
     fail_everywhere(world)

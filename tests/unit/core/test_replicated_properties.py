@@ -241,7 +241,7 @@ class Cluster(RuleBasedStateMachine):
                 return
 
     def teardown(self) -> None:
-        """Once nothing fails any more, every operation ends, and all replicas are in sync."""
+        """Once nothing fails, every operation ends, and all replicas are in sync."""
         if not self.c.state.partitions:
             return
         for node in NODES:

@@ -40,7 +40,7 @@ class Poisoned:
         return [self.world.duties.duties[number] for number in found]
 
     def settle(self) -> None:
-        """Let shards and controller work until nothing changes any more."""
+        """Let shards and controller work until nothing changes."""
         for _ in range(ROUNDS):
             self.world.follow()
             worked = [self.step(process) for process in list(self.world.processes.values())]

@@ -47,7 +47,7 @@ class Node:
         self.interceptor = Interceptor("test", self.calls, self.feeds)
 
     async def stream(self, method: str, answers: AsyncGenerator[bytes, None], takes: bool = True) -> list[int]:
-        """Stream these answers; returns the sizes of those that the client took."""
+        """Stream these answers; returns the sizes of the answers that the client took."""
         context: Any = Context(takes)
         try:
             await self.interceptor.streamed(method, answers, bytes, context)

@@ -256,7 +256,7 @@ async def test_uploads_respect_their_rate_limit_and_give_way_to_clients(tmp_path
         now += delay
 
     async def upload(for_seconds: float, limit: int, wait: float) -> float:
-        """Upload while clients make 100 requests a second, each of which takes `wait` seconds. Returns the uploaded
+        """Upload while clients make 100 requests a second; each request takes `wait` seconds. Returns the uploaded
         bytes a second.
         """
         nonlocal now, seconds, count

@@ -84,7 +84,7 @@ def upload_to(node: Node, written: Written) -> None:
 
 
 def test_a_transfer_that_breaks_off_after_the_timeout_is_tried_again(written: Written) -> None:
-    """The client gives up only if the node doesn't answer for as long as the timeout. A slow transfer is no reason."""
+    """The client gives up only if the node doesn't answer for as long as the timeout. A slow transfer is not enough."""
     node = Node(breaks=1)
     node.free.set()
     upload_to(node, written)

@@ -16,7 +16,7 @@ from minka.spark.options import _NAMES
 
 ROOT = Path(minka.__file__).parent.parent
 TEXT = (ROOT / "docs" / "api.md").read_text("utf-8").partition("## Error codes")[0]
-# Classes of other libraries, which docs/api.md names without explaining them.
+# Classes of other libraries. docs/api.md names them without an explanation.
 ELSEWHERE = {
     *("DataFrame", "Path", "SparkSession"),
     *("AnalysisException", "PySparkException", "StreamingQueryException"),
@@ -68,7 +68,7 @@ def test_each_class_that_the_text_names_is_on_the_page() -> None:
 
 
 def blocks() -> list[str]:
-    """The page's examples and lists of fields, without signatures, which come right after a name."""
+    """Return the page's examples and lists of fields. A block right after a name is its signature, and is left out."""
     found = re.findall(r"^(?!\*\*|###)(.+)\n\n((?: {4}.*\n|\n(?= {4}))+)", TEXT, re.MULTILINE)
     return [textwrap.dedent(block) for _, block in found] + re.findall(r"^```python\n(.*?)^```", TEXT, re.M | re.S)
 

@@ -1,4 +1,4 @@
-"""Daemons run the hot modules in the form that tests use: plain Python, or compiled by mypyc if MINKA_COMPILED=1."""
+"""Daemons run the hot modules in the form that is tested: compiled by mypyc if MINKA_COMPILED=1, else plain Python."""
 
 import ast
 import os

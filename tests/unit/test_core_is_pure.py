@@ -57,7 +57,7 @@ def _modules(node: ast.Import | ast.ImportFrom) -> list[str]:
         return [alias.name for alias in node.names]
     if node.level:
         return ["minkad.core"]
-    # From these packages, code imports whole modules: `from minka import errors` imports minka.errors.
+    # Code imports whole modules from these packages: `from minka import errors` imports the module minka.errors.
     if node.module in {"minka", "minkad", "minka.v1"}:
         return [f"{node.module}.{alias.name}" for alias in node.names]
     return [node.module or ""]

@@ -22,7 +22,7 @@ def test_a_damaged_copy_is_named() -> None:
 def advice(
     replicas: list[str], leader: str, up: str = "", *, by_ranges: bool = False, damaged: str = "", eligible: str = ""
 ) -> list[str]:
-    """Return the advice for authors/0. Its leader's copy is damaged, and so is the copy on the node `damaged`. If
+    """Return the advice for authors/0. Two copies are damaged: that of the leader, and that of the node `damaged`. If
     `leader` is "", authors/0 is OFFLINE.
     """
     status = GetStatusResponse()

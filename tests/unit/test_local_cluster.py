@@ -139,7 +139,7 @@ def test_a_directory_has_one_cluster_at_a_time(tmp_path: Path) -> None:
     second = LocalCluster(1, tmp_path)
     assert second.endpoints == first.endpoints
     del second
-    LocalCluster(1, tmp_path).stop()  # the second had no nodes that run
+    LocalCluster(1, tmp_path).stop()  # the directory is free: `second` was dropped, and it had started no nodes
 
 
 def test_a_directory_is_free_when_the_process_of_its_cluster_has_ended(tmp_path: Path) -> None:

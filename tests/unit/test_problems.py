@@ -18,7 +18,7 @@ LIVE, FAILED = NodeState.NODE_STATE_LIVE, NodeState.NODE_STATE_FAILED
 
 
 def status(zones: str, voters: str, *, failed: str = "", isr: Sequence[str] = ()) -> GetStatusResponse:
-    """A status of nodes a, b, c, … in these zones. Each of `isr` is a partition's in-sync set; its first node leads."""
+    """A status of nodes a, b, c, … in these zones. Each item of `isr` is a partition's in-sync set, leader first."""
     found = GetStatusResponse(served_by="a", from_controller=True, has_clearance=True)
     found.table.cluster.id = "c-1"
     found.coordinator.voters.extend(voters)

@@ -22,7 +22,9 @@ SILENT = "its data port b:1 does not answer a, c and the node itself (no answer)
 
 
 def asked(state: NodeState.ValueType = LIVE, reason: str = "", **known: int | str) -> Survey:
-    """A survey of nodes a, b and c, which all answer. a and c are well. The controller's status of b has `known`."""
+    """A survey of nodes a, b and c, which all answer. a and c are well. `known`: fields of the controller's status of
+    b.
+    """
     names = "abc"
     nodes = [Node(id=name, address=f"{name}:1", state=LIVE) for name in names]
     nodes[1].state, nodes[1].state_reason = state, reason
@@ -69,7 +71,7 @@ def test_a_node_whose_table_stands_still_is_a_problem_after_a_while() -> None:
 
 
 def damaged(*others: str, alone: bool = True) -> Survey:
-    """A survey in which b leads 2 partitions that are ONLINE, and serves only one of them."""
+    """A survey in which the table has 2 partitions that b leads and that are ONLINE, but b serves only one of them."""
     survey = asked()
     summary = survey.status.summary
     summary.partitions, summary.nodes[1].leads_online = 2, 2

@@ -17,7 +17,9 @@ LIVE, FAILED = NodeState.NODE_STATE_LIVE, NodeState.NODE_STATE_FAILED
 def status(
     replicas: Sequence[str], *, leaders: Sequence[str] = (), zones: Mapping[str, str] | None = None
 ) -> GetStatusResponse:
-    """A status of nodes a, b, c, d, with a partition for each of `replicas`: "ab" is led by a, and is also on b."""
+    """A status of nodes a, b, c, d. Each item of `replicas` is a partition: "ab" has replicas on a and b, and a leads
+    it.
+    """
     found = GetStatusResponse()
     for name in "abcd":
         found.table.nodes.append(Node(id=name, state=LIVE, zone=(zones or {}).get(name, "")))
@@ -45,7 +47,7 @@ def test_a_node_with_4_of_64_partitions_is_a_problem() -> None:
 
 def test_a_small_difference_is_not_a_problem() -> None:
     assert told(status(["a"] * 18 + ["b"] * 22 + ["c"] * 16 + ["d"] * 20)) == []
-    assert told(status(["a"] * 4)) == [], "with so few partitions it doesn't matter"
+    assert told(status(["a"] * 4)) == [], "a difference between so few partitions isn't a problem"
 
 
 def test_an_election_is_advised_if_it_evens_leaders() -> None:
@@ -63,7 +65,7 @@ def test_a_reassignment_is_advised_if_no_election_evens_leaders() -> None:
 
 
 def two_keyspaces(first: Sequence[str], second: Sequence[str]) -> GetStatusResponse:
-    """Like `status`, with a partition for each of `first` in one keyspace, and for each of `second` in another."""
+    """Like `status`, but with two keyspaces: `first` has the partitions of one, and `second` those of the other."""
     found = status([*first, *second])
     found.table.keyspaces.append(Keyspace(id=2, name="fares", replicas=len(second[0])))
     for partition in found.table.partitions[len(first) :]:
@@ -84,7 +86,7 @@ def test_an_uneven_keyspace_is_a_problem_although_the_total_is_even() -> None:
     leads.table.keyspaces[1].max_ops = 100
     assert told(leads) == [
         ("leaders are spread unevenly: 0 (b) to 12 (c) a node in flights", f"{ELECT} --keyspace flights")
-    ], "fares is evened by its load"
+    ], "fares isn't reported: a keyspace with `max_ops` is evened by its load"
     held = two_keyspaces(["a", "b"] * 10, ["c", "d"] * 10)
     assert (
         "replicas are spread unevenly: 0 (c) to 10 (b) a node in flights",

@@ -24,7 +24,7 @@ def test_every_part_is_drawn_once_in_order_and_the_strip_is_full(weights: list[i
     assert [cell for run in runs for cell in range(run.start, run.start + run.cells)] == list(range(width))
     assert all(run.cells >= 1 and run.end > run.first for run in runs)
     if len(weights) <= width:
-        assert len(runs) == len(weights), "neighbours share a cell only where they must"
+        assert len(runs) == len(weights), "parts share a cell only if there are more parts than cells"
     assert runs == layout(list(weights), width)
 
 

@@ -33,7 +33,7 @@ def make(folder: Path, name: str = "own", days: int = 30, *more: str) -> Tls:
 
 
 def issued(authority: Tls, name: str, dates: Sequence[str] = (), extensions: str = f"subjectAltName=DNS:{HOST}") -> Tls:
-    """A certificate by this authority. `dates` are options of `openssl ca`; by default it is valid for 30 days."""
+    """A certificate by this authority. `dates` are options of `openssl ca`; without them, it is valid for 30 days."""
     folder = Path(authority.ca).parent / f"{name}.made"
     folder.mkdir()
     for file, text in {"index": "", "ext": extensions, "ca.cnf": CA_CONFIG.format(folder=folder)}.items():
@@ -68,7 +68,7 @@ NOT_YET = ("-startdate", "20900101000000Z", "-enddate", "20910101000000Z")
     ("given", "problem"),
     [
         (None, "is NoneType, not str or Path"),
-        (5, "is int, not str or Path"),  # open() takes the number of an open file
+        (5, "is int, not str or Path"),  # open() would take 5 as the number of an open file
         (b"ca.pem", "is bytes, not str or Path"),
         ("ca.pem\0", r"isn't a path: 'ca.pem\x00'"),
         (Path("ca.pem\0"), r"isn't a path: PosixPath('ca.pem\x00')"),
@@ -115,7 +115,7 @@ def test_a_key_that_others_may_read_is_refused(tls: Tls, tmp_path: Path, mode: i
         tls_files.read(used)
     assert caught.value.code is Code.INVALID_CONFIG
     assert caught.value.message == f"tls.key: {key}: {readers} may read it (mode {mode:04o}): chmod 600 {key}"
-    subprocess.run(["chmod", "600", str(key)], check=True)  # as the message says
+    subprocess.run(["chmod", "600", str(key)], check=True)  # the command that the message names
     assert tls_files.read(used).key
 
 
@@ -156,7 +156,7 @@ def test_files_that_are_not_certificates_are_refused(content: bytes) -> None:
 
 
 def useless(tls: Tls, kind: str) -> tuple[Tls, str]:
-    """Return a certificate that nodes with this authority refuse, and the message about it, without the file's path."""
+    """Return a certificate that nodes with this authority refuse, and the message, without the file's path."""
     if kind == "expired":
         return issued(tls, kind, OVER), "was valid until 2021-01-01 00:00:00 UTC only"
     if kind == "not yet valid":
@@ -244,8 +244,8 @@ def test_an_authority_is_renewed_in_three_rounds(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_client_only_refuses_a_certificate_for_its_dates(tmp_path: Path, kind: str) -> None:
-    """Names and authorities aren't checked: a client's certificate needs no name, and only the nodes have to know its
-    authority, by their `ca`.
+    """A client checks neither names nor authorities. Its own certificate needs no name; the nodes check the authority
+    with their `ca`.
     """
     wrong, why = useless(make(tmp_path), kind)
     if kind in ("expired", "not yet valid"):
@@ -258,7 +258,7 @@ def test_a_client_only_refuses_a_certificate_for_its_dates(tmp_path: Path, kind:
 
 
 def test_later_certificates_in_a_file_may_have_expired(tmp_path: Path) -> None:
-    """The other side may not need the expired certificate to find a way to an authority."""
+    """The expired certificate may be superfluous: the other side may find a way to an authority without it."""
     made, over = issued(make(tmp_path), "own"), issued(make(tmp_path, "other"), "over", OVER)
     with Path(made.cert).open("ab") as file:
         file.write(Path(over.cert).read_bytes())

@@ -1,4 +1,4 @@
-"""The benchmarks' hand-written gRPC client, tested against the server of the gRPC library."""
+"""The benchmarks' own gRPC client, tested against a server of the gRPC library."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -13,7 +13,7 @@ from benchmarks.processes import free_ports
 
 
 class Recorder:
-    """A server that answers each call with as many bytes as etcd would, or refuses each call."""
+    """A server that answers each call with as many bytes as etcd does, or refuses each call."""
 
     def __init__(self, refuse: bool = False) -> None:
         self.requests: list[bytes] = []

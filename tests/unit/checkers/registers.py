@@ -1,4 +1,4 @@
-"""Histories of one register, as clients see them, and their events."""
+"""Histories of one register as clients see them, and the events in them."""
 
 import random
 from collections.abc import Sequence
@@ -18,8 +18,8 @@ def get(value: bytes | None, called: float, returned: float, outcome: Outcome = 
 
 
 def recorded(rng: random.Random, operations: int, clients: int, span: float) -> list[Event]:
-    """The events that clients see of a register which does one operation after the other. Each operation with an answer
-    takes effect between its call and its answer.
+    """The events that clients see of a register, which does one operation at a time. Each operation with an answer
+    takes effect between its call and the answer.
     """
     free = [0.0] * clients
     planned = []
@@ -46,7 +46,7 @@ def recorded(rng: random.Random, operations: int, clients: int, span: float) -> 
 
 
 def scrambled(rng: random.Random, history: Sequence[Event]) -> list[Event]:
-    """Let some of the reads find other values, so that the history may or may not be linearizable."""
+    """Let some of the reads find other values. The result may or may not be linearizable."""
     values = [e.value for e in history if e.kind is Kind.WRITE] + [None]
     return [
         get(rng.choice(values), e.called, e.returned, e.outcome) if e.kind is Kind.READ and rng.random() < 0.4 else e

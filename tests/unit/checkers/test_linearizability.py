@@ -1,4 +1,4 @@
-"""The checker finds every violation and nothing else: it judges like a check that tries every order."""
+"""The checker finds every violation and nothing else: it agrees with a slow check that tries every order."""
 
 import random
 from collections.abc import Sequence
@@ -139,15 +139,15 @@ def test_it_agrees_with_trying_every_order(seed: int) -> None:
 
 
 def with_a_stale_read(history: Sequence[Event]) -> list[Event]:
-    """Add a deletion and a stale read to the end. The read finds a value that was deleted before the read began."""
+    """Add a deletion and a stale read to the end: the read begins after the deletion, and finds the deleted value."""
     end = max(e.returned for e in history)
     old = next(e.value for e in history if e.kind is Kind.READ and e.outcome is Outcome.OK and e.value is not None)
     return [*history, delete(end + 1, end + 2), get(old, end + 3, end + 4)]
 
 
 def some_order_explains(history: Sequence[Event]) -> bool:
-    """True if the history is linearizable by the definition: an order of operations fits all times and values. The
-    order has all operations that were done, and some of those that may have been done.
+    """True if an order of operations fits all times and values. The order has all operations that were done, and some
+    of those that may have been done.
     """
     done = [e for e in history if e.outcome is Outcome.OK]
     perhaps = [e for e in history if e.outcome is UNKNOWN and e.kind is Kind.WRITE]

@@ -55,8 +55,8 @@ def put_if(
     of: bytes | int = 0,
     outcome: Outcome = OK,
 ) -> Operated:
-    """A put on the condition that the key has the value or the version `of`. After the put, the key's version is
-    `version`.
+    """A put on the condition that the key has the value or the version `of`. `version` is the key's version after the
+    put.
     """
     expected, expected_version = (of, 0) if isinstance(of, bytes) else (b"", of)
     return Operated(
@@ -232,8 +232,8 @@ def test_histories_that_say_nothing_are_refused() -> None:
 
 
 def test_what_is_answered_together_is_tried_in_the_order_of_the_calls() -> None:
-    """A leader that was elected late answers all waiting requests at the same time. The checker tries the order of
-    their calls first, so it doesn't need many steps.
+    """A leader that was elected late answers all waiting requests at the same time. The checker first tries the order
+    in which they were called, so it needs few steps.
     """
     unknown = [expire(ttl, 0, 1, UNKNOWN) for ttl in (1, 2, 3, 4)] + [persist(0, 1, UNKNOWN) for _ in range(4)]
     together = [put(b"%d" % number, 1 + number / 100, 3) for number in range(12)]
@@ -244,8 +244,8 @@ def test_what_is_answered_together_is_tried_in_the_order_of_the_calls() -> None:
 
 @pytest.mark.timeout(20)
 def test_many_increments_without_an_answer_are_no_riddle() -> None:
-    """The increments are nearly equal, so nearly every sum looks possible. The checker has to notice early that a sum
-    is impossible.
+    """The increments are nearly equal, so nearly every sum looks possible. The checker has to notice early if a sum
+    isn't possible.
     """
     amounts = [2**32 + number for number in random.Random(1).sample(range(1000), 24)]
     unknown = [add(by, 0, 0, 1, UNKNOWN) for by in amounts]
@@ -279,7 +279,7 @@ def as_operated(event: Event) -> Operated:
 
 @pytest.mark.seeds(3)
 def test_it_agrees_with_trying_every_order(seed: int) -> None:
-    """The keys have no lifetimes: an order of the operations alone doesn't show when a key expires."""
+    """The keys have no lifetimes, since an order of the operations doesn't show when a key expires."""
     rng = random.Random(seed)
     verdicts: list[bool] = []
     for number in range(1000):
@@ -331,7 +331,7 @@ def test_a_store_with_a_fault_is_found_out(fault: str) -> None:
         history = recorded(rng, store, 250, 4, 0.3, counts=FAULTS[fault], lifetimes=True)
         verdicts.append(check(history, slack=0.001).verdict)
     assert Verdict.UNDECIDED not in verdicts
-    assert verdicts.count(Verdict.VIOLATION) >= 2, "the other faults may have had no visible effect"
+    assert verdicts.count(Verdict.VIOLATION) >= 2, "in the other histories, the fault may have had no visible effect"
 
 
 @dataclass
@@ -342,7 +342,7 @@ class Cell:
 
 
 class Store:
-    """A store of one key, which does one operation after the other. Now and then the given fault strikes."""
+    """A store of one key, which does one operation at a time. Now and then the given fault happens."""
 
     def __init__(self, rng: random.Random, fault: str) -> None:
         self._rng = rng
@@ -356,13 +356,13 @@ class Store:
         return self._fault == fault and self._rng.random() < share
 
     def refuses(self) -> bool:
-        """Called for an operation that the store answers with a refusal. True if the store doesn't do the operation;
-        False if it does, because the fault strikes.
+        """Called for an operation that the store answers with a refusal. True if the store doesn't do the operation.
+        False if the fault happens: the store does it.
         """
         return not self._now_and_then("does what it refuses", 0.5)
 
     def times(self) -> int:
-        """Return how many times the store does one operation: once, unless the fault strikes."""
+        """Return how many times the store does one operation: once, unless the fault happens."""
         return 2 if self._now_and_then("does it twice", 0.5) else 0 if self._now_and_then("loses it") else 1
 
     def see(self, now: float) -> Cell:
@@ -430,7 +430,7 @@ def recorded(
     lifetimes: bool,
     weights: tuple[float, float, float] = (16, 1, 1),
 ) -> list[Operated]:
-    """The events that clients see of a store. Each operation with an answer takes effect between its call and its
+    """The events that clients see of a store. Each operation with an answer takes effect between its call and the
     answer.
     """
     free = [0.0] * clients
@@ -475,7 +475,7 @@ def asked(
     counts: bool,
     lifetimes: bool,
 ) -> Operated:
-    """A request that a client may make; a register's values are unique."""
+    """A request that a client may make. Each value that is put to a register is unique."""
     if counts:
         kind = rng.choice([Kind.GET, Kind.GET_VERSIONED, Kind.ADD, Kind.ADD])
         return Operated(KEY, kind, called, returned, by=rng.randrange(1, 10**6) if kind is Kind.ADD else 0)
@@ -492,8 +492,8 @@ def asked(
 
 
 def some_order_explains(history: Sequence[Operated]) -> bool:
-    """True if the history is linearizable by the definition: an order of operations fits all times and answers. The
-    order has all operations that were done, and some of those that may have been done.
+    """True if an order of operations fits all times and answers. The order has all operations that were done, and some
+    of those that may have been done.
     """
     done = [event for event in history if event.outcome is OK]
     perhaps = [event for event in history if event.outcome is UNKNOWN and not event.is_read]
@@ -516,11 +516,11 @@ def orders(done: Sequence[Operated], chosen: Sequence[Operated]) -> Iterator[Seq
 
 
 def explains(order: Iterable[Operated]) -> bool:
-    """True if a store that did these operations in this order would give these answers. Each write makes a new version.
-    The first answer that names this version decides its number; no other write may have the same number.
+    """True if a store that did these operations in this order would give these answers. Each write makes a new version,
+    whose number is unknown until an answer names it. No two writes have the same number.
     """
     value: bytes | None = None
-    made, told = 0, {0: 0}  # by the number of the write: its version
+    made, told = 0, {0: 0}  # `told`: the version of each write, by the write's number
     writes = 0
     for event in order:
         if event.outcome is not OK:
@@ -559,8 +559,8 @@ def answer_fits(event: Operated, value: bytes | None, made: int, told: dict[int,
 
 
 def tell(told: dict[int, int], made: int, version: int) -> bool:
-    """Record in `told` the version that the write number `made` made. Returns False if `told` already has another
-    version for this write, or another write with this version.
+    """Record in `told` that the write number `made` made this version. Returns False if `told` has another version for
+    this write, or has this version for another write.
     """
     if made in told:
         return told[made] == version

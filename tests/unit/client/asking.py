@@ -8,7 +8,7 @@ from typing import Any
 from minka.async_client import AsyncClient
 
 Make = Callable[..., Any]
-BadCalls = list[tuple[Callable[[Any], Any], str]]  # a call of either kind of client, and the error's text
+BadCalls = list[tuple[Callable[[Any], Any], str]]  # a call of a client, synchronous or asyncio, and the error's text
 
 
 def client_of(cluster: Any, **options: Any) -> AsyncClient:
@@ -19,5 +19,5 @@ def client_of(cluster: Any, **options: Any) -> AsyncClient:
 async def until(condition: Callable[[], bool]) -> None:
     """Wait until the condition holds. Raises TimeoutError after 30 s."""
     async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110  # the condition becomes true in another part of the library
+        while not condition():  # noqa: ASYNC110  # the library makes the condition true, and sets no event
             await asyncio.sleep(0.002)

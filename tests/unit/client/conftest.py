@@ -101,7 +101,7 @@ def free_address() -> Callable[[], str]:
 
 
 class DataNode(admin_pb2_grpc.MetadataServicer):
-    """A node that serves the partition table, and data from a dict. A test sets the ways in which it fails."""
+    """A node that serves the partition table, and data from a dict. A test sets how the node fails."""
 
     def __init__(self, name: str, table: PartitionTable) -> None:
         self.name = name
@@ -115,16 +115,16 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
         self.tables_asked = 0
         self.tables_given = 0  # answers to requests for the table, including empty ones
         self.whole_tables_given = 0
-        self.rows_given: list[int] = []  # for each answer with a table: the number of its rows
+        self.rows_given: list[int] = []  # by answer with a table: the number of rows in it
         self.writes: Counter[bytes] = Counter()
         self.refuse: Callable[[kv_frames.Group], MinkaError | None] = lambda group: None
         self.refused_keyspaces: set[str] = set()  # a request that names one of these keyspaces is refused
-        self.go_on = asyncio.Event()  # while it is cleared, requests wait
+        self.go_on = asyncio.Event()  # while this is cleared, requests wait
         self.go_on.set()
         self.nonsense: Callable[[kv_frames.Request], bytes] | None = None  # if given, makes a malformed answer
-        self.holds_writes: asyncio.Event | None = None  # if given, writes wait until it is set
-        self.ends_stream = False  # true: the node ends the stream instead of answering
-        self.age_ms = 0  # the age that it states in answers to stale reads
+        self.holds_writes: asyncio.Event | None = None  # if given, writes wait until this event is set
+        self.ends_stream = False  # if true, the node ends the stream instead of answering
+        self.age_ms = 0  # the age that the node states in answers to stale reads
         self.page_rows = 10**9  # the most rows in one page of a scan
         self.largest_read = 10**9  # the most bytes of values in one result
         self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", -1)])
@@ -344,7 +344,9 @@ class _Serving:
 
 
 class DataCluster:
-    """Data nodes, each with its own copy of the partition table. All share one dict of data, so moves copy nothing."""
+    """Data nodes, each with its own copy of the partition table. All share one dict of data, so a move needn't copy
+    data.
+    """
 
     def __init__(self, names: Sequence[str], partition_count: int) -> None:
         self.partition_count = partition_count
@@ -395,7 +397,7 @@ class DataCluster:
         return [node.address for node in self.nodes.values()]
 
     def key_of(self, partition_id: int, number: int = 0) -> bytes:
-        """Return a key of this partition: for each `number` a different key."""
+        """Return a key of this partition: another key for each `number`."""
         count = self.partition_count
         keys = (b"key-%d" % n for n in itertools.count())
         return next(itertools.islice((k for k in keys if murmur3(k) % count == partition_id), number, None))
@@ -427,7 +429,7 @@ class RangeCluster(DataCluster):
                 row.slot, (row.start_key, row.end_key) = row.id, range_
 
     def split(self, key: bytes, leader: str) -> None:
-        """Split at `key`: every node knows that a new partition begins there, and which node leads it."""
+        """Split at `key`: a new partition begins there. Every node knows the partition, and that `leader` leads it."""
         for node in self.nodes.values():
             rows = node.table.partitions
             parent = next(row for row in rows if KeyRange(row.start_key, row.end_key).contains(key))

@@ -1,4 +1,4 @@
-"""The requests that `minka.admin` sends to a node, and its reading of the node's canned answers."""
+"""The requests that `minka.admin` sends to a node, and what it makes of the node's prepared answers."""
 
 import ast
 import dataclasses
@@ -34,7 +34,7 @@ from tests.unit.client.conftest import ControlNode
 
 RUNNING = cluster_pb2.OPERATION_STATE_RUNNING
 SUCCEEDED = cluster_pb2.OPERATION_STATE_SUCCEEDED
-READING = {"close", "summary", "partitions", "operations"}  # of Control: minkactl may call these itself
+READING = {"close", "summary", "partitions", "operations"}  # methods of Control that minkactl may call without Admin
 
 
 @pytest.fixture
@@ -172,9 +172,10 @@ def test_partitions_are_given_by_name_as_rows_or_by_id(node: ControlNode, admin:
 
 
 def _answers(*states: Any, then: Any) -> Callable[[object], Any]:
-    """Make a function that answers each GetOperations with the next one of `states`; after the last one, with `then`.
+    """Make a function that answers GetOperations: each time with the next of `states`, and after the last one with
+    `then`.
 
-    Each of these answers is an error, or the state of operation 3.
+    Each state is an error, or the state of operation 3.
     """
     left = list(states)
 
@@ -236,7 +237,7 @@ def test_blockers_are_asked_for_without_the_partition_table(node: ControlNode, a
 
 
 def _seats(controller: str, voters: str, learners: str = "", nodes: str = "") -> admin_pb2.GetStatusResponse:
-    """Make the active controller's status. Each text has the names of nodes, with spaces between them."""
+    """Make the active controller's status. Each text has names of nodes, with spaces between them."""
     raft = admin_pb2.CoordinatorStatus(controller=controller, voters=voters.split(), learners=learners.split())
     status = admin_pb2.GetStatusResponse(from_controller=True, coordinator=raft)
     status.table.nodes.extend(cluster_pb2.Node(id=name) for name in nodes.split())
@@ -319,7 +320,7 @@ def _called(source: str) -> set[str]:
 
 
 def test_minkactl_makes_changes_only_through_admin() -> None:
-    """Of the methods of Control that Admin calls, the commands of minkactl call only those in `READING`."""
+    """Admin calls methods of Control. Of these, the commands of minkactl call only those in `READING` directly."""
     of_admin = _called(inspect.getsource(admin_client)) - READING
     assert {"create_keyspace", "apply_plan", "remove_node", "drain_status"} <= of_admin <= set(dir(Control))
     for path in Path(minkactl.__file__).parent.rglob("*.py"):

@@ -1,4 +1,4 @@
-"""`minka.AsyncClient` against real gRPC servers. Each has its own partition table, and fails as the test tells it."""
+"""`minka.AsyncClient` against real gRPC servers. Each has its own partition table, and fails as the test says."""
 
 import asyncio
 import gc
@@ -92,7 +92,7 @@ async def test_frames_under_way_are_bounded(data_cluster: Make) -> None:
             tasks.append(asyncio.create_task(client.put(cluster.key_of(0, n), b"v")))
             if n < bound:
                 await until(lambda: len(athens.frames) == len(tasks))
-            await client.get(cluster.key_of(1))  # meanwhile the put is sent, too
+            await client.get(cluster.key_of(1))  # the put is sent before the answer comes
         assert len(athens.frames) == bound
         tasks[-1].cancel()
         athens.go_on.set()
@@ -118,7 +118,7 @@ async def test_calls_for_a_dead_nodes_partition_reach_its_new_leader(data_cluste
     async with data_cluster("athens", "byzantium", "cyrene") as cluster, client_of(cluster) as client:
         await client.put(cluster.key_of(0), b"old")
         await cluster.nodes["athens"].stop()
-        with pytest.raises(MinkaError):  # until the client has noticed, a write's outcome is unknown
+        with pytest.raises(MinkaError):  # the client doesn't know yet that athens is dead, so the outcome is unknown
             await client.put(cluster.key_of(0), b"old", timeout=0.5)
         reading = asyncio.create_task(client.get(cluster.key_of(0)))
         writing = asyncio.create_task(client.put(cluster.key_of(0, 1), b"new"))
@@ -133,7 +133,7 @@ async def test_calls_for_a_dead_nodes_partition_reach_its_new_leader(data_cluste
 
 
 async def test_the_remedy_for_a_dead_leader_does_not_blame_the_endpoints(data_cluster: Make) -> None:
-    """Here no other node takes the dead leader's place, as after the loss of a majority of the voters."""
+    """Here no node takes the dead leader's place, as after the loss of a majority of the voters."""
     async with data_cluster("athens", "byzantium", partitions=2) as cluster, client_of(cluster) as client:
         keys = [cluster.key_of(0), cluster.key_of(0, 1)]
         await client.get_many(keys)
@@ -200,7 +200,7 @@ async def test_calls_wait_for_an_offline_partition(data_cluster: Make) -> None:
 
 async def test_a_refused_write_is_not_repeated_shortly_before_its_deadline(data_cluster: Make) -> None:
     """The answer to a late repetition could miss the deadline. The client would then have to report an unknown outcome,
-    although it knows so far that no node has done the write.
+    although until then it knows that no node has done the write.
     """
     async with data_cluster("athens") as cluster, client_of(cluster) as client:
         await client.get("key")
@@ -316,7 +316,8 @@ async def test_a_read_that_is_too_large_for_one_answer_is_halved(data_cluster: M
         await client.put_many(pairs)
         cluster.nodes["athens"].largest_read = 1000
         assert await client.get_many(pairs) == pairs
-        # The reads in a frame are too large for one answer, but no single read is: the client gets all values.
+        # The reads in one frame are too large for one answer, but each single read is small enough: the client gets all
+        # values.
         assert await asyncio.gather(*(client.get(key) for key in pairs)) == list(pairs.values())
         cluster.nodes["athens"].largest_read = 99
         with pytest.raises(MinkaError, match="TOO_LARGE"):
@@ -345,7 +346,7 @@ async def test_a_read_at_a_silent_node_is_answered_by_the_new_leader(
         reading = asyncio.create_task(client.get(cluster.key_of(0)))
         await until(lambda: byzantium.tables_given > given + 4)
         assert not reading.done()
-        assert athens.tables_asked == asked, "other nodes are asked about a silent one"
+        assert athens.tables_asked == asked, "the client asks other nodes than the silent one for the table"
         cluster.lead(0, "byzantium", told=["byzantium"])
         assert await reading == b"v"
 
@@ -353,7 +354,7 @@ async def test_a_read_at_a_silent_node_is_answered_by_the_new_leader(
 async def test_the_outcome_of_a_write_at_a_silent_node_is_unknown_once_another_node_leads(
     data_cluster: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two kinds of writes go to the new leader: those that were never sent to the silent node, and later ones."""
+    """The new leader gets only the writes that were never sent to the silent node, and the later ones."""
     monkeypatch.setattr(stream, "QUIET_S", 0.05)
     async with data_cluster("athens", "byzantium") as cluster, client_of(cluster, timeout=8) as client:
         await client.put(cluster.key_of(0), b"v")
@@ -378,7 +379,7 @@ async def test_the_outcome_of_a_write_at_a_silent_node_is_unknown_once_another_n
 async def test_a_write_waits_for_the_answer_of_a_node_that_is_only_busy(
     data_cluster: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The table says that athens is LIVE, so it will answer, although it is silent now and byzantium leads already."""
+    """Athens is silent now, and byzantium leads. But the table says that athens is LIVE, so athens will answer."""
     monkeypatch.setattr(stream, "QUIET_S", 0.05)
     async with data_cluster("athens", "byzantium") as cluster:
         athens, byzantium = cluster.nodes["athens"], cluster.nodes["byzantium"]
@@ -407,7 +408,8 @@ async def test_a_node_that_never_answers_is_given_up(data_cluster: Make, monkeyp
         with pytest.raises(MinkaError, match="DEADLINE_EXCEEDED"):
             await client.put("key", b"w")
         writing = asyncio.create_task(client.put("key", b"x", timeout=10))
-        # The first put's deadline passed long ago, so the client gives up the stream, which also has the second put.
+        # The first put's deadline passed long ago, so the client gives up the stream. The second put is on this stream,
+        # too.
         with pytest.raises(MinkaError, match=r"OUTCOME_UNKNOWN.*connected but answers nothing"):
             await writing
         athens.go_on.set()
@@ -497,7 +499,7 @@ def test_a_client_belongs_to_one_event_loop(free_address: Callable[[], str]) -> 
             asyncio.run(client.get("key"))
 
 
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # the loop of these transports is closed
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # a closed loop can't close its transports
 def test_a_client_can_be_closed_after_its_event_loop(cluster: Any) -> None:
     client = client_of(cluster)
     loop = asyncio.new_event_loop()
@@ -510,4 +512,4 @@ def test_a_client_can_be_closed_after_its_event_loop(cluster: Any) -> None:
     asyncio.run(client.close())
     with pytest.raises(MinkaError, match="INVALID_ARGUMENT: the client is closed"):
         asyncio.run(client.get("key"))
-    gc.collect()  # while the warning is ignored
+    gc.collect()  # collect the transports while their warning is ignored

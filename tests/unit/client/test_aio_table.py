@@ -54,7 +54,7 @@ async def test_a_refusal_without_rows_makes_the_client_fetch_the_table_elsewhere
 async def test_a_waiting_call_is_sent_again_once_a_newer_table_names_the_leader(
     data_cluster: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The call doesn't wait until its pause is over, even if the client fetched the table for another call."""
+    """The call doesn't wait for the end of its pause, even if the client has fetched the table for another call."""
     monkeypatch.setattr(call, "delay_s", lambda attempt, rng: 1000.0)
     async with data_cluster("athens", "byzantium") as cluster, client_of(cluster) as client:
         await client.put(cluster.key_of(0), b"old")
@@ -64,7 +64,8 @@ async def test_a_waiting_call_is_sent_again_once_a_newer_table_names_the_leader(
         waiting = asyncio.create_task(client.put(cluster.key_of(0), b"new"))
         await until(lambda: byzantium.tables_given > given and len(athens.frames) > frames)
         cluster.lead(0, "byzantium", told=["byzantium"])
-        with pytest.raises(MinkaError, match="UNKNOWN_KEYSPACE"):  # the client fetches several tables for this
+        # The client fetches the table several times for an unknown keyspace.
+        with pytest.raises(MinkaError, match="UNKNOWN_KEYSPACE"):
             await client.keyspace("flight").get("key")
         await waiting
         assert byzantium.writes[cluster.key_of(0)] == 1
@@ -110,7 +111,8 @@ async def test_the_clusters_own_keyspaces_are_refused(data_cluster: Make) -> Non
         for use in (client.keyspace, lambda name: AsyncClient(cluster.endpoints, keyspace=name)):
             with pytest.raises(MinkaError, match="INVALID_ARGUMENT: keyspace '_duties' is the cluster's own"):
                 use("_duties")
-        with pytest.raises(MinkaError, match="UNKNOWN_KEYSPACE"):  # the client asks the nodes for it
+        # The library's own calls may use it: they ask the nodes.
+        with pytest.raises(MinkaError, match="UNKNOWN_KEYSPACE"):
             await own_keyspace(client, "_duties").get("key", timeout=2)
 
 
@@ -119,7 +121,7 @@ async def test_a_keyspace_that_nodes_refuse_does_not_disturb_calls_for_others(da
     async with data_cluster("athens") as cluster, AsyncClient(cluster.endpoints, rng=Random(1)) as client:
         athens = cluster.nodes["athens"]
         athens.refused_keyspaces = {"crews", "fares"}
-        for _ in range(2):  # first without a table, then with one
+        for _ in range(2):  # the client has no table in the first round, and has one in the second
             flights = client.keyspace("flights").get("key")
             refused = [client.keyspace(name).get("key") for name in ("crews", "fares", "crews")]
             *errors, value = await asyncio.gather(*refused, flights, return_exceptions=True)
@@ -128,7 +130,7 @@ async def test_a_keyspace_that_nodes_refuse_does_not_disturb_calls_for_others(da
         asked = athens.tables_asked
         with pytest.raises(MinkaError, match=r"INVALID_ARGUMENT: no node took the request: .*crews"):
             await client.keyspace("crews").get("key")
-        assert athens.tables_asked <= asked + 1, "one request, and nothing is left of earlier calls"
+        assert athens.tables_asked <= asked + 1, "at most one request: none is left of the earlier calls"
         assert await client._core.refresh_soon() is None
 
 
@@ -151,7 +153,7 @@ async def test_a_call_waits_until_nodes_know_a_new_keyspace(data_cluster: Make) 
         athens = cluster.nodes["athens"]
         table = athens.table
         writing = asyncio.create_task(client.keyspace("crews").put("key", b"w"))
-        await until(lambda: athens.tables_given > 3)  # athens' table lags behind the cluster's
+        await until(lambda: athens.tables_given > 3)  # athens' table doesn't have the new keyspace yet
         table.keyspaces.append(Keyspace(id=2, name="crews", partition_count=1, hash=HashFunction.HASH_FUNCTION_MD5))
         table.partitions.append(Partition(id=90, keyspace_id=2, leader="athens", partition_epoch=1, generation=1))
         table.version += 1
@@ -168,11 +170,11 @@ async def test_the_client_fetches_only_the_rows_of_a_large_keyspace_that_it_need
         athens = cluster.nodes["athens"]
         await client.put(cluster.key_of(7), b"v")
         await client.put(cluster.key_of(7, 1), b"v")
-        assert athens.rows_given == [0, 1], "the keyspace, then the slot's row"
+        assert athens.rows_given == [0, 1], "first the keyspace without rows, then the row of the slot"
         await client.put_many({cluster.key_of(slot): b"v" for slot in range(5, 10)})
         assert athens.rows_given == [0, 1, 4]
         await client.put_many({cluster.key_of(slot): b"v" for slot in range(50)})
-        assert athens.rows_given == [0, 1, 4, 200], "a client that needs many gets all"
+        assert athens.rows_given == [0, 1, 4, 200], "a client that needs many rows gets all rows"
         assert len(cluster.data) == 51
 
 
@@ -225,7 +227,7 @@ async def test_the_client_asks_another_node_if_one_has_no_table(data_cluster: Ma
         athens = cluster.nodes["athens"]
         table = PartitionTable()
         table.CopyFrom(athens.table)
-        for rng in map(Random, range(4)):  # so that the client asks another node first each time
+        for rng in map(Random, range(4)):  # with these seeds, each node is asked first at times
             athens.table.Clear()
             async with AsyncClient(cluster.endpoints, keyspace="flights", rng=rng) as client:
                 await client.put(cluster.key_of(1), b"v")
@@ -245,7 +247,7 @@ async def test_the_table_is_refreshed_periodically(data_cluster: Make) -> None:
         cluster.lead(0, "byzantium")
         given = sum(node.tables_given for node in cluster.nodes.values())
         await until(lambda: sum(node.tables_given for node in cluster.nodes.values()) > given + 4)
-        assert sum(node.whole_tables_given for node in cluster.nodes.values()) == 2, "the first table, and the new one"
+        assert sum(node.whole_tables_given for node in cluster.nodes.values()) == 2, "the others have only changes"
         frames = len(cluster.nodes["athens"].frames)
         await client.get(cluster.key_of(0))
         assert len(cluster.nodes["athens"].frames) == frames

@@ -1,4 +1,4 @@
-"""The attempts of a control call: the choice of the next node, the time for its answer, and the end of the attempts."""
+"""The attempts of a control call: the choice of the next node, the time for its answer, and when the attempts end."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def test_each_is_asked_once_in_a_round_and_gets_its_share_of_the_time() -> None:
     assert asked.next(104.0) is None
     assert asked.pause(104.0) == 0.05
     assert asked.next(104.05) is not None
-    assert attempts(is_repeatable=False).next(101.0) == (A, 5.0), "a change has one attempt that may be lost"
+    assert attempts(is_repeatable=False).next(101.0) == (A, 5.0), "a change has only one attempt"
 
 
 def test_a_refusal_that_names_the_controller_is_followed_now_and_later() -> None:
@@ -35,7 +35,7 @@ def test_a_refusal_that_names_the_controller_is_followed_now_and_later() -> None
     assert asked.first == C
     assert asked.next(100.0) == (C, 3.0)
     assert asked.goes_on(C, refusal(Code.SHUTTING_DOWN))
-    assert asked.first == "", "it isn't the one to begin with"
+    assert asked.first == "", "later calls don't begin with C"
 
 
 @pytest.mark.parametrize("code", [Code.UNKNOWN_NODE, Code.UNKNOWN_PARTITION, Code.DISK_LOW, Code.OUTCOME_UNKNOWN])
@@ -54,7 +54,8 @@ def refused_by_all(asked: Attempts, now: float, code: Code) -> None:
 
 def test_pauses_grow_until_it_is_too_late_for_an_answer() -> None:
     asked, now = attempts(timeout=1.85), 100.0
-    for pause in (0.05, 0.1, 0.2, 0.4, 0.5):  # another 0.5 s would leave 0.1 s for the answers, less than a tenth
+    # A sixth pause would leave 0.1 s for answers: less than a tenth of the timeout.
+    for pause in (0.05, 0.1, 0.2, 0.4, 0.5):
         refused_by_all(asked, now, Code.NO_CONTROLLER)
         assert asked.pause(now) == pause
         now += pause

@@ -82,7 +82,7 @@ def _client_threads() -> list[str]:
 
 
 def _tasks_end() -> bool:
-    """Wait until all tasks of clients have ended, for at most 10 s; returns True, so that callers can assert it."""
+    """Wait until all tasks of clients have ended, for at most 10 s. Returns True, so that tests can assert it."""
     assert loops._shared is not None
     deadline = time.monotonic() + 10
     while left := {task.get_name() for task in asyncio.all_tasks(loops._shared.loop)}:
@@ -155,7 +155,7 @@ def test_all_clients_share_one_thread(cluster: Any) -> None:
 
 
 def test_closing_clients_does_not_disturb_the_others(cluster: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """The closed clients have calls under way, to a node that never answers."""
+    """The clients that are closed have calls under way, to a node that never answers."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
 

@@ -20,7 +20,8 @@ from minka.engine.sync_channels import Channels
 from minka.errors import Code, MinkaError
 from minka.v1 import admin_pb2, admin_pb2_grpc, cluster_pb2
 
-EMPTY_SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # an HTTP/2 frame; without it, gRPC connects again
+# A server's first HTTP/2 frame; if it doesn't come, gRPC connects again.
+EMPTY_SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 MURMUR3 = cluster_pb2.HASH_FUNCTION_MURMUR3
 Start = Callable[[], Any]
 
@@ -259,7 +260,7 @@ def test_status_comes_from_any_node_when_the_controller_is_gone(
 
 
 def _listing(*ids: int, served_by: str, is_it: bool, address: str = "") -> Callable[[object], Any]:
-    """Make an answer to ListPartitions: the status, the given partitions one by one, then their number."""
+    """Make a function that answers ListPartitions: with the status, each of the partitions, and their number."""
     return lambda _: iter(
         [
             admin_pb2.ListPartitionsResponse(status=_status(served_by, "athens", address, is_it=is_it)),
@@ -300,7 +301,7 @@ def test_a_list_times_out_if_the_node_stalls_but_not_if_the_caller_reads_slowly(
         node.answers["ListPartitions"] = answer
         listed = iter(control.partitions())
         first = next(listed)
-        time.sleep(0.3)  # a person reads this long
+        time.sleep(0.3)  # longer than the timeout, as if a person reads
         assert (first.partitions[0].id, next(listed).partitions[0].id) == (1, 2)
         node.answers["ListPartitions"] = stuck
         with pytest.raises(MinkaError, match=r"DEADLINE_EXCEEDED: .* did not answer in time"):
@@ -349,7 +350,7 @@ def test_the_request_for_a_plan_has_all_arguments(control_node: Start) -> None:
 
 
 def test_clients_in_one_process_do_not_share_connections() -> None:
-    """After a failure to connect, gRPC waits before it connects again. Other clients should not wait with it."""
+    """After a failure to connect, gRPC waits before it connects again. Other clients should not have to wait, too."""
     with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as stack:
         server.settimeout(10)
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""The classes of errors, for `except` clauses, and the names that `import minka` offers."""
+"""The classes of errors that `except` clauses name, and the names that `import minka` offers."""
 
 import pickle
 import re
@@ -38,8 +38,8 @@ def test_every_code_has_a_class_that_tells_whether_to_repeat(code: minka.Code) -
     error = minka.MinkaError(code, "the reason")
     assert type(error) in KINDS
     assert str(error) == f"{code.name}: the reason"
-    # A program may repeat a call that raised Unavailable: this class has exactly the codes that say that nothing was
-    # done and that the call may work later.
+    # A program may repeat a call that raised Unavailable. This class has exactly the codes for calls that did nothing
+    # and may work later.
     assert isinstance(error, minka.Unavailable) == code.info.retriable
     assert isinstance(error, minka.OutcomeUnknown) == (code.name in ("OUTCOME_UNKNOWN", "DEADLINE_EXCEEDED"))
 
@@ -75,7 +75,9 @@ def test_the_class_of_each_code(code: str, kind: type[minka.MinkaError], builtin
 
 @pytest.mark.parametrize("code", minka.Code)
 def test_remedies_suit_programs_too(code: minka.Code) -> None:
-    """A remedy names an option of minkactl only in a whole command, or together with the argument of the Python API."""
+    """A remedy may name an option of minkactl in a whole command. Elsewhere it also names the argument of the Python
+    API.
+    """
     for remedy in (code.info.remedy, code.info.node_remedy):
         without_commands = re.sub(r"minkactl [a-z-]+( [a-z-]+)*( --?[a-zA-Z-]+| [A-Z]+| offline)*", "", remedy)
         for option in re.findall(r"--([a-z-]+)", without_commands):

@@ -14,8 +14,8 @@ from tests.unit.client.conftest import ControlNode
 
 
 def _forking(endpoints: list[str], parent: str, child: str) -> list[str]:
-    """The output of a program that runs `parent`, forks, and runs `child` in the child process. The child ends by
-    `os._exit`, like children of multiprocessing: gRPC does not survive a fork, so an ordinary exit would crash.
+    """The output of a program that runs `parent`, forks, and runs `child` in the child process. The child ends with
+    `os._exit`, like children of multiprocessing: gRPC doesn't survive a fork, so an ordinary exit would crash.
     """
     script = f"""
 import os, sys
@@ -46,7 +46,7 @@ def test_a_client_refuses_calls_in_a_forked_child(cluster: Any) -> None:
         cluster.endpoints, 'client = Client(endpoints, keyspace="flights"); client.put("key", b"v")', child
     )
     assert len(told) == 2
-    # If gRPC's fork support were on, one forked child in ten would crash before it does anything.
+    # With gRPC's own support for forks, one forked child in ten would crash before it does anything.
     assert os.environ["GRPC_ENABLE_FORK_SUPPORT"] == "false"
     assert all(line.startswith("INVALID_ARGUMENT: this process was forked from one that") for line in told)
     assert last == "child: 7"
@@ -102,7 +102,7 @@ CLOSED_MEANWHILE = """
 def test_no_garbage_of_closed_clients_makes_a_forked_child_wait(
     control_node: Callable[[], ControlNode], cluster: Any, make: str, ask: str, use: str
 ) -> None:
-    """As garbage, gRPC's poller makes the child's garbage collector wait for a thread that only its parent has."""
+    """If gRPC's poller is garbage, the child's garbage collector waits for a thread that only the parent has."""
     node = control_node()
     node.answers["GetShards"] = GetShardsResponse()
     endpoints = [node.address] if "duties" in make else cluster.endpoints

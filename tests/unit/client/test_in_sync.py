@@ -15,11 +15,11 @@ from minka.v1.cluster_pb2 import Keyspace, Partition
         ("a", "a", "", "", 0),
         # A reassignment from {a,b,c} to {d,e,f}
         ("abcdef", "abc", "def", "def", 0),  # only the former replicas are in sync
-        ("abcdef", "ac", "def", "def", 1),  # and b isn't
+        ("abcdef", "ac", "def", "def", 1),  # of the former replicas, b isn't in sync
         ("abcdef", "abcdef", "def", "", 0),  # the new replicas are in sync, too
         ("abcdef", "def", "def", "", 0),  # the former replicas have left the in-sync set
-        ("abcdef", "de", "def", "", 1),  # f has left it, too
-        # Reassignments to more replicas, and to fewer.
+        ("abcdef", "de", "def", "", 1),  # of the new replicas, f isn't in sync
+        # Reassignments to more replicas, and to fewer
         ("abc", "a", "abc", "bc", 0),
         ("abc", "ab", "abc", "c", 0),
         ("abc", "abc", "a", "", 0),

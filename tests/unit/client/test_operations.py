@@ -30,7 +30,7 @@ from tests.unit.client.asking import Make, client_of, until
 
 
 def _operations(node: Any) -> list[list[Operation]]:
-    """Return the operations that came to a node: for each group of a frame, a list."""
+    """Return the operations that came to a node: one list for each group of a frame."""
     groups = [group for frame in node.frames for group in frame.groups if group.op == kv_frames.Op.OPERATE]
     return [decode_operations(group.body) for group in groups]
 
@@ -54,7 +54,7 @@ async def test_conditional_writes(data_cluster: Make) -> None:
         assert not await client.delete("key", if_version=second.version)
         assert await client.delete("key", if_value=b"3") == Written(True, 0)
         assert await client.get_versioned("key") is None
-        assert await client.put("key", b"", if_version=0), "version 0 is that of an absent key"
+        assert await client.put("key", b"", if_version=0), "an absent key has version 0"
 
 
 async def test_the_operations_that_are_sent(data_cluster: Make) -> None:
@@ -112,7 +112,7 @@ async def test_lifetimes(data_cluster: Make) -> None:
         assert await client.ttl("key") == math.inf
         assert await client.expire("key", timedelta(hours=1))
         assert 60 < (await client.ttl("key") or 0) <= 3600
-        athens.now_ms = 1  # this node's clock is far behind the machine's
+        athens.now_ms = 1  # by this node's clock, it is 1970
         assert await client.expire("key", 1)
         assert await client.ttl("key") == 0
         assert not await client.expire("nothing", 1)
@@ -133,7 +133,7 @@ async def test_batches(data_cluster: Make) -> None:
 
 
 async def test_operations_made_in_one_turn_travel_in_one_frame(data_cluster: Make) -> None:
-    """The client sends one frame for several callers, and each caller gets the outcome of its own operation."""
+    """The client sends one frame for several callers. Each caller gets the outcome of its own operation."""
     async with data_cluster("athens", partitions=2) as cluster, client_of(cluster) as client:
         await client.get("connect first")
         athens = cluster.nodes["athens"]
@@ -213,7 +213,7 @@ async def test_an_operation_is_not_repeated_after_a_broken_stream(data_cluster: 
 
 
 async def test_the_caller_gets_the_unknown_outcome_that_a_node_reports(data_cluster: Make) -> None:
-    """A leader reports this if it appended the operation and then lost its leadership."""
+    """A leader reports this if it has appended the operation, but then lost its leadership."""
     async with data_cluster("athens") as cluster, client_of(cluster) as client:
         cluster.nodes["athens"].refuse = lambda group: MinkaError(Code.OUTCOME_UNKNOWN, "another node leads by now")
         with pytest.raises(OutcomeUnknown, match="OUTCOME_UNKNOWN: key n at athens"):
@@ -234,7 +234,7 @@ async def test_the_outcome_of_an_operation_without_an_answer_is_unknown(data_clu
 async def test_the_outcome_of_an_operation_at_a_silent_node_is_unknown_once_another_node_leads(
     data_cluster: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client sends reads and the next operation to the new leader, but doesn't send this operation again."""
+    """The new leader gets the reads and the next operation, but the client doesn't send the first operation again."""
     monkeypatch.setattr(stream, "QUIET_S", 0.05)
     async with data_cluster("athens", "byzantium") as cluster, client_of(cluster, timeout=8) as client:
         key, athens, byzantium = cluster.key_of(0), cluster.nodes["athens"], cluster.nodes["byzantium"]
@@ -335,7 +335,7 @@ async def test_limits_are_checked_before_anything_is_sent(data_cluster: Make) ->
 
 
 async def test_an_expected_value_of_none_does_not_count_as_no_condition(data_cluster: Make) -> None:
-    """A caller who has read no value, and expects none, must not overwrite or remove the value that is there now."""
+    """A caller that has read no value, and expects none, must not overwrite or remove the value that is there now."""
     async with data_cluster("athens") as cluster, client_of(cluster) as client:
         await client.put("key", b"somebody else's")
         expected: Any = None

@@ -70,7 +70,7 @@ def test_a_key_is_routed_by_its_slot() -> None:
         route = flights.routes[flights.place(name)]
         assert route is not None
         found[name] = (route.partition_id, table.addresses_of(route.leader)[0])
-    # The first table in the pattern Fixed Partitions gives these names the partitions 0, 1, 2 and 2.
+    # The first table of the pattern Fixed Partitions has these partitions for these names: 0, 1, 2 and 2.
     assert found == {
         b"Alice": (100, "athens:7000"),
         b"Bob": (101, "byzantium:7000"),
@@ -90,7 +90,7 @@ def test_rows_from_an_older_table_lower_the_version() -> None:
     assert table.version == 3
     assert _leaders(table) == ["athens", "byzantium", "cyrene"]
     assert not table.add(PartitionTable())
-    assert table.version == 3, "a node that has just begun tells nothing"
+    assert table.version == 3, "an empty table, as of a node that has just started, changes nothing"
     with pytest.raises(MinkaError, match="CLUSTER_MISMATCH"):
         table.add(_table(9, [], cluster="c2"))
 

@@ -28,7 +28,7 @@ async def scanned(client: AsyncClient, *bounds: bytes | str, **options: Any) -> 
 
 
 def scans(cluster: Any) -> set[int]:
-    """Return the partitions that the client has asked for a page."""
+    """Return the ids of the partitions that the client has asked for pages."""
     frames = [frame for node in cluster.nodes.values() for frame in node.frames]
     return {group.partition_id for frame in frames for group in frame.groups if group.op == Op.SCAN}
 
@@ -121,7 +121,7 @@ async def test_a_scan_returns_each_key_once_during_splits_and_moves(range_cluste
 
 
 async def test_a_scan_asks_ahead_for_pages_and_partitions(range_cluster: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the consumer has got only its first row, the client has asked the first four partitions for pages."""
+    """After the consumer has got only the first row, the client has asked the first four partitions for pages."""
     monkeypatch.setattr(scan_pages, "PAGE_ROWS", 2)
     points = [b"%d" % n for n in range(1, 10)]
     async with range_cluster("athens", points=points) as cluster, client_of(cluster) as client:
@@ -129,7 +129,7 @@ async def test_a_scan_asks_ahead_for_pages_and_partitions(range_cluster: Make, m
         async with aclosing(client.scan()) as rows:
             assert await anext(rows) == (b"00", b"")
             async with asyncio.timeout(10):
-                while scans(cluster) != {1, 2, 3, 4}:  # noqa: ASYNC110  # no event tells of these scans
+                while scans(cluster) != {1, 2, 3, 4}:  # noqa: ASYNC110  # these scans set no event
                     await asyncio.sleep(0.002)
             await asyncio.sleep(0)
         assert scans(cluster) == {1, 2, 3, 4}

@@ -32,7 +32,7 @@ def in_sync(hint: Any) -> Any:
 
 
 def shape(function: Any) -> list[Any]:
-    """The signatures of a method, one for each overload, with asyncio types replaced by the synchronous twin's."""
+    """The signatures of a method and of its overloads, with the synchronous twin's types in place of asyncio types."""
     shapes: list[Any] = []
     function = getattr(function, "fget", function)
     for one in (function, *typing.get_overloads(function)):
@@ -54,7 +54,7 @@ def methods(kind: type) -> dict[str, Any]:
 @pytest.mark.parametrize(("sync", "twin"), PAIRS)
 def test_the_twins_have_the_same_methods_with_the_same_signatures(sync: type, twin: type) -> None:
     ours, theirs = methods(sync), methods(twin)
-    if sync is minka.Keyspace:  # each client makes its own, from different parts
+    if sync is minka.Keyspace:  # only clients make keyspaces, and the two kinds have different arguments
         del ours["__init__"], theirs["__init__"]
     assert ours.keys() == theirs.keys()
     for name, method in ours.items():
@@ -98,7 +98,7 @@ def made(kind: Any) -> Any:
 
 
 def named(hint: Any) -> Iterator[type]:
-    """Yield the classes that a type hint names; for a dataclass, also the classes of its fields."""
+    """Yield the classes that a type hint names. For a dataclass, the classes of its fields follow."""
     for part in typing.get_args(hint):
         yield from named(part)
     if isinstance(hint, type):

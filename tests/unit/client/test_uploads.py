@@ -22,7 +22,7 @@ LOOKS = 10  # requests for the node's state; together they take longer than the 
 
 
 class Node:
-    """A node that takes a file only while `free` is set, and breaks off its first `breaks` transfers."""
+    """A node that takes a file only while `free` is set. It breaks off its first `breaks` transfers."""
 
     def __init__(self, breaks: int = 0) -> None:
         self.free, self.answers, self.transfers = Event(), True, 0
@@ -41,7 +41,7 @@ class Node:
         return UploadResponse(checksum=sum(map(len, messages))).SerializeToString()
 
     def list_files(self, _: ListFilesRequest, context: grpc.ServicerContext) -> ListFilesResponse:
-        """Answer the request by which the client asks whether the node is alive."""
+        """Answer the request with which the client asks whether the node is alive."""
         if not self.answers:
             context.abort(grpc.StatusCode.UNAVAILABLE, "the node hangs")
         self._asked.release()
@@ -84,7 +84,7 @@ def upload_to(node: Node, written: Written) -> None:
 
 
 def test_a_transfer_that_breaks_off_after_the_timeout_is_tried_again(written: Written) -> None:
-    """The client gives up only if the node doesn't answer for as long as the timeout; a slow transfer isn't enough."""
+    """The client gives up only if the node doesn't answer for as long as the timeout. A slow transfer is not enough."""
     node = Node(breaks=1)
     node.free.set()
     upload_to(node, written)

@@ -1,4 +1,4 @@
-"""The rows that a client asks for, and the rows that have come."""
+"""The rows that a client needs to ask for, and the rows that have come."""
 
 import pytest
 
@@ -14,7 +14,7 @@ ALL = [FLIGHTS, FARES, AUTHORS]
 
 
 def asked(request: GetTableRequest | None) -> dict[str, list[int] | None]:
-    """Return, for each keyspace, the slots that the request asks for (None: all slots)."""
+    """Return the slots that the request asks for, by keyspace (None: all slots)."""
     assert request is not None
     return {one.keyspace: list(one.slots) if one.whole_up_to else None for one in request.keyspaces}
 
@@ -49,7 +49,7 @@ def test_slots_of_a_large_keyspace_are_asked_for_as_they_are_needed() -> None:
     assert wanted.need_slot("flights", 4)
     request = wanted.missing()
     assert asked(request) == {"flights": [4, 9]}
-    assert wanted.need_slot("flights", 5), "while those are on their way"
+    assert wanted.need_slot("flights", 5), "slot 5 is missing, although 4 and 9 are on their way"
     assert request is not None
     wanted.came(request, ALL)
     assert not wanted.need_slot("flights", 4)

@@ -104,7 +104,7 @@ def test_the_service_waits_for_ready_and_reloads_by_signal() -> None:
     for line in ("Type=notify", "ExecReload=/bin/kill -HUP $MAINPID", "User=minka", "StateDirectory=minka"):
         assert line in unit
     watchdog = next(int(line.removeprefix("WatchdogSec=")) for line in unit if line.startswith("WatchdogSec="))
-    assert watchdog > 2, "twice a keep-alive must leave room for a busy machine"
+    assert watchdog > 2, "minkad sends a keep-alive each half of it, and may be late on a busy machine"
 
 
 def test_the_user_of_the_service_is_made(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def rule_named(name: str) -> dict[str, Any]:
     ],
 )
 def test_an_alert_fires_if_no_node_of_a_cluster_is_scraped(name: str, tells: str) -> None:
-    """If no node is scraped, the cluster has no present metrics, so the alert uses metrics of the last 7 days."""
+    """If no node is scraped, the cluster has no current metrics. So the alert uses the metrics of the last 7 days."""
     rule = rule_named(name)
     assert re.search(tells, rule["expr"])
     assert re.findall(r"minka_[a-z_]+[^)]*", rule["expr"]) == ["minka_node_info[7d]"]

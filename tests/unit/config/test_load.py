@@ -61,7 +61,7 @@ def test_the_environment_overrides_the_file_and_is_named_as_the_origin(tmp_path:
     assert config.data_dir == Path("/srv/minka")
     assert config.cluster.bootstrap == ()
     assert config.cluster.join == ("127.0.0.1:7400", "[::1]:7500")
-    assert config.origins["node.id"] == "MINKAD_NODE_ID", "the value is in the file, too"
+    assert config.origins["node.id"] == "MINKAD_NODE_ID", "the variable overrides the value in the file"
 
 
 def test_every_key_has_a_variable_of_its_own() -> None:
@@ -225,8 +225,8 @@ def test_text_in_the_environment_is_taken_as_written(tmp_path: Path) -> None:
 def test_advertised_addresses(tmp_path: Path) -> None:
     everywhere = GOOD + 'listen: {grpc: "0.0.0.0:7400", http: "[::]:7401"}\n'
     config = load(write(tmp_path, everywhere), {})
-    assert config.grpc_address == "127.0.0.1:7400", "its entry in cluster.bootstrap says so"
-    assert config.http_address == "127.0.0.1:7401", "it is grpc_address's host with the HTTP port"
+    assert config.grpc_address == "127.0.0.1:7400", "the address of the node's entry in cluster.bootstrap"
+    assert config.http_address == "127.0.0.1:7401", "the host of grpc_address, with the HTTP port"
 
     environ = {"MINKAD_ADVERTISE_GRPC": "[::1]:9", "MINKAD_ADVERTISE_HTTP": "h:8"}
     config = load(write(tmp_path, everywhere), environ)

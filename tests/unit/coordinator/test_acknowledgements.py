@@ -1,5 +1,5 @@
-"""Nodes acknowledge their rows. While the controller records some acknowledgements, others come; it records these
-together.
+"""Nodes acknowledge their rows. While the controller records acknowledgements, more come, and it then records all of
+these together.
 """
 
 import asyncio

@@ -52,7 +52,7 @@ class Harness:
         self.now = 1000.0
         self.ticks = 0
         self.held: list[tuple[tuple[bytes, ...], asyncio.Future[None]]] | None = None
-        self.confirms = True  # true: a quorum confirms at once that this node leads
+        self.confirms = True  # if true, a quorum confirms at once that this node leads
         self.batches: list[RecordBatch] = []
         self.hand_overs: list[str] = []  # the reasons for which the controller handed over
         self.controller = ActiveController(
@@ -89,7 +89,7 @@ class Harness:
             await self.look_around()
 
     async def look_around(self) -> None:
-        """Wait until the controller has looked at the whole state once more."""
+        """Wait until the controller has looked at the whole state at least once from now on."""
         seen = self.ticks
         await until(lambda: self.ticks >= seen + 2)
 
@@ -252,7 +252,7 @@ async def test_a_new_controller_completes_a_creation_that_its_predecessor_began(
     await first.begin("a", "b", "c", replicas=3)
     first.controller.close()
     state = State.from_snapshot(first.state.to_snapshot())
-    for row in list(state.partitions.values()):  # as they are after the first of the creation's two records
+    for row in list(state.partitions.values()):  # rows as the first of the creation's two records made them
         new = type(row)()
         new.CopyFrom(row)
         new.ClearField("isr")
@@ -280,7 +280,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, raft_id: int) -> Harness:
 
 
 async def judge(monkeypatch: pytest.MonkeyPatch, *, raft_id: int = 0) -> Harness:
-    """A harness with five nodes, whose controller has heard all of them. With `raft_id=1` it is on the first node."""
+    """A harness whose controller has heard all five nodes. `raft_id=1`: the controller is on the first node."""
     h = quick(monkeypatch, raft_id)
     await h.begin("a", "b", "c", "d", "e", replicas=3)
     await h.pass_time(1.0)
@@ -345,7 +345,7 @@ async def test_an_active_controller_does_not_fail_its_own_node(monkeypatch: pyte
 async def test_a_controller_that_can_not_confirm_that_it_leads_fails_no_node(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nodes may have elected another controller while this one paused."""
+    """While this controller paused, the nodes may have elected another one."""
     h = await judge(monkeypatch)
     h.confirms = False
     await h.pass_time(2.0, "b")
@@ -367,15 +367,15 @@ async def test_a_controller_that_stood_still_fails_no_node(monkeypatch: pytest.M
 
 
 async def test_only_the_former_leader_is_failed_early_by_a_new_controller(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The voters' votes say that they have not heard the former leader for 0.7 s. The other nodes get time to find the
-    new controller.
+    """The votes prove that no voter has heard the former leader for 0.7 s. The controller fails the former leader soon,
+    and gives the other nodes time to find it.
     """
     h = await judge(monkeypatch)
     h.controller.close()
     second = Harness(h.state, JUDGING, raft_id=2, former=1, silent_for=0.7)
     second.controller.detector.tick = STEP
     await second.pass_time(0.1, *"abcde")
-    assert failed(second) == [], "the former leader has a moment to appear"
+    assert failed(second) == [], "the former leader gets a moment to send a heartbeat"
     await second.pass_time(0.1, *"abcde")
     await until(lambda: failed(second) == ["a"])
     await second.pass_time(1.0, *"ab")
@@ -384,7 +384,7 @@ async def test_only_the_former_leader_is_failed_early_by_a_new_controller(monkey
 
 
 async def test_a_node_is_not_failed_before_its_registration_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node sends no heartbeat before it has the answer to its registration, which takes long if the disks of a quorum
+    """Before the answer to its registration, a node sends no heartbeat. The answer takes long if the disks of a quorum
     are slow.
     """
     h = await judge(monkeypatch)
@@ -407,7 +407,7 @@ NOT_ANSWERED = "no answer"
 
 
 class Watched:
-    """Four nodes; the controller is on `a`. The node `silent` sends heartbeats, but its data port doesn't answer."""
+    """Four nodes, with the controller on `a`. The node `silent` sends heartbeats, but its data port doesn't answer."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.h = quick(monkeypatch, raft_id=1)
@@ -416,7 +416,7 @@ class Watched:
 
     async def begin(self) -> None:
         await self.h.begin("a", "b", "c", "d", replicas=3)
-        await self.beats(1.0)  # reports about a process count only after a while
+        await self.beats(1.0)  # the controller counts reports about a new process only after a while
 
     async def beats(self, seconds: float) -> None:
         """Send heartbeats of all nodes that are up, every 50 ms."""
@@ -427,7 +427,7 @@ class Watched:
             await self.h.look_around()
 
     def beat(self, node: str) -> str:
-        """Send a heartbeat of the node; returns the reason why the answer grants no clearance, or ""."""
+        """Send a heartbeat of the node. Returns the reason for which the answer grants no clearance, or ""."""
         request = HeartbeatRequest(node_id=node, incarnation="1")
         if self.silent:
             request.unanswered.add(node_id=self.silent, reason=NOT_ANSWERED)

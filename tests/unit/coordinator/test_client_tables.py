@@ -1,4 +1,4 @@
-"""The part of the table that a client gets: rows that it wants and doesn't have yet."""
+"""The part of the table that a client gets: the rows that it wants and doesn't have yet."""
 
 import zlib
 from types import SimpleNamespace
@@ -86,7 +86,7 @@ async def test_a_request_gets_some_slots_of_a_large_keyspace(world: World) -> No
 async def test_rows_of_slots_are_found_without_reading_other_rows(world: World) -> None:
     wanted = WantedRows(keyspace="flights", whole_up_to=10, slots=[5])
     await world.ask(wanted)
-    del world.state.partitions[106]  # reading all rows of the keyspace would fail at this one
+    del world.state.partitions[106]  # a read of all rows of the keyspace would fail at this row
     world.state.partitions = cast(Any, OnlyByKey(world.state.partitions))
     assert ids(await world.ask(wanted)) == [105]
 
@@ -115,7 +115,7 @@ async def test_a_client_whose_version_is_too_old_or_of_another_cluster_gets_all_
     wanted = WantedRows(keyspace="fares")
     elsewhere = await world.ask(wanted, known=world.state.version - 1, cluster="c-2")
     assert (elsewhere.table.cluster.id, ids(elsewhere)) == ("c-1", [200, 201, 202, 203])
-    world.state = world.state.copy()  # the copy remembers no changes
+    world.state = world.state.copy()  # the copy doesn't remember which rows have changed
     world.tables = ClientTables(cast(Any, SimpleNamespace(state=world.state)))
     missed = await world.ask(wanted, known=world.state.version - 1)
     assert (missed.HasField("table"), ids(missed)) == (True, [200, 201, 202, 203])

@@ -1,4 +1,4 @@
-"""Nodes learn from the answers to heartbeats by how much their clocks are wrong."""
+"""Each node learns from the answers to its heartbeats how far its clock is off."""
 
 import pytest
 
@@ -13,9 +13,7 @@ HOUR_MS = 3_600_000
 
 
 class World:
-    """Three nodes that send heartbeats to a controller. `ahead`: for each node, the milliseconds that its clock is
-    ahead.
-    """
+    """Three nodes that send heartbeats to a controller. `ahead`: by node, the milliseconds that its clock is ahead."""
 
     def __init__(self) -> None:
         self.right_ms = 500 * HOUR_MS
@@ -36,8 +34,8 @@ class World:
         self.offsets = {node: ClockOffset(self.clocks[node]) for node in "abc"}
 
     def heartbeats(self, there_ms: int = 5, back_ms: int = 5, c_ms: int = 0) -> None:
-        """Let each node send a heartbeat, which takes `there_ms`; its answer takes `back_ms`. For node c, the heartbeat
-        and the answer each take `c_ms` longer.
+        """Let each node send a heartbeat, which arrives after `there_ms`; the answer arrives `back_ms` later. For node
+        c, both take `c_ms` longer.
         """
         for node, offset in self.offsets.items():
             request = HeartbeatRequest(node_id=node, sequence=1, from_start=True)
@@ -69,7 +67,7 @@ def test_a_wrong_clock_is_corrected_on_any_node(world: World, node: str, ahead: 
     for _ in range(3):
         world.heartbeats()
     if ahead < 0:
-        world.right_ms += 1000  # a jump ahead needs answers that agree for a second
+        world.right_ms += 1000  # the time jumps ahead only after the answers of a second agree
         world.heartbeats()
     assert world.errors() == [0, 0, 0]
     offsets = [clock.ahead_ms for clock in world.clocks.values()]
@@ -88,7 +86,7 @@ def test_a_jump_ahead_is_never_seen(world: World) -> None:
     world.new_controller()
     for _ in range(3):
         world.heartbeats()
-        assert all(-100 <= error <= 0 for error in world.errors()), "b's clock was set back, which makes its time slow"
+        assert all(-100 <= error <= 0 for error in world.errors()), "b's clock was set back, so its time runs slowly"
 
 
 def test_the_middle_of_the_round_trip_counts(world: World) -> None:

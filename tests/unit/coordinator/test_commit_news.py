@@ -1,5 +1,5 @@
-"""A leader waits a moment before it sends a message that has only a new commit index: entries may follow, and a message
-with entries has the index, too.
+"""A message that has only a new commit index waits a moment: the leader may send entries meanwhile, and a message with
+entries also has the index.
 """
 
 import asyncio
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from minka.v1.raft_pb2 import MSG_APP, MSG_HEARTBEAT, Entry, Message, MessageType
 from minkad.coordinator.commit_news import CommitNews
 
-ROUNDS = 10  # rounds of the loop, more than the message waits
+ROUNDS = 10  # rounds of the loop; the message waits for fewer
 
 
 def message(to: int, commit: int, *entries: Entry, type_: MessageType.ValueType = MSG_APP) -> Message:
@@ -28,7 +28,7 @@ async def test_a_commit_index_is_sent_soon_if_no_entries_follow() -> None:
     await rounds(1)
     assert not sent, "they wait a little"
     await rounds(ROUNDS)
-    assert sent == [message(2, 6), message(3, 5)], "the newest to each node, once"
+    assert sent == [message(2, 6), message(3, 5)], "each node gets only its newest message, once"
     sent.clear()
     news.without([message(2, 7)])
     await rounds(ROUNDS)
@@ -43,7 +43,7 @@ async def test_a_message_with_entries_replaces_the_one_with_the_commit_index() -
     with_entries = message(2, 5, Entry(data=b"a"))
     assert news.without([with_entries]) == [with_entries]
     await rounds(ROUNDS)
-    assert sent == [[message(3, 5)]], "only to the node that got none"
+    assert sent == [[message(3, 5)]], "node 2 has the index from the message with entries"
 
 
 async def test_other_messages_are_sent_at_once() -> None:

@@ -1,4 +1,4 @@
-"""A node's history of the moves of duties that it has seen, and the memory that the history takes."""
+"""The history that a node keeps of the moves of duties, and the memory that the history takes."""
 
 from collections.abc import Iterable
 
@@ -32,7 +32,7 @@ def world() -> NotedWorld:
 
 
 def say_attached(world: NotedWorld, name: str, ids: Iterable[str], took_ms: int) -> ShardReported:
-    """Let the shard report that it has attached the duties; returns the report as the controller's node gets it."""
+    """Let the shard report that it has attached the duties. Returns the report that the controller gets."""
     numbers = [world.row(id_).number for id_ in ids]
     report = ShardReport(
         attached=[Holding(duty=n, epoch=world.duties.on_shard[name][n].epoch) for n in numbers],
@@ -69,7 +69,7 @@ def test_planned_hand_overs_are_measured_without_the_delegates_time(world: Noted
 
 
 def test_a_delegates_time_is_forgotten_when_its_duty_is_attached_or_gone(world: NotedWorld) -> None:
-    """If the history kept the times, it would need more memory for each duty that ever existed."""
+    """If the history kept these times, its memory would grow with each duty that ever existed."""
     world.join("s1")
     world.create("feeds", ["job", "deleted", "kept"], lazy=True)
     world.follow()

@@ -74,14 +74,14 @@ async def served() -> AsyncIterator[Served]:
 async def test_while_the_voters_change_members_of_both_sets_must_have_the_change(
     served: Served, consistency: Consistency.ValueType, members: set[int]
 ) -> None:
-    """Node 3 is one of the former voters: it becomes a learner when the change of the voters ends."""
+    """Node 3 is a former voter. It becomes a learner when the change of the voters ends."""
     await served.change(create("feeds", "bbc"), consistency=consistency)
     assert served.asked == members
 
 
 @pytest.mark.timeout(4)
 async def test_a_level_that_is_not_reached_in_the_callers_time_is_reported_in_that_time(served: Served) -> None:
-    """Otherwise the caller would be told that its time was over, and not know that the change is done."""
+    """Without this report, the caller would learn only that its time is over, not that the change is done."""
     served.confirmed.clear()
     refused = served.change(create("feeds", "bbc"), consistency=_C.CONSISTENCY_VOTERS, timeout=0.05)
     with pytest.raises(MinkaError, match=r"not confirmed within 0\.\d s by byzantium") as caught:
@@ -94,7 +94,9 @@ async def test_a_level_that_is_not_reached_in_the_callers_time_is_reported_in_th
 async def test_an_answer_shows_no_later_change_that_is_less_certain(
     served: Served, consistency: Consistency.ValueType
 ) -> None:
-    """A second change is decided before the first is answered. The second may still be lost, so the answer hides it."""
+    """A second change is decided before the first is answered. The second may still be lost, so the first answer hides
+    it.
+    """
 
     def updated(moves: int) -> "asyncio.Task[ChangePalletsResponse]":
         change = PalletChange(update=Pallet(id="feeds", moves_per_shard=moves))

@@ -28,7 +28,7 @@ async def _unasked(request: HandOverRequest) -> HandOverResponse:
 
 class Coordinators:
     """The member of the node Athens, which is stopping. A test sets the controller that the member knows, and the
-    answers to its goodbyes.
+    answers to the goodbyes.
     """
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ def test_the_controller_hears_one_goodbye() -> None:
 
 @pytest.mark.parametrize("refusal", [Code.NOT_CONTROLLER, Code.NO_CONTROLLER, Code.UNREACHABLE, Code.SHUTTING_DOWN])
 def test_a_refused_goodbye_gets_to_the_next_controller(refusal: Code) -> None:
-    """The controller that Athens knows loses its role. Later another controller is elected, and becomes active."""
+    """The known controller loses its role. Later another controller is elected, and becomes active."""
     c = Coordinators()
     c.refusals = {OLD: refusal, NEXT: Code.NOT_CONTROLLER}
     c.at(0.5, lambda: setattr(c, "known", None))
@@ -114,7 +114,7 @@ def test_a_refused_goodbye_gets_to_the_next_controller(refusal: Code) -> None:
 
 @pytest.mark.parametrize("known", [None, OLD])
 def test_a_goodbye_that_no_controller_hears_ends_at_its_deadline(known: str | None) -> None:
-    """At the deadline the node goes on with its stop."""
+    """The node continues its stop at the deadline."""
     c = Coordinators()
     c.known = known
     c.refusals = {OLD: Code.NOT_CONTROLLER}
@@ -143,7 +143,7 @@ def test_a_goodbye_leaves_a_silent_controller_once_another_is_elected() -> None:
 
 
 def test_a_goodbye_that_is_refused_for_good_ends_at_once() -> None:
-    """The node goes on with its stop, without an error."""
+    """The node continues its stop, and no error is raised."""
     c = Coordinators()
     c.refusals = {OLD: Code.CLUSTER_MISMATCH}
     c.run(c.member.leave(TIMEOUT))
@@ -152,8 +152,8 @@ def test_a_goodbye_that_is_refused_for_good_ends_at_once() -> None:
 
 
 def test_a_node_that_never_registered_says_goodbye_too() -> None:
-    """The controller may have registered the node although no answer has come. A controller that doesn't know the
-    process ignores the goodbye.
+    """The controller may have registered the node, even if the answer hasn't come. If it doesn't know the process, it
+    ignores the goodbye.
     """
     c = Coordinators()
     c.member.registered.clear()
@@ -170,7 +170,7 @@ def test_after_a_late_refusal_the_next_try_has_only_the_remaining_time() -> None
 
 
 def test_after_an_unknown_outcome_the_next_controller_hears_the_goodbye_too() -> None:
-    """The first controller lost its leadership, so it may not have recorded the goodbye."""
+    """The first controller lost its leadership during the call, so the goodbye may not be recorded."""
     c = Coordinators()
     c.refusals = {OLD: Code.OUTCOME_UNKNOWN}
     c.at(0.5, lambda: c.elect(NEXT))

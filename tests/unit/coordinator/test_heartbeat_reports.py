@@ -10,11 +10,11 @@ IDLE_BYTES = 64
 
 
 class Plane:
-    """A data plane whose lagging and damaged replicas the test sets."""
+    """A data plane. The test sets its lagging and its damaged replicas."""
 
     def __init__(self) -> None:
         self.changed: list[ReplicaStats] = []
-        self.moving: dict[tuple[int, str], int] = {}  # lag by partition and target
+        self.moving: dict[tuple[int, str], int] = {}  # by partition and target of a move: the lag
         self.broken: dict[int, str] = {}
 
     def stats(self, changed_only: bool) -> list[ReplicaStats]:
@@ -28,11 +28,11 @@ class Plane:
         return [DamagedReplica(partition_id=id_, reason=reason) for id_, reason in self.broken.items()]
 
     def stop_leading(self) -> None:
-        raise AssertionError("nobody has taken it for dead")
+        raise AssertionError("nobody stops this leader: the controller doesn't treat the node as failed")
 
 
 class Stream:
-    """A heartbeat stream of node a, and what the controller learns from it."""
+    """A heartbeat stream of node a. `known`: what the controller has learned from it."""
 
     def __init__(self, plane: Plane) -> None:
         self.reports = HeartbeatReports(plane)
@@ -92,7 +92,7 @@ def test_a_large_report_comes_in_pieces() -> None:
 
 
 def test_a_controller_that_missed_the_beginning_of_a_stream_gets_everything() -> None:
-    """A controller may end and begin again while the stream stays open."""
+    """The controller may change while the stream stays open."""
     plane = Plane()
     plane.moving, plane.broken = {(1, "b"): 7}, {3: "bad"}
     stream = Stream(plane)
@@ -127,7 +127,7 @@ def test_only_the_leaders_report_of_a_partitions_size_counts() -> None:
     row = stream.state.partitions[1]
     row.leader = "b"
     stream.state.partitions.put(row)
-    assert known.sizes() == {1: 5}, "until the new leader has reported it"
+    assert known.sizes() == {1: 5}, "the size from node a counts until b, the new leader, reports"
     known.note(Node(id="b"), HeartbeatRequest(replicas=[ReplicaStats(partition_id=1, bytes=9)]))
     known.note(nodes["a"], HeartbeatRequest(replicas=[ReplicaStats(partition_id=1, bytes=6)]))
     assert known.sizes() == {1: 9}

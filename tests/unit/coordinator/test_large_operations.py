@@ -1,4 +1,6 @@
-"""Operations with thousands of migrations: other work gets turns, and rows that belong together are in one entry."""
+"""Operations with thousands of migrations. Other tasks get turns meanwhile, and rows that belong together are in one
+entry of the log.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -56,7 +58,7 @@ def begun(c: Controller) -> int:
 
 
 class Work:
-    """Counts the rows that the controller visits or makes between two turns of the loop."""
+    """Counts the rows that the controller visits or makes between two turns of the loop. `most`: the largest counts."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._monkeypatch = monkeypatch
@@ -100,7 +102,7 @@ async def test_a_large_operation_is_checked_paused_and_cancelled_in_pieces(monke
     assert operation is not None
     assert operation.migration_count == MANY
     assert work.most["_problem_of"] == ROWS_A_STEP
-    # All migrations are in one entry of the Raft log, so that either all of them are recorded, or none.
+    # All migrations are in one entry of the Raft log: either all of them are recorded, or none.
     (entry,) = started(h.proposed)
     facts = [record for batch in entry for record in batch.records]
     some = [len(fact.operation_started.migrations) + len(fact.migrations_added.migrations) for fact in facts]
@@ -132,8 +134,8 @@ def test_a_queued_operation_with_many_migrations_is_cancelled_as_a_whole() -> No
 
 
 def test_each_look_for_migrations_that_may_begin_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All migrations that haven't begun wait for the same full node. Each look covers some of them; when the looks have
-    covered all, the scheduler looks at none until something changes.
+    """All migrations that haven't begun wait for the same full node. Each look covers some of them. When all have been
+    looked at, the scheduler rests until something changes.
     """
     monkeypatch.setattr(schedule, "WAITING_A_LOOK", 100)
     c = a_cluster(1000)
@@ -152,8 +154,8 @@ def test_each_look_for_migrations_that_may_begin_is_bounded(monkeypatch: pytest.
 
 
 def test_looks_for_stalled_migrations_go_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each look covers a part of the migrations that have not begun; in turn, the looks cover all. So each stalled
-    migration is given up when its time has come.
+    """Each look covers some of the migrations that have not begun, and the next look goes on from there. So each
+    stalled migration is given up when its time has come.
     """
     c = a_cluster(3 * WAITING_A_LOOK)
     operation = begun(c)

@@ -1,4 +1,4 @@
-"""The votes of an election prove for how long the voters had not heard a leader."""
+"""The votes of an election prove how long no voter has heard the former leader."""
 
 from minka.v1.raft_pb2 import Message, MessageType
 from minkad.coordinator.leader_silence import LeaderSilence
@@ -38,7 +38,7 @@ def test_the_candidates_own_silence_counts_too() -> None:
 
 
 def test_a_vote_without_a_silence_proves_nothing() -> None:
-    """A voter with an older version of Minka sends such votes, and so does a voter that has just heard its leader."""
+    """A voter with an older version of Minka sends such votes. So does a voter that has just heard its leader."""
     silence = heard_at(10.0)
     silence.handle(vote(550, sender=2), CANDIDATE, 10.7)
     silence.handle(vote(0, sender=4), CANDIDATE, 10.7)
@@ -61,8 +61,8 @@ def test_without_votes_nothing_is_proven() -> None:
 
 
 def test_the_silence_that_a_voter_reports() -> None:
-    """A voter that has heard no leader since its start reports the time since then. A leader hears itself, so it
-    reports none.
+    """A voter that has heard no leader since its own start reports the time since its start. A leader hears itself, so
+    it reports 0.
     """
     silence = LeaderSilence(10.0)
     assert silence.milliseconds(10.2) == 199 or silence.milliseconds(10.2) == 200
@@ -73,8 +73,8 @@ def test_the_silence_that_a_voter_reports() -> None:
 
 
 def test_the_time_in_which_this_node_led_counts_too() -> None:
-    """After a failed transfer, this node may act as the controller again in the same term. The silence then begins with
-    the node's own last question to a quorum.
+    """After a failed transfer of the leadership, this node may be the controller again in the same term. The silence
+    then begins with the node's own last question to a quorum.
     """
     silence = heard_at(10.0)
     silence.handle(vote(550), CANDIDATE, 10.7)

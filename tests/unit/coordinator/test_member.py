@@ -1,5 +1,5 @@
-"""A node finds the next active controller, even if the last one never answers. In these tests, only the node's waits
-take time.
+"""A node finds the next active controller, even if the former one never answers. In these tests, only the node's own
+waits take time.
 """
 
 import asyncio
@@ -107,7 +107,7 @@ class Athens:
         return []
 
     def stop_leading(self) -> None:
-        raise AssertionError("nobody has taken it for dead")
+        raise AssertionError("nobody stops this leader: the controller doesn't treat the node as failed")
 
     # The controller's side
 
@@ -173,8 +173,8 @@ def athens() -> Iterator[Athens]:
 def test_the_next_controller_gets_heartbeats_at_once_although_the_last_one_is_silent(
     athens: Athens, after: float
 ) -> None:
-    """When the next controller is elected, the node may be waiting for an answer of the silent one, for another node's
-    hint, or for its registration.
+    """At the election, the node may be waiting for the silent controller's answer, for another node's hint, or for its
+    own registration.
     """
     athens.silent.add(OLD)
     athens.run(after)
@@ -194,7 +194,9 @@ def test_a_node_does_not_register_again_at_a_new_controller(athens: Athens) -> N
 
 
 def test_a_node_does_not_wait_for_the_answer_once_its_registration_is_recorded() -> None:
-    """The controller's answer to the registration is lost. The node that athens asks next doesn't answer."""
+    """The controller's answer to the registration is lost, and the next node that athens asks is silent. The row in the
+    table shows athens that it is registered.
+    """
     athens = Athens()
     athens.silent = {OLD, NEXT, THIRD}
     athens.run(0.1)
@@ -211,7 +213,7 @@ def test_a_node_does_not_wait_for_the_answer_once_its_registration_is_recorded()
 
 
 def test_other_nodes_are_asked_when_raft_names_only_a_silent_one(athens: Athens) -> None:
-    """Athens is a learner that the new leader doesn't reach, so its Raft core still names the old leader."""
+    """Athens is a learner that the new leader can't reach, so its Raft core still names the old leader."""
     athens.silent.add(OLD)
     athens.leader = athens.hint = NEXT
     athens.run(CLEARANCE + 2 * BEAT)
@@ -269,7 +271,7 @@ def test_a_node_that_serves_nothing_gives_up_its_clearance_and_reports_it_soon(
 
 
 def test_a_heartbeat_names_the_last_heartbeat_whose_answer_has_come(athens: Athens) -> None:
-    """Once the node has a new stream, it ignores answers on the former one."""
+    """Once the node has a new stream, it ignores answers on the former stream."""
     athens.run(BEAT)
     athens.elect(NEXT)
     athens.run(3 * BEAT)
@@ -298,7 +300,7 @@ def test_the_controllers_own_node_needs_no_connection_to_itself(athens: Athens) 
 
 
 def test_a_node_soon_asks_a_new_controller_again(athens: Athens) -> None:
-    """The first answer of a new controller may grant no clearance, since no quorum has confirmed yet that it leads."""
+    """A new controller's first answer may grant no clearance, since no quorum has confirmed yet that it leads."""
     athens.elect(NEXT)
     athens.grants = 0.0
     athens.run(0.05)
@@ -328,7 +330,7 @@ def test_a_call_to_a_silent_controller_ends_after_some_heartbeats(athens: Athens
 
 
 def test_a_node_that_is_the_controller_asks_itself_for_hand_overs_without_the_network(athens: Athens) -> None:
-    athens.silent.add(OWN)  # nobody is asked by gRPC
+    athens.silent.add(OWN)  # athens can't reach itself by gRPC
     athens.elect(OWN)
     athens.run(0.1)
     call = athens.call(athens.member.hand_over(HandOverRequest(node_id="athens")))

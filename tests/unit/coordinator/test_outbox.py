@@ -39,10 +39,10 @@ class Told:
     async def tell(self, times: int = 1) -> None:
         self.outbox.add(self.rows)
         async with asyncio.timeout(10):
-            while len(self.requests) < times:  # noqa: ASYNC110 - it sets no event
+            while len(self.requests) < times:  # noqa: ASYNC110 - the arrival of a request sets no event
                 await asyncio.sleep(0.001)
         for _ in range(20):
-            await asyncio.sleep(0)  # so that the outbox handles the answers
+            await asyncio.sleep(0)  # the outbox gets rounds of the loop to handle the answers
         self.outbox.close()
 
 
@@ -99,8 +99,8 @@ async def rounds_until_told(*rows: Partition) -> int:
 
 
 async def test_a_new_leader_is_told_before_pieces_of_long_work_have_their_turn() -> None:
-    """Clients wait until the new leader knows its role, so its row is sent at once. Rows of followers, and many rows at
-    the same time, wait for the pieces of long work.
+    """Clients wait until a new leader knows its role, so a single leader's row is sent at once. Rows of followers, and
+    many rows at once, leave only after waiting pieces of long work.
     """
     assert await rounds_until_told(row(1, "a")) < ROUNDS
     assert await rounds_until_told(row(1, "b")) >= ROUNDS

@@ -16,7 +16,9 @@ from tests.unit.core.duty_world import DutyWorld
 
 
 class Controller:
-    """A controller with this state; it doesn't begin operations, but puts their commands into `begun`."""
+    """A controller with this state. It puts the commands of operations into `begun` instead of beginning the
+    operations.
+    """
 
     def __init__(self, state: State) -> None:
         self.decided = state
@@ -51,7 +53,7 @@ def shard_control_of(controller: Controller) -> ShardControl:
 
 
 async def test_a_pallet_is_balanced_again_when_the_drain_of_a_node_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No row of a duty or a shard changes: only the node's row shows that the node's shard may have duties again."""
+    """No row of a duty or a shard changes. Only the node's row shows that its shard may have duties again."""
     monkeypatch.setattr(shard_control, "BALANCE_INTERVAL_S", 0.001)
     monkeypatch.setattr(shard_control, "SETTLED_S", 0.002)
     world = DutyWorld()
@@ -65,7 +67,7 @@ async def test_a_pallet_is_balanced_again_when_the_drain_of_a_node_ends(monkeypa
     controller = Controller(world.state)
     control = shard_control_of(controller)
     async with asyncio.timeout(10):
-        while "feeds" not in control._balanced:  # noqa: ASYNC110 - nothing is to be moved, so nothing is said
+        while "feeds" not in control._balanced:  # noqa: ASYNC110 - no event: the balancer has nothing to move
             await asyncio.sleep(0.001)
         assert controller.begun.empty()
         world.state.nodes["athens"] = Node(id="athens", state=NodeState.NODE_STATE_LIVE)
@@ -84,14 +86,14 @@ async def test_the_balancing_of_a_deleted_pallet_is_forgotten(monkeypatch: pytes
     world.join("s1")
     control = shard_control_of(Controller(world.state))
     async with asyncio.timeout(10):
-        while "feeds" not in control._balanced:  # noqa: ASYNC110 - nothing is to be moved, so nothing is said
+        while "feeds" not in control._balanced:  # noqa: ASYNC110 - no event: the balancer has nothing to move
             await asyncio.sleep(0.001)
         before = control._balanced["feeds"]
         world.do(ChangePallets([PalletChange(delete="feeds")]))
-        while "feeds" in control._balanced or "feeds" in control._seen:  # noqa: ASYNC110 - nothing is said
+        while "feeds" in control._balanced or "feeds" in control._seen:  # noqa: ASYNC110 - no event tells of it
             await asyncio.sleep(0.001)
         world.pallet("feeds")
-        while "feeds" not in control._balanced:  # noqa: ASYNC110 - nothing is to be moved, so nothing is said
+        while "feeds" not in control._balanced:  # noqa: ASYNC110 - no event: the balancer has nothing to move
             await asyncio.sleep(0.001)
     control.close()
     assert control._balanced["feeds"] != before

@@ -20,7 +20,7 @@ def test_a_piece_ends_after_enough_bytes_and_enough_time() -> None:
         piece.add(bytes(PIECE_BYTES))
         assert not piece.is_over(), "it was short"
         clock.now += PIECE_S
-        assert not piece.is_over(), "its time is looked at only after PIECE_BYTES"
+        assert not piece.is_over(), "a piece checks its time only after each PIECE_BYTES"
         piece.add(bytes(PIECE_BYTES))
         assert piece.is_over()
         piece.begin()

@@ -50,7 +50,7 @@ def rows_in(batch: RecordBatch) -> int:
 
 
 async def test_heartbeats_are_answered_while_a_large_keyspace_is_created() -> None:
-    """The command is one proposal, so it is recorded as a whole or not at all; it is applied piece by piece."""
+    """The command is one proposal, so either all of it is recorded or nothing. It is applied piece by piece."""
     h = Watched()
     await h.begin("a", "b", "c", replicas=3)
     answered = 0
@@ -60,7 +60,7 @@ async def test_heartbeats_are_answered_while_a_large_keyspace_is_created() -> No
         answered += 1
         await asyncio.sleep(0)
     await create
-    assert answered > 3 * MANY // ROWS_A_RECORD, "the loop has turns while it places, makes and records"
+    assert answered > 3 * MANY // ROWS_A_RECORD, "other tasks get turns meanwhile"
     (proposed,) = [batches for batches in h.proposed if len(batches) > 1]
     assert [rows_in(batch) for batch in proposed] == [ROWS_A_RECORD] * (MANY // ROWS_A_RECORD)
     await until(h.all_online)
@@ -126,8 +126,8 @@ async def test_a_wrongly_failed_node_gets_only_the_rows_that_have_changed() -> N
 
 
 async def prefixes(c: Controller, command: Command, go_on: Callable[[State], Awaitable[None]]) -> int:
-    """Let a controller die after 0, 1, 2 … of the command's records, up to all of them. Call `go_on` with each
-    resulting state: it continues as the next controller. Returns the number of records.
+    """Let a controller die after 0, 1, 2 … of the command's records, up to all of them. Each time, call `go_on` with
+    the state at that moment: it acts as the next controller. Returns the number of records.
     """
     snapshot = c.state.to_snapshot()
     count = len(list(_applied(State.from_snapshot(snapshot), command, 10**9)))

@@ -1,4 +1,4 @@
-"""A node that registers asks several addresses for the active controller, and ends with the controller's own answer."""
+"""A node that registers asks several addresses for the active controller. The controller's own answer decides."""
 
 from typing import TYPE_CHECKING, cast
 
@@ -16,8 +16,8 @@ FOLLOWER, CONTROLLER, DEAD = "byzantium:7400", "cyrene:7400", "delphi:7400"
 
 
 class Controllers:
-    """Three addresses: a follower, which names the controller; the controller, which answers with the error `verdict`;
-    and an address at which no node listens.
+    """Three addresses. A follower names the controller; the controller answers with the error `verdict`; no node
+    listens at the third address.
     """
 
     def __init__(self, verdict: Code) -> None:

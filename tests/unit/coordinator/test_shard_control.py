@@ -30,7 +30,7 @@ class Harness:
     """The parts of an active controller that matter here."""
 
     def __init__(self, *, unconfirmed: float = 10.0) -> None:
-        """`unconfirmed`: the seconds since a quorum last confirmed that the former controller leads."""
+        """`unconfirmed`: the seconds since a quorum last confirmed the leadership of the former controller."""
         self.clock = FakeClock()
         self.decided = State()
         self.decided.duties.put_shard(Shard(name="s1", incarnation="a", state=ShardState.SHARD_STATE_LIVE))
@@ -174,8 +174,8 @@ async def test_a_late_heartbeat_counts_as_a_flap(h: Harness) -> None:
 async def test_a_new_controller_waits_for_former_grants_to_end_and_for_shards_to_find_it(
     unconfirmed: float, waits: float
 ) -> None:
-    """A grant of the former controller ends 3 s after its last confirmation, on a shard's clock. The new controller's
-    clock may run 1.1 times as fast, so it waits longer.
+    """On a shard's clock, a grant of the former controller ends 3 s after the controller's last confirmation. The new
+    controller's clock may run 1.1 times as fast, so it waits longer: 3.3 s.
     """
     h = Harness(unconfirmed=unconfirmed)
     h.pass_time(waits - 0.06)

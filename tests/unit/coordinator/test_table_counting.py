@@ -1,4 +1,4 @@
-"""A node's counts follow each change of its table, by a record or by a snapshot."""
+"""A node's counts follow each change of its table, whether by a record or by a snapshot."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -104,7 +104,7 @@ async def test_rows_that_were_deleted_before_a_snapshot_was_restored() -> None:
     world = World(10)
     await world.counting.count()
     del world.state.partitions[3]
-    for _ in range(3):  # like a restored snapshot: another state, which remembers no changes
+    for _ in range(3):  # the copy is like a restored snapshot: another state, which doesn't remember these changes
         world.state.version += 1
     restored = world.state.copy()
     world.coordinator.state = restored
@@ -123,9 +123,9 @@ async def test_a_keyspace_that_is_being_created_is_not_counted() -> None:
 
 async def test_sizes_are_those_that_the_leaders_report() -> None:
     world = World(4)
-    assert (await world.counting.summary(())).keyspaces[0].bytes == 0, "nobody reports to a node that is not active"
+    assert (await world.counting.summary(())).keyspaces[0].bytes == 0, "only the active controller gets reports"
     reports = world.lead()
-    world.report(reports, "b", 1, 2, 3)  # b leads 1 and 3
+    world.report(reports, "b", 1, 2, 3)  # 2 doesn't count: b leads only 1 and 3
     world.report(reports, "a", 2, size=50)
     summary = await world.counting.summary(())
     assert (summary.keyspaces[0].keys, summary.keyspaces[0].bytes) == (25, 250)
@@ -133,11 +133,11 @@ async def test_sizes_are_those_that_the_leaders_report() -> None:
     world.report(reports, "b", 3, size=300)
     assert (await world.counting.summary(())).keyspaces[0].bytes == 450
     world.change(world.row(2, leader="b"))
-    assert (await world.counting.summary(())).keyspaces[0].bytes == 450, "b has yet to report as its leader"
+    assert (await world.counting.summary(())).keyspaces[0].bytes == 450, "b leads 2 now, but hasn't reported since"
     world.report(reports, "b", 2)
     assert (await world.counting.summary(())).keyspaces[0].bytes == 500
     world.lead()
-    assert (await world.counting.summary(())).keyspaces[0].bytes == 0, "another active controller has heard nothing yet"
+    assert (await world.counting.summary(())).keyspaces[0].bytes == 0, "a new active controller has no reports yet"
 
 
 async def test_partitions_that_are_only_on_silent_nodes() -> None:
@@ -198,7 +198,8 @@ async def test_each_leader_has_its_own_time_to_confirm() -> None:
     world.lead()
     world.change(world.row(1, state=ASSIGNED, leader_epoch=1))
     await world.counting.count()
-    world.change(world.row(1, leader="c", state=ASSIGNED, leader_epoch=2))  # the first one confirmed
+    # The own time of c begins when its row is counted: at 10 s.
+    world.change(world.row(1, leader="c", state=ASSIGNED, leader_epoch=2))
     world.now = 10.0
     assert (await world.counting.summary(())).unserved.unconfirmed == 0
     world.now = 13.0
@@ -235,5 +236,5 @@ async def test_offline_partitions_without_any_copy_that_could_lead() -> None:
     world.change(*rows, world.row(3, leader="c"), world.row(4, leader="c"))
     summary = await world.counting.summary(())
     found, by_node = summary.unserved, {one.node_id: one.without_copy for one in summary.unserved.nodes}
-    assert (found.without_copy, by_node) == (1, {"a": 1}), "b isn't the only one to have had everything"
+    assert (found.without_copy, by_node) == (1, {"a": 1}), "partition 2 has a live copy, on c"
     assert [one.sole for one in summary.nodes] == [2, 0, 0]

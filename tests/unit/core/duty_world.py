@@ -42,13 +42,13 @@ class Process:
 
 
 class DutyWorld:
-    """The controller's tables of duties, and the processes of shards. Time (`now_ms`) passes only as a test says."""
+    """The controller's tables of duties, and the processes of shards. Only a test lets time (`now_ms`) pass."""
 
     def __init__(self) -> None:
         self.state = State()
         self.now_ms = 1_000_000
         self.processes: dict[str, Process] = {}
-        self.releases = True  # true if processes release duties when they are told to
+        self.releases = True  # if true, processes release duties when they are told to
         self.distributor = Distributor()
         self._scheduler = Scheduler()
         self._starts = 0
@@ -65,7 +65,7 @@ class DutyWorld:
             self.apply(record)
 
     def apply(self, record: Record) -> None:
-        """Apply one record to the state."""
+        """Apply a record to the state."""
         self.state.apply(record)
 
     def look(self) -> list[Record]:
@@ -74,7 +74,7 @@ class DutyWorld:
 
     def follow(self) -> None:
         """Let the controller do its automatic work, including its wait for more shards, until nothing is left."""
-        gathered_at = -1  # the revision at which the wait for shards ended
+        gathered_at = -1  # the revision of the tables when the wait for more shards ended
         for _ in range(PIECES):
             facts = self.distributor.next_facts(self.state, self.now_ms)
             facts = facts or self._scheduler.next_steps(self.state, CAPS, self.now_ms)
@@ -85,7 +85,7 @@ class DutyWorld:
             if not facts:
                 gathered_at = self.duties.revision
                 self.now_ms += GATHER_MS * any(self.duties.nowhere.values())
-        raise AssertionError("the controller comes to no end")
+        raise AssertionError("the controller's automatic work does not end")
 
     def settle(self) -> None:
         """Let the controller work, and the processes do what the rows tell them, until nothing is left to do."""
@@ -94,7 +94,7 @@ class DutyWorld:
             worked = [self.work(process) for process in list(self.processes.values())]
             if not any(worked):
                 return
-        raise AssertionError("the shards come to no end")
+        raise AssertionError("the work of the shards does not end")
 
     def wait(self, milliseconds: int) -> None:
         """Let time pass."""
@@ -126,7 +126,7 @@ class DutyWorld:
         self.do(ChangeDuties([DutyChange(pin=pin)]))
 
     def rebalance(self, pallet: str) -> int:
-        """Begin the moves that the balancer proposes; returns their number."""
+        """Begin the moves that the balancer proposes. Returns the number of moves."""
         plan = plan_rebalance(self.state, PlanRebalanceRequest(pallet=pallet), self.now_ms)
         if plan.moves:
             self.do(BalancePallet(plan))

@@ -56,7 +56,7 @@ def check_indexes(state: State) -> None:
 
 
 class Controller:
-    """One controller with no network: nodes answer when `deliver` is called."""
+    """A controller without a network. Nodes get their rows and answer when `deliver` is called."""
 
     def __init__(self, min_nodes: int = 1, caps: MigrationCaps | None = None) -> None:
         self.state = State()
@@ -105,7 +105,7 @@ class Controller:
             yield from (NotifyNode(effect.node, id_) for id_ in ids)
 
     def replace_controller(self) -> None:
-        """Replace the controller with a new one, which knows only the state, and goes on with the work."""
+        """Replace the controller with a new one, which knows only the state and continues the work."""
         fresh = State()
         for batch in self.log:
             fresh.apply_batch(RecordBatch.FromString(batch))
@@ -134,7 +134,9 @@ class Controller:
             self.run(Register(node, holder_alive))
 
     def fail(self, *names: str) -> None:
-        """Fail the nodes one after the other. After each failure, leaders take the node out of their in-sync sets."""
+        """Fail the nodes one after the other. After each failure, leaders take the failed node out of their in-sync
+        sets.
+        """
         for name in names:
             self.run(FailNodes({name: "no heartbeat for 1.5 s"}))
             self.take_out_absent()
@@ -158,7 +160,9 @@ class Controller:
     # Leaders
 
     def alter_isr(self, row: Partition, isr: Sequence[str], eligible: Sequence[str] | None = None) -> None:
-        """Change the in-sync set, as the leader would. By default, `eligible` has the others that have all entries."""
+        """Change the in-sync set, as the leader would. `eligible`: by default, the replicas outside of `isr` that have
+        all entries.
+        """
         change = IsrChange(
             partition_id=row.id,
             leader_epoch=row.leader_epoch,
@@ -169,7 +173,7 @@ class Controller:
         self.run(AlterIsr(row.leader, [change]))
 
     def take_out_absent(self) -> None:
-        """Let each leader that is up take nodes out of its in-sync set if they are gone by the table."""
+        """Let each leader that is up take the nodes that are down, by the table, out of its in-sync set."""
         for row in list(self.state.partitions.values()):
             left = [node for node in self.state.partitions[row.id].isr if is_up(self.state.nodes[node])]
             if row.leader and is_up(self.state.nodes[row.leader]) and len(left) < len(row.isr):
@@ -198,7 +202,7 @@ class Controller:
                 self.hand_over(row.id)
 
     def settle(self, unreachable: Sequence[str] = ()) -> None:
-        """Let everything happen that needs no person and no change of the nodes."""
+        """Let everything happen that needs neither a person nor a change of the nodes."""
         for _ in range(1_000):
             before = len(self.log)
             self.schedule()
@@ -261,7 +265,7 @@ class Controller:
 
 
 def led_by_others() -> Controller:
-    """Two nodes. After athens was away, byzantium leads all partitions, even those whose preferred leader is athens."""
+    """Two nodes. Since athens was away, byzantium leads all partitions, also those that athens should lead."""
     c = Controller()
     c.register("athens", "byzantium")
     c.keyspace("flights", 4, replicas=2)

@@ -1,4 +1,4 @@
-"""A client that has an older version of the table gets the later changes, and makes the present table from both."""
+"""A client with an older version of the table gets the later changes, and makes the present table from both."""
 
 import pytest
 
@@ -12,7 +12,9 @@ from tests.unit.core.ranges import by_ranges, finish, merge, rows_of, split
 
 
 def busy_cluster() -> tuple[Controller, dict[int, PartitionTable]]:
-    """Make a cluster that has had joins, splits, merges and moves; returns the cluster, and its table by version."""
+    """Make a cluster that has had joins, splits, merges and moves. Returns the cluster, and by version the table of
+    that time.
+    """
     c = Controller()
     tables: dict[int, PartitionTable] = {}
 

@@ -43,7 +43,7 @@ def test_the_balancer_of_the_example(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_kind_of_operation_of_the_example(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The proto has no field for the example's operation, so the test uses the field of another kind of operation."""
+    """The proto has no field for the operation of the example, so the test uses the field of another operation."""
     source = shown("minkad/core/controller/holds.py")
     for its_own, other in (
         ("HoldOperation", "DrainOperation"),

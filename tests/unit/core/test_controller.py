@@ -115,8 +115,8 @@ def test_a_failed_node_comes_back_only_as_a_new_process() -> None:
 
 
 def test_an_older_copy_of_a_data_directory_is_refused() -> None:
-    """A copy is older if its number of starts isn't greater than the recorded number. But the registered process may
-    register again with the same number.
+    """A copy is too old if its number of starts isn't greater than the recorded number. Only the registered process may
+    come again with the recorded number.
     """
     c = Controller()
 
@@ -306,7 +306,7 @@ def test_a_drained_dead_node_can_be_removed_although_it_has_copies_to_delete() -
     c.run(DrainNode("cyrene", True, "tester", "", {}))
     c.settle()
     rows = [row for row in c.state.partitions.values() if "cyrene" in row.removing_replicas]
-    assert rows, "it has not said that its copies are deleted"
+    assert rows, "cyrene has not reported that its copies are deleted"
     c.run(RemoveNode("cyrene"))
     assert "cyrene" not in c.state.nodes
     assert not list(c.state.partitions_on("cyrene"))

@@ -1,4 +1,4 @@
-"""Nodes watch each other's data ports; by their reports, the judge decides which ports are dead."""
+"""Nodes watch each other's data ports. From their reports, the judge decides which ports are dead."""
 
 import pytest
 
@@ -32,7 +32,7 @@ class Judge:
         self.judge = DataPortJudge(GRACE)
 
     def say(self, accused: str, watchers: str, reason: str = "no answer") -> None:
-        """Let each watcher report that the accused ports don't answer (for this reason) and all other ports do."""
+        """Let each watcher report that the accused ports don't answer, for this reason, and that all other ports do."""
         for watcher in watchers:
             self.judge.note(watcher, dict.fromkeys(accused, reason))
         self.judge.turn(self.table, self.now)
@@ -46,7 +46,7 @@ def test_each_node_watches_itself_and_the_three_nodes_before_it() -> None:
     assert watched("abcdef", "b") == "bafe"
     assert watched("abc", "a") == "acb"
     assert watched("a", "a") == "a"
-    assert watched("abc", "x") == "", "it is in no table yet"
+    assert watched("abc", "x") == "", "x isn't in the table yet"
 
 
 def test_each_node_is_watched_by_itself_and_three_others() -> None:
@@ -99,8 +99,8 @@ def test_the_report_of_a_failed_watcher_does_not_count() -> None:
 
 @pytest.mark.parametrize(("names", "by", "silent"), [("abc", "b", ""), ("abc", "bc", "a"), ("ab", "b", "a")])
 def test_the_verdict_on_a_port_is_the_same_after_its_node_has_failed(names: str, by: str, silent: str) -> None:
-    """A failed node no longer reports about its own port. If its report counted, the node would fail and register in
-    turns.
+    """A failed node no longer reports about its own port. If the verdict depended on this report, the node would fail
+    and register again and again.
     """
     judge = Judge(nodes(names))
     judge.say("a", f"a{by}")
@@ -148,7 +148,7 @@ def test_the_judge_knows_since_when_a_port_is_silent() -> None:
 
 
 def test_the_port_of_a_failed_node_is_dead_until_it_answers_the_others() -> None:
-    """Only the others' reports count: a failed node sends no heartbeats, so its own last report is old."""
+    """Only the reports of other nodes count: the failed node sends no heartbeats, so its own last report is old."""
     table = nodes("bcde", failed="a")
     judge = Judge(table)
     judge.say("a", "bcd")

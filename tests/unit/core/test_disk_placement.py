@@ -71,7 +71,7 @@ def test_a_new_keyspace_has_no_replica_on_a_low_disk() -> None:
 
 
 def test_leaderships_move_away_from_nodes_with_low_disks() -> None:
-    """Leaderships move only to replicas in sync whose disks aren't low, and these moves end."""
+    """Leaderships move only to replicas in sync whose disks aren't low. After such a move, the leadership stays."""
     c = Controller()
     c.register("a", "b", "c")
     c.keyspace("k", 6, replicas=2)

@@ -24,7 +24,7 @@ def world() -> DutyWorld:
 
 
 def refused(world: DutyWorld, command: ChangeDuties | ChangePallets) -> Code:
-    """Run a command that must be refused; returns the code. Check that the refusal changes nothing."""
+    """Run a command that must be refused, and check that nothing changes. Returns the code of the refusal."""
     before = world.duties.revision
     with pytest.raises(MinkaError) as caught:
         world.do(command)
@@ -136,7 +136,7 @@ def test_duties_are_placed_and_move_when_a_shard_joins(world: DutyWorld) -> None
 
 
 def test_at_most_moves_per_shard_duties_are_on_their_way_to_a_shard(world: DutyWorld) -> None:
-    """A duty counts from the instruction to attach it until the shard has attached it."""
+    """A duty is on its way from the instruction to attach it until the shard has attached it."""
     world.change_pallet("feeds", moves_per_shard=2, balancer=Balancer(kind=BalancerKind.BALANCER_KIND_ROUND_ROBIN))
     source = world.join("s1")
     world.create("feeds", TEN)
@@ -248,7 +248,7 @@ def test_a_pinned_duty_stays_on_its_shard(world: DutyWorld) -> None:
     assert world.rebalance("feeds") == 0
     world.kill("s1")
     world.settle()
-    assert world.counts() == {"s2": 10}, "another shard has them while the first is gone"
+    assert world.counts() == {"s2": 10}, "s2 has the duties while s1 is gone"
     world.wait(HALF_LIFE_MS * 2)
     world.join("s1")
     world.settle()
@@ -284,7 +284,7 @@ def test_a_duty_pinned_to_a_shard_that_is_gone_goes_to_another(world: DutyWorld,
     world.create("feeds", ["a"])
     world.pin("feeds", "a", "s2")
     world.settle()
-    assert world.where("a") == "", "it waits for the shard that a person has chosen"
+    assert world.where("a") == "", "the duty waits for s2, which a person has chosen"
     world.kill("s2")
     if is_forgotten:
         world.now_ms += 600_000
@@ -309,7 +309,7 @@ def test_duties_that_do_not_fit_are_placed_as_soon_as_there_is_room() -> None:
 
 @pytest.mark.parametrize("is_seen", [False, True])
 def test_a_pallet_created_again_under_the_same_name_is_a_new_one(is_seen: bool) -> None:
-    """The new pallet has no unplaced duties of the old one, and doesn't know when shards had room for these."""
+    """The new pallet knows nothing of the old pallet's unplaced duties, nor of the room that shards had for them."""
     world = DutyWorld()
     world.pallet("feeds")
     world.join("s1", capacity=10)
@@ -321,7 +321,7 @@ def test_a_pallet_created_again_under_the_same_name_is_a_new_one(is_seen: bool) 
     world.do(ChangePallets([PalletChange(delete="feeds")]))
     if is_seen:
         world.look()
-        assert not world.distributor.why_unplaced(row), "it is forgotten with its pallet"
+        assert not world.distributor.why_unplaced(row), "the duty is forgotten with its pallet"
     world.pallet("feeds")
     while world.duties.room["feeds"] < seen:
         world.change_pallet("feeds", moves_per_shard=world.duties.revision)

@@ -111,7 +111,7 @@ class Duties(RuleBasedStateMachine):
 
     @rule(name=names, place=st.integers(0, 11))
     def say_something_old(self, name: str, place: int) -> None:
-        """Send a report of an earlier epoch, which changes nothing."""
+        """Send a report with an epoch before the present one. It must change nothing."""
         process = self.world.processes.get(name)
         if process is not None and process.held:
             number = sorted(process.held)[place % len(process.held)]
@@ -150,7 +150,7 @@ class Duties(RuleBasedStateMachine):
             self.world.check_tables()
 
     def teardown(self) -> None:
-        """Once nothing fails any more, each duty that fits has its place."""
+        """Once nothing fails, each duty that fits has its place."""
         if not hasattr(self, "world"):
             return
         world = self.world

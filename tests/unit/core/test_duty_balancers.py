@@ -28,11 +28,12 @@ def test_the_balancers_of_figure_5() -> None:
 
     blue, blue_shards = duties_of([1] * 13), shards_of(a=10, b=10, c=10)
     after = applied(blue, SPILL_OVER.rebalance(blue, blue_shards, DEFAULTS))
-    assert counts(after, blue_shards) == {"a": 10, "b": 3, "c": 0}  # "it filled the 1st, now is coming for the 2nd"
+    # The page: "it filled the 1st, now is coming for the 2nd".
+    assert counts(after, blue_shards) == {"a": 10, "b": 3, "c": 0}
 
     yellow, yellow_shards = duties_of([9, 1, 1, 1, 1, 1]), shards_of(a=1, b=None, c=7)
     after = applied(yellow, ROUND_ROBIN.rebalance(yellow, yellow_shards, DEFAULTS))
-    assert counts(after, yellow_shards) == {"a": 2, "b": 2, "c": 2}  # "in all shards with the same number"
+    assert counts(after, yellow_shards) == {"a": 2, "b": 2, "c": 2}  # the page: "in all shards with the same number"
 
 
 @pytest.mark.parametrize("at_once", [True, False])
@@ -77,7 +78,7 @@ def test_round_robin_allows_differences_up_to_the_maximum() -> None:
     duties = duties_of([1] * 5, "a") + duties_of([1] * 2, "b", first=5)
     assert ROUND_ROBIN.rebalance(duties, shards, BalancerSettings(max_difference=3)).moves == ()
     plan = ROUND_ROBIN.rebalance(duties, shards, BalancerSettings(max_difference=2))
-    assert [(m.number, m.source, m.target) for m in plan.moves] == [(4, "a", "b")]  # the newest duty
+    assert [(m.number, m.source, m.target) for m in plan.moves] == [(4, "a", "b")]  # the newest duty moves
     assert plan.moves[0].reason == "a has 5 duties and is to have 4; b has 2 duties and is to have 3"
 
 
@@ -156,7 +157,7 @@ def test_the_next_fullest_shard_gives_duties_if_those_of_the_fullest_are_fixed()
 
 
 def test_the_last_bit_of_room_is_used() -> None:
-    """Shard a has the least weight, but room for only 2 more. So a gets the lighter duty, and b the heavier one."""
+    """Shard a has the least weight, but room for only 2 more. So a gets the duty of weight 2, and b the other."""
     shards = [ShardRoom("a", 10, weight=8), ShardRoom("b", None, weight=20), ShardRoom("c", None, weight=20)]
     plan = CAPACITY.place(duties_of([3, 2]), shards, DEFAULTS)
     assert [(move.number, move.target) for move in plan.moves] == [(0, "b"), (1, "a")]
@@ -185,7 +186,9 @@ def test_only_as_many_duties_move_as_bring_the_uneven_shard_within_1_percent() -
 
 
 def test_shares_are_of_the_weight_that_is_not_fixed() -> None:
-    """The fixed duty exceeds the share of shard a, so b and c share the other duties. Each has a half, within 5 %."""
+    """The fixed duty alone is more than the share of shard a. So b and c share the others: each has half of their
+    weight, within 5 %.
+    """
     shards = shards_of(a=10_000, b=10_000, c=10_000)
     fixed = [replace(duty, is_fixed=True) for duty in duties_of([5000], "a")]
     duties = fixed + duties_of([1] * 103, "b", first=1) + duties_of([1] * 97, "c", first=200)

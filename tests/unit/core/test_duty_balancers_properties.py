@@ -22,7 +22,7 @@ from tests.unit.core.duty_cases import anything, applied, counts, duties_of, loa
 
 Case = tuple[list[PlacedDuty], list[ShardRoom]]
 DEFAULTS = BalancerSettings()
-few = hypothesis_settings(max_examples=40)  # each is tried with several balancers
+few = hypothesis_settings(max_examples=40)  # few examples, since each is tried with several balancers
 every_balancer = pytest.mark.parametrize("name", BALANCERS)
 by_weight = pytest.mark.parametrize("name", ["fair_workload", "capacity_workload"])
 
@@ -73,7 +73,7 @@ def test_the_order_of_the_input_does_not_matter(name: str, case: Case, settings:
 @few
 @given(case=anything(), settings=settings_of)
 def test_a_plan_respects_fixed_duties_and_limits(name: str, case: Case, settings: BalancerSettings) -> None:
-    """Fixed duties stay, no duty goes to a shard that may not have it, and no move exceeds a limit."""
+    """Fixed duties stay, no duty goes to a shard that may not have the duty, and no move exceeds a limit."""
     duties, shards = case
     by_name, by_number_of = {shard.name: shard for shard in shards}, {duty.number: duty for duty in duties}
     new = [duty for duty in duties if not duty.shard]
@@ -184,8 +184,8 @@ def test_duties_placed_at_once_are_within_one_duty_of_their_shares(name: str, ca
 
 
 def check_shares(name: str, after: Sequence[PlacedDuty], shards: Sequence[ShardRoom], times: float) -> None:
-    """Check that each shard's weight differs from its share by at most 5 % of the share, or by at most `times` the
-    heaviest weight if this is more.
+    """Check that the weight of each shard differs from its share by at most 5 %, or by at most `times` the heaviest
+    weight if that is more.
     """
     parts = {shard.name: 1 if name == "fair_workload" else shard.capacity or 0 for shard in shards}
     heaviest = max((duty.weight for duty in after), default=0)
@@ -237,7 +237,7 @@ def test_moves_after_a_shard_joins_or_leaves(name: str, case: Case, joins: bool,
     before, after = (rest, shards) if joins else (shards, rest)
     balanced = applied(duties, BALANCERS[name].rebalance(duties, before, settings))
     check_movement(name, balanced, after, BALANCERS[name].rebalance(balanced, after, settings))
-    if not joins:  # all duties of the shard that left had to move, and few others
+    if not joins:  # all duties of the shard that left have to move
         had = {duty.number for duty in balanced if duty.shard == one.name}
         plan = BALANCERS[name].rebalance(balanced, after, settings)
         assert had <= {m.number for m in plan.moves} | {u.number for u in plan.unplaced}
@@ -280,7 +280,7 @@ def test_a_small_change_of_weights_moves_nothing(name: str, case: Case, data: st
     balanced = applied(heavy, BALANCERS[name].rebalance(heavy, roomy, DEFAULTS))
     shares = {shard.name: shard.ideal for shard in BALANCERS[name].rebalance(balanced, roomy, DEFAULTS).shards}
     if any(abs(weight - shares[n]) > 0.01 * shares[n] for n, weight in weights(balanced, roomy).items()):
-        return  # a few heavy duties can't be within 1 %
+        return  # some heavy duties can't be spread within 1 %
     grown = [
         PlacedDuty(d.number, d.name, d.weight + data.draw(st.integers(0, 3)) * d.weight // 100, d.created_ms, d.shard)
         for d in balanced
@@ -294,7 +294,7 @@ def test_a_small_change_of_weights_moves_nothing(name: str, case: Case, data: st
     settings=settings_of,
 )
 def test_fewer_moves_would_be_less_even(name: str, found: list[tuple[int, str]], settings: BalancerSettings) -> None:
-    """The test tries all ways to place a few duties. All ways with fewer moves end further from the ideal weights."""
+    """The test tries all ways to place a few duties. Each way with fewer moves ends further from the ideal weights."""
     shards = [ShardRoom(n, 60) for n in "abc"]
     duties = [PlacedDuty(n, str(n), weight, n, shard) for n, (weight, shard) in enumerate(found)]
     plan = BALANCERS[name].rebalance(duties, shards, settings)

@@ -16,7 +16,7 @@ ROUNDS = 10 * MANY
 
 
 def world_of(shards: int, version: Callable[[int], str] = lambda _: "1") -> DutyWorld:
-    """A world with this many shards. A shard's name has its version."""
+    """A world with this many shards. A shard's name has its version and its number: `v1-03`."""
     world = DutyWorld()
     world.pallet("feeds")
     for number in range(shards):
@@ -31,7 +31,9 @@ def assigned(world: DutyWorld) -> list[str]:
 
 
 def fail_everywhere(world: DutyWorld, reason: str = "ValueError: no") -> list[str]:
-    """Let each shard that gets the duty fail to attach it, until none gets it; returns those shards in order."""
+    """Let each shard that gets the duty fail to attach it, until no shard gets it. Returns the shards in the order of
+    the tries.
+    """
     tried: list[str] = []
     for _ in range(ROUNDS):
         world.follow()
@@ -41,7 +43,7 @@ def fail_everywhere(world: DutyWorld, reason: str = "ValueError: no") -> list[st
         for name in shards:
             world.fail_to_attach(name, "bad", reason=reason)
         tried += shards
-    raise AssertionError(f"it was tried {len(tried)} times, and there is no end")
+    raise AssertionError(f"the duty was tried {len(tried)} times, and the tries do not end")
 
 
 @pytest.mark.parametrize("shards", [MAX_QUARANTINES - 1, MAX_QUARANTINES, MAX_QUARANTINES + 1, MANY])
@@ -85,7 +87,7 @@ def test_a_synthetic_duty_stays_where_it_is_attached_and_people_are_told_where_i
 
 @pytest.mark.parametrize("synthetic", [False, True])
 def test_shards_of_a_new_version_try_again_and_these_tries_end_too(synthetic: bool) -> None:
-    """Shards of the old version don't try again, although the duty's row no longer names those that have failed."""
+    """Shards of the old version don't try again, although the duty's row no longer names all that have failed."""
     world = world_of(MANY)
     world.create("feeds", ["bad"], synthetic=synthetic)
     fail_everywhere(world)
@@ -106,7 +108,7 @@ def test_the_tries_end_although_each_shard_has_another_version() -> None:
     world.kill("v0-00")
     world.now_ms += 600_000
     world.settle()
-    assert assigned(world) or world.where("bad"), "one of the versions that failed is gone"
+    assert assigned(world) or world.where("bad"), "a version that failed is gone, so another shard may try"
 
 
 def test_a_person_ends_the_quarantine() -> None:

@@ -48,7 +48,9 @@ def test_a_large_report_makes_several_records(
         world.state.apply(record)
         changed, placed = record.duties_changed, record.assignments_changed
         sizes.append(len(changed.duties) + len(changed.removed) + len(placed.duties))
-        assert (rows_in(record) >= ROWS_A_RECORD) == (sizes[-1] == DUTIES_A_RECORD), "the loop has its turn then"
+        assert (rows_in(record) >= ROWS_A_RECORD) == (sizes[-1] == DUTIES_A_RECORD), (
+            "the loop gets a turn after each full record"
+        )
     assert max(sizes) <= DUTIES_A_RECORD
     assert sum(sizes) >= len(MANY)
     world.check_tables()

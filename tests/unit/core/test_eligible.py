@@ -1,5 +1,5 @@
-"""Eligible replicas may lead if no replica in sync can: writes have been refused since they left the in-sync set. And a
-person may accept a loss, and let any other replica lead.
+"""An eligible replica may lead if no replica in sync can: since it left the in-sync set, writes have been refused. A
+person may also accept a loss, and let any other replica lead.
 """
 
 import pytest
@@ -61,11 +61,11 @@ def test_an_eligible_replica_leads_if_no_replica_in_sync_can() -> None:
     c.run(FailNodes({"a": "gone"}))
     assert row(c).state == OFFLINE
     c.register("c", incarnation="2")
-    assert row(c).state == OFFLINE, "it left while writes were taken without it"
+    assert row(c).state == OFFLINE, "c left the set while writes went on without it"
     c.register("b", incarnation="2")
     after = row(c)
     assert (after.leader, after.leader_epoch, after.unclean_elections) == ("b", before.leader_epoch + 1, 0)
-    assert sorted(after.isr) == ["a", "b"], "each of them has everything; the leader takes out those that are gone"
+    assert sorted(after.isr) == ["a", "b"], "both have everything; b takes a out later, since a is gone"
     assert eligible(c) == []
     c.replace_controller()
     c.settle()
@@ -111,7 +111,7 @@ def test_a_replica_that_lacks_something_can_not_become_eligible(named: str) -> N
 
 
 def test_the_eligible_replicas_of_a_row_are_void_once_an_older_version_has_changed_it() -> None:
-    """A controller of an older version keeps the field `eligible` in the row, although the in-sync set grows and takes
+    """A controller of an older version keeps the field `eligible` in the row, even when the in-sync set grows and takes
     writes again.
     """
     c, _ = alone()

@@ -79,7 +79,7 @@ def test_a_judge_whose_turns_are_always_late_fails_nodes_later() -> None:
     judge.quiet = {"a"}
     for _ in range(7):
         judge.stand_still(0.3)
-    assert judge.failed == [], "at most two ticks of each turn count"
+    assert judge.failed == [], "of the time before a late turn, at most two ticks count"
     judge.stand_still(0.3)
     judge.stand_still(0.3)
     assert judge.failed == [["a"]]
@@ -114,7 +114,7 @@ def test_no_node_is_failed_before_the_clearances_of_former_judges_have_ended() -
 
 
 def test_a_node_known_to_be_silent_for_longer_is_failed_earlier() -> None:
-    """The voters tell a new judge for how long they haven't heard the former leader, so it fails that node earlier."""
+    """The voters tell a new judge how long they haven't heard the former leader, so it fails that node earlier."""
     judge = Judge("a", "b", "c", clearances_end=0.1)
     judge.detector.heard("a", -0.6)
     judge.quiet = {"a"}

@@ -46,7 +46,7 @@ def planned(state: State, *drain: str) -> Plan:
 
 
 def lines_of(work: Callable[[], object]) -> int:
-    """Do the work; returns the number of lines of code that the planners executed, a measure that never varies."""
+    """Do the work. Returns the number of lines of code that the planners executed, which is the same in each run."""
     lines = 0
 
     def trace(frame: FrameType, event: str, arg: Any) -> Any:
@@ -97,7 +97,7 @@ def test_the_work_is_proportional_to_the_table(zones: int, drains: bool) -> None
         state = a_table(40 * size, 1000 * size, more=0 if drains else 2 * size, zones=zones)
         return lines_of(lambda: planned(state, *[f"n{i:04}" for i in range(2 * size if drains else 0)]))
 
-    assert work(4) < 4.6 * work(1)  # a little more than four times, for sorting
+    assert work(4) < 4.6 * work(1)  # four times as much, and a little more for sorting
 
 
 def test_the_work_does_not_grow_with_the_number_of_keyspaces() -> None:

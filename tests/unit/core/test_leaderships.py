@@ -1,4 +1,4 @@
-"""A search for leaderships to hand over. Each step reads few rows, even if no other node can lead most partitions."""
+"""The search for leaderships to hand over. Each step reads few rows, even if no other node can lead most partitions."""
 
 from collections import Counter
 

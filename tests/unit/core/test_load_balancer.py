@@ -1,4 +1,4 @@
-"""The balancer that moves partitions because of load: its choice of a partition and a time, and the move's record."""
+"""The balancer that moves partitions because of load: which partition it chooses, when, and the record of the move."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -23,7 +23,7 @@ LETTERS = [bytes([letter]) for letter in b"bcdefghi"]
 def cluster(
     points: Sequence[bytes] = LETTERS[:5], replicas: int = 3, nodes: Iterable[str] = NODES, max_ops: int = 1000
 ) -> Controller:
-    """A cluster with a keyspace by ranges. Each partition is led by the first of its nodes in alphabetical order."""
+    """A cluster with a keyspace by ranges. A partition's leader is the first of its nodes in alphabetical order."""
     c = Controller()
     c.register(*nodes)
     create(c, "authors", points, replicas, max_ops)
@@ -123,10 +123,12 @@ def test_moves_respect_zones_and_capacity() -> None:
 def test_partitions_whose_move_would_not_help_stay() -> None:
     c = cluster()
     first, second, *_ = sorted(c.state.partitions)
-    assert shift_of(c, {first: 5000}) is None, "a single busy partition would only take the load elsewhere"
-    assert shift_of(c, {first: 499, second: 500}) is None, "the node has less than one partition may have"
+    assert shift_of(c, {first: 5000}) is None, "the move would only bring the whole load to another node"
+    assert shift_of(c, {first: 499, second: 500}) is None, (
+        "the node's load is below max_ops, the limit of one partition"
+    )
     assert shift_of(c, {first: 501, second: 500}) is not None
-    assert shift_of(c, {first: 5000, second: 20}) is None, "moving the other one makes no difference"
+    assert shift_of(c, {first: 5000, second: 20}) is None, "the move of the second partition would change little"
     c.state.keyspaces[1].max_ops = 0
     assert shift_of(c, {first: 501, second: 500}) is None, "the keyspace has no max_ops"
 
@@ -189,7 +191,7 @@ def test_partitions_that_may_not_move_count_for_their_nodes_load() -> None:
     st.sampled_from([1, 2, 3]),
 )
 def test_each_move_helps_and_the_moves_end(counts: list[int], leaders: list[int], replicas: int) -> None:
-    """A move is between two nodes. After it, the busier of them has less load than the busier one had before."""
+    """A move is between two nodes. After it, the busier of the two has less load than the busier one had before."""
     c = cluster(LETTERS, replicas)
     for row, leader in zip(list(c.state.partitions.values()), leaders, strict=True):
         node = row.replicas[leader % replicas]
@@ -251,7 +253,7 @@ def test_only_lasting_load_causes_a_move_and_each_move_is_followed_by_a_rest() -
     assert seconds == SUSTAINED_S
     clock.c.run(command)
     assert clock.c.state.moving
-    assert [clock.due() for _ in range(100)] == [None] * 100, "one move at a time is due"
+    assert [clock.due() for _ in range(100)] == [None] * 100, "no other move is due while one is under way"
     clock.c.settle()
     command, seconds = clock.until_due()
     assert seconds >= SETTLE_S + SUSTAINED_S
@@ -301,7 +303,7 @@ def test_automatic_operations_do_not_push_out_those_of_people() -> None:
         c.settle()
     kept = [operation.automatic for operation in c.state.operations.values()]
     assert kept.count(False) == 3
-    assert kept.count(True) == KEPT_OPERATIONS + 1, "the last one has ended since"
+    assert kept.count(True) == KEPT_OPERATIONS + 1, "old ones are dropped when a new one begins"
     assert set(c.state.migrations) == set(c.state.operations)
     assert State.from_snapshot(c.state.to_snapshot()).operations == c.state.operations
 

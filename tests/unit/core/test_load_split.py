@@ -19,7 +19,7 @@ def points(*keys: bytes) -> list[Span]:
 
 
 def zipf(rng: Random, keys: list[bytes], exponent: float = 1.0) -> list[bytes]:
-    """Draw keys at random by Zipf's law: with exponent 1, the n-th key is drawn 1/n times as often as the first."""
+    """Draw keys at random by Zipf's law: with exponent 1, the n-th key is drawn 1/n as often as the first."""
     cumulative = list(accumulate(1 / (rank + 1) ** exponent for rank in range(len(keys))))
     return [keys[bisect_right(cumulative, rng.random() * cumulative[-1])] for _ in keys]
 
@@ -44,7 +44,7 @@ def test_even_load_is_halved() -> None:
 @pytest.mark.parametrize("exponent", [0.8, 1.0, 1.2])
 @pytest.mark.parametrize("in_order", [True, False])
 def test_popular_keys(exponent: float, in_order: bool) -> None:
-    """The halves' loads differ at most by that of the most popular key, even if the popular keys are adjacent."""
+    """The halves' loads differ by at most the load of the most popular key, even if popular keys are adjacent."""
     rng = Random(1)
     keys = KEYS if in_order else rng.sample(KEYS, len(KEYS))
     asked = zipf(rng, keys, exponent)
@@ -90,7 +90,7 @@ def test_a_queue_that_is_read_at_its_head_is_not_split() -> None:
 
 def test_too_few_requests_give_no_cut() -> None:
     assert refusal(points(*KEYS[: MIN_SPANS - 1])) == ""
-    assert refusal(points(*KEYS), KeyRange(b"x", b"")) == "", "points of the other half don't count"
+    assert refusal(points(*KEYS), KeyRange(b"x", b"")) == "", "requests outside of the range don't count"
 
 
 keys = st.binary(min_size=1, max_size=3)

@@ -204,7 +204,7 @@ def test_no_split_begins_while_a_load_is_taken_in() -> None:
     key = b"a"
     error = refused(state, ProposeSplit(row.leader, row.id, row.generation, key), Code.SPLIT_REFUSED)
     assert "load one is being taken in" in error.message
-    run(state, Split("ranged", [key], "test", ""))  # accepted: the split waits, like an operation
+    run(state, Split("ranged", [key], "test", ""))  # accepted: the operation waits until it may split
     finish(state, load_of(state, "one"), [file.partition_id for file in files])
     split(state, row.id, key)
 

@@ -55,7 +55,7 @@ def test_small_and_cold_pairs_are_merged_after_a_while() -> None:
     assert cold.keys(AFTER) == [], "one operation at a time"
     finish(cold.c)
     assert [row.end_key for row in rows_of(cold.c)] == [b"d", b""]
-    assert cold.keys() == [], "a merged partition is looked at again"
+    assert cold.keys() == [], "the time of a merged partition begins again"
     assert cold.keys(AFTER) == [b"d"]
 
 
@@ -118,7 +118,9 @@ def test_a_pair_is_not_merged_while_one_partition_is_not_reported() -> None:
 def test_a_round_over_many_pairs_takes_several_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merge_checker, "PAIRS_A_LOOK", 2)
     cold = Cold()
-    assert [cold.keys(0) for _ in range(3)] == [[], [], []], "three pairs in two looks, and no second round yet"
+    assert [cold.keys(0) for _ in range(3)] == [[], [], []], (
+        "two looks for three pairs; the second round is not due yet"
+    )
     cold.now += AFTER
     assert cold.keys(0) == [], "the first look of the round"
     assert cold.keys(0) == [b"b", b"f"]

@@ -59,7 +59,7 @@ def test_a_rebalance_does_not_wait_for_an_absent_shard(world: DutyWorld) -> None
     world.kill("s1")
     world.settle()
     assert not world.state.running_operations()
-    assert world.counts() == {"s2": 1}, "the duty that was being released is free"
+    assert world.counts() == {"s2": 1}, "s2 has the duty that s1 was releasing"
     assert why_held_back(world) == ""
 
 
@@ -81,7 +81,7 @@ def test_balancing_waits_until_a_drained_shard_has_only_duties_that_fit_nowhere_
     world.join("s1", node="athens", capacity=10)
     world.create("feeds", TEN)
     world.settle()
-    world.change_pallet("feeds")  # now by the default balancer, which respects capacities
+    world.change_pallet("feeds")  # the default balancer, which respects capacities
     world.join("s2", capacity=4)
     drain(world)
     assert why_held_back(world) == "s1 is being emptied"

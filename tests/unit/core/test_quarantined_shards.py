@@ -27,7 +27,7 @@ def world() -> DutyWorld:
 
 
 def crash(world: DutyWorld, *names: str, times: int = 1) -> None:
-    """End all these shards' processes and start new ones under the same names; do so `times` times."""
+    """End the processes of these shards, and start new ones under the same names: all of this `times` times."""
     for _ in range(times):
         for name in names:
             world.kill(name)
@@ -125,7 +125,7 @@ def test_the_failure_of_a_shard_that_a_new_controller_never_heard_is_not_a_crash
             world.join(name)
     world.settle()
     assert all(shard(world, name).state == ShardState.SHARD_STATE_LIVE for name in TWO)
-    assert not world.duties.suspected, "the duties that they were attaching aren't to blame"
+    assert not world.duties.suspected, "duties that these shards were attaching are not suspects"
 
 
 def test_crashes_are_forgotten_in_time(world: DutyWorld) -> None:

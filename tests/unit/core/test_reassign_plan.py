@@ -45,7 +45,8 @@ def test_every_plan_evens_out_with_the_fewest_moves(counts: list[int], added: in
     assert max(after) - min(after) <= 1
     assert sum(after) == sum(counts)
     assert len(plan.moves) == plan.minimum_moves
-    # Brute force tries each choice of the nodes that get one partition more than others. No choice needs fewer moves.
+    # Brute force tries each choice of the nodes that get one partition more than the others. No choice needs fewer
+    # moves.
     assert plan.minimum_moves == _brute_force(dict(zip(names, counts, strict=True)), sorted(c.state.nodes))
 
 

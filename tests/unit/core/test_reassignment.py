@@ -42,7 +42,7 @@ def only(c: Controller) -> Partition:
 
 
 def seen(row: Partition) -> Seen:
-    """Return two texts in the form of the page's table: the assigned replicas, and leader/in-sync set."""
+    """Return two texts in the form of the page's table: the assigned replicas, and the leader with the in-sync set."""
     return "{" + ",".join(sorted(row.replicas)) + "}", f"{row.leader}/{{{','.join(sorted(row.isr))}}}"
 
 
@@ -83,8 +83,8 @@ THE_EXAMPLE = [
 
 
 def run_to_the_end(c: Controller, operation: int, between: Callable[[int], None] = lambda _: None) -> int:
-    """Run the steps one by one until the operation ends; returns their number. After each step, call `between` with the
-    number of steps so far.
+    """Run the steps one by one until the operation ends. After each step, call `between` with the number of steps so
+    far. Returns the number of steps.
     """
     events = 0
     for _ in range(100):
@@ -190,7 +190,7 @@ def test_the_reassignment_goes_on_when_the_leader_of_oar_dies_before_its_hand_ov
     c.schedule()
     assert only(c).successor == "4"
     c.fail("1")
-    assert only(c).leader == "4", "the election prefers a node that stays"
+    assert only(c).leader == "4", "the election prefers a node that keeps its replica"
     c.settle()
     assert c.operation(operation).state == OperationState.OPERATION_STATE_SUCCEEDED
     assert list(only(c).removing_replicas) == ["1"], "node 1 has yet to delete its copy"
@@ -208,7 +208,7 @@ def test_the_reassignment_waits_for_a_dead_successor() -> None:
     c.schedule()
     c.fail("4")
     c.schedule()
-    assert only(c).successor == "", "RAR is no longer all in sync"
+    assert only(c).successor == "", "node 4, of RAR, is no longer in sync"
     (blocker,) = blockers_of(c.state, c.operation(operation))
     assert "4 is to be in sync and is not LIVE" in blocker.reason
     assert blocker.remedy == f"start 4, or minkactl operations cancel {operation}"
@@ -221,7 +221,7 @@ def test_the_reassignment_waits_for_a_dead_successor() -> None:
 
 
 def begun(c: Controller, *joined: str) -> int:
-    """Begin the reassignment to {4,5,6}, and let the nodes `joined` be in sync; returns the operation's id."""
+    """Begin the reassignment to {4,5,6}, and let the nodes `joined` be in sync. Returns the id of the operation."""
     operation = c.begin(c.plan(partitions={only(c).id: ["4", "5", "6"]}))
     c.schedule()
     c.deliver()
@@ -259,7 +259,7 @@ def test_cancel_is_refused_if_oar_is_no_longer_alive() -> None:
     assert refusal.value.code is Code.CANCEL_REFUSED
     assert only(c) == row
     c.run(CancelMigration(operation, Placed.partition(row.id), "no progress for 60 s"))
-    assert only(c) == row, "the controller doesn't do it either"
+    assert only(c) == row, "the controller doesn't cancel it automatically, either"
     c.settle()
     assert list(only(c).replicas) == ["4", "5", "6"]
     assert c.operation(operation).state == OperationState.OPERATION_STATE_SUCCEEDED
@@ -416,8 +416,8 @@ def test_changes_of_the_in_sync_set_that_are_refused() -> None:
 
     assert refusal("1", "1", "2") is None
     assert refusal("2", "1", "2") is Code.NOT_LEADER
-    assert refusal("1", "2") is None, "a leader whose copy is damaged leaves it to another one"
-    assert refusal("1") is Code.INVALID_ARGUMENT, "some replica is always in sync"
+    assert refusal("1", "2") is None, "a leader with a damaged copy may leave the set"
+    assert refusal("1") is Code.INVALID_ARGUMENT, "the set may not become empty"
     assert refusal("1", "1", "2", "4") is Code.INELIGIBLE_REPLICA
     assert refusal("1", "1", "2", epoch=99) is Code.STALE_EPOCH
     assert refusal("1", "1", "2", leader_epoch=99) is Code.STALE_EPOCH

@@ -151,7 +151,7 @@ def test_a_dead_node_is_replaced_while_another_one_is_down() -> None:
     assert not plan.notes
     assert {(move.source, move.target) for move in plan.moves} == {("n3", "spare")}
     after = copies(layout(c, plan))
-    assert (after["n3"], after["n4"], after["spare"]) == (0, 4, 4), "n4 gives up nothing: nobody asked for it"
+    assert (after["n3"], after["n4"], after["spare"]) == (0, 4, 4), "n4 keeps its replicas: only n3 is drained"
 
 
 @pytest.mark.parametrize("drain", [["n3", "n4"], []])
@@ -308,7 +308,7 @@ def test_a_plan_has_a_reason_and_a_rate_limit() -> None:
     counts=st.lists(st.integers(0, 20), min_size=1, max_size=6),
     weights=st.lists(st.sampled_from([0.5, 1.0, 2.0, 3.0]), min_size=6, max_size=6),
 )
-@example([0, 11, 7, 7], [2.0, 2.0, 3.0, 3.0, 0.5, 0.5])  # n1 has more than its share of 5, which is whole
+@example([0, 11, 7, 7], [2.0, 2.0, 3.0, 3.0, 0.5, 0.5])  # the share of n1 is 5, a whole number, and n1 has more
 def test_quotas_are_shares_within_the_limit_of_a_node(counts: list[int], weights: list[float]) -> None:
     nodes = [f"n{i}" for i in range(len(counts))]
     has, weight = dict(zip(nodes, counts, strict=True)), dict(zip(nodes, weights[: len(nodes)], strict=True))

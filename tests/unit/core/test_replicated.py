@@ -69,7 +69,7 @@ def test_a_new_partition_has_a_leader_from_its_first_record_on() -> None:
 
 
 def test_a_node_that_fails_during_the_preparation_of_a_keyspace_leads_none_of_it() -> None:
-    """The partitions are recorded after the failure. Partitions with no other replica wait for the node."""
+    """The partitions are recorded after the failure. Partitions whose only replica is on the node wait for the node."""
     c = Controller()
     c.register("a", "b")
     creation = Creation(c.state, CreateKeyspace("flights", 4, MURMUR3, 1))
@@ -148,7 +148,7 @@ def test_after_a_nodes_failure_a_leader_is_elected_from_the_isr_and_shrinks_it()
 
 
 def test_the_controller_takes_no_node_out_of_the_isr() -> None:
-    """Only the leader shrinks the isr, and the leader may be gone, although the table doesn't say so yet."""
+    """Only the leader takes nodes out of the isr. It may be gone itself, although the table doesn't say so yet."""
     c = three_nodes()
     for gone in ("a", "b"):
         c.run(FailNodes({gone: "no heartbeat for 0.8 s"}))
@@ -192,7 +192,7 @@ def test_a_hand_over_ends_when_the_successor_fails() -> None:
     epoch = rows(c)[0].partition_epoch
     c.run(FailNodes({successor: "no heartbeat for 0.8 s"}))
     assert (rows(c)[0].successor, rows(c)[0].leader) == ("", leader)
-    assert rows(c)[0].partition_epoch == epoch + 1, "the leader's request to hand over has an outcome"
+    assert rows(c)[0].partition_epoch == epoch + 1, "so the leader learns that its hand-over has failed"
 
 
 def test_a_migration_waits_for_a_failed_node_that_is_still_in_the_isr() -> None:
@@ -222,7 +222,7 @@ def test_a_partition_is_offline_until_a_replica_in_sync_is_back() -> None:
     first, second, third = rows(c)[0].replicas
     c.fail(third)
     c.fail(second)
-    c.alter_isr(rows(c)[0], [first], eligible=[])  # the leader could not wait for the others
+    c.alter_isr(rows(c)[0], [first], eligible=[])  # the leader didn't wait for the others, so they aren't eligible
     c.register(third, incarnation="2")
     c.fail(first)
     row = rows(c)[0]
@@ -240,7 +240,7 @@ def test_an_unclean_election_happens_only_if_allowed_and_is_counted() -> None:
         c = three_nodes(1, unclean=unclean)
         first, second, third = rows(c)[0].replicas
         c.fail(second, third)
-        c.alter_isr(rows(c)[0], [first], eligible=[])  # the leader could not wait for the others
+        c.alter_isr(rows(c)[0], [first], eligible=[])  # the leader didn't wait for the others, so they aren't eligible
         c.register(third, incarnation="2")
         assert list(rows(c)[0].isr) == [first]
         c.fail(first)
@@ -302,7 +302,7 @@ def test_in_an_async_keyspace_a_new_process_has_to_catch_up_first() -> None:
     assert c.state.partitions[followed.id].leader == "b"
     before = {p.id: p.partition_epoch for p in rows(c)}
     c.register("a", incarnation="3")
-    assert all(p.partition_epoch == before[p.id] + 1 for p in rows(c)), "requests by its old rows are void"
+    assert all(p.partition_epoch == before[p.id] + 1 for p in rows(c)), "requests that name its old rows are void"
     c.catch_up()
     assert all(sorted(p.isr) == ["a", "b", "c"] for p in rows(c))
 
@@ -326,7 +326,7 @@ def test_a_stopping_node_hands_over_and_then_leaves_the_isr() -> None:
     c.run(ControlledShutdown("a", "1"))
     c.schedule()
     assert all(c.state.partitions[p.id].successor for p in led)
-    assert c.counts()["a"] == 2, "it leads until it has handed over"
+    assert c.counts()["a"] == 2, "a leads until it has handed over"
     c.hand_over_all()
     assert c.counts()["a"] == 0
     assert all(len(p.isr) == 3 for p in rows(c))
@@ -462,7 +462,7 @@ def test_a_move_waits_for_a_dead_target_instead_of_giving_up_a_live_replica() ->
     operation = c.begin(c.plan(partitions={row.id: ["a", "c"]}))
     c.settle()
     assert c.operation(operation).state == OperationState.OPERATION_STATE_RUNNING
-    assert set(rows(c)[0].isr) == {"a", "b"}, "b is not given up for one that is dead"
+    assert set(rows(c)[0].isr) == {"a", "b"}, "the live replica b isn't given up for c, which is dead"
 
 
 def test_a_decommissioned_node_has_no_replicas() -> None:

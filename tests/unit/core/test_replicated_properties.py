@@ -78,7 +78,9 @@ class Cluster(RuleBasedStateMachine):
                 self.replica_states[row.id, node] = now
 
     def check_change(self, old: Partition, new: Partition) -> None:
-        """Every node of an in-sync set has every acknowledged write, so the new set must have a node of the old one."""
+        """Every node of an in-sync set has every acknowledged write. So the new set must have at least one node of the
+        old set.
+        """
         assert new.partition_epoch == old.partition_epoch + 1
         assert new.leader_epoch >= old.leader_epoch
         if new.unclean_elections == old.unclean_elections:
@@ -94,7 +96,7 @@ class Cluster(RuleBasedStateMachine):
             assert new.leader, ("nobody makes use of it", old, new)
             assert self.is_up(new.leader), ("nobody makes use of it", old, new)
         dropped = set(old.replicas) - set(new.replicas)
-        assert dropped <= set(new.removing_replicas), "a node that is dropped is told to delete its copy"
+        assert dropped <= set(new.removing_replicas), "each node that is dropped has to delete its copy"
 
     @invariant()
     def rows_make_sense(self) -> None:
@@ -239,7 +241,7 @@ class Cluster(RuleBasedStateMachine):
                 return
 
     def teardown(self) -> None:
-        """Once nothing fails any more, every operation ends, and all replicas are in sync."""
+        """Once nothing fails, every operation ends, and all replicas are in sync."""
         if not self.c.state.partitions:
             return
         for node in NODES:
@@ -249,7 +251,7 @@ class Cluster(RuleBasedStateMachine):
             self.c.run(PauseOperation(operation.id, False))
         self.settle()
         # Each running operation that is left waits for a person, and its blockers state the reasons. Each queued
-        # operation waits for a running one.
+        # operation waits for a running operation.
         while unended := self.c.state.unended_operations():
             for operation in unended:
                 assert all(b.reason for b in blockers_of(self.c.state, operation)), operation
@@ -268,7 +270,7 @@ class Cluster(RuleBasedStateMachine):
 
 
 def began_anew(before: ReplicaStateName, now: ReplicaStateName) -> bool:
-    """True if the replica was being added, and begins again since its node was away."""
+    """True if an added replica begins again, since its node was away."""
     return (before, now) == (ReplicaStateName.OFFLINE, ReplicaStateName.NEW)
 
 

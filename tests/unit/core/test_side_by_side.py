@@ -34,7 +34,7 @@ def two_keyspaces(caps: MigrationCaps | None = None) -> Controller:
 
 
 def reassign(c: Controller, keyspace: str) -> int:
-    """Reassign the keyspace to all nodes; returns the operation's id."""
+    """Reassign the keyspace to all nodes. Returns the id of the operation."""
     operation = c.begin(c.plan(keyspaces=[keyspace]))
     c.schedule()
     return operation
@@ -96,7 +96,7 @@ def test_the_refusal_of_a_plan_names_partitions_that_are_moving_by_now() -> None
 
 
 def test_a_plan_stays_valid_if_only_other_partitions_have_changed() -> None:
-    """Other partitions have moved, and a new node has joined, when the plan is applied."""
+    """Before the plan is applied, other partitions move, and a new node joins."""
     c = two_keyspaces()
     plan = c.plan(keyspaces=["people"])
     c.begin(c.plan(keyspaces=["flights"]))
@@ -208,7 +208,7 @@ def test_a_queued_operation_begins_after_those_on_the_same_partitions() -> None:
     c.register("delphi")
     plan = c.plan(keyspaces=["flights"], queue=True)
     assert plan.queued
-    assert any(move.source == "ephesus" for move in plan.moves), "the plan begins where the first one ends"
+    assert any(move.source == "ephesus" for move in plan.moves), "the second plan begins at the result of the first one"
     second = c.begin(plan)
     assert c.operation(second).state == OperationState.OPERATION_STATE_QUEUED
     begin_queued(c)
@@ -233,7 +233,9 @@ def test_queued_operations_begin_in_order() -> None:
         c.plan(partitions={next(iter(c.state.migrations[second]))[0].id: ["zea"]})
     third = c.begin(c.plan(to=["delphi", "zea"], keyspaces=["flights"], queue=True))
     people = c.begin(c.plan(keyspaces=["people"]))
-    assert c.operation(people).state == OperationState.OPERATION_STATE_RUNNING, "it touches nothing that they do"
+    assert c.operation(people).state == OperationState.OPERATION_STATE_RUNNING, (
+        "it has no partition in common with the others"
+    )
     c.settle()
     begin_queued(c)
     assert [c.operation(id_).state for id_ in (second, third)] == [

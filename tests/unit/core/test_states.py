@@ -161,8 +161,8 @@ def test_a_created_keyspace_must_have_new_partitions_or_ones_with_their_first_le
 
 
 def test_the_nodes_that_are_told_of_a_change() -> None:
-    """The controller tells only the leader that its partition is ONLINE. It tells all replicas of a hand-over, even if
-    the partition was not ONLINE before.
+    """If a partition becomes ONLINE, the controller tells only its leader. It tells all replicas about a hand-over,
+    even if the partition was not ONLINE before.
     """
     assigned = row(PartitionState.PARTITION_STATE_ASSIGNED, 1, successor="b")
     online = row(PartitionState.PARTITION_STATE_ONLINE, 2, leader_epoch=1, successor="b")

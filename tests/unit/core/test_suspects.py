@@ -34,22 +34,24 @@ class Poisoned:
             self.world.join(name, grace_ms=grace_ms)
 
     def told(self, process: Process) -> list[Duty]:
-        """Return the duties that the process should attach, by the rows."""
+        """Return the duties that the process should attach according to the rows."""
         some = self.world.duties.on_shard.get(process.name, {}).values()
         found = [one.duty for one in some if one.state == AssignmentState.ASSIGNMENT_STATE_ASSIGNED]
         return [self.world.duties.duties[number] for number in found]
 
     def settle(self) -> None:
-        """Let shards and controller work until nothing changes any more."""
+        """Let shards and controller work until nothing changes."""
         for _ in range(ROUNDS):
             self.world.follow()
             worked = [self.step(process) for process in list(self.world.processes.values())]
             if not any(worked):
                 return
-        raise AssertionError("the processes come to no end")
+        raise AssertionError("the shards and the controller do not come to rest")
 
     def step(self, process: Process) -> bool:
-        """Let the process attach its duties, or die of one; returns False if it had nothing to do."""
+        """Let the process attach its duties. If one of them is bad, the process ends instead. Returns False if it had
+        nothing to do.
+        """
         if self.bad.isdisjoint(row.id for row in self.told(process)):
             return self.world.work(process)
         self.died.append(process.name)
@@ -58,7 +60,7 @@ class Poisoned:
         return True
 
     def wait(self, milliseconds: int) -> int:
-        """Let time pass; returns the number of processes that died."""
+        """Let time pass. Returns the number of processes that have ended because of a bad duty."""
         before = len(self.died)
         self.world.now_ms += milliseconds
         self.settle()
@@ -107,7 +109,7 @@ def test_a_bad_duty_is_blamed_although_its_ended_shard_was_told_to_release_it() 
 
 
 def test_a_rebalance_does_not_move_a_suspect_whose_shard_ends() -> None:
-    """The rebalance has begun to move the suspect when the suspect's shard ends, for whatever reason."""
+    """A rebalance has begun to move the suspect. Then the suspect's shard ends, for any reason."""
     fleet = Poisoned("bad", shards=("a",))
     fleet.world.create("feeds", ["bad"], weight=1)
     fleet.world.create("feeds", ["other"], weight=2, stationary=True)
@@ -139,7 +141,7 @@ def test_a_bad_duty_is_found_among_many_that_are_attached_together(bad: int) -> 
     assert len(fleet.died) <= 5 * bad
     assert all(fleet.world.where(name) for name in ids(MANY))
     kept = {row.id for row in fleet.world.duties.duties.values() if row.HasField("suspicion")}
-    assert kept == set(guilty), "duties that were attached are beyond suspicion"
+    assert kept == set(guilty), "duties that a shard has attached are not suspects"
     fleet.world.check_tables()
 
 
@@ -190,7 +192,7 @@ def test_only_the_suspect_is_blamed_if_other_duties_are_attached_beside_it() -> 
 
 
 def test_a_process_that_is_killed_once_makes_no_suspects() -> None:
-    """After a power cut, for example, all shards may attach their duties again at once."""
+    """After a power cut, for example, all shards may attach all their duties again at the same time."""
     fleet = Poisoned()
     fleet.world.create("feeds", ids(20))
     fleet.world.follow()
@@ -211,7 +213,7 @@ def test_a_person_can_have_a_suspect_tried_again_at_once(how: str) -> None:
     fleet.settle()
     update = DutyChange(update=DutySpec(pallet="feeds", id="bad", payload_id=b"p2"))
     fleet.world.do(ChangeDuties([RETRY if how == "retry" else update]))
-    assert fleet.wait(0) == 1, "it is still bad, and takes one process with it"
+    assert fleet.wait(0) == 1, "the duty is still bad, and ends one process"
     fleet.bad.clear()
     fleet.world.do(ChangeDuties([RETRY]))
     assert fleet.wait(0) == 0
@@ -281,7 +283,7 @@ def test_a_synthetic_suspect_that_some_shards_have_is_tried_on_the_others() -> N
         fleet.world.join("c")
         fleet.world.follow()
     assert suspects.is_suspect(fleet.row)
-    fleet.wait(600_000)  # by then the shard is no longer quarantined
+    fleet.wait(600_000)  # by then, shard c is no longer quarantined
     assert {one.shard for one in fleet.world.duties.assignments(fleet.row.number)} == {"a", "b", "c"}
     assert not fleet.row.HasField("suspicion")
 

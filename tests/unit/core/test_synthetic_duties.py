@@ -22,7 +22,7 @@ def on(world: DutyWorld, id_: str) -> set[str]:
 
 
 def decide(world: DutyWorld) -> int:
-    """Let the controller decide once; returns the number of assignments that it makes."""
+    """Let the controller decide once. Returns the number of assignments that it makes."""
     facts = world.look()
     for record in facts:
         world.state.apply(record)
@@ -46,7 +46,7 @@ def test_synthetic_duties_are_on_every_shard_even_on_later_ones(world: DutyWorld
 
 
 def test_many_synthetic_duties_are_assigned_in_pieces(world: DutyWorld) -> None:
-    """Meanwhile one shard joins and gets all the duties, and another shard fails and keeps none."""
+    """While the duties are assigned, one shard joins and gets all of them, and another shard fails and keeps none."""
     ids = [f"y{number}" for number in range(400)]
     for number in range(8):
         world.join(f"s{number}")

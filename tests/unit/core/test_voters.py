@@ -87,7 +87,7 @@ def change(nodes: list[Node], voters: Sequence[int], match: dict[int, int] | Non
 def test_a_dead_voters_seat_goes_to_a_zone_with_few_voters() -> None:
     nodes = zoned("abcacb", n2=0)
     assert change(nodes, [1, 2, 3], {4: 100, 5: 100, 6: 95}) == [(VOTER, 6), (LEARNER, 2)], (
-        "though 6 has less of the log"
+        "zone b has no other voter, so 6 gets the seat, with less of the log"
     )
     assert change(nodes, [1, 2, 3], {6: 50}) == [(VOTER, 4), (LEARNER, 2)], "6 lags too far"
     assert change(zoned("aacab"), [1, 3], {5: 99}) == [(VOTER, 5)], "the same for a free seat"

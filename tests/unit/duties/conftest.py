@@ -20,6 +20,6 @@ def world() -> World:
 
 @pytest.fixture
 def silent(world: World) -> World:
-    """The shard of `world`, whose heartbeats nobody answers any more."""
+    """The shard of `world`, whose heartbeats are no longer answered."""
     world.answers = False
     return world

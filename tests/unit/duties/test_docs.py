@@ -33,7 +33,7 @@ async def test_a_release_that_is_cut_short_can_be_repeated() -> None:
                 await asyncio.Event().wait()
             finally:
                 ending.set()
-                await asyncio.Event().wait()  # stands for a last write, which takes long
+                await asyncio.Event().wait()  # stands for a last write that takes long
 
     fetcher = Slow()
     duties: Sequence[Duty] = [duty(1)]
@@ -41,7 +41,7 @@ async def test_a_release_that_is_cut_short_can_be_repeated() -> None:
     await began.wait()
     release = asyncio.create_task(fetcher.detach(duties))
     await ending.wait()
-    release.cancel()  # as the library does after `call_timeout`
+    release.cancel()  # the library does this after `call_timeout`
     await asyncio.wait([release])
     assert release.cancelled()
     await fetcher.detach(duties)

@@ -79,7 +79,7 @@ class Shelf(PayloadStore):
 async def asked(
     controller: Controller, use: Callable[[DutyGateway], Awaitable[T]], shelf: Shelf | None = None, *rows: Duty
 ) -> T:
-    """Call `use` with the gateway of a node that knows the pallet feeds and these rows; returns the result."""
+    """Call `use` with the gateway of a node that knows the pallet feeds and these rows. Returns the result of `use`."""
     server = grpc.server(futures.ThreadPoolExecutor(2), options=[("grpc.so_reuseport", 0)])
     add_DutyControlServicer_to_server(controller, server)  # type: ignore[arg-type]  # answers by __getattr__
     (address,) = free_addresses(1)
@@ -241,7 +241,7 @@ def row_of(version: int, payload_id: bytes) -> Duty:
     ("after", "level", "doomed"),
     [
         (4, Consistency.CONSISTENCY_QUORUM, [(1, b"old")]),
-        (5, Consistency.CONSISTENCY_QUORUM, []),  # another change came in between, and replaced the payload
+        (5, Consistency.CONSISTENCY_QUORUM, []),  # a change between these two replaced the payload `old` already
         (4, Consistency.CONSISTENCY_LEADER, []),  # this change may still be lost
     ],
 )
@@ -263,7 +263,7 @@ async def test_the_payload_of_a_deleted_duty_is_deleted_later() -> None:
 
 
 class Deleting(PayloadStore):
-    """A store that notes the payloads that it should delete, instead of deleting them."""
+    """A store that only notes the payloads that it should delete."""
 
     def __init__(self) -> None:
         super().__init__("127.0.0.1:1", None)
@@ -274,7 +274,7 @@ class Deleting(PayloadStore):
 
 
 async def test_a_payload_stays_as_long_as_a_row_names_it() -> None:
-    """A deleted duty keeps its row until its shard has released it, which may take long."""
+    """A deleted duty keeps its row until its shard has released the duty, which may take long."""
     store, row = Deleting(), row_of(3, b"old")
     store.delete_later([(1, b"old"), (2, b"other")])
     due = boottime() + 11

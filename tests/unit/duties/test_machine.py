@@ -44,14 +44,14 @@ def test_attached_duties_are_reported_and_held(world: World) -> None:
 
 
 def test_the_release_of_a_later_assignment_ends_an_earlier_one(world: World) -> None:
-    """The controller has made a later assignment of the duty to this shard, but the shard has not heard of it."""
+    """The controller has assigned the duty to this shard again, but the shard hasn't heard of the later assignment."""
     world.attach(held(1, 19))
     assert world.history == [("detach", [1])]
     world.history.clear()
     world.detach((1, 21), (2, 22), (3, 23))
     assert world.history == []
     world.record()
-    assert world.reported("released") == [(3, 23)], "the delegate has the others still"
+    assert world.reported("released") == [(3, 23)], "the delegate still has duties 1 and 2"
     world.end_calls()
     world.record()
     world.record()
@@ -126,7 +126,7 @@ def test_a_newer_assignment_waits_until_the_older_one_is_released(world: World) 
 def test_the_release_of_a_duty_that_is_not_here_is_confirmed(world: World) -> None:
     world.detach((7, 70))
     assert world.reported("released") == [(7, 70)]
-    world.attach(held(7, 70))  # a late message, which the node sent earlier
+    world.attach(held(7, 70))  # a late message: the node sent it before `detach`
     assert world.history == []
 
 
@@ -206,14 +206,16 @@ def test_all_duties_are_released_before_the_clearance_ends(silent: World) -> Non
 
 @pytest.mark.parametrize("hundredths", range(0, 300, 7))
 def test_a_tick_at_the_moment_that_the_machine_named_is_enough(hundredths: int) -> None:
-    """Beyond 128 s, floats are only half as precise. Such a tick must not come too early because of a rounded time."""
+    """Beyond 128 s, a float has only half the precision. Rounding must not make the tick come a little before the
+    moment.
+    """
     world = World([method for method in ALL if method is not Method.REPORT])
     world.now = 125 + hundredths / 100
     world.connect()
     world.attach(held(1, 11))
     world.end_calls()
     world.answers = False
-    world.pass_time(CLEARANCE - 0.01)  # doesn't end if the machine does nothing at a moment that it named
+    world.pass_time(CLEARANCE - 0.01)  # fails if the machine does nothing at a moment that it named, and names it again
     assert not world.connected
     assert world.history == [("attach", [1]), ("detach", [1])]
 
@@ -297,7 +299,7 @@ def test_other_duties_go_on_beside_a_call_that_can_not_be_ended(world: World) ->
 
 
 def test_a_release_that_hangs_repeatedly_does_not_delay_other_duties(world: World) -> None:
-    """A release that hangs is cancelled after 30 s, and tried again. Calls for other duties don't wait for this try."""
+    """A release that hangs is cancelled after 30 s, and tried again. Calls for other duties don't wait for it."""
     world.attach(held(3, 13), held(4, 14))
     world.end_calls()
     world.detach((3, 13))
@@ -312,7 +314,7 @@ def test_a_release_that_hangs_repeatedly_does_not_delay_other_duties(world: Worl
 
 
 def test_many_duties_are_released_before_the_reports_about_them_are_made() -> None:
-    """While the delegate still has duties, the machine only notes the released ones, which costs little."""
+    """While the delegate still has duties, the machine only notes the released duties: that costs little."""
     world = World(methods=(Method.ATTACH, Method.DETACH))
     world.connect()
     count = 3 * MAX_CALL_DUTIES
@@ -323,7 +325,7 @@ def test_many_duties_are_released_before_the_reports_about_them_are_made() -> No
     world.pass_time(2.0)
     while world.machine.hosting.live > MAX_CALL_DUTIES:
         world.end_call()
-        assert len(world.machine.hosting.records) == count, "they are looked at when the delegate has none left"
+        assert len(world.machine.hosting.records) == count, "no record is dropped while the delegate has duties"
     world.end_calls()
     world.pass_time(0.0)
     assert not world.machine.hosting.records
@@ -331,7 +333,7 @@ def test_many_duties_are_released_before_the_reports_about_them_are_made() -> No
 
 
 def test_a_detach_that_hangs_while_the_clearance_is_short_does_not_delay_other_duties(world: World) -> None:
-    """Once the shard has its clearance again, it reports the other duties as released, and attaches a new one."""
+    """Once the shard has its clearance again, it reports the other duties as released, and attaches a new duty."""
     world.attach(*(held(number, 10 + number) for number in range(3, 6)))
     world.end_calls()
     world.record()
@@ -436,7 +438,9 @@ def test_a_weight_is_reported_rarely_and_only_after_a_large_change() -> None:
 
 
 def test_the_controller_accepts_each_weight_that_a_shard_reports() -> None:
-    """The shard reports a weight only once. A controller that ignored a report would keep a wrong weight for ever."""
+    """The shard reports a weight only once. If the controller ignored the report, it would keep a wrong weight for
+    ever.
+    """
     world, cluster = World(), DutyWorld()
     cluster.pallet("feeds")
     cluster.join("s1")

@@ -1,4 +1,6 @@
-"""The ways in which a shard's state machine ends: it leaves, gives up, loses its event loop, or is refused for good."""
+"""The ways in which a shard's state machine ends: it says goodbye, gives up, loses its event loop, or is refused for
+good.
+"""
 
 import pytest
 
@@ -31,7 +33,7 @@ def test_a_leaving_shard_may_get_the_goodbye_before_its_last_report_is_recorded(
 def test_after_the_goodbye_a_shard_waits_for_its_delegate_without_busy_ticks(world: World) -> None:
     world.goodbye()
     assert world.timely()
-    world.pass_time(0.5)  # doesn't end if the machine asks for one tick after the other
+    world.pass_time(0.5)  # fails if the machine asks for one tick after the other
     assert world.stopped == []
     world.end_calls()
     world.record()
@@ -64,7 +66,7 @@ def test_a_closed_loop_ends_the_shard_although_no_duty_can_be_released(world: Wo
     world.machine.ends_process = ends_process
     world.tell(LoopClosed())
     world.end_call("RuntimeError: Event loop is closed")
-    world.tell(LoopClosed())  # the session says it at each look
+    world.tell(LoopClosed())  # the session repeats the event each time it finds the loop closed
     assert (world.ended, world.stopped) == ([], [])
     world.pass_time(CLEARANCE / 3 + 0.01)
     assert len(world.ended) == ends_process

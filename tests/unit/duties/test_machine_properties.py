@@ -1,4 +1,4 @@
-"""The guarantees of a shard's state machine, whatever happens."""
+"""The guarantees of a shard's state machine, in any order of events."""
 
 import hypothesis.strategies as st
 from hypothesis import settings
@@ -17,14 +17,16 @@ def is_lazy(duty: int) -> bool:
 
 
 class AnyCourse(RuleBasedStateMachine):
-    """A node assigns duties and takes them back as a controller may. Sessions break, calls fail, the process pauses."""
+    """A node assigns duties and takes them back, as a controller may. Sessions break, calls fail, and the process
+    pauses.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.world = World(ALL)
         self.world.answers = False
         self.epoch = 0
-        self.assigned: dict[int, int] = {}  # for each duty, the epoch in the rows
+        self.assigned: dict[int, int] = {}  # by duty: the epoch in the cluster's rows
         self.versions: dict[int, int] = {}
         self.given_back: set[tuple[int, int]] = set()  # assignments that the delegate has given back, for any reason
         self.given: set[tuple[int, int]] = set()
@@ -42,7 +44,7 @@ class AnyCourse(RuleBasedStateMachine):
     def seen_new_process(self) -> None:
         incarnation = self.world.machine.shard.incarnation
         if incarnation != self.incarnation:
-            assert not self.world.holds, "a new process with duties of the former one"
+            assert not self.world.holds, "the new process has duties of the former one"
             self.incarnation = incarnation
             self.assigned.clear()
             self.given_back.clear()
@@ -66,7 +68,7 @@ class AnyCourse(RuleBasedStateMachine):
     @precondition(lambda self: self.world.connected)
     @rule(duty=DUTIES)
     def say_again(self, duty: int) -> None:
-        """Repeat an assignment that the shard may have given back. The node may not know yet that the shard did."""
+        """Repeat an assignment. The shard may have given it back, and the node may not know that yet."""
         if duty in self.assigned:
             self.world.attach(held(duty, self.assigned[duty], version=self.versions[duty], lazy=is_lazy(duty)))
 
@@ -122,7 +124,7 @@ class AnyCourse(RuleBasedStateMachine):
     @precondition(lambda self: self.world.calls)
     @rule(fails=st.booleans(), place=st.integers(0, 1))
     def end_call(self, fails: bool, place: int) -> None:
-        if place and len(self.world.calls) > 1:  # the second call, not the first, is the one to end
+        if place and len(self.world.calls) > 1:  # end the second call instead of the first
             first = next(iter(self.world.calls))
             self.world.calls[first] = self.world.calls.pop(first)
         self.world.end_call("it raises" if fails else None)
@@ -142,11 +144,11 @@ class AnyCourse(RuleBasedStateMachine):
             if machine.holds(duty, epoch, world.now):
                 assert world.now < machine.until
         for duty, epoch in world.holds.items():
-            assert (duty, epoch) not in self.given_back, "it acts for what it has given back"
+            assert (duty, epoch) not in self.given_back, "the delegate has a duty that it has given back"
         for message in world.said[self.seen :]:
             report = message.report
             for one in [*report.released, *report.finished, *(failed.holding for failed in report.failed)]:
-                assert world.holds.get(one.duty) != one.epoch, f"{one} is given back and held"
+                assert world.holds.get(one.duty) != one.epoch, f"{one} is reported as given back, but still held"
                 self.given_back.add((one.duty, one.epoch))
         self.seen = len(world.said)
 
@@ -165,7 +167,7 @@ class AnyCourse(RuleBasedStateMachine):
             assert overslept or waiting <= retried | queued, waiting
 
     def teardown(self) -> None:
-        """In the end, if the delegate does what it is told, no duty is left and everything is reported."""
+        """If the delegate does everything that it is told, in the end no duty is left and everything is reported."""
         world = self.world
         if world.ended or world.stopped:
             return

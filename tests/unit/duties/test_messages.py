@@ -1,4 +1,4 @@
-"""Messages about duties as dataclasses and back: nothing is lost, and unknown values of newer nodes are readable."""
+"""Messages about duties as dataclasses and back: nothing is lost, and a newer node's values are read as unknown."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -32,8 +32,8 @@ from minka.v1 import duties_pb2 as rows
 from minka.v1 import duty_api_pb2 as api
 from minka.v1.shards_pb2 import HeldDuty
 
-# OTHER_NAMES: for each message whose dataclasses have other names than the message, these names. LEFT_OUT: for each
-# message, the fields that its dataclasses leave out.
+# OTHER_NAMES: by message, the names of its dataclasses if they differ from the message's name. LEFT_OUT: by message,
+# the fields that its dataclasses don't have.
 OTHER_NAMES = {
     "Duty": ("DutyRow", "Duty"),
     "DutyStatus": ("DutyStatus", "Duty"),
@@ -46,8 +46,8 @@ OTHER_NAMES = {
     "HeldDuty": ("Duty",),
 }
 LEFT_OUT = {
-    "Duty": {"payload_id", "was_attached"},  # the cluster's own records of the duty
-    "Assignment": {"duty", "was_attached"},  # the status has the duty; the other is the cluster's own record
+    "Duty": {"payload_id", "was_attached"},  # records that only the cluster needs
+    "Assignment": {"duty", "was_attached"},  # the status has the duty; only the cluster needs `was_attached`
     "Shard": {
         "incarnation",
         "penalty",
@@ -55,16 +55,16 @@ LEFT_OUT = {
         "crash_penalty",
         "version_since_ms",
         "pallets",
-    },  # clients get score and loads
-    "ShardStatus": {"shard"},  # the dataclass has the fields of the row itself
-    "HeldDuty": {"duty"},  # the number of the duty
+    },  # clients get the score and the loads instead
+    "ShardStatus": {"shard"},  # ShardStatus has the fields of Shard itself
+    "HeldDuty": {"duty"},  # this field is the duty's number
 }
 LISTS = {"ChangePalletsResponse", "ChangeDutiesResponse", "GetPalletsResponse", "GetDutiesResponse"}
-LISTS |= {"ComparePalletResponse"}  # clients return the lists in these messages
+LISTS |= {"ComparePalletResponse"}  # for these messages, clients return plain lists
 
 
 def answered(descriptor: Descriptor) -> Iterator[Descriptor]:
-    """Yield the message, and all messages in its fields."""
+    """Yield the message, and the messages of its fields, recursively."""
     yield descriptor
     for one in descriptor.fields:
         is_left_out = one.name in LEFT_OUT.get(descriptor.name, ()) and one.name != "shard"
@@ -73,7 +73,7 @@ def answered(descriptor: Descriptor) -> Iterator[Descriptor]:
 
 
 def answers() -> dict[str, Descriptor]:
-    """Return all messages in answers about duties, except plans, which belong to `minka.admin`."""
+    """Return all messages in answers about duties. Plans are left out, since they belong to `minka.admin`."""
     service = api.DESCRIPTOR.services_by_name["Duties"]
     tops = [method.output_type for method in service.methods if method.output_type.name != "Plan"]
     return {one.name: one for top in (*tops, HeldDuty.DESCRIPTOR) for one in answered(top)}

@@ -10,7 +10,7 @@ from minkad.duties.payload_reads import MAX_BYTES, PayloadReads
 
 
 class Store:
-    """A store that has every payload, and fails if it is asked for the payload `broken`."""
+    """A store that has every payload. A read of the payload `broken` fails."""
 
     def __init__(self, broken: bytes = b"") -> None:
         self.calls: list[set[bytes]] = []

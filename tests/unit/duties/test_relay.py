@@ -16,10 +16,10 @@ from minkad.duties.relay import REPORT_CALLS, Relay
 
 
 class Stub:
-    """A controller that answers reports when it is told to."""
+    """A controller that answers reports when a test says so."""
 
     def __init__(self) -> None:
-        self.reports: list[list[str]] = []  # by call, the shards whose reports it has
+        self.reports: list[list[str]] = []  # by call: the shards whose reports came with it
         self.recorded: list[asyncio.Future[None]] = []
         self.signs: list[list[str]] = []
 
@@ -71,7 +71,7 @@ async def test_a_limited_number_of_reports_is_under_way_at_a_time() -> None:
         for _ in range(10):
             await asyncio.sleep(0)
     assert stub.reports == [[f"s{number}"] for number in range(REPORT_CALLS)]
-    stub.recorded[-1].set_result(None)  # the last one is answered first
+    stub.recorded[-1].set_result(None)  # the last call is answered first
     assert await answers[REPORT_CALLS - 1] == REPORT_CALLS
     for _ in range(10):
         await asyncio.sleep(0)

@@ -27,7 +27,7 @@ def closed_loop() -> asyncio.AbstractEventLoop:
 
 @pytest.fixture
 def ended(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A list of reasons. Instead of ending the test's process, the library adds its reason to the list."""
+    """Reasons for which the library would have ended the process. It adds them to this list instead."""
     reasons: list[str] = []
     monkeypatch.setattr("minka.duties._session.end_process", lambda shard, reason: reasons.append(reason))
     return reasons
@@ -39,8 +39,8 @@ async def run(
     *events: Event,
     methods: Mapping[Method, UserMethod] = MappingProxyType({}),
 ) -> None:
-    """Give these events to a session, and run it. It runs on the library's own loop, which no test closes, since gRPC
-    fails if a loop that has used it is closed.
+    """Give these events to a session, and run the session on the library's own loop. No test closes that loop, since
+    gRPC fails if a loop that it has used is closed.
     """
 
     async def run_here() -> None:

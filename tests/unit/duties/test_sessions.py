@@ -1,4 +1,4 @@
-"""A node's side of sessions: the processes that it accepts, and how sessions end."""
+"""The node's side of sessions: which processes it accepts, and how sessions end."""
 
 import asyncio
 import gc
@@ -41,8 +41,8 @@ def sessions_with(relay: object, state: State, silence: float = 3.0) -> ShardSes
 
 
 async def begin(row: Shard | None, holdings: list[Holding]) -> Code:
-    """Let process p1 of shard s begin a session at a node that has this row; returns the code of the refusal. p1 holds
-    these duties.
+    """Process p1 of shard s, which holds these duties, begins a session at a node whose table has this row. Returns the
+    code of the refusal.
     """
     state, relay = State(), Relay()
     if row is not None:
@@ -84,7 +84,7 @@ async def test_a_session_without_a_hello_is_ended() -> None:
 
 
 async def test_a_session_that_is_cancelled_while_its_shard_leaves_ends_quietly() -> None:
-    """The session drops the work that it has not begun yet, and Python gives no warning about that."""
+    """The session drops the work that it has not begun, so that Python gives no warning about this work."""
     state = State()
     shard = Shard(name="s", incarnation="p1", state=ShardState.SHARD_STATE_LIVE)
     state.duties.put_shard(shard)
@@ -103,13 +103,13 @@ async def test_a_session_that_is_cancelled_while_its_shard_leaves_ends_quietly()
         serving = asyncio.create_task(sessions.serve(messages(), write, Memory(1 << 20, clock=lambda: 0.0)))
         with pytest.raises(asyncio.CancelledError):
             await serving
-        await asyncio.sleep(0)  # so that the session's tasks end
+        await asyncio.sleep(0)  # let the session's tasks end
         gc.collect()
     assert not caught
 
 
 async def test_a_shard_gets_a_goodbye_if_its_last_report_is_refused_because_the_shard_is_gone() -> None:
-    """The shard's graceful stop ends with this report. The controller records the end, but refuses the report."""
+    """The last report of a graceful stop. The controller records that the shard has ended, but refuses the report."""
     state = State()
     shard = Shard(name="s", incarnation="p1", state=ShardState.SHARD_STATE_LIVE)
     state.duties.put_shard(shard)

@@ -19,7 +19,7 @@ DEADLINE = 10.0
 
 
 class Refusal:
-    """A permanent refusal by the cluster. Shards get it once the test has set `due`."""
+    """A permanent refusal by the cluster. Every session gets it as soon as the test sets `due`."""
 
     def __init__(self) -> None:
         self.due = threading.Event()
@@ -125,7 +125,7 @@ def test_a_delegate_has_the_methods_that_it_defines(make: Callable[[], Any]) -> 
 
 @pytest.fixture
 def refused(monkeypatch: pytest.MonkeyPatch) -> Refusal:
-    """A permanent refusal that ends the session of every shard once the test has set `due`."""
+    """A permanent refusal that ends the session of every shard as soon as the test sets `due`."""
     refusal = Refusal()
 
     async def run(_: Session) -> None:
@@ -165,7 +165,7 @@ async def test_the_with_block_ends_with_the_error_that_ends_its_shard(
     task = asyncio.current_task()
     assert task is not None
     assert task.cancelling() == 0
-    await asyncio.sleep(0)  # raises if the cancellation still counts
+    await asyncio.sleep(0)  # would raise if the task were still cancelled
 
 
 async def test_a_with_block_that_is_cancelled_by_others_too_stays_cancelled(refused: Refusal) -> None:

@@ -66,7 +66,7 @@ def duty(number: int) -> Duty:
 
 
 class Harness:
-    """Calls a delegate, and gets the resulting events. The user's event loop runs on a separate thread."""
+    """Calls a delegate, and collects the events that result. The user's event loop runs on a separate thread."""
 
     def __init__(self, delegate: Delegate) -> None:
         self.events: asyncio.Queue[Event] = asyncio.Queue()

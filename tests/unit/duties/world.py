@@ -1,4 +1,4 @@
-"""A shard's machine, with a delegate that a test can let fail, and a node that sends what a test says."""
+"""A shard's state machine, a delegate whose calls a test ends or lets fail, and a node that sends what a test says."""
 
 import itertools
 from collections.abc import Iterable
@@ -41,7 +41,7 @@ from minka.v1.shards_pb2 import (
 
 CLEARANCE = 3.0
 ALL = tuple(Method)
-_MAX_TICKS = 1_000  # in one wait of a few seconds; more mean an endless loop
+_MAX_TICKS = 1_000  # ticks in one wait of a few seconds; more of them mean an endless loop
 
 
 def held(
@@ -65,12 +65,12 @@ class World:
         self.calls: dict[int, CallDelegate] = {}
         self.history: list[tuple[str, list[int]]] = []  # the calls of the delegate: method and duties
         self.late: set[int] = set()  # calls that have taken too long
-        self.holds: dict[int, int] = {}  # for each duty that the delegate has, its epoch
+        self.holds: dict[int, int] = {}  # by duty that the delegate has: the epoch
         self.said: list[ShardMessage] = []
         self.reports: list[ShardReport] = []
         self.cancelled: list[int] = []
         self.connected = False
-        self.answers = True  # true: every heartbeat is answered at once
+        self.answers = True  # if true, the node answers every heartbeat at once
         self.ended: list[EndProcess] = []
         self.stopped: list[Stopped] = []
         self.notes: list[Note] = []
@@ -146,7 +146,7 @@ class World:
         took_nothing = call.method is Method.ATTACH and error is not None
         if took_nothing or (call.method is Method.DETACH and error is None):
             for duty in call.duties:
-                self.holds.pop(duty.duty, None)  # a lazy duty may have ended already
+                self.holds.pop(duty.duty, None)  # a lazy duty may be gone already
         reported = None
         if call.method is Method.REPORT and error is None:
             reported = dict.fromkeys(self.holds.items())

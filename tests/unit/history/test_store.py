@@ -1,4 +1,4 @@
-"""The files of a node's history: their size is limited, and a kill loses nothing but the block under way."""
+"""The files of a node's history: their size is limited, and a kill loses at most the block that is being written."""
 
 import resource
 import signal
@@ -105,7 +105,7 @@ def test_no_block_is_lost_when_the_clock_is_set_back(tmp_path: Path) -> None:
 
 
 def test_a_partly_written_block_does_not_damage_others(tmp_path: Path) -> None:
-    """When the disk is full, the kernel writes only the beginning of a block."""
+    """When the disk is full, the kernel writes only the first bytes of a block."""
     store = HistoryStore(tmp_path / "history", 24 * HOUR, 1 << 20)
     fill(store, 2)
     (file,) = files(tmp_path / "history")

@@ -177,7 +177,7 @@ async def test_the_endpoints_are_served_over_ipv6() -> None:
 
 
 class SlowNode(FakeNode):
-    """A node whose `refresh` takes until a test lets it go on."""
+    """A node whose `refresh` waits until a test lets it continue."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ from minka.v1.cluster_pb2 import Keyspace, Node, NodeState, Partition, Partition
 from minka.wire.history_rows import BUCKETS, PartitionInterval, bucket, upper_ms
 
 NODES = ("athens", "byzantium", "cyrene")
-START = 1_699_999_200_000  # in ms; an hour begins here
+START = 1_699_999_200_000  # Unix time in ms, at the beginning of an hour
 MINUTE = 60_000
 DAY = 24 * HOUR_MS
 GIB = 1 << 30
@@ -63,7 +63,9 @@ def table(
 def history(
     minutes: int, rows: Callable[[str, int], list[PartitionInterval]], free: Callable[[str, int], int] | None = None
 ) -> Iterator[NodeInterval]:
-    """The history of the nodes, minute by minute. `rows` and `free` give a node's rows and free bytes at a minute."""
+    """The history of the nodes, minute by minute. `rows` and `free` return the rows and the free bytes of a node at a
+    minute.
+    """
     for node in NODES:
         for minute in range(minutes):
             free_bytes = free(node, minute) if free is not None else 50 * GIB
@@ -148,7 +150,7 @@ def points(free: Callable[[int], float], hours: int = 96) -> list[NodePoint]:
 
 
 def test_a_steady_decline_is_foreseen_despite_a_temporary_import() -> None:
-    """Each hour uses up 1 of 200 GiB. For 12 hours, a big import takes 60 GiB more. Noise is added to all of it."""
+    """Of 200 GiB, each hour uses up 1 GiB. For 12 hours, a big import takes 60 GiB more. Noise is added."""
     rng = random.Random(7)
     (found,) = forecasts(points(lambda hour: (200 - hour - 60 * (40 <= hour < 52)) * GIB + rng.gauss(0, 0.5) * GIB))
     assert found.full_ms is not None
@@ -176,7 +178,9 @@ def test_a_full_disk_that_is_far_away_is_not_in_sight() -> None:
 
 
 def test_a_full_disk_is_not_in_sight_if_the_decline_is_within_the_noise() -> None:
-    """By the median slope, the disk is full within four days. But the slope's interval includes slopes above 0."""
+    """By the median slope, the disk would be full within four days. But the interval of the slope includes values above
+    0.
+    """
     rng = random.Random(5)
     (found,) = forecasts(points(lambda _: (30 + rng.gauss(0, 6)) * GIB, hours=12))
     assert found.bytes_per_day is not None

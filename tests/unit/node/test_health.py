@@ -60,7 +60,7 @@ def test_a_clearance_that_ends_during_the_answer_is_either_held_or_lapsed(monkey
     answer = described.describe()
     assert (answer.has_clearance, answer.clearance_lapsed_ms) == (False, 500)
     monkeypatch.setattr("minkad.node.health.boottime", lambda: (NOW + LATER) / 2 + 1e-4)
-    assert described.describe().clearance_lapsed_ms == 1, "else it would seem to be held up to now"
+    assert described.describe().clearance_lapsed_ms == 1, "0 would mean that the clearance ends just now"
 
 
 async def test_the_gauges_of_replicas_out_of_sync_and_of_elections() -> None:
@@ -102,7 +102,7 @@ async def test_the_counters_of_elections_do_not_fall_when_a_partition_goes() -> 
 
 
 async def test_the_table_is_known_once_the_nodes_own_row_has_come() -> None:
-    """The answer to the registration may come before the Raft entries that the node missed while it was down."""
+    """The node may get the answer to its registration before the Raft entries that it missed while it was down."""
     state = State()
     own = health(state)
     own._member.node.incarnation = "this process"

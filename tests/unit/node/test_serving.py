@@ -1,4 +1,4 @@
-"""The reaction to a failure that comes while the node ends."""
+"""A node's reaction to a disk failure while the node stops."""
 
 import asyncio
 from types import SimpleNamespace

@@ -77,7 +77,7 @@ def test_a_clock_that_was_off_at_the_start_is_corrected() -> None:
         assert machine.error() == ahead // _MS
         machine.heartbeat()
         if ahead < 0:
-            assert machine.error() == ahead // _MS, "a jump ahead lets keys expire: one answer isn't enough"
+            assert machine.error() == ahead // _MS, "a jump ahead would let keys expire, so one answer isn't enough"
             machine.go_on(1000 * _MS)
             machine.heartbeat()
         assert machine.error() == 0
@@ -102,7 +102,7 @@ def test_a_jump_ahead_of_the_machines_clock_counts_only_once_confirmed() -> None
     machine.wall -= _HOUR_NS
     machine.go_on(150 * _MS)
     machine.heartbeat()
-    assert abs(machine.error()) <= 200, "someone has set it right: time was slow for a moment, and didn't jump"
+    assert abs(machine.error()) <= 200, "the machine's clock is right again, and the time has never jumped"
     machine.wall += _HOUR_NS
     machine.right += _HOUR_NS
     machine.heartbeat()
@@ -138,7 +138,7 @@ def test_a_correction_ahead_needs_two_answers_that_agree() -> None:
     machine.heartbeat()
     machine.go_on(1000 * _MS)
     machine.cluster.told(-_HOUR_NS // _MS, machine.cluster.read())
-    assert machine.error() == 0, "an answer in between said something else"
+    assert machine.error() == 0, "the answer between these two did not agree"
     machine.heartbeat()
     assert machine.error() == 0
 
@@ -164,7 +164,7 @@ def test_the_time_is_checked_once_it_was_compared_or_can_not_be() -> None:
     assert not machine.cluster.is_checked(), "nobody was asked"
     machine.heartbeat()
     machine.go_on(1000 * _MS)
-    assert not machine.cluster.is_checked(), "it is about to be corrected"
+    assert not machine.cluster.is_checked(), "one answer isn't enough to correct the clock"
     machine.heartbeat()
     assert machine.cluster.is_checked()
     machine = Member()

@@ -1,4 +1,6 @@
-"""Python's garbage collector doesn't look at objects that were set aside, until memory has grown by a quarter."""
+"""Objects that were set aside (`gc.freeze`) are left out by Python's garbage collector until memory has grown by a
+quarter.
+"""
 
 import asyncio
 import gc
@@ -12,7 +14,7 @@ from minkad.process import garbage
 
 
 class Cycle:
-    """An object in a reference cycle, which only a collection frees."""
+    """An object in a reference cycle: only a garbage collection frees it."""
 
     def __init__(self) -> None:
         self.itself = self
@@ -20,7 +22,7 @@ class Cycle:
 
 async def _until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110  # the collector tells nobody
+        while not condition():  # noqa: ASYNC110  # a collection sets no event
             await asyncio.sleep(0.001)
 
 
@@ -38,7 +40,7 @@ async def test_objects_set_aside_are_collected_once_memory_has_grown(monkeypatch
     gone = weakref.ref(cycle)
     collector = asyncio.create_task(garbage.collect(lambda: is_flooded))
     try:
-        await _until(lambda: looks[0] > 0)  # now the cycle is set aside
+        await _until(lambda: looks[0] > 0)  # now `cycle` is set aside
         del cycle
         seen = looks[0]
         blocks[0] = 1250
@@ -48,7 +50,7 @@ async def test_objects_set_aside_are_collected_once_memory_has_grown(monkeypatch
         seen = looks[0]
         for _ in range(20):
             await asyncio.sleep(0.001)
-        assert looks[0] == seen, "clients' memory is not looked at"
+        assert looks[0] == seen, "a flood of clients' requests doesn't count as growth"
         is_flooded = False
         await _until(lambda: gone() is None)
     finally:

@@ -30,7 +30,7 @@ def _innocent() -> None:
     sum(range(1000))
 
 
-@pytest.mark.timeout(method="thread")  # the other method also uses a timer's signal
+@pytest.mark.timeout(method="thread")  # the method "signal" would use SIGALRM, as LoopLag does
 @pytest.mark.parametrize("long", [_busy, _sorting])
 async def test_the_log_names_the_function_that_ran_in_a_long_turn(
     long: Callable[[], None], monkeypatch: pytest.MonkeyPatch

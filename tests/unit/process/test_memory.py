@@ -1,4 +1,4 @@
-"""The division of limited memory among requests: some requests get memory, others wait, stalled ones lose theirs."""
+"""Limited memory is divided among requests: some get memory, some wait, and stalled ones lose theirs."""
 
 import asyncio
 from typing import Any
@@ -25,7 +25,7 @@ class Clock:
 
 
 async def turns() -> None:
-    """Give other tasks turns until none of them can go on."""
+    """Give the other tasks turns until none of them can continue."""
     for _ in range(10):
         await asyncio.sleep(0)
 
@@ -80,7 +80,7 @@ async def test_a_later_request_does_not_overtake_waiting_ones() -> None:
     await turns()
     assert second.fits(MIB)
     assert not second.has_room(MIB)
-    assert await second.reserve(MIB), "it doesn't wait, since it fits beside the first"
+    assert await second.reserve(MIB), "a small request gets memory although a large one waits"
     full.give(50 * MIB)
     assert await waiting
 

@@ -1,4 +1,4 @@
-"""A Raft group in one process: real nodes, storage in memory, and messages that a test can hold back or drop."""
+"""A Raft group in one process: real nodes, storages in memory, and messages that a test can hold back or drop."""
 
 from collections.abc import Callable, Iterable
 
@@ -68,7 +68,7 @@ class Group:
         return self.nodes[id_]
 
     def isolate(self, *ids: int) -> None:
-        """From now on, drop all messages from and to these nodes, and no others; without ids, drop no messages."""
+        """From now on, drop only the messages from and to these nodes. Without ids, drop no messages."""
         self.drop = lambda m: m.to in ids or m.from_id in ids
 
     def process(self, id_: int) -> Ready | None:
@@ -95,7 +95,7 @@ class Group:
         return ready
 
     def deliver(self, *types: MessageType.ValueType) -> list[Message]:
-        """Deliver the messages under way, or only those of `types`; returns them."""
+        """Deliver the messages under way, or only those of `types`. Returns the delivered messages."""
         now = [m for m in self.net if not types or m.type in types]
         self.net = [m for m in self.net if types and m.type not in types]
         for message in now:

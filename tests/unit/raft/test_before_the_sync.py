@@ -1,4 +1,4 @@
-"""A leader sends some messages before its own write is durable. Other messages, and decisions, wait for that."""
+"""A leader sends some messages before its own write is durable. Other messages, and decisions, wait for the write."""
 
 from minka.v1.raft_pb2 import (
     CONF_CHANGE_ADD_LEARNER_NODE,
@@ -17,7 +17,7 @@ from tests.unit.raft.group import Group
 
 
 def proposed(group: Group) -> tuple[RawNode, Ready, int]:
-    """Let node 1 lead and begin to write a new entry; returns the node, its Ready, and the entry's index."""
+    """Let node 1 lead and begin to write a new entry. Returns the node, its Ready, and the index of the entry."""
     leader = group.elect(1)
     leader.propose(b"x")
     return leader, leader.ready(), leader.last_index()
@@ -146,7 +146,9 @@ def test_an_entry_with_the_same_index_of_another_term_is_still_to_be_written() -
 
 
 def test_entries_that_others_have_committed_are_applied_during_a_write() -> None:
-    """A committed entry that came after the write began waits for the next Ready: this node isn't writing it yet."""
+    """The write under way doesn't have entry y. So y is applied only with the next Ready, although others have
+    committed it.
+    """
     group = Group(3)
     leader, ready, index = proposed(group)
     leader.propose(b"y")

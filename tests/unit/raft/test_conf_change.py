@@ -64,7 +64,7 @@ def test_a_new_leader_proposes_no_change_before_it_has_applied_its_log() -> None
     group.deliver()
     for id_ in (2, 3):
         group.process(id_)
-    group.net = []  # so no node learns that the entry is committed
+    group.net = []  # the answers are lost, so no node learns that the entry is committed
     group.nodes[2].campaign()
     group.settle_until_leader(2)
     group.nodes[2].propose_conf_change(ConfChange(type=CONF_CHANGE_ADD_NODE, node_id=4))
@@ -123,7 +123,7 @@ def test_a_joint_configuration_is_left_by_the_next_leader() -> None:
     leader = group.elect(1)
     leader.propose_conf_change(change((CONF_CHANGE_REMOVE_NODE, 4), transition=CONF_CHANGE_TRANSITION_JOINT_IMPLICIT))
     group.drop = lambda m: m.type == MSG_TIMEOUT_NOW
-    leader.transfer_leader(2)  # during the transfer this leader proposes nothing
+    leader.transfer_leader(2)  # a leader proposes nothing during a transfer
     group.settle()
     assert voters(leader) == voters(group.nodes[2]) == "(1 2 3)&&(1 2 3 4)"
     group.isolate(1)

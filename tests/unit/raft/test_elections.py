@@ -176,14 +176,14 @@ def test_a_node_that_hears_a_leader_ignores_candidates() -> None:
 @pytest.mark.parametrize("says", [True, False])
 def test_the_refusal_of_a_vote_has_the_commit_index(says: bool) -> None:
     """A candidate may have a change of the voters in its log without knowing that the change is committed. Without the
-    commit index in the refusal, the candidate would ask the former voters for ever.
+    commit index in the refusals, the candidate would ask the former voters again and again.
     """
     group = Group(3, commit_by_vote=says)
     leader = group.elect(1)
     leader.propose(b"a")
-    group.drop = lambda m: m.to == 2 and m.commit > 2  # node 2 gets the entry, but not that it is committed
+    group.drop = lambda m: m.to == 2 and m.commit > 2  # node 2 gets entry a, but doesn't learn that a is committed
     group.settle()
-    group.drop = lambda m: m.to in (1, 2)  # b gets only to node 3, and isn't committed
+    group.drop = lambda m: m.to in (1, 2)  # only node 3 gets entry b, which isn't committed
     leader.propose(b"b")
     group.settle()
     assert [group.commit(n) for n in (1, 2, 3)] == [3, 2, 3]
@@ -273,8 +273,8 @@ def test_a_node_that_was_cut_off_does_not_depose_the_leader_when_it_is_back() ->
 
 
 def test_a_node_with_a_higher_term_than_the_others_is_not_stuck() -> None:
-    """With check_quorum, the other nodes ignore the node's vote requests. But the node's answer to a heartbeat has its
-    higher term. When the leader gets this answer, the leader steps down.
+    """With check_quorum, the other nodes ignore vote requests of node 3. But node 3 answers a heartbeat with its higher
+    term, and this answer makes the leader step down.
     """
     group = Group(3, pre_vote=False)
     group.elect(1)

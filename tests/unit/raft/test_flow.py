@@ -50,7 +50,7 @@ def test_in_flight_bytes_are_limited() -> None:
     for _ in range(5):
         leader.propose(b"x" * 60)
     group.process(1)
-    assert len(appends(group, 2)) == 2  # 60 bytes are less than the limit, so a second message is sent
+    assert len(appends(group, 2)) == 2  # the first message has 60 bytes, less than the limit, so a second one is sent
     assert leader.status().progress[2].inflights.bytes == 120
     group.settle()
     assert len(group.data(2)) == 5
@@ -163,7 +163,7 @@ def test_an_unreachable_node_is_probed() -> None:
     leader.propose(b"z")
     group.isolate()
     group.process(1)
-    assert len(appends(group, 2)) == 1  # one probe, then nothing until it is answered
+    assert len(appends(group, 2)) == 1  # the leader sends one probe, and no other message until the answer comes
     group.settle()
     assert group.data(2) == [b"x", b"y", b"z"]
 
@@ -214,7 +214,7 @@ def progress(state: ProgressState, match: int, following: int) -> Progress:
 
 def test_the_answer_to_a_probe_counts_once() -> None:
     node = progress(ProgressState.PROBE, 2, 9)
-    assert not node.maybe_decrease(7, 5)  # the node was sent nothing after 7
+    assert not node.maybe_decrease(7, 5)  # an old answer: the last probe was about 8, not about 7
     assert node.next == 9
     assert node.maybe_decrease(8, 5)
     assert node.next == 6
@@ -224,9 +224,9 @@ def test_the_commit_index_is_sent_if_the_node_can_use_it() -> None:
     node = progress(ProgressState.REPLICATE, 5, 9)
     assert node.can_bump_commit(6)
     node.sent_commit = 8
-    assert not node.can_bump_commit(20)  # the node can't commit more than it was sent
+    assert not node.can_bump_commit(20)  # the node can't commit entries that it wasn't sent
     assert node.maybe_decrease(8, 5)
-    assert node.sent_commit == 5  # the node did not take the message with the higher index
+    assert node.sent_commit == 5  # the node refused the message, so it may not know the commit index 8
     assert not node.can_bump_commit(20)
     node.sent_entries(3, 30)
     assert node.can_bump_commit(6)

@@ -39,7 +39,9 @@ TAILS = [st.lists(st.sampled_from(own), max_size=8).map(sorted) for own in ([4, 
 
 @given(COMMON, *TAILS)
 def test_logs_become_equal_with_at_most_one_probe_a_term(common: list[int], one: list[int], other: list[int]) -> None:
-    """The two logs begin with the same entries and end with entries of different leaders, in different terms."""
+    """The two logs begin with the same entries. After these, they have entries of different leaders, in different
+    terms.
+    """
     theirs, mine = sorted([[*common, *one], [*common, *other]], key=lambda log: (log[-1:], len(log)))
     group = group_with_logs(mine, theirs)
     group.nodes[1].campaign()
@@ -56,7 +58,7 @@ def test_logs_become_equal_with_at_most_one_probe_a_term(common: list[int], one:
 
 
 def test_an_entry_of_an_older_term_commits_only_with_one_of_the_present_term() -> None:
-    """A majority has the older entry, but another leader might still replace it. Source: Raft, figure 8."""
+    """A majority has the older entry, but another leader might still replace this entry. Source: Raft, figure 8."""
     group = Group(3)
     leader = group.elect(1)
     group.drop = lambda m: m.type == MSG_APP
@@ -160,13 +162,13 @@ def test_the_storage_in_memory_compacts() -> None:
         storage.create_snapshot(4, None, b"")
     with pytest.raises(SnapOutOfDate):
         storage.apply_snapshot(snapshot)
-    storage.append(stored([1, 1, 2, 2]))  # the storage skips entries that are compacted
+    storage.append(stored([1, 1, 2, 2]))  # the storage skips the compacted ones of these entries
     assert storage.last_index() == 5
 
 
 def test_a_commit_index_counts_only_up_to_the_last_matching_entry() -> None:
-    """After the entries in the leader's message, the node's log may have further entries, from another leader. These
-    may differ from the committed entries.
+    """The node's log may have more entries than the leader's message, from another leader. These entries may differ
+    from the committed ones.
     """
     storage = bootstrapped([1, 2, 3])
     storage.append(stored([1, 1, 1, 1]))

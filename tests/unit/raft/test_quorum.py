@@ -1,4 +1,4 @@
-"""The code's majorities equal those that a plain count finds, in small configurations that Hypothesis makes."""
+"""The majorities that the code finds equal those of a plain count, for small configurations that Hypothesis makes."""
 
 from itertools import product
 
@@ -14,12 +14,12 @@ VOTES = st.dictionaries(IDS, st.booleans())
 
 
 def has_majority(config: MajorityConfig, having: set[int]) -> bool:
-    """True if `having` are more than half of the members."""
+    """True if more than half of the members are in `having`."""
     return 2 * len(config & having) > len(config)
 
 
 def committed(config: MajorityConfig, acked: dict[int, int]) -> int:
-    """The highest index that a majority has acknowledged, found by counting."""
+    """The highest index that a majority has acknowledged, found by a plain count."""
     if not config:
         return UNBOUNDED
     return max(index for index in range(21) if has_majority(config, {v for v in config if acked.get(v, 0) >= index}))

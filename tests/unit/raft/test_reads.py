@@ -107,7 +107,7 @@ def test_the_only_voter_answers_at_once() -> None:
 
 
 def test_a_removed_leader_does_not_answer_alone() -> None:
-    """The removed leader is no longer a voter. The only voter left, node 2, may have elected itself long ago."""
+    """The removed leader isn't a voter any longer. Node 2, the only voter left, may have been the leader for long."""
     group = Group(2, step_down_on_removal=False)
     leader = group.elect(1)
     leader.propose_conf_change(ConfChange(type=CONF_CHANGE_REMOVE_NODE, node_id=1))
@@ -228,8 +228,8 @@ def test_acknowledgements_come_in_any_order() -> None:
 
 
 def test_the_only_voter_answers_after_it_has_committed_in_its_term_too() -> None:
-    """Before its restart, the voter may have committed entries after its stored commit index, and clients may have read
-    them.
+    """Before its restart, the voter may have committed more entries than its stored commit index shows, and clients may
+    have read them.
     """
     group = Group(1)
     group.elect(1).propose(b"x")
@@ -245,8 +245,8 @@ def test_the_only_voter_answers_after_it_has_committed_in_its_term_too() -> None
 
 
 def test_heartbeats_with_reads_are_frugal() -> None:
-    """For a read, the leader sends heartbeats only to voters. Its next regular round of heartbeats leaves these voters
-    out. Each regular round goes to only some of the learners.
+    """For a read, the leader sends heartbeats only to the voters, and leaves them out of its next regular heartbeats.
+    Regular heartbeats go to a part of the learners each time.
     """
     group = Group(3, learners=[4, 5, 6], learners_a_beat=2)
     leader = group.elect(1)
@@ -267,5 +267,5 @@ def test_heartbeats_with_reads_are_frugal() -> None:
         beats.append(told())
     voters, learners = ([[id_ for id_ in to if (id_ > 3) is high] for to in beats] for high in (False, True))
     assert voters == [[], [2, 3], [2, 3], [2, 3]]
-    assert sorted(chain.from_iterable(learners)) == [4, 5, 6], "each is told once in four heartbeats"
+    assert sorted(chain.from_iterable(learners)) == [4, 5, 6], "in four rounds of heartbeats, each learner gets one"
     assert max(map(len, learners)) == 1

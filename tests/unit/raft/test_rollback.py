@@ -1,5 +1,5 @@
 """Most voters restart without entries that they had acknowledged. A node that still has these entries keeps them, and
-refuses to follow such voters.
+refuses to follow those voters.
 """
 
 import pytest
@@ -39,7 +39,8 @@ def stored(log: Log, term: int, commit: int) -> GroupStorage:
 
 
 COMMON: Log = [(2, b"a"), (2, b"b")]
-WITHOUT_PROOF: Log = [*COMMON, (3, b""), (3, b"d")]  # could also be the log of a leader of term 3 that lacks "d"
+# No proof in (3, b""): a leader of term 3 without entry d may have this entry, too.
+WITHOUT_PROOF: Log = [*COMMON, (3, b""), (3, b"d")]
 
 
 @pytest.mark.parametrize(

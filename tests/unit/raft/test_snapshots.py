@@ -1,4 +1,4 @@
-"""Nodes that need a snapshot, and nodes that get one without need."""
+"""Nodes that need a snapshot, and nodes that get a snapshot that they don't need."""
 
 from minka.v1.raft_pb2 import MSG_APP, MSG_APP_RESP, MSG_SNAP, ConfState, Entry, Message, Snapshot, SnapshotMetadata
 from minkad.core.raft import ProgressState, SnapshotTemporarilyUnavailable
@@ -177,8 +177,8 @@ def test_a_snapshot_and_later_entries_come_in_one_ready() -> None:
 
 
 def test_a_node_that_catches_up_otherwise_needs_no_snapshot() -> None:
-    """Node 3 never gets the snapshot, but answers that it has all entries. The leader goes on with the entries after
-    these, wherever node 3 got them.
+    """Node 3 never gets the snapshot, but answers that it has all entries. The leader continues with the later entries,
+    from wherever node 3 got the others.
     """
     group = behind_a_snapshot()
     leader = group.nodes[1]

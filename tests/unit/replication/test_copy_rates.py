@@ -1,4 +1,4 @@
-"""The check that a copy can end, given its rate and the rate at which clients write to the partition."""
+"""The check whether a copy can end: the rate of the copy is compared with the rate at which clients write."""
 
 from types import SimpleNamespace
 from typing import cast
@@ -17,7 +17,9 @@ MB = 1_000_000
 
 
 class Copied:
-    """A partition of 1 GB and its copy. Up to 1 GB of log is kept: the partition's size exceeds the setting, 100 MB."""
+    """A partition of 1 GB and its copy. Up to 1 GB of log is kept for the copy: the partition's size, since that is
+    more than the setting, 100 MB.
+    """
 
     def __init__(self, limit: int | None = None, size: int = 1000 * MB) -> None:
         self.now = 0.0
@@ -64,7 +66,7 @@ def test_an_insufficient_limit_is_reported_with_both_rates_and_a_remedy() -> Non
 
 
 def test_a_small_partition_may_be_copied_at_less_than_the_rate_of_writes() -> None:
-    """The setting (100 MB) is more than the partition's size, so up to 100 MB of the log are kept for the copy."""
+    """The setting (100 MB) is more than the partition's size (10 MB), so up to 100 MB of log are kept for the copy."""
     c = Copied(5 * MB, size=10 * MB)
     c.run(3, 20 * MB)
     assert c.rates.obstacle() == ("", "")
@@ -92,7 +94,9 @@ def test_after_an_outrun_copy_the_next_one_waits_for_fewer_writes_or_a_minute() 
 
 
 def test_a_copy_outrun_while_it_followed_the_log_waits_for_fewer_writes() -> None:
-    """The last copy got its checkpoint, but then couldn't follow the log. So even a small next copy waits."""
+    """The last copy got its checkpoint, but then couldn't follow the log. So the next copy waits, even of a small
+    partition.
+    """
     c = Copied(0, size=1 * MB)
     c.run(5, 40 * MB, 30 * MB)
     c.rates.note_outrun(following=True)
@@ -140,14 +144,16 @@ def test_a_copy_near_its_bound_demands_at_most_a_rate_that_it_can_reach() -> Non
     assert c.rates.wanted(500 * MB, CopyLog(1000 * MB - 1, 1000 * MB)) == 60 * MB
     slow = Copied()
     slow.run(2, 20 * MB, 1 * MB)
-    assert slow.rates.wanted(500 * MB, CopyLog(1000 * MB - 1, 1000 * MB)) == 16 * MB, "it may have been held back"
+    assert slow.rates.wanted(500 * MB, CopyLog(1000 * MB - 1, 1000 * MB)) == 16 * MB, (
+        "even a slow copy may ask for 16 MB/s: perhaps it was held back so far"
+    )
 
 
 @pytest.mark.parametrize(("copies", "kept", "ends"), [(5, 600, True), (5, 400, False), (30, 600, False)])
 def test_a_copy_that_is_far_too_slow_is_given_up_once_half_of_its_log_is_used(
     copies: int, kept: int, ends: bool
 ) -> None:
-    """A copy that demands a rate slows clients, which is in vain if the copy can't end."""
+    """A copy that demands a rate makes clients wait. That would be in vain if the copy can't end."""
     c = Copied()
     asked = []
     for second in range(8):

@@ -12,7 +12,9 @@ from tests.unit.core.replication.bench import Bench
 
 
 def slow_clock() -> float:
-    """By this clock, each timer of the loop fires early. Half of uvloop's timers do so, as they count milliseconds."""
+    """By this clock, all timers of the loop fire early. Half of uvloop's timers do so, since they count whole
+    milliseconds.
+    """
     return 0.8 * time.monotonic()
 
 

@@ -26,7 +26,7 @@ class Node:
         self.meter = Meter(cast(dict[int, Replica], self.stubs), self.used, lambda: self.now, lambda: self.cpu)
 
     def second(self, cpu: float = 0.0, **ops: int) -> list[int]:
-        """Let a second pass with these operations; returns the partitions that have load."""
+        """Let a second pass with these operations. Returns the ids of the partitions that have load."""
         for name, count in ops.items():
             self.stubs[int(name[1:])].load.count([b"k"] * count)
         self.now += 1
@@ -45,7 +45,7 @@ def test_rates_follow_the_load_and_fall_to_zero() -> None:
     seconds = 0
     while node.second(cpu=0.01):
         seconds += 1
-    assert 8 < seconds < 20, "the rate halves again and again"
+    assert 8 < seconds < 20, "the rate falls by half again and again until it is 0"
     assert node.stubs[1].load.reported() == (0, 0, "")
 
 
@@ -58,7 +58,7 @@ def test_a_request_without_keys_does_not_count_as_load() -> None:
 
 
 def test_a_peak_counts_for_two_seconds() -> None:
-    """After a peak of any height, the measured rate fades for a while, but the steady rate is low after two seconds."""
+    """After a peak, the measured rate fades slowly, but the steady rate is low after two seconds."""
     node = Node(1)
     load = node.stubs[1].load
     for _ in range(2):
@@ -70,7 +70,7 @@ def test_a_peak_counts_for_two_seconds() -> None:
     for _ in range(20):
         node.second(p1=600)
         node.second(p1=1000)
-    assert load.steady_ops > 600, "a rate that goes up and down lasts"
+    assert load.steady_ops > 600, "a rate that goes up and down counts as steady"
 
 
 def test_rates_are_right_after_a_late_tick() -> None:
@@ -92,7 +92,7 @@ def test_a_page_of_a_scan_counts_less_than_its_rows() -> None:
 
 
 def test_a_sample_of_requests_is_even_and_limited() -> None:
-    """Each key counts the same, alone or in a batch. A scan counts by its cost."""
+    """Each key has the same chance, alone or in a batch. The chance of a scan is in proportion to its cost."""
     sample = Sample(10)
     for i in range(1000):
         sample.add([b"batch-%d" % (i % 2)] * 9)

@@ -9,7 +9,7 @@ from minkad.replication.pace import LEAST_RATE, LOOK_S, Pace
 
 
 class Node:
-    """A node that copies a partition, and whose clients wait as long as the test says. Time is simulated."""
+    """A node that copies a partition. Its clients wait as long as the test says. Time is simulated."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
@@ -37,15 +37,15 @@ class Node:
             self._look_if_due(wait, late)
 
     async def copy(self, seconds: float, wait: float | None, late: float = 0.001) -> float:
-        """Copy for this time; returns the bytes a second. Meanwhile each client's request takes `wait` (None: no
-        clients).
+        """Copy for this time, while each request of a client takes `wait` seconds (None: no clients). Returns the
+        copied bytes a second.
         """
         began, copied = self.now, 0
         while self.now - began < seconds:
             for part in self.pace.parts(bytes(1_000_000)):
                 await self.pace.take(len(part))
                 copied += len(part)
-            self.now += 0.005  # the time that the disk takes
+            self.now += 0.005  # the disk takes this time
             self._look_if_due(wait, late)
         return copied / (self.now - began)
 
@@ -74,7 +74,7 @@ async def test_a_copy_becomes_faster_while_clients_wait_as_usual_and_slower_when
 
 
 async def test_a_late_loop_slows_a_copy_only_if_there_are_clients(node: Node) -> None:
-    """Requests wait for a late loop before their time is measured. Without clients, a late loop harms nobody."""
+    """Requests wait for a late loop before their time is measured. Without clients, a late loop does no harm."""
     node.rest(10, 0.002)
     await node.copy(20, 0.002, late=0.005)
     assert node.pace.rate == LEAST_RATE
@@ -85,7 +85,7 @@ async def test_a_late_loop_slows_a_copy_only_if_there_are_clients(node: Node) ->
 async def test_the_usual_wait_is_learned_while_nothing_is_copied(node: Node) -> None:
     node.rest(10, 0.002)
     await node.copy(20, 0.004)
-    assert node.pace.rate == LEAST_RATE, "the long wait has not become usual"
+    assert node.pace.rate == LEAST_RATE, "the usual wait isn't learned during a copy"
     node.rest(30, 0.004)
     assert await node.copy(20, 0.004) > 2 * LEAST_RATE
 
@@ -117,7 +117,7 @@ async def test_the_pace_looks_at_waits_until_it_is_closed() -> None:
     pace = Pace(asyncio.get_running_loop().time, waits, lambda _: None)
     pace.start()
     async with asyncio.timeout(10):
-        while count < 3:  # noqa: ASYNC110 - it sets no event
+        while count < 3:  # noqa: ASYNC110 - no event tells of a look
             await asyncio.sleep(0.01)
     assert pace.rate < inf
     await pace.close()

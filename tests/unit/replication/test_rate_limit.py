@@ -19,7 +19,7 @@ def test_chunks_are_sent_in_pieces_of_the_size_of_a_burst() -> None:
 
 
 def test_a_changed_limit_applies_from_the_next_piece_on() -> None:
-    """If the limit changes while a chunk is sent, the new limit applies to the rest of the chunk."""
+    """If the limit changes while a chunk is sent, the rest of the chunk is sent at the new limit."""
     limits = iter([Operation(rate_limit=10_000), Operation(rate_limit=20_000), None])
     parts = RateLimit(lambda: 0.0, lambda _: next(limits)).parts(1, bytes(10_000))
     assert [len(part) for part in parts] == [1024, 2000, 6976]
@@ -32,11 +32,11 @@ async def test_a_large_chunk_is_sent_at_the_limit() -> None:
     started = loop.time()
     for part in limit.parts(1, bytes(25_000)):
         await limit.take(1, len(part))
-    assert loop.time() - started >= 0.39, "it takes half a second, less a tenth that is saved up"
+    assert loop.time() - started >= 0.39, "0.5 s, less 0.1 s that was saved up"
 
 
 async def test_the_moves_of_an_operation_share_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the moves of one operation share a limit: another operation's moves don't slow them."""
+    """Only the moves of the same operation share a limit. The moves of other operations don't slow them."""
     operations = {1: Operation(id=7, rate_limit=50_000), 2: Operation(id=8, rate_limit=50_000)}
     operations[3] = operations[1]
     waits: list[float] = []
@@ -48,4 +48,4 @@ async def test_the_moves_of_an_operation_share_its_limit(monkeypatch: pytest.Mon
     limit = RateLimit(lambda: 0.0, operations.get)
     for partition_id in (1, 2, 3, 4):
         await limit.take(partition_id, 15_000)
-    assert waits == [0.2, 0.2, 0.5], "a tenth of a second is saved up"
+    assert waits == [0.2, 0.2, 0.5], "each operation has saved up 0.1 s"

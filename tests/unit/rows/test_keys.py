@@ -106,7 +106,7 @@ def test_vectors_of_foundationdb(columns: tuple[KeyPart, ...], key: str) -> None
 
 
 def _same(one: Any, other: Any) -> bool:
-    """True if both are equal and of the same types. -0.0 and 0.0 are different."""
+    """True if both are equal and of the same types. Unlike in Python, -0.0 and 0.0 differ."""
     if type(one) is not type(other):
         return False
     if isinstance(one, tuple):
@@ -126,7 +126,7 @@ def test_encoded_columns_are_decoded_unchanged(columns: tuple[KeyPart, ...]) -> 
 
 
 def _rank(part: Any) -> Any:
-    """A value that Python sorts as keys are sorted: None first, -0.0 before 0.0."""
+    """A value by which Python sorts parts as their keys are sorted: None first, and -0.0 before 0.0."""
     if isinstance(part, tuple):
         return 1, tuple(map(_rank, part))
     if part is None:
@@ -136,7 +136,9 @@ def _rank(part: Any) -> Any:
 
 @st.composite
 def _pairs(draw: st.DrawFn) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Two rows with the same types of columns. They may have nulls, often begin alike, and the first may be longer."""
+    """Two rows with the same types of columns, and with nulls. They often begin with equal columns, and the first row
+    may have more columns.
+    """
     kinds = draw(st.lists(st.sampled_from(_SIMPLE), min_size=1, max_size=3))
     kinds = [
         st.lists(st.one_of(st.none(), kind), max_size=3).map(tuple) if draw(st.booleans()) else kind for kind in kinds

@@ -13,7 +13,7 @@ from minkad.rpc.interceptor import Interceptor
 
 
 class Context:
-    """A call whose caller waits for this many seconds; None: without an end."""
+    """A call whose caller waits for this many seconds, or for ever if `seconds` is None."""
 
     def __init__(self, seconds: float | None) -> None:
         self._seconds = seconds
@@ -33,14 +33,14 @@ def test_an_answer_takes_a_little_less_time_than_its_caller_waits(waits: float |
 
 @pytest.mark.timeout(2)
 async def test_a_call_that_gets_no_memory_hears_so_before_its_deadline() -> None:
-    """Without an answer its caller wouldn't know that nothing was done."""
+    """Without an answer, the caller wouldn't know that nothing was done."""
     memory = Memory(1024 * 1024, time.monotonic)
     memory.share().take(1024 * 1024)
     interceptor = Interceptor("test", memory, memory)
     context: Any = Context(0.1)
 
     async def answer() -> None:
-        raise AssertionError("there is no memory for it")
+        raise AssertionError("the method is called without memory for the call")
 
     with pytest.raises(MinkaError) as caught:
         await interceptor.counted("/minka.v1.Admin/GetStatus", 512 * 1024, context, answer)

@@ -32,7 +32,7 @@ def ask(c: Controller, active: Any = None, **request: Any) -> GetOperationsRespo
 
 @pytest.fixture(scope="module")
 def cluster() -> Controller:
-    """An operation with many migrations, of which the last four are under way."""
+    """An operation with many migrations. The last four are under way."""
     c = a_cluster(MANY)
     c.caps = MigrationCaps(per_node=4, cluster=4)
     begun(c)
@@ -65,7 +65,7 @@ def test_the_active_controllers_answer_has_the_bytes_to_move(cluster: Controller
 
 
 def test_a_migration_that_needs_a_person_is_a_blocker_of_its_operation(cluster: Controller) -> None:
-    """A blocker that ends without a person's help is shown only in the migration's own row."""
+    """A blocker that ends without a person is shown only in the row of the migration itself."""
     moved = [thing.id for thing in list(cluster.state.under_way)[:2]]
     reported = [
         MigrationProgress(partition_id=moved[0], target="ephesus", blocked_by="outrun", remedy="minkactl operations …"),

@@ -54,7 +54,7 @@ METHODS: list[Any] = [
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.full_name)
 def test_every_field_of_every_request_has_a_rule(method: MethodDescriptor) -> None:
-    check_of(method.input_type)  # raises LookupError, which names the field
+    check_of(method.input_type)  # raises LookupError if a field has no rule
 
 
 @pytest.mark.parametrize("message", [load_api_pb2.UploadHeader, load_api_pb2.FetchRequest])
@@ -63,7 +63,7 @@ def test_every_field_of_the_message_that_begins_a_stream_of_raw_bytes_has_a_rule
 
 
 def test_a_plan_may_name_more_than_a_thousand_nodes() -> None:
-    """The plan has a balance for each node, and may have a note for each."""
+    """The plan has the balance of each node, and may have a note about each."""
     balances = [admin_pb2.NodeBalance(node=f"n{number}") for number in range(2000)]
     plan = admin_pb2.Plan(cluster_id="c", digest="d", nodes=balances, notes=["its disk is low"] * 2000)
     check(admin_pb2.ApplyPlanRequest(plan=plan))

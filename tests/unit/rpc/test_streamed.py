@@ -47,7 +47,7 @@ class Node:
         self.interceptor = Interceptor("test", self.calls, self.feeds)
 
     async def stream(self, method: str, answers: AsyncGenerator[bytes, None], takes: bool = True) -> list[int]:
-        """Stream these answers; returns the sizes of those that the client took."""
+        """Stream these answers; returns the sizes of the answers that the client took."""
         context: Any = Context(takes)
         try:
             await self.interceptor.streamed(method, answers, bytes, context)
@@ -99,7 +99,7 @@ async def test_the_memory_reserved_after_a_large_answer_soon_shrinks() -> None:
 
     await node.stream(READ, sized(40 * MIB))
     await node.stream(READ, small())
-    assert 16 * MIB <= used[0] < 17 * MIB  # at most a quarter of the memory
+    assert 16 * MIB <= used[0] < 17 * MIB  # the reserve is at most a quarter of the memory
     assert used[-1] < MIB
 
 

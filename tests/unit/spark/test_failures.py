@@ -16,7 +16,7 @@ OFFLINE = MinkaError(Code.PARTITION_OFFLINE, "partition 7 has no leader")
     "raised", [OFFLINE, BatchError([Failure((b"k",), "athens", "athens:7400", OFFLINE)], 3)], ids=["one", "batch"]
 )
 def test_the_error_that_ended_a_task_is_raised(raised: MinkaError) -> None:
-    told = "".join(traceback.format_exception(raised))  # as a task's Python tells it to the JVM
+    told = "".join(traceback.format_exception(raised))  # a task's Python reports the error to the JVM as this text
     with pytest.raises(MinkaError) as caught, spark_failures():
         raise PySparkException(f"Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times:\n{told}")
     assert (caught.value.code, caught.value.message) == (raised.code, raised.message)

@@ -94,7 +94,7 @@ def test_the_java_is_in_a_temporary_folder_if_the_cache_can_not_be_used(
 ) -> None:
     if cache == "a file":
         (tmp_path / "cache").touch()
-    else:  # not executable, as on a file system that is mounted noexec
+    else:  # not executable, as on a file system mounted with `noexec`
         home = find_java().home
         assert home is not None
         (home / "bin" / "java").chmod(0o644)

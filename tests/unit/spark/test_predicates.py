@@ -1,5 +1,5 @@
-"""Filters that Spark pushes down: the source reads each row that passes the filters, and may leave other rows unread.
-Hypothesis makes rows and filters.
+"""Filters that Spark pushes down: the source reads each row that passes the filters, and may skip other rows.
+Hypothesis makes the rows and filters.
 """
 
 from datetime import date, datetime

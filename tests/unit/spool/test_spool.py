@@ -75,7 +75,7 @@ async def test_a_file_is_received_as_a_whole_or_not_at_all(tmp_path: Path) -> No
 
 
 async def test_a_file_without_room_is_refused_at_once(tmp_path: Path) -> None:
-    """A TiDB import retried for 16 hours while the disk was full (TiDB's issue 33446)."""
+    """TiDB's issue 33446: an import went on trying for 16 hours while the disk was full."""
 
     def small(size: int) -> None:
         if size > 100:
@@ -85,7 +85,7 @@ async def test_a_file_without_room_is_refused_at_once(tmp_path: Path) -> None:
     spool = Spool(tmp_path / "spool", small)
     content = chunks(data)
     error = await refused(Code.DISK_FULL, spool.receive(7, file, content))
-    assert await anext(content) == data[:1000], "nothing of the content was read"
+    assert await anext(content) == data[:1000], "the spool has read none of the content"
     assert not error.code.info.retriable
     assert on_disk(spool.folder) == []
 
@@ -103,7 +103,7 @@ async def test_a_damaged_file_is_found_and_removed(tmp_path: Path) -> None:
 
 
 async def test_a_file_is_fetched_from_a_node_that_has_it_whole(tmp_path: Path) -> None:
-    """Of the nodes that are asked, the first has no file, the second a damaged one, and the third a whole one."""
+    """Three nodes are asked: the first has a damaged file, the second no file, and the third a whole one."""
     file, data = written(tmp_path / "one.sst", 1000)
     asked: list[str] = []
 
@@ -209,7 +209,7 @@ async def test_rows_lost_in_a_cut_are_noticed(tmp_path: Path) -> None:
     spool, load = Spool(tmp_path / "spool", plenty), Load(id="seven", number=7, state=_S.LOAD_STATE_STAGING)
     uploads = uploading(spool, load)
     file, data = written(tmp_path / "one.sst", 100)
-    file.digest.sum += 1  # now the digest differs from that of the rows
+    file.digest.sum += 1  # now the digest isn't that of the rows
     await spool.receive(7, file, chunks(data), is_checked=True)
     await refused(Code.CORRUPT_DATA, uploads.cut(7, ["one"], [LoadFile(partition_id=1, name="new")]))
     assert [one.name for one in spool.files(7)] == ["one"]
@@ -245,7 +245,7 @@ async def test_files_that_no_load_needs_are_removed(tmp_path: Path) -> None:
 
 
 async def test_uploads_respect_their_rate_limit_and_give_way_to_clients(tmp_path: Path) -> None:
-    """Uploads slow down when the mean time of clients' requests exceeds three times the usual one."""
+    """Uploads slow down when the mean time of clients' requests is more than three times as long as usual."""
     now, seconds, count = 0.0, 0.0, 0
     throttle = Throttle(lambda: now, lambda: (seconds, count))
     slept: list[float] = []
@@ -256,7 +256,9 @@ async def test_uploads_respect_their_rate_limit_and_give_way_to_clients(tmp_path
         now += delay
 
     async def upload(for_seconds: float, limit: int, wait: float) -> float:
-        """Upload while clients make 100 requests a second, each of which takes `wait`; returns the bytes a second."""
+        """Upload while clients make 100 requests a second; each request takes `wait` seconds. Returns the uploaded
+        bytes a second.
+        """
         nonlocal now, seconds, count
         began, taken = now, 0
         while now - began < for_seconds:
@@ -271,7 +273,7 @@ async def test_uploads_respect_their_rate_limit_and_give_way_to_clients(tmp_path
         patch.setattr("minkad.spool.throttle.asyncio.sleep", sleep)
         assert 9e6 < await upload(5, 10_000_000, 0.001) < 11e6
         assert max(slept) <= 1.0
-        assert 9e4 < await upload(50, 100_000, 0.001) < 11e4, "the limit holds even if a chunk takes ten seconds"
+        assert 9e4 < await upload(50, 100_000, 0.001) < 11e4, "the limit holds even if one chunk takes ten seconds"
         free = await upload(5, 0, 0.001)
         assert free > 90e6
         busy = await upload(5, 0, 0.01)

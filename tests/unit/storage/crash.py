@@ -21,5 +21,5 @@ def crashed_copy(source: Path, target: Path) -> Path:
 
 
 def _state(folder: Path) -> list[tuple[Path, int]]:
-    # The files' times are left out, since RocksDB may write to its file LOG at any time, and this does no harm.
+    # Times of files are left out: RocksDB may write to its file LOG at any time, which does no harm.
     return sorted((path, path.stat().st_ino) for path in folder.rglob("*"))

@@ -32,8 +32,8 @@ class Halves:
         self.may_record = asyncio.Event()
         self.may_record.set()
         self.is_recording = asyncio.Event()
-        self.recorded: list[bool] = []  # for each call of `_record`: True if the child was still attached
-        self.lost: list[bool] = []  # for each call of `lost`: True if the child was still attached
+        self.recorded: list[bool] = []  # by call of `_record`: True if the child was still attached
+        self.lost: list[bool] = []  # by call of `lost`: True if the child was still attached
         self.parent.write([WriteBody(list(rows), list(rows.values()))], AT)
 
     def attach(self, at: Applied = AT) -> None:
@@ -72,7 +72,7 @@ def pages(data: DataDatabase, range_: KeyRange, reverse: bool, rows: int, size: 
         found += zip(keys, values, strict=True)
         if is_all:
             return found
-        assert keys, "a page that is not the last has a row"
+        assert keys, "every page but the last has a row"
         start, end = (start, keys[-1]) if reverse else (keys[-1] + b"\x00", end)
 
 
@@ -163,7 +163,7 @@ async def test_the_parents_data_is_shared_from_the_marker_on(tmp_path: Path) -> 
     assert child.is_shared(8)
     await parent.open()
     assert parent.take_used()
-    assert parent.take_used(), "it can't be put to rest"
+    assert parent.take_used(), "shared data counts as used, so it isn't put to rest"
     await parent.rest(lambda: True)
     assert parent.is_open
     await parent.detach_children()
@@ -211,7 +211,7 @@ async def test_a_closed_child_no_longer_holds_its_parent(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("is_closed", [True, False])
 async def test_a_child_is_damaged_with_its_parent(tmp_path: Path, is_closed: bool) -> None:
-    """If the parent's data is damaged or closed for good, the child has lost its own rows."""
+    """If the parent's data is damaged or closed for good, the rows of the child are lost, too."""
     halves = Halves(tmp_path, ROWS)
     halves.attach()
     if is_closed:

@@ -27,7 +27,7 @@ def new(path: Path) -> DataDatabase:
 
 
 async def filled(path: Path) -> DataDatabase:
-    """A database with some of its rows in a table and some in memory."""
+    """A database with some of its rows in a table, and the others in memory."""
     data = new(path)
     data.write([WriteBody(KEYS[:3000], list(KEYS[:3000]))], Applied(3, 2))
     await data.flush()
@@ -58,7 +58,7 @@ async def read(taken: Checkpoint, chunk_bytes: int = 1000) -> tuple[list[bytes],
 
 @pytest.mark.parametrize("chunk_bytes", [100, 4096, 1 << 20])
 async def test_a_copy_equals_the_original_at_the_time_of_the_checkpoint(tmp_path: Path, chunk_bytes: int) -> None:
-    """Writes to the original go on while it is copied, and the copy doesn't have them."""
+    """The copy doesn't have the writes that the original takes while it is copied."""
     data = await filled(tmp_path / "source")
     taken = await checkpoint.take(data, tmp_path / "out" / "1")
     data.write([WriteBody([KEYS[0]], [b"later"])], Applied(6, 2))
@@ -136,7 +136,7 @@ def test_file_names_that_lead_out_of_the_folder_are_refused(tmp_path: Path, name
 
 
 async def test_files_synced_before_a_failure_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files that were written but not synced are not kept."""
+    """Files that were written but not synced are lost."""
     files = [CheckpointFile(name, 2 * MIB) for name in "abcde"]
     synced: list[int] = []
 

@@ -145,7 +145,7 @@ async def test_files_damaged_while_the_database_is_open(
 
 
 async def test_an_error_that_is_kept_does_not_keep_the_database_open(path: Path) -> None:
-    """A log handler or a task may keep the error. A new database must still be able to replace the damaged one."""
+    """A log handler or a task may keep the error. Even then, a new database must be able to replace the damaged one."""
     flipped(max(path.glob("*.sst")), 0.3)
     data = DataDatabase(path, Cache(MIB))
     await data.open()

@@ -26,7 +26,7 @@ async def test_a_disk_that_does_not_answer_ends_the_process(tmp_path: Path, monk
     sync = db.sync()
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    error = ends.get(timeout=20)  # this blocks the loop
+    error = ends.get(timeout=20)  # this call blocks the loop on purpose
     assert error.code is Code.STORAGE_FAILED
     assert f"{tmp_path / 'log'}: the disk has not answered for 0.3 s" in error.message
     free.set()

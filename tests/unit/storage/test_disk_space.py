@@ -13,7 +13,7 @@ MIB = 1024 * 1024
 
 
 class FileSystem:
-    """A file system of 1000 MiB; the size of the files in its folder is not free."""
+    """A file system of 1000 MiB. `free` counts the bytes that are free if its folder is empty."""
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.path = path
@@ -57,12 +57,12 @@ def test_the_reserve_is_made_while_there_is_room_and_given_up_at_a_start_without
     reserve = disk.path / "reserve"
     watch = DiskWatch(disk.path, 40 * MIB)
     assert not looked(watch, disk, 90)
-    assert not reserve.exists(), "the reserve would make the disk low"
+    assert not reserve.exists(), "with the reserve, the disk would be low"
     assert not looked(watch, disk, 100)
     assert reserve.stat().st_size == 20 * MIB
     watch.give_up_reserve()
     assert reserve.exists()
-    disk.free = 30 * MIB  # 10 MiB besides the reserve
+    disk.free = 30 * MIB  # the reserve takes 20 of these 30 MiB
     full = DiskWatch(disk.path, 40 * MIB)
     full.give_up_reserve()
     assert not reserve.exists()

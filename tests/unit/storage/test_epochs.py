@@ -23,7 +23,7 @@ def listed(epochs: Epochs, first: int, last: int) -> list[int]:
 
 @given(numbers, st.integers(0, 5))
 def test_the_epoch_of_every_position_is_known(epochs: list[int], base: int) -> None:
-    """Each position after the base has its epoch of the list, and the base itself has its own epoch, 0."""
+    """Each position after the base has its epoch from the list. The base itself has the epoch 0."""
     made = build(base, epochs)
     assert listed(made, base, base + len(epochs)) == [0, *epochs]
     assert made.last == (epochs[-1] if epochs else 0)
@@ -71,11 +71,13 @@ def test_the_remaining_epochs_are_unchanged_after_a_truncation_or_compaction(
 
 @given(st.data())
 def test_the_common_end_of_two_logs(data: st.DataObject) -> None:
-    """In each epoch, one of two nodes leads, and writes to its log. Comparing whole logs finds the same common end."""
+    """In each epoch, one of two nodes leads, and writes to its log. `common` finds the same end as a comparison of
+    whole logs.
+    """
     logs: list[list[tuple[int, int]]] = [[], []]  # entries as (epoch, content)
     for epoch in range(1, data.draw(st.integers(1, 8))):
         leader = data.draw(st.integers(0, 1))
-        if data.draw(st.booleans()):  # the other node hears of this leader, and truncates its log where both diverge
+        if data.draw(st.booleans()):  # the other node follows this leader, and its log becomes equal to the leader's
             logs[1 - leader][:] = logs[leader]
         written = data.draw(st.integers(0, 3))
         logs[leader] += [(epoch, len(logs[leader]) + i) for i in range(written)]

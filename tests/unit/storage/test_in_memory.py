@@ -188,7 +188,7 @@ async def test_data_at_rest_is_still_known_and_is_opened_again(tmp_path: Path) -
         await data.rest(lambda: True)
         assert (data.is_open, data.is_closed, data.is_known, openings.open) == (False, True, True, 0)
         assert (data.size(), data.size_error(), data.applied, data.loads) == before
-        assert data.size_at_most().keys > 1000, "the bytes that a compaction would free are known, too"
+        assert data.size_at_most().keys > 1000, "the keys that a compaction would remove count, too"
         assert (await data.count()).keys == 501
         assert (data.is_open, openings.open) == (True, 1)
         assert data.applied == Applied(3, 1)
@@ -219,7 +219,7 @@ async def test_data_that_is_being_put_to_rest_is_opened_again_for_a_read(tmp_pat
         data.write([WriteBody([b"a"], [b"1"])], Applied(1, 1))
         await data.open()
         resting = asyncio.create_task(data.rest(lambda: True))
-        while data.is_open:  # noqa: ASYNC110 - it is to be met in the middle
+        while data.is_open:  # noqa: ASYNC110 - the read has to come while the data is closed
             await asyncio.sleep(0)
         assert values_of(await data.stored_many([b"a"])) == [b"1"]
         await resting

@@ -159,7 +159,7 @@ async def test_the_size_of_data_with_a_file_is_known(tmp_path: Path) -> None:
     await data.flush()
     assert data.size() == Size(5000 * 106, 5000)
     await apply(data, 2, Load(2, 1, file), tmp_path)
-    assert data.size_error() == float("inf"), "it is unknown which keys were there before"
+    assert data.size_error() == float("inf"), "nobody knows how many of these keys were there before"
     await data.compact()
     assert data.size().keys == 5000
     assert abs(data.size().bytes - 5000 * 106) < 100, "the size includes the record of the loads"
@@ -198,7 +198,7 @@ def test_loads_are_remembered_while_their_marks_are_in_the_log() -> None:
     taken = TakenLoads().with_load(5, 10, 3, 0)
     assert [taken.has(number) for number in (2, 3, 4, 5, 6)] == [True, False, False, True, False]
     taken = taken.with_load(8, 20, 7, 9)
-    assert taken.offsets == {5: 10, 8: 20}, "the load's mark is in the log"
+    assert taken.offsets == {5: 10, 8: 20}, "a load is kept while its mark is in the log"
     assert taken.has(6)
     assert not taken.has(7)
     assert taken.is_in_log(5, 9)

@@ -41,7 +41,7 @@ async def test_synced_writes_survive_a_crash(tmp_path: Path) -> None:
 
 
 async def test_writes_of_one_turn_of_the_loop_share_a_sync(tmp_path: Path) -> None:
-    """Writes that are staged after the first call of `sync`, in the same turn, share its sync."""
+    """Writes that are staged in the same turn as the first call of `sync`, but after it, share its sync."""
     with opened(tmp_path) as db:
         futures = []
         for i in range(100):
@@ -227,7 +227,7 @@ async def test_an_unsynced_write_survives_a_kill_and_is_synced_soon(tmp_path: Pa
 
 
 class HeldSyncs:
-    """Holds the syncs of a database, whose clock the test moves."""
+    """Holds back the syncs of a database. The test also moves the database's clock."""
 
     def __init__(self, db: LogDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
@@ -247,7 +247,9 @@ class HeldSyncs:
 
 
 async def is_left_waiting(future: asyncio.Future[None]) -> bool:
-    """True if the future is not done after 0.1 s. On a slow machine, a bug may go unnoticed, but no test fails."""
+    """True if the future isn't done after 0.1 s. On a slow machine, the test may miss a bug, but it never fails without
+    one.
+    """
     _, left = await asyncio.wait([future], timeout=0.1)
     return bool(left)
 
@@ -288,7 +290,7 @@ async def test_writes_wait_for_their_sync_while_syncs_take_long(
         await held.until_begun()
         assert await is_left_waiting(write)
         held.free.set()
-        await write  # the sync of this write was quick
+        await write  # this sync was quick, so the next write needn't wait for its own
         syncs = db.counters.syncs
         await db.write()
         assert db.counters.syncs == syncs, "it waited for no sync"
@@ -300,7 +302,7 @@ async def test_writes_are_synced_even_while_the_loop_stands_still(tmp_path: Path
         await db.write()
         until = time.monotonic() + 10
         while db.unsynced_s() and time.monotonic() < until:
-            time.sleep(0.005)  # noqa: ASYNC251 - it stands still
+            time.sleep(0.005)  # noqa: ASYNC251 - the loop is to stand still
         assert db.unsynced_s() == 0.0
 
 
@@ -321,9 +323,9 @@ async def test_a_disk_counts_as_stalled_while_the_write_of_the_mark_hangs(
         db.put(b"a", b"1")
         await db.sync()
         await asyncio.to_thread(began.wait, 10)
-        while not db.stalled:  # noqa: ASYNC110 - a question of time
+        while not db.stalled:  # noqa: ASYNC110 - no event: only time has to pass
             await asyncio.sleep(0.005)
         assert db.busy_since is not None
         goes_on.set()
-        while db.stalled:  # noqa: ASYNC110 - the thread's, which sets no event
+        while db.stalled:  # noqa: ASYNC110 - no event: a thread changes it
             await asyncio.sleep(0.005)

@@ -1,4 +1,4 @@
-"""A mark beside the log database says where the log ends. So the database notices if a file has lost durable data."""
+"""A mark beside the log database says where the log ends, so the database notices if a file has lost durable data."""
 
 import random
 import shutil
@@ -25,7 +25,7 @@ async def grown(path: Path, writes: int) -> None:
 
 
 async def crashed(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of a database with tables and a log, as a crash leaves it after the log's end was marked."""
+    """A copy that a crash leaves of a database with tables and a log. The mark of the log's end was written before."""
     monkeypatch.setattr(log_database, "_MARK_SOON_S", 0.0)
     (path / "live").mkdir()
     db = LogDatabase.open(path / "live" / "log")
@@ -130,7 +130,7 @@ async def test_one_slot_of_the_mark_may_be_damaged(tmp_path: Path) -> None:
 
 
 async def test_damage_found_by_a_read_ends_the_node(tmp_path: Path) -> None:
-    """The node must not write to a damaged log database any more: it has votes and acknowledged writes."""
+    """The node must not write to a damaged log database, since it has votes and acknowledged writes."""
     db = LogDatabase.open(tmp_path / "log")
     for i in range(100):
         db.put(b"%03d" % i, random.Random(i).randbytes(100))

@@ -23,7 +23,7 @@ def ready(
 
 
 class Both:
-    """Both logs. They take the same steps; `restart` crashes the one on disk."""
+    """A log in memory and one on disk. Both take the same steps, and `restart` lets the one on disk crash."""
 
     def __init__(self, path: Path, tail_bytes: int) -> None:
         self.path = path
@@ -34,7 +34,7 @@ class Both:
         self.log = RaftStorage(self.db, tail_bytes)
 
     async def step(self, rng: random.Random) -> None:
-        """Do one thing that a Raft node may do, at random."""
+        """Do one random thing that a Raft node may do."""
         first, last = self.memory.first_index(), self.memory.last_index()
         term = self.memory.term(last)
         match rng.randrange(10):
@@ -131,7 +131,7 @@ async def filled(db: LogDatabase) -> RaftStorage:
 
 
 async def test_a_bootstrapped_log(tmp_path: Path) -> None:
-    """After a bootstrap, the log looks as if its entry 1 had set the voters. A second bootstrap is refused."""
+    """After a bootstrap, the log looks as if its entry 1 had named the voters. A second bootstrap is refused."""
     db = LogDatabase.open(tmp_path)
     log = RaftStorage(db)
     assert log.is_empty()
@@ -201,7 +201,7 @@ async def write_tables(path: Path) -> Path:
     log.stage(ready([Entry(term=1, index=i, data=random.Random(i).randbytes(1000)) for i in range(12, 500)]))
     await db.sync()
     db.close()
-    LogDatabase.open(path).close()  # writes what was in the write-ahead log
+    LogDatabase.open(path).close()  # writes the entries of the write-ahead log to a table
     (table,) = path.glob("*.sst")
     return table
 

@@ -21,7 +21,7 @@ MIB = 1024 * KIB
 
 
 class Row(bytes):
-    """A value that counts how many of its kind are still in memory."""
+    """A value of a class that counts how many of its values are still in memory."""
 
     alive = 0
 
@@ -104,7 +104,7 @@ async def test_cached_reads_equal_the_database(tmp_path: Path, seed: int) -> Non
 
 
 def test_the_memory_of_all_cached_rows_is_limited() -> None:
-    """The limit is for the rows of all databases together, and for rows that are about to be dropped."""
+    """The limit is for the rows of all databases together, including rows that are about to be dropped."""
     cache, value = RowCache(64 * KIB), bytes(100)
     databases = [CachedRows(cache) for _ in range(3)]
     most = 0
@@ -159,7 +159,7 @@ def test_large_rows_are_not_cached() -> None:
 
 
 def test_a_row_counts_only_while_its_database_keeps_it() -> None:
-    """If rows still counted after their database has dropped them, the cache would drop others too early."""
+    """If dropped rows of a database still counted, the cache would drop other rows too early."""
     cache = RowCache(64 * KIB)
     rows, other = CachedRows(cache), CachedRows(cache)
     rows.keep(b"here", b"1" * 10)

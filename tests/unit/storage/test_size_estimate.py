@@ -51,7 +51,7 @@ class Model:
         return Size(sum(len(key) + len(value) for key, value in self.content.items()), len(self.content))
 
     def check(self, keys: float, bytes_: float) -> None:
-        """Check that the size is wrong by at most `keys` and `bytes_`, and by at most the database's stated error."""
+        """Check that the size is off by at most `keys` and `bytes_`, and by at most the stated error."""
         found, size, error = self.data.size(), self.size(), self.data.size_error()
         assert abs(found.keys - size.keys) <= keys
         assert abs(found.bytes - size.bytes) <= bytes_
@@ -93,14 +93,17 @@ async def test_the_size_of_new_keys_is_exact(tmp_path: Path, count: int) -> None
 
 @pytest.mark.parametrize("count", [100, 20_000])
 async def test_the_size_if_each_key_is_written_three_times(tmp_path: Path, count: int) -> None:
-    """In each round, all sampled keys exist or none does. So only the last block, which is incomplete, is uncertain."""
+    """In the first round, no sampled key exists yet. Later, all of them exist. So only the last block, which is
+    incomplete, is uncertain.
+    """
     async with opened(tmp_path) as model:
         keys = names(count)
         for seed in range(3):
             model.write(Random(seed).sample(keys, count), same(b"v" * 100, count))
             await model.data.flush()
         model.check(2 * _step(count), 2 * _step(count) * 116)
-        assert 3 * count <= model.data.size_at_most().keys <= 3 * count + 2  # each table also has the applied offset
+        # Each table also has the applied offset as a key.
+        assert 3 * count <= model.data.size_at_most().keys <= 3 * count + 2
 
 
 async def test_the_size_if_some_keys_are_written_much_more_often(tmp_path: Path) -> None:
@@ -145,7 +148,7 @@ async def test_the_size_after_deletions_of_keys_that_do_not_exist(tmp_path: Path
 
 
 async def test_the_size_with_values_of_very_different_sizes(tmp_path: Path) -> None:
-    """The database derives its stated error from the sizes that the rows have now."""
+    """The database computes the error that it states from the present sizes of the rows."""
     async with opened(tmp_path) as model:
         rng, count = Random(3), 20_000
         keys = names(count)
@@ -172,7 +175,7 @@ async def test_the_estimate_survives_a_crash_and_a_close(tmp_path: Path) -> None
         after = DataDatabase(crashed_copy(model.data.path, tmp_path / "crashed"), Cache(MIB))
         await after.open()
         assert after.size() == size
-        assert 0.5 * error < after.size_error() <= error  # smaller only by the block that had begun
+        assert 0.5 * error < after.size_error() <= error  # smaller by at most the incomplete block
         await after.close()
         await model.data.close()
         again = DataDatabase(model.data.path, Cache(MIB))
@@ -182,7 +185,7 @@ async def test_the_estimate_survives_a_crash_and_a_close(tmp_path: Path) -> None
 
 
 async def test_a_compaction_makes_the_size_exact(tmp_path: Path) -> None:
-    """Writes made during the compaction add to the exact size, by the usual estimate."""
+    """Writes made during the compaction change the exact size by their estimated sizes."""
     async with opened(tmp_path) as model:
         keys = names(20_000)
         model.write(keys, [bytes(i % 1000) for i in range(20_000)])
@@ -200,7 +203,7 @@ async def test_a_compaction_makes_the_size_exact(tmp_path: Path) -> None:
 
 
 async def test_a_table_with_only_deletions_is_compacted(tmp_path: Path) -> None:
-    """No other table overlaps with it, so without help RocksDB would move it down unchanged."""
+    """No other table has keys in its range, so without help RocksDB would move the table down unchanged."""
     async with opened(tmp_path) as model:
         keys = names(1000)
         model.write(keys, same(None, 1000))
@@ -255,7 +258,7 @@ def test_a_flush_during_a_measurement_does_not_change_the_measured_size() -> Non
 
 
 def test_one_key_of_each_block_is_looked_up() -> None:
-    """The place in the block is random, and doesn't depend on the sizes of the batches."""
+    """The place of this key in the block is random, and doesn't depend on the sizes of the batches."""
     rng, estimate = Random(1), SizeEstimate(Size(100_000_000, 20_000))
     step, written, places = 16, 0, []
     while written < 160_000:

@@ -25,7 +25,7 @@ from minkad.core.replication.storage import DeletedAheadError
 
 NODES = ("athens", "byzantium", "cyrene")
 SETTINGS = ReplicationSettings()
-VERSION = 3  # of rows in `MemoryData`
+VERSION = 3  # the version of all rows in `MemoryData`
 InstructionT = TypeVar("InstructionT")
 
 
@@ -221,7 +221,7 @@ class Bench:
         self.replicas = Replicas(self.node)
 
     def host(self, row: Partition, log: MemoryLog | None = None, data: MemoryData | None = None) -> Replica:
-        """Host a replica in the role of its row; its log is on disk."""
+        """Host a replica in the role that its row gives it. Its log is on disk."""
         log = log or MemoryLog()
         replica = Replica(self.node, row, log, data or MemoryData())
         replica.recovered_to(log.end)
@@ -281,7 +281,7 @@ class Bench:
     # Answers of followers to leaders on this node
 
     def stands(self, replica: Replica, node: str, log: MemoryLog, standing: Standing = Standing.STORED) -> Progress:
-        """Probe a follower, and let its answer state the positions of `log`, and `standing`."""
+        """Probe a follower. Its answer has this standing, and the positions of this log."""
         leader, progress = leader_of(replica), leader_of(replica).progress[node]
         progress.is_queued = False
         probe = progress.next_append(2**20)
@@ -309,7 +309,7 @@ class Bench:
             self.ack(replica, node)
 
     def serve_alone(self, replica: Replica) -> None:
-        """Sync and apply everything, as a leader does that is alone in the in-sync set."""
+        """Sync and apply everything, as a leader that is alone in the in-sync set does."""
         leader_of(replica).epoch_durable()
         self.sync(replica)
         self.apply(replica)
@@ -331,7 +331,7 @@ def gate_of(replica: Replica) -> Gate:
 
 
 def sent(progress: Progress) -> list[Append]:
-    """Take all messages that the leader may send to the follower now; returns them."""
+    """Take all messages that the leader may send to the follower now. Returns the messages."""
     progress.is_queued = False
     appends: list[Append] = []
     while (append := progress.next_append(2**30)) is not None:

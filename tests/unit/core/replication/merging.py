@@ -18,7 +18,9 @@ UNKNOWN = MinkaError(Code.UNREACHABLE, "no answer")
 
 
 class Merging:
-    """Two partitions with one replica each. The left, [b"", b"m"), is to get the range of the right, [b"m", b"t")."""
+    """Two partitions with one replica each. The left one, [b"", b"m"), is to get the range of the right one, [b"m",
+    b"t").
+    """
 
     def __init__(self, *rows: bytes, is_async: bool = False) -> None:
         self.bench = Bench()
@@ -43,7 +45,7 @@ class Merging:
         self.bench.apply(replica)
 
     def run(self) -> list[FinishMergeRequest]:
-        """Let both partitions apply, and wake them, until nothing changes; returns the requests to end the merge."""
+        """Let both partitions apply, and wake them, until nothing changes. Returns the requests to end the merge."""
         asked: list[FinishMergeRequest] = []
         for _ in range(50):
             self.settle(self.left)
@@ -63,7 +65,7 @@ class Merging:
         self.bench.replicas.merge_answered(request, error, self.bench.now)
 
     def copied(self) -> list[Any]:
-        """Return the entries in the left partition's log, all of which come from the merge."""
+        """Return the entries in the left partition's log. The merge has made all of them."""
         if self.left.log.end == 0:
             return []
         return [decode_entry(entry.body) for entry in self.left.log.read(1, self.left.log.end, 2**30)]

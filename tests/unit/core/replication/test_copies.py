@@ -15,7 +15,7 @@ MOST = 1000
 
 
 def moving() -> tuple[Bench, Replica, Progress, SendCheckpoint]:
-    """A leader whose partition is to be copied to ephesus. Its log begins after offset 2; its data is at 4."""
+    """A leader whose partition is to be copied to ephesus. Its log begins after offset 2, and its data is at 4."""
     bench = Bench()
     bench.node.settings = replace(SETTINGS, copy_log_bytes=MOST)
     replica = bench.host(
@@ -32,7 +32,7 @@ def moving() -> tuple[Bench, Replica, Progress, SendCheckpoint]:
 
 
 def write_and_flush(bench: Bench, replica: Replica, flushes: int, size: int) -> None:
-    """Write an entry of `size` bytes and flush, `flushes` times; trim the log after each flush."""
+    """Do this `flushes` times: write an entry of `size` bytes, flush it, and trim the log."""
     for _ in range(flushes):
         bench.write(replica)
         bench.sync(replica)
@@ -111,7 +111,7 @@ def test_for_a_replica_in_sync_the_log_is_kept_as_for_others() -> None:
 
 
 def test_no_log_is_kept_for_a_copy_that_waits_for_its_checkpoint() -> None:
-    """The copy may wait for long, and needs no log of this time: its checkpoint is taken only after the wait."""
+    """The copy may wait for long. It doesn't need the log of this time: its checkpoint is taken after the wait."""
     bench, replica, progress, _ = moving()
     leader = leader_of(replica)
     leader.checkpoint_sent(progress, 4, bench.now)

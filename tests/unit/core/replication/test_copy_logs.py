@@ -8,7 +8,9 @@ MOST = 1000
 
 
 def copied(*kept: int) -> tuple[Bench, list[Replica]]:
-    """Make a leader for each of `kept`, the bytes of log that it keeps for a copy of its partition (at most MOST)."""
+    """Make a leader for each number in `kept`: the bytes of log that it keeps for a copy of its partition (at most
+    MOST).
+    """
     bench = Bench()
     replicas = []
     for id_, size in enumerate(kept, 1):
@@ -47,4 +49,4 @@ def test_a_log_that_is_given_up_can_be_trimmed() -> None:
     assert bench.node.copy_logs.bound(NONE) == [1]
     assert not replicas[0].retention.readers
     bench.node.copy_logs.keep(replicas[0], "ephesus", 3, MOST)
-    assert bench.node.copy_logs.bound(NONE) == [], "nothing is kept for it yet"
+    assert bench.node.copy_logs.bound(NONE) == [], "the log kept for the new copy has no bytes yet"

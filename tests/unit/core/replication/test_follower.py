@@ -200,7 +200,7 @@ def test_a_follower_asks_for_a_checkpoint_instead_of_truncating_committed_entrie
 
 
 def test_entries_sent_before_the_request_for_a_checkpoint_are_ignored() -> None:
-    """The entries come after a truncation that this follower has refused. The stream goes on, for other partitions."""
+    """These entries follow a truncation that the follower has refused. The stream goes on, for other partitions."""
     f = Following(log_of(1, 1, 1))
     f.probe()
     f.append(3, watermark=2)
@@ -221,7 +221,7 @@ def test_applied_entries_count_as_committed_before_the_leader_says_so() -> None:
     f.bench.take_all()
     f.append(1, WRITE, truncate=True)
     f.append(2, WRITE)
-    assert f.bench.take_all() == [OpenData(1)], "before that it isn't known, and entries wait"
+    assert f.bench.take_all() == [OpenData(1)], "entries wait until the data is open and its offset is known"
     f.bench.open(f.replica)
     assert f.answers() == [Ack(1, 1, Standing.NEEDS_CHECKPOINT, 3)]
     assert f.replica.log.end == 3
@@ -366,7 +366,9 @@ def test_a_follower_that_has_applied_the_last_watermark_is_as_new_as_its_stream(
 
 
 def test_a_follower_whose_row_is_older_than_a_split_does_not_call_its_data_new() -> None:
-    """In its row the range still has the keys that the split gave to the child, which the leader's log lacks."""
+    """By its row, the range still has the keys that the split gave to the child. The leader's log lacks later writes to
+    these keys.
+    """
     f = Following(log_of(1), generation=1)
     f.probe()
     f.append(1, watermark=1, generation=1)

@@ -63,7 +63,7 @@ def test_writes_do_not_wait_for_a_successor_that_is_not_in_sync() -> None:
 
 
 def test_the_gate_is_not_closed_while_a_node_of_the_in_sync_set_is_gone() -> None:
-    """The leader can't commit entries before that node has left the set, so the hand-over couldn't end."""
+    """The leader can't commit entries before cyrene has left the set, so the hand-over couldn't end."""
     bench, replica = handing_over()
     bench.view.absent = {"cyrene"}
     bench.ack(replica, "byzantium")
@@ -222,7 +222,7 @@ def test_a_newer_row_with_the_same_successor_begins_the_hand_over_again() -> Non
     bench.adopt(replica)
     answer(bench, replica, request, UNKNOWN)
     bench.tick(replica, 0.05)
-    assert gate_of(replica) is Gate.OPEN  # the newer row makes it impossible to record the request
+    assert gate_of(replica) is Gate.OPEN  # the request names an older row, so it can no longer be recorded
     bench.tick(replica, 0.1)
     [ask] = bench.take(AskHandOver)
     assert ask.request.partition_epoch == 3

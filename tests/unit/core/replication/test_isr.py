@@ -36,7 +36,7 @@ def test_a_follower_joins_once_it_has_everything() -> None:
 
 def test_a_follower_with_more_entries_does_not_join_before_it_has_truncated_them() -> None:
     bench, replica = led()
-    bench.stands(replica, "byzantium", log_of(1, 1))  # byzantium has everything, and perhaps more
+    bench.stands(replica, "byzantium", log_of(1, 1))  # byzantium has all entries, and maybe others after them
     assert proposed(bench) == []
     bench.ack(replica, "byzantium")
     assert proposed(bench) == [("athens", "byzantium")]
@@ -49,7 +49,7 @@ def test_the_leader_does_not_wait_for_a_follower_that_is_far_behind() -> None:
     progress = bench.stands(replica, "byzantium", log_of(1))
     bench.ack(replica, "byzantium", 1)
     assert "byzantium" not in leader_of(replica).may_be_in_sync()
-    sent(progress)  # everything is sent, and little of it acknowledged
+    sent(progress)  # everything is sent, but little is acknowledged
     bench.ack(replica, "byzantium", 2)
     assert "byzantium" not in leader_of(replica).may_be_in_sync()
     bench.ack(replica, "byzantium", 4)
@@ -62,7 +62,7 @@ def test_the_leader_waits_for_a_near_follower_which_joins_with_all_committed_ent
     assert replica.high_watermark == 2
     progress = bench.stands(replica, "byzantium", log_of(1))
     progress.next_append(2**20)
-    bench.ack(replica, "byzantium", 1)  # everything is sent, and little of it acknowledged
+    bench.ack(replica, "byzantium", 1)  # everything is sent, and half of it is acknowledged
     assert leader_of(replica).may_be_in_sync() == {"athens", "byzantium", "cyrene"}
     assert proposed(bench) == []
     bench.ack(replica, "byzantium", 2)
@@ -203,7 +203,7 @@ def test_absent_nodes_are_taken_out() -> None:
     leader_of(replica).shrink()
     assert proposed(bench) == [("athens", "cyrene")]
     leader_of(replica).shrink()
-    assert proposed(bench) == []  # cyrene's leaving is proposed already
+    assert proposed(bench) == []  # the change without byzantium is proposed already
 
 
 def test_a_follower_that_has_not_caught_up_for_long_is_taken_out() -> None:
@@ -224,7 +224,7 @@ def test_a_follower_that_is_only_a_moment_behind_stays_in_the_set() -> None:
         leader_of(replica).check(step / 2, stalled=False)
         bench.ack(replica, "byzantium")
         bench.ack(replica, "cyrene")
-        bench.write(replica)  # so that the followers always lack something
+        bench.write(replica)  # so the followers always lack an entry
     assert proposed(bench) == []
 
 

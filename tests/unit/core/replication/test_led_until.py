@@ -48,7 +48,7 @@ def test_a_leader_that_has_not_applied_the_log_that_it_began_with_knows_no_age()
 
 
 def test_a_leader_that_hands_over_was_up_to_date_until_reads_wait() -> None:
-    """From then on its successor may take writes, even while the node still has clearance."""
+    """Once reads wait, the successor may take writes, even while this node still has clearance."""
     bench, replica = leading()
     bench.write(replica)
     bench.sync(replica)
@@ -64,7 +64,7 @@ def test_a_leader_that_hands_over_was_up_to_date_until_reads_wait() -> None:
 
 
 def test_a_leader_whose_clearance_was_given_up_knows_no_age() -> None:
-    """Others may have led since an unknown moment."""
+    """Since an unknown moment, another replica may have led."""
     bench, replica = leading()
     bench.view.cleared_until = float("-inf")
     bench.replicas.stop_leading(5.0)

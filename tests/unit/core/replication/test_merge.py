@@ -156,7 +156,7 @@ def test_at_most_four_copied_entries_wait_to_be_applied() -> None:
     m.begin()
     m.settle(m.right)
     m.tick(0.0)
-    assert len(m.copied_keys()) == 3  # the fourth entry is the page before them, which has no rows
+    assert len(m.copied_keys()) == 3  # the first of four entries is a page, which has no rows
     m.settle(m.left)  # the left partition applies them one after the other
     assert len(m.copied_keys()) == 7
     m.run()
@@ -170,7 +170,8 @@ def test_the_right_log_is_kept_from_the_first_entry_that_is_not_copied() -> None
     m.settle(m.right)
     m.tick(0.0)
     assert list(m.right.retention.readers) == [f"merge into {LEFT}"]
-    assert m.right.retention.base(m.right.applied, 0, is_alone=True) == 2 + 3  # a page and three entries
+    # The page has the first two entries, and three more are copied.
+    assert m.right.retention.base(m.right.applied, 0, is_alone=True) == 2 + 3
 
 
 def test_nothing_is_copied_while_one_of_the_partitions_is_being_handed_over() -> None:

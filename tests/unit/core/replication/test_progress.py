@@ -84,7 +84,7 @@ def test_after_a_checkpoint_entries_are_sent_from_its_offset() -> None:
 
 
 def test_if_the_stream_breaks_during_a_checkpoint_the_follower_is_probed_afterwards() -> None:
-    """The leader has to begin a new stream with a probe: before it, the follower ignores entries."""
+    """The leader has to begin a new stream with a probe, since the follower ignores entries before the probe."""
     bench, progress = two(log_of(1, 1, 1))
     replica = bench.replicas.hosted[1]
     bench.stands(replica, "byzantium", log_of(), Standing.NEEDS_CHECKPOINT)

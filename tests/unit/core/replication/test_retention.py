@@ -8,7 +8,7 @@ from tests.unit.core.replication.bench import Bench, leader_of, log_of, row
 
 
 def flushed(retention: Retention, *offsets: int) -> list[int]:
-    """Flush at each of these offsets; returns, for each flush, the offset up to which the log may be trimmed."""
+    """Flush at each of these offsets. Returns, for each flush, the offset up to which the log may be trimmed."""
     return [retention.base(offset, 0, is_alone=False) for offset in offsets]
 
 

@@ -10,7 +10,7 @@ from tests.unit.core.replication.bench import Bench, leader_of, log_of, row
 
 
 def settled() -> tuple[Bench, Replica]:
-    """A leader whose followers have all entries, and whose check has found nothing to do."""
+    """A leader whose followers have all entries. A check of it has found nothing to do."""
     bench = Bench()
     replica = bench.host(row(), log_of(1))
     leader_of(replica).epoch_durable()
@@ -85,7 +85,7 @@ def test_a_leader_is_checked_while_a_proposal_is_open() -> None:
     bench.adopt(replica, isr=proposal.isr)
     leader_of(replica).disconnected(leader_of(replica).progress["cyrene"], "gone", bench.now)
     check(bench, replica)
-    assert is_settled(bench), "a node that is away and no longer in sync is waited for without looks"
+    assert is_settled(bench), "no check is needed for an absent node that isn't in sync"
     bench.view.absent = set()
     leader_of(replica).nodes_changed(bench.now)
     check(bench, replica)

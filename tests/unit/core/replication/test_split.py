@@ -26,7 +26,7 @@ def child_row(**fields: Any) -> Any:
 
 
 def made(bench: Bench, **fields: Any) -> Replica:
-    """Host the child as if this node had just made it from the parent's data; returns the child's replica."""
+    """Host the child as if this node had just made it from the parent's data. Returns the replica of the child."""
     return bench.host(child_row(**fields), MemoryLog(4, 1), data_at(4))
 
 
@@ -139,7 +139,7 @@ def test_the_split_waits_until_the_child_has_its_databases() -> None:
     data.is_attached = False
     bench.replicas.detached(CHILD, PARENT, 0.0)
     assert bench.take(AskFinishSplit) == []
-    bench.ack(child, "cyrene")  # cyrene has no more entries than before, but a database now
+    bench.ack(child, "cyrene")  # cyrene has no new entries, but its own database now
     assert WakeAt(CHILD, 0.0) in bench.take_all()
     bench.tick(child, 0.0)
     assert bench.take(AskFinishSplit) == [AskFinishSplit(finish())]

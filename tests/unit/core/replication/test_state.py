@@ -81,7 +81,7 @@ def test_truncated_entries_and_barriers_no_longer_count() -> None:
     assert made.durable == 2
     stage(made, 2)
     made.stored(3, made.log.truncations, on_disk=False)
-    assert made.durable == 3  # without a barrier, since it was truncated too
+    assert made.durable == 3  # the barrier was truncated, so no sync is needed
 
 
 def test_committed_entries_are_never_truncated() -> None:
@@ -105,7 +105,7 @@ steps = st.lists(
 
 @given(steps, st.booleans())
 def test_the_durable_offset_never_exceeds_what_is_stored(steps: list[tuple[str, int]], is_async: bool) -> None:
-    """Syncs end late and in any order. The test's log has a number for each entry: the time at which it was staged."""
+    """Syncs end late and in any order. For each entry, the test's log has the time at which the entry was staged."""
     made = state(is_async=is_async)
     log: list[int] = []  # for each entry, the time at which it was staged
     begun: list[tuple[list[int], int]] = []  # for each sync, the entries staged when it began

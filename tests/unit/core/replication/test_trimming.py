@@ -43,8 +43,8 @@ def test_a_compaction_proves_nothing_if_the_range_changes_meanwhile(range_: KeyR
 
 
 def test_the_compaction_of_a_merges_mark_does_not_remove_its_later_copies() -> None:
-    """A merge writes its mark, and then copies rows. The compaction for the mark doesn't remove these rows, which are
-    foreign if the merge is cancelled.
+    """A merge writes its mark, and then copies rows. If the merge is cancelled, these rows are foreign, but the
+    compaction for the mark doesn't remove them.
     """
     trim = trimmed()
     trim.suspect(since=6)
@@ -111,7 +111,7 @@ def test_a_leader_that_is_not_ready_or_is_merging_appends_no_mark() -> None:
 
 
 def test_foreign_keys_remain_on_a_replica_that_never_got_the_mark_of_the_merge() -> None:
-    """The keys are from before a split, and the mark would remove them. An unclean leader may lack the mark."""
+    """The keys are older than a split. The mark would remove them, but an unclean leader may lack the mark."""
     bench = Bench()
     replica = bench.host(row(end_key=b"t", leader="byzantium"))
     bench.adopt(replica, end_key=b"m")

@@ -1,4 +1,4 @@
-"""The commands are the same however the network divides their bytes, and none takes more memory than the limits."""
+"""The commands are the same however the network divides their bytes. The memory of a command is limited."""
 
 import random
 
@@ -13,7 +13,7 @@ def encoded(words: list[bytes]) -> bytes:
 
 
 def fed(*pieces: bytes) -> tuple[list[list[bytes]], str]:
-    """Feed these pieces to a parser; returns the commands, and the error that ended them, or ""."""
+    """Feed these pieces to a parser. Returns the commands, and the error that ended the connection, or ""."""
     parser, commands = Parser(), list[list[bytes]]()
     for piece in pieces:
         if parser.error is None:
@@ -56,7 +56,7 @@ def test_a_header_does_not_reserve_memory(header: bytes, before: bytes) -> None:
         [before, header[:1], header[1:]],
     ):
         commands, error = fed(*pieces)
-        if commands[-1:] == [[header.strip()]]:  # read as a line, the header is an unknown command
+        if commands[-1:] == [[header.strip()]]:  # any header but that of an array is an inline command
             commands.pop()
         else:
             assert error.startswith("ERR Protocol error")
@@ -68,7 +68,7 @@ def test_a_header_does_not_reserve_memory(header: bytes, before: bytes) -> None:
 )
 def test_anything_but_an_array_of_bulk_strings_ends_the_connection(wrong: bytes) -> None:
     commands, error = fed(encoded([b"PING"]) + wrong)
-    assert commands == [[b"PING"]], "commands before it are carried out"
+    assert commands == [[b"PING"]], "the command before the error is carried out"
     assert error.startswith("ERR Protocol error")
 
 
@@ -128,7 +128,7 @@ def test_changes_between_inline_commands_and_arrays_take_little_time() -> None:
 
 
 def test_a_line_whose_beginning_is_uncertain_ends_the_connection() -> None:
-    """The parser can't find out where the line begins, since the value before it repeats the same bytes."""
+    """The value before the line repeats the bytes CR LF, so the parser can't find out where the line begins."""
     repeated = encoded([b"ECHO", b"\r\n" * 60])
     assert fed(repeated + b"PING\r\n") == ([[b"ECHO", b"\r\n" * 60], [b"PING"]], "")
     for rest in (6, 100):

@@ -74,7 +74,7 @@ async def test_a_client_whose_reading_is_paused_counts_as_stalled_only_after_lon
     receiving.count(intake.weight)
     assert paused(transport)
     assert not share.is_stalled(time.monotonic() + STALLED_S + 1), "the node itself isn't reading"
-    assert share.is_stalled(time.monotonic() + 60), "all that wait for each other's memory would wait for ever"
+    assert share.is_stalled(time.monotonic() + 60), "otherwise clients could wait for each other's memory for ever"
     others.close()
     for _ in range(5):
         await asyncio.sleep(0)

@@ -49,7 +49,7 @@ _FAREWELL_S: Final = 1.0  # the time for the last report when the process stops 
 
 class ShardMachine:
     """One shard. `new_incarnation` makes an identity for the process: one at the start, and another after the cluster
-    took the process for dead. With `ends_process` the machine ends the process if the clearance ends before the
+    considered the process dead. With `ends_process` the machine ends the process if the clearance ends before the
     delegate has released everything.
     """
 
@@ -95,7 +95,7 @@ class ShardMachine:
 
     @property
     def may_connect(self) -> bool:
-        """True if a session may begin. If the cluster took the process for dead, the delegate must first release
+        """True if a session may begin. If the cluster considered the process dead, the delegate must first release
         everything.
         """
         return not self._fenced
@@ -336,12 +336,12 @@ class ShardMachine:
                     self._end(self._error)
 
     def _fence(self, reason: str, now: float) -> None:
-        """Release everything: the cluster has taken this process for dead, and may have given its duties to other
+        """Release everything: the cluster considers this process dead, and may have given its duties to other
         shards.
         """
         if self._fenced:
             return
-        self._note(WARNING, f"the cluster took this process for dead, so everything is released: {reason}")
+        self._note(WARNING, f"the cluster considers this process dead, so everything is released: {reason}")
         self._end_clearance(now)
 
     def _end_clearance(self, now: float) -> None:

@@ -250,7 +250,7 @@ def _make_room(view: _View, forecast: FullForecast, taken: set[int], notes: list
         if target is None or view.room[target] - size < view.room[source] + size:
             continue
         said = f"{source} has room for {_mib(view.room[source])}, {target} for {_mib(view.room[target])}; "
-        moves.append(_move(view, id_, source, target, f"{said}{source} is full: {forecast.said}"))
+        moves.append(_move(view, id_, source, target, f"{said}{source} fills up ({forecast.said})"))
         taken.add(id_)
     if not moves:
         notes.append(f"{source} fills up ({forecast.said}), and no other node has room for its replicas: add a node")

@@ -22,7 +22,7 @@ from minka.v1.raft_pb2 import ConfState
 from minkad.coordinator.coordinator import Coordinator
 from minkad.coordinator.duty_requests import DutyRequests
 from minkad.core.controller import ChangePallets, CreateCluster
-from tests.unit.coordinator.test_active_controller import Harness, until
+from tests.unit.coordinator.controller_harness import Harness, until
 
 _C = Consistency
 

@@ -9,17 +9,15 @@ from typing import Any
 import pytest
 
 from minka.v1.admin_pb2 import PlanReassignRequest
-from minka.v1.cluster_pb2 import HashFunction, MigrationState, OperationState
+from minka.v1.cluster_pb2 import MigrationState, OperationState
 from minka.v1.records_pb2 import RecordBatch
 from minkad.coordinator import active_controller
 from minkad.coordinator.stalls import WAITING_A_LOOK, Stalls
 from minkad.core.controller import (
     ApplyPlan,
     CancelOperation,
-    CreateKeyspace,
     MigrationCaps,
     PauseOperation,
-    ReportReplicas,
     Scheduler,
     blockers_of,
     operations,
@@ -30,31 +28,10 @@ from minkad.core.controller.at_once import ROWS_A_STEP
 from minkad.core.controller.reassignment import PartitionMover
 from minkad.core.placement import plan_reassign
 from minkad.process.turns import turn
-from tests.unit.coordinator.test_pieces import Watched
-from tests.unit.core.model import Controller
+from tests.unit.coordinator.controller_harness import Watched
+from tests.unit.coordinator.large_operation import MANY, a_cluster, begun, moving_all
 
-MANY = 6 * ROWS_A_STEP
 PENDING, CANCELLED = MigrationState.MIGRATION_STATE_PENDING, MigrationState.MIGRATION_STATE_CANCELLED
-
-
-def a_cluster(partitions: int = MANY) -> Controller:
-    """A cluster whose partitions are all on one node, and a second node, which is empty."""
-    c = Controller()
-    c.register("a")
-    c.run(CreateKeyspace("large", partitions, HashFunction.HASH_FUNCTION_MURMUR3, 1))
-    c.run(ReportReplicas("a", [(row.id, row.partition_epoch) for row in c.state.partitions.values()]))
-    c.undelivered.clear()
-    c.register("b")
-    return c
-
-
-def moving_all(c: Controller) -> ApplyPlan:
-    return ApplyPlan(plan_reassign(c.state, {}, PlanReassignRequest(to=["b"]), 0), "tester")
-
-
-def begun(c: Controller) -> int:
-    c.run(moving_all(c))
-    return max(c.state.operations)
 
 
 class Work:

@@ -6,38 +6,17 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from minka.errors import Code, MinkaError
-from minka.v1.cluster_pb2 import Durability, HashFunction, Node, Partition, PartitionState
-from minka.v1.coordinator_pb2 import HeartbeatRequest, UpdateReplicasRequest, UpdateReplicasResponse
+from minka.v1.cluster_pb2 import Durability, HashFunction, Node, Partition
+from minka.v1.coordinator_pb2 import HeartbeatRequest
 from minka.v1.records_pb2 import RecordBatch
 from minkad.core.controller import Command, CreateKeyspace, FailNodes, Register, facts
 from minkad.core.controller.rows import ROWS_A_RECORD
 from minkad.core.state import State, is_up
-from tests.unit.coordinator.test_active_controller import Harness, until
+from tests.unit.coordinator.controller_harness import Watched, until
 from tests.unit.core.model import Controller
 
 MANY = 8 * ROWS_A_RECORD
 MURMUR3 = HashFunction.HASH_FUNCTION_MURMUR3
-ONLINE = PartitionState.PARTITION_STATE_ONLINE
-
-
-class Watched(Harness):
-    """A harness that counts the turns of the loop, and keeps the proposals and the messages to nodes."""
-
-    def __init__(self, state: State | None = None) -> None:
-        self.proposed: list[list[RecordBatch]] = []
-        self.requests: list[tuple[str, UpdateReplicasRequest]] = []
-        super().__init__(state)
-
-    def propose(self, *data: bytes) -> asyncio.Future[None]:
-        self.proposed.append([RecordBatch.FromString(one) for one in data])
-        return super().propose(*data)
-
-    async def update_replicas(self, node: str, request: UpdateReplicasRequest) -> UpdateReplicasResponse:
-        self.requests.append((node, request))
-        return await super().update_replicas(node, request)
-
-    def all_online(self) -> bool:
-        return all(row.state == ONLINE for row in self.state.partitions.values())
 
 
 def rows_in(batch: RecordBatch) -> int:

@@ -3,8 +3,11 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import pytest
+
 from minka.cluster.in_sync import has_everything
 from minka.cluster.key_ranges import is_by_ranges
+from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import AssignedReplicas, Plan, PlanReassignRequest
 from minka.v1.cluster_pb2 import Cluster, Durability, HashFunction, Node, Operation, Partition
 from minka.v1.coordinator_pb2 import IsrChange
@@ -27,6 +30,10 @@ from minkad.core.controller import (
 from minkad.core.placement import plan_reassign
 from minkad.core.state import ALL, Effect, NotifyNode, State, is_up, range_of
 from minkad.core.state.partitions import Partitions
+
+
+def refused(code: Code) -> pytest.RaisesExc[MinkaError]:
+    return pytest.RaisesExc(MinkaError, check=lambda e: e.code is code)
 
 
 def changed(partition: Partition, change: Callable[[Partition], None]) -> Partition:

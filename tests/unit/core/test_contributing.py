@@ -11,8 +11,7 @@ import pytest
 from minka.errors import Code
 from minka.v1.cluster_pb2 import OperationState
 from minkad.core.controller import CancelOperation, DrainNode, View, operation_kinds
-from tests.unit.core.model import Controller, led_by_others
-from tests.unit.core.test_controller import refused
+from tests.unit.core.model import Controller, led_by_others, refused
 
 _TEXT = Path(__file__).parents[3].joinpath("CONTRIBUTING.md").read_text("utf-8")
 

@@ -19,11 +19,7 @@ from minkad.core.controller import (
     decide,
 )
 from minkad.core.state import Placed, State
-from tests.unit.core.model import Controller
-
-
-def refused(code: Code) -> pytest.RaisesExc[MinkaError]:
-    return pytest.RaisesExc(MinkaError, check=lambda e: e.code is code)
+from tests.unit.core.model import Controller, refused
 
 
 def test_a_joining_node_takes_no_founders_raft_id() -> None:

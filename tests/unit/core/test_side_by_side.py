@@ -17,8 +17,7 @@ from minkad.core.controller import (
 )
 from minkad.core.controller.begin import MAX_QUEUED
 from minkad.core.state import State
-from tests.unit.core.model import Controller, led_by_others
-from tests.unit.core.test_controller import refused
+from tests.unit.core.model import Controller, led_by_others, refused
 
 _SUCCEEDED = OperationState.OPERATION_STATE_SUCCEEDED
 

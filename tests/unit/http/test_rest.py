@@ -12,7 +12,7 @@ from minkad.http.problems import MEDIA_TYPE, status_of
 from minkad.http.rest import _MAX_BODY, Rest
 from minkad.http.server import create_app, start
 from minkad.rpc.validation import check
-from tests.unit.http.test_server import FakeNode, free_address
+from tests.unit.http.http_node import FakeNode, free_address
 
 JSON = {"Content-Type": "application/json"}
 

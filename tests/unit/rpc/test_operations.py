@@ -16,7 +16,7 @@ from minkad.core.controller import MigrationCaps
 from minkad.core.state import ROWS_A_PIECE
 from minkad.rpc import operations
 from minkad.rpc.operations import get_operations
-from tests.unit.coordinator.test_large_operations import a_cluster, begun
+from tests.unit.coordinator.large_operation import a_cluster, begun
 from tests.unit.core.model import Controller
 
 MANY = 3 * ROWS_A_PIECE

@@ -113,7 +113,7 @@ class Direct:
 
 
 def test_a_leader_that_was_stopped_finds_itself_replaced(cluster: LocalCluster) -> None:
-    """A leader is paused until another node leads. When the former leader goes on, it refuses requests from the pause."""
+    """A leader is paused until another node leads. Then it goes on, and refuses the requests that came meanwhile."""
     with Control(cluster.endpoints) as control:
         table = wait_settled(control, live=3)
         ghost = control.status().coordinator.controller

@@ -68,7 +68,7 @@ class Ranges(RuleBasedStateMachine):
 
     @initialize(number=st.integers(0, 1 << 32))
     def is_mixed(self, number: int) -> None:
-        """Reject Hypothesis's first example. Its choices are all the simplest ones, so it would repeat a single rule."""
+        """Reject Hypothesis's first example. It makes only the simplest choices, so it would repeat a single rule."""
         assume(number)
 
     # Data

@@ -1,5 +1,5 @@
-"""minkactl shows and applies plans that move duties, and reports duties that a drain waits for. The server's answers
-are prepared.
+"""minkactl shows and applies plans that move duties, and shows which shards delay a drain. The server gives prepared
+answers.
 """
 
 import json

@@ -38,7 +38,7 @@ _SLOTS: Final = {
     REDIS: digest_of(HashFunction.HASH_FUNCTION_CRC16, PARTITIONS),
 }
 _ROOM_MIB: Final = 4  # at most this much stays free on a disk that is nearly full
-_LOG_CHARS: Final = 2000  # of the end of a node's log, for an error's text
+_LOG_CHARS: Final = 2000  # characters from the end of a node's log, for an error's text
 
 
 @dataclass(slots=True)

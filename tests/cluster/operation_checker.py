@@ -511,7 +511,7 @@ class _Search:
 
         if is_seen(state):
             return True
-        others: list[State] = []  # the states after the end of a lifetime
+        others: list[State] = []  # states that lifetimes make possible
         if state.value is not None and self._may_live_longer:
             others = [ABSENT, State(state.value, NOT_TOLD), State(state.value, NOT_TOLD, (-inf, inf))]
         elif state.lives is not None and state.lives[0] <= look.by:

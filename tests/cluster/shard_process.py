@@ -1,8 +1,8 @@
 """A process that hosts duties, and writes what it does to a file: `python -m tests.cluster.shard_process FILE JSON`.
 
 The process writes a line for each call of the delegate. It also asks `Duty.is_held` regularly, and writes a line with
-the duties for which it may act. Each line has two times: before and after the call or the questions. The
-clock is one that all processes of a machine share.
+the duties for which it may act. Each line has two times, before and after the call or the questions. All
+processes of a machine share the clock of these times.
 """
 
 import json

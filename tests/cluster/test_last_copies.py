@@ -16,7 +16,7 @@ from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction, Partition, PartitionState
 from tests.cluster.cluster import QUICK, eventually, minkactl, wait_ended, wait_settled
 
-HOLDERS = ("cyrene", "ephesus", "delphi")  # not athens and byzantium, which vote
+HOLDERS = ("cyrene", "ephesus", "delphi")  # the voters athens and byzantium stay: they are a quorum
 pytestmark = pytest.mark.timeout(240)
 
 

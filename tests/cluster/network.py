@@ -21,7 +21,7 @@ _SUBNETS: Final = 250
 
 
 class Network:
-    """A bridge with the nodes' namespaces, which `undo` removes. Raises NotPermitted if this user can't make them."""
+    """A bridge, and the nodes' namespaces; `undo` removes them. Raises NotPermitted if this user can't make them."""
 
     def __init__(self, undo: Undo) -> None:
         self._undo = undo

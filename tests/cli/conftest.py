@@ -60,9 +60,9 @@ METHODS = frozenset(
 
 @dataclass
 class AnsweringNode:
-    """Answers each method with the method's entry in `answers`: a message, a MinkaError as a refusal, or a function of
-    the request. The entry for "GetStatus" has the whole table, from which the server makes the summaries and lists that
-    requests ask for.
+    """Answers each method with its entry in `answers`: a message, a MinkaError (a refusal), or a function of the
+    request. The entry for "GetStatus" has the whole table. From this table, the server makes the summaries and lists
+    that requests ask for.
     """
 
     address: str = ""
@@ -89,13 +89,13 @@ class AnsweringNode:
         return answer
 
     def requests(self, method: str) -> list[Any]:
-        """The requests for this gRPC method."""
+        """The requests that the server has got for this gRPC method."""
         return [request for name, request in self.asked if name == method]
 
 
 def make_status() -> GetStatusResponse:
-    """Return the active controller's status of three nodes: athens, byzantium and cyrene have 9 partitions of
-    `flights`, all ONLINE. No process listens at the nodes' addresses.
+    """Return the active controller's status of three nodes: athens, byzantium and cyrene. Their keyspace `flights` has
+    9 partitions, all ONLINE. No process listens at the nodes' addresses.
     """
     status = GetStatusResponse(served_by="athens", from_controller=True, has_clearance=True)
     status.table.cluster.CopyFrom(Cluster(id="c-1", name="demo", min_nodes=3, created_ms=1_700_000_000_000))
@@ -176,8 +176,8 @@ def status() -> GetStatusResponse:
 
 @pytest.fixture
 def node(status: GetStatusResponse) -> Iterator[AnsweringNode]:
-    """A server for athens, which answers with `status` and its table. Each other node of the table has a server that
-    only describes that node.
+    """A server for athens, which answers with `status` and the table in it. Each other node of the table has a server
+    that answers only DescribeNode.
     """
     athens = AnsweringNode()
     athens.answers["GetStatus"] = lambda _: status
@@ -194,7 +194,7 @@ def node(status: GetStatusResponse) -> Iterator[AnsweringNode]:
 
 
 def description(status: GetStatusResponse, node: str, _: DescribeNodeRequest) -> DescribeNodeResponse:
-    """Return a ready node's description of itself. Its fields are taken from the cluster's status."""
+    """Return a ready node's description of itself. Its fields follow from the cluster's status."""
     controller = status.coordinator.controller
     return DescribeNodeResponse(
         node=node, cluster_id=status.table.cluster.id, controller=controller, has_clearance=status.has_clearance,
@@ -234,7 +234,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def run() -> Run:
-    """Run minkactl within this process, with stdout and stderr apart; stdout is not a terminal."""
+    """Run minkactl within this process. It keeps stdout and stderr apart; stdout isn't a terminal."""
     runner = CliRunner()
     return lambda *arguments, **options: runner.invoke(
         cli, [str(a) for a in arguments], prog_name="minkactl", **options
@@ -252,7 +252,7 @@ class Ended:
 def on_terminal(
     *arguments: str, env: dict[str, str] | None = None, keys: str = "", when: str = "", timeout_s: float = 40
 ) -> Ended:
-    """Run minkactl on a terminal of its own, 120 columns wide; `keys` are typed once the terminal has shown `when`."""
+    """Run minkactl on its own terminal, 120 columns wide. Type `keys` once the terminal has shown `when`."""
     leader, follower = pty.openpty()
     environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"} | (env or {})
     process = Forked(server(), arguments, environment, [follower] * 3)
@@ -266,7 +266,7 @@ def on_terminal(
             continue
         try:
             chunk = os.read(leader, 65536)
-        except OSError:  # EIO: the other side is closed everywhere
+        except OSError:  # EIO: no process has the other side open
             break
         if not chunk:
             break
@@ -278,5 +278,5 @@ def on_terminal(
 
 
 def plain_lines(text: str) -> list[str]:
-    """The terminal's text, line by line, without colours and cursor movements."""
+    """The lines of the terminal's text, without colours and cursor movements."""
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).replace("\r", "").rstrip("\n").split("\n")

@@ -1,4 +1,4 @@
-"""What all commands share: exit statuses, error lines, help, endpoints, contexts, completion, and few imports."""
+"""The common parts of all commands: exit statuses, error lines, help, endpoints, contexts, completion and imports."""
 
 import json
 import os
@@ -134,7 +134,7 @@ def test_wrong_usage_is_status_2(run: Run, arguments: list[str]) -> None:
     ],
 )
 def test_arguments_that_are_not_utf_8_are_refused(run: Run, node: AnsweringNode, arguments: list[str]) -> None:
-    """In these arguments, surrogates stand for bytes that aren't UTF-8, as Python decodes a command line."""
+    """The arguments have surrogates: Python decodes bytes of a command line that aren't UTF-8 to surrogates."""
     result = run(*arguments, "--endpoints", node.address)
     assert (result.exit_code, result.stdout) == (Exit.USAGE, "")
     assert re.match(r"error: INVALID_ARGUMENT: .*'(x/)?\\udcff' is(n't UTF-8 text: .*| not UTF-8)\n", result.stderr)
@@ -178,7 +178,7 @@ def test_help_of_every_command(run: Run, path: tuple[str, ...]) -> None:
     assert result.exit_code == 0
     usage, _, text = result.stdout.partition("\n\n")
     assert usage.startswith(f"Usage: minkactl {' '.join(path)}")
-    assert len(text.splitlines()[0]) > 15, "the first line says what it does"
+    assert len(text.splitlines()[0]) > 15, "the first line says what the command does"
     for example in re.findall(r"^ {4}minkactl (.*)$", result.stdout, re.MULTILINE):
         assert example.split()[0] in FILES
 
@@ -310,8 +310,8 @@ def test_create_a_keyspace_by_ranges(run: Run, node: AnsweringNode, tmp_path: Pa
 
 
 class TestEndpoints:
-    """The endpoints come from the first of these that is set: --endpoints, --context, MINKA_ENDPOINTS, the current
-    context, the playground, the default.
+    """Of these sources of the endpoints, minkactl uses the first one that is set: --endpoints, --context,
+    MINKA_ENDPOINTS, the current context, the playground, the default.
     """
 
     def show(self, run: Run, *arguments: str) -> list[str]:
@@ -373,7 +373,7 @@ class TestEndpoints:
         assert tls() == files
         assert run("context", "list").stdout.splitlines()[1] == "*\tprod\ta:1\t/p/ca.pem,/p/me.pem,/p/me.key"
         run("context", "set", "prod", "a:1,c:3")
-        assert tls() == files, "TLS is the same with other endpoints"
+        assert tls() == files, "the TLS files stay when the endpoints change"
         for name in files:
             monkeypatch.setenv(f"MINKA_TLS_{name.upper()}", f"/e/{name}")
         environment = {name: f"/e/{name}" for name in files}
@@ -425,7 +425,7 @@ class TestEndpoints:
 
 
 class TestCompletion:
-    """The words that the shell offers when a person presses the Tab key."""
+    """The words that a shell offers when a person presses the Tab key."""
 
     def complete(self, words: str, *, environ: dict[str, str] | None = None) -> tuple[list[str], str]:
         shell = {"_MINKACTL_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
@@ -470,7 +470,7 @@ class TestCompletion:
     def test_an_unreachable_cluster_is_silence_and_soon(self) -> None:
         assert self.complete("minkactl kv count ", environ={"MINKA_ENDPOINTS": "127.0.0.1:1"}) == ([], "")
         assert self.complete("minkactl kv count ", environ={"MINKA_ENDPOINTS": "nonsense"}) == ([], "")
-        # TEST-NET-1: no machine answers there, not even with a refusal.
+        # An address of TEST-NET-1: no machine has it, so nobody even refuses the connection.
         assert self.complete("minkactl kv count ", environ={"MINKA_ENDPOINTS": "192.0.2.1:7400"}) == ([], "")
         assert self.complete("minkactl operations show ", environ={"MINKA_ENDPOINTS": "127.0.0.1:1"}) == ([], "")
 
@@ -482,7 +482,7 @@ class TestCompletion:
 
 
 def imported(*arguments: str, environ: dict[str, str] | None = None) -> set[str]:
-    """Run minkactl; returns the names of all modules that it imports, and of their top-level packages."""
+    """Run minkactl. Returns the names of all modules that it imports, and the names of their top-level packages."""
     ended = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "minkactl", *arguments],
         env=os.environ | (environ or {}), capture_output=True, text=True, timeout=20, check=False,
@@ -501,7 +501,7 @@ def test_help_imports_nothing_heavy() -> None:
     assert not imported("kv", "load", "--help") & HEAVY
 
 
-# The import of each of these takes some milliseconds, so `minkactl status` must do without them.
+# The import of each of these modules takes some milliseconds, so `minkactl status` must not import them.
 NOT_FOR_STATUS = {
     *("pathlib", "urllib", "ipaddress", "tempfile", "shutil", "random", "getpass", "minka.async_client"),
     *("minka.admin.admin_client", "minka.admin.cluster_rows", "minka.admin.operation_rows"),

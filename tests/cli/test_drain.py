@@ -1,6 +1,4 @@
-"""The commands drain, undrain and elect-leaders: they say whether a node can be stopped safely, and the remedy if
-it can't.
-"""
+"""The commands drain, undrain and elect-leaders: they say if it is safe to stop a node, and name remedies."""
 
 import json
 import re
@@ -61,15 +59,15 @@ def make_drain_status(leaders: int, *blockers: Blocker) -> GetDrainStatusRespons
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorten the time after which minkactl reports that a drain is stuck."""
+    """Shorten the intervals of minkactl, and the time after which it reports that a drain is stuck."""
     monkeypatch.setattr("minkactl.commands.drain.PIPE_INTERVAL_S", 0.01)
     monkeypatch.setattr("minkactl.commands.drain.STUCK_S", 0.2)
 
 
 @pytest.fixture
 def draining(node: AnsweringNode) -> AnsweringNode:
-    """A node that reports the drain of cyrene. Its first answer says that cyrene leads three partitions; each later
-    answer has one partition less. When cyrene leads none, operation 12 has SUCCEEDED.
+    """A node that reports the drain of cyrene. In its first answer cyrene leads three partitions, in its second answer
+    two, and so on. When cyrene leads none, operation 12 has SUCCEEDED.
     """
     leads = [3]
 
@@ -88,7 +86,7 @@ def draining(node: AnsweringNode) -> AnsweringNode:
 
 
 def stuck_at(node: AnsweringNode, operation: Operation, status: GetDrainStatusResponse) -> None:
-    """Let the node answer each question about the drain with this operation and this status."""
+    """Let the node answer each request about the drain with this operation and this status."""
     node.answers["GetOperations"] = GetOperationsResponse(operations=[operation], now_ms=1_700_000_002_000)
     node.answers["GetDrainStatus"] = status
 
@@ -146,7 +144,7 @@ def test_a_drain_that_runs_is_watched(run: Run, draining: AnsweringNode, status:
     result = run("drain", "cyrene", "--endpoints", draining.address)
     assert (result.exit_code, draining.requests("DrainNode")) == (0, [])
     assert "operation 12 drains cyrene already" in result.stderr
-    # --decommission asks for more than the running drain: the active controller refuses it.
+    # With --decommission, the command asks for more than the running drain does. So the active controller refuses it.
     draining.answers["PlanReassign"] = make_plan()
     draining.answers["DrainNode"] = MinkaError(Code.OPERATION_RUNNING, "operation 12 drains cyrene already")
     more = run("drain", "cyrene", "--decommission", "--yes", "--endpoints", draining.address)
@@ -213,7 +211,7 @@ def test_a_mistyped_node(run: Run, node: AnsweringNode, command: str) -> None:
 @pytest.fixture
 def electing(node: AnsweringNode) -> Callable[..., None]:
     """A function that prepares the answer to elect-leaders: operation 13 has SUCCEEDED, but has skipped the partitions
-    with these blockers.
+    of the blockers.
     """
 
     def answer(*skipped: Blocker) -> None:

@@ -22,7 +22,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 @pytest.fixture(autouse=True)
 def use_it(cluster: LocalCluster, own_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let minkactl find the cluster by MINKA_ENDPOINTS."""
+    """Set MINKA_ENDPOINTS, so that minkactl finds the cluster."""
     monkeypatch.setenv("MINKA_ENDPOINTS", ",".join(cluster.endpoints))
 
 
@@ -129,7 +129,7 @@ def apply(run: Run, tmp_path: Path) -> None:
         "create\tmaps/tiles\tweight 1, stationary, payload of 3 bytes",
     ]
     assert shown.stderr == "3 to create, 2 to update, 0 unchanged\nNothing was changed (--dry-run).\n"
-    assert run("apply", "-f", str(file)).exit_code == Exit.USAGE  # no terminal on which to ask
+    assert run("apply", "-f", str(file)).exit_code == Exit.USAGE  # it has no terminal, so it can't ask
     assert as_json(run, "pallets")[0]["balancer"]["kind"] == "round_robin"
     assert "5 changes are made." in run("apply", "-f", str(file), "--yes").stderr
     assert as_json(run, "duty", "get", "feeds/bbc")["payload"] == "ftp://xy"
@@ -205,7 +205,7 @@ def deletions(run: Run) -> None:
 
 
 def test_pallets_and_duties_from_the_first_to_the_last(run: Run, cluster: LocalCluster, tmp_path: Path) -> None:
-    """Each step uses what the steps before it have created."""
+    """Each step uses the pallets and duties of the steps before it."""
     nothing_is_there(run)
     pallets(run)
     duties(run, tmp_path)

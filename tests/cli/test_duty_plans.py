@@ -1,5 +1,5 @@
-"""minkactl shows and applies plans that move duties, and reports duties that a drain waits for. The server's answers
-are prepared.
+"""minkactl shows and applies plans that move duties, and shows which shards delay a drain. The server gives prepared
+answers.
 """
 
 import json
@@ -25,7 +25,7 @@ from tests.cli.conftest import AnsweringNode, Run, make_operation, on_terminal, 
 
 
 def make_duty_plan() -> Plan:
-    """Return a plan that moves two duties of the pallet `feeds` from fetcher-1 to fetcher-2, a shard without a stated
+    """Return a plan that moves two duties of the pallet `feeds` from fetcher-1 to fetcher-2. fetcher-2 has stated no
     capacity.
     """
     plan = Plan(cluster_id="c-1", table_version=128, created_ms=1_700_000_000_000, minimum_moves=2, pallet="feeds")

@@ -1,4 +1,4 @@
-"""`minkactl kv load` reads rows from files, makes keys and values of them, and writes these in batches."""
+"""`minkactl kv load` reads rows from files, makes keys and values from the rows, and writes the pairs in batches."""
 
 import asyncio
 import gzip
@@ -76,7 +76,7 @@ def test_batches_by_number_and_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 class Memory:
     """Stands in for a keyspace: takes batches, and counts how many it takes at the same time. Of ten batches, the first
-    takes the longest and each further one takes less, so a later batch may end before an earlier one.
+    takes the longest time, the second takes less, and so on. So a later batch may end before an earlier one.
     """
 
     def __init__(self, fails_at: int = -1) -> None:
@@ -102,7 +102,7 @@ async def test_the_last_of_a_key_counts_though_batches_overlap(monkeypatch: pyte
     monkeypatch.setattr(load, "BATCH_ROWS", 2)
     pairs = [(b"%d" % (n % 7), b"%d" % n) for n in range(100)]
     memory, reports = Memory(), []
-    loaded = await load.load(memory, pairs, lambda loaded: reports.append(loaded.rows))  # type: ignore[arg-type]  # duck
+    loaded = await load.load(memory, pairs, lambda loaded: reports.append(loaded.rows))  # type: ignore[arg-type]  # a stand-in
     assert memory.content == dict(pairs)
     assert memory.most_running > 1
     assert (loaded.rows, reports[-1], reports == sorted(reports)) == (100, 100, True)
@@ -113,7 +113,7 @@ async def test_a_failure_ends_the_load_and_leaves_nothing_running(monkeypatch: p
     monkeypatch.setattr(load, "BATCH_ROWS", 1)
     memory = Memory(fails_at=20)
     with pytest.raises(MinkaError, match="nobody leads the partition"):
-        await load.load(memory, [(b"%d" % n, b"") for n in range(1000)], lambda _: None)  # type: ignore[arg-type]  # duck
+        await load.load(memory, [(b"%d" % n, b"") for n in range(1000)], lambda _: None)  # type: ignore[arg-type]  # a stand-in
     assert memory.running == 0
     assert len(asyncio.all_tasks()) == 1
     assert 20 < memory.begun < 60
@@ -128,6 +128,6 @@ async def test_rows_are_read_as_they_are_loaded(monkeypatch: pytest.MonkeyPatch)
             ahead.append(n - len(memory.content))
             yield b"%d" % n, json.dumps(n).encode()
 
-    await load.load(memory, lazily(), lambda _: None)  # type: ignore[arg-type]  # duck
+    await load.load(memory, lazily(), lambda _: None)  # type: ignore[arg-type]  # a stand-in
     assert max(ahead) <= load.IN_FLIGHT + 1
     assert len(memory.content) == 50

@@ -1,5 +1,5 @@
-"""The proposals that follow from the load of a real cluster are written as a plan. `minkactl apply` applies it: first
-the splits, then the moves.
+"""The load of a real cluster leads to proposals, and the test writes these as a plan. `minkactl apply` applies the
+plan: first the splits, then the moves.
 """
 
 import io
@@ -48,7 +48,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 @pytest.fixture(autouse=True)
 def use_it(cluster: LocalCluster, own_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let minkactl find the cluster by MINKA_ENDPOINTS."""
+    """Set MINKA_ENDPOINTS, so that minkactl finds the cluster."""
     monkeypatch.setenv("MINKA_ENDPOINTS", ",".join(cluster.endpoints))
 
 
@@ -59,8 +59,8 @@ def rows_of(control: Control, name: str) -> list[Partition]:
 
 
 def proposals_of(cluster: LocalCluster, control: Control) -> tuple[Proposals, str]:
-    """Read the load history of all nodes; returns the proposals that follow from it, and the HTML page that shows
-    them.
+    """Read the load history of all nodes. Returns the proposals that follow from the history, and the HTML page that
+    shows them.
     """
     with HistoryClient(cluster.endpoints) as history:
         intervals = coarser(history.read_all(on_missing=lambda node, error: pytest.fail(f"{node}: {error}")), STEP_MS)
@@ -83,7 +83,7 @@ def test_a_hot_partition_is_split_by_the_plan_and_the_moves_come_after(
             proposed = proposals_of(cluster, control)
             return proposed if proposed[0].splits else None
 
-        found, page = eventually("it is proposed to split what is hot", hot)
+        found, page = eventually("there is a proposal to split the hot partition", hot)
         (split,) = found.splits
         assert "hot: " in split.reason
         assert "minkactl apply plan.json" in page
@@ -112,7 +112,7 @@ def test_a_hot_partition_is_split_by_the_plan_and_the_moves_come_after(
 
 
 def test_an_outdated_plan_changes_nothing(cluster: LocalCluster, run: Run, tmp_path: Path) -> None:
-    """Minka refuses the plan as a whole, so even a move that is still possible isn't made."""
+    """Minka refuses the whole plan: even a move that is still possible isn't made."""
     with Control(cluster.endpoints) as control:
         author, flight = rows_of(control, "authors")[0], rows_of(control, "flights")[1]
         found = Proposals(

@@ -1,5 +1,5 @@
-"""`minkactl operations`, and `minkactl reassign` with --drain and --limit: they show which operations run, what blocks
-them, and the remedy.
+"""`minkactl operations`, and `minkactl reassign` with --drain and --limit. These show which operations run, what blocks
+them, and remedies.
 """
 
 import json
@@ -38,7 +38,7 @@ REASON, REMEDY = "ephesus is to be in sync and is not LIVE", "start ephesus, or 
 
 
 def stuck() -> GetOperationsResponse:
-    """Return an answer in which operation 12 runs, and its migration of flights/0 waits for ephesus."""
+    """Return an answer about operation 12: it runs, and its migration of flights/0 waits for ephesus."""
     response = GetOperationsResponse(operations=[make_operation(RUNNING, rate_limit=1 << 20)], now_ms=1_700_000_002_000)
     response.migrations.append(
         Migration(
@@ -60,7 +60,7 @@ def blocked(node: AnsweringNode) -> AnsweringNode:
 
 
 def test_documents_have_every_field_of_the_messages() -> None:
-    """This test fails when a field is added to a message and the row of `minka.admin` lacks it."""
+    """This test fails when a message gets a new field, and the row of `minka.admin` doesn't."""
     common = [one.name for one in Operation.DESCRIPTOR.fields if one.containing_oneof is None]
     for kind in Operation.DESCRIPTOR.oneofs_by_name["kind"].fields:
         message = Operation(id=12)
@@ -99,7 +99,7 @@ def test_nothing_runs_and_nobody_is_asked_for_blockers(run: Run, node: Answering
 
 
 def test_a_summary_precedes_the_list_of_many_migrations(run: Run, node: AnsweringNode) -> None:
-    """The node lists only some of the migrations. The summary counts all of them by state, and adds up their bytes."""
+    """The node lists only some migrations. The summary counts all migrations by state, and adds up their bytes."""
     looked = stuck()
     looked.summaries.add(
         operation_id=12, bytes_done=1 << 20, bytes_total=1 << 30,
@@ -229,7 +229,7 @@ def test_reassign_drains_with_a_limit(run: Run, node: AnsweringNode) -> None:
     assert "two replicas in zone a" in result.stderr
     assert node.requests("PlanReassign")[0].drain == ["cyrene", "athens"]
     assert node.requests("PlanReassign")[0].rate_limit == 10 << 20
-    assert not node.requests("ApplyPlan")[0].HasField("rate_limit")  # the plan has the limit
+    assert not node.requests("ApplyPlan")[0].HasField("rate_limit")  # ApplyPlan without a limit uses the plan's limit
 
 
 def test_progress_to_several_targets_is_added() -> None:

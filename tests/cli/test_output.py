@@ -1,4 +1,4 @@
-"""The output of the commands that list things, in every format, on a pipe and on a terminal."""
+"""The output of commands that list things, in each format, on a pipe and on a terminal."""
 
 import json
 import os
@@ -278,7 +278,7 @@ class TestStatus:
     def test_who_cannot_be_reached_from_here_and_works(
         self, run: Run, node: AnsweringNode, status: GetStatusResponse
     ) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as silent:  # it takes connections, and answers nothing
+        with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections, and answers nothing
             status.table.nodes[2].address = f"127.0.0.1:{silent.getsockname()[1]}"
             code, document = self.document(run, node)
         assert (code, document["healthy"], document["served"]["served"]) == (Exit.OK, True, 9)
@@ -296,7 +296,7 @@ class TestStatus:
         text = "cyrene does not answer (connection refused); the active controller last heard it 1.5 s ago"
         assert [problem["problem"] for problem in document["problems"]] == [text]
         assert run("nodes", "--endpoints", node.address).exit_code == Exit.UNHEALTHY
-        status.nodes[2].ClearField("heartbeat_age_ms")  # as a node that has hung since before this controller took over
+        status.nodes[2].ClearField("heartbeat_age_ms")  # the node has hung since before this controller took over
         code, document = self.document(run, node)
         assert (code, document["served"]["unknown"]) == (Exit.UNHEALTHY, 3)
         assert document["nodes"][2]["heartbeat_age_ms"] is None
@@ -380,7 +380,7 @@ def test_watching_a_pipe(run: Run, node: AnsweringNode, status: GetStatusRespons
         if looks == 3:
             status.table.nodes[1].state = NodeState.NODE_STATE_FAILED
         if looks % 6 == 0:
-            os.kill(os.getpid(), signal.SIGINT)  # a Ctrl-C while this answer is awaited
+            os.kill(os.getpid(), signal.SIGINT)  # a Ctrl-C while minkactl waits for this answer
         return status
 
     node.answers["GetStatus"] = answer

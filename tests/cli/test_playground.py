@@ -1,5 +1,5 @@
-"""`minkactl playground` as a person runs it: with real daemons, and commands in other shells. When the playground has
-ended, no process or file is left.
+"""`minkactl playground` as a person runs it, with real daemons, and with commands in other shells. After the end of the
+playground, no process or file is left.
 """
 
 import json
@@ -18,7 +18,7 @@ from minka.testing.local_cluster import PORTS, LocalCluster, configuration_of, f
 from minkactl.exits import Exit
 from tests.cli.conftest import Run, until
 
-# A minkactl that takes its ports from the range that belongs to this test process.
+# Runs minkactl with ports from the range of this test process.
 MINKACTL = """
 from minka.testing import local_cluster
 local_cluster.PORTS = {ports!r}
@@ -36,7 +36,7 @@ def gone(pid: int) -> bool:
 
 
 class Foreground:
-    """`minkactl playground` in a process, and its output so far."""
+    """A process that runs `minkactl playground`, and its output so far."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self.out, self.err = folder / "out", folder / "err"
@@ -65,7 +65,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def foreground(folder: Path) -> Iterator[Callable[..., Foreground]]:
-    """A function that starts a playground, which ends with the test."""
+    """A function that starts a playground; the playground ends with the test."""
     started: list[Foreground] = []
 
     def start(*arguments: str) -> Foreground:
@@ -125,7 +125,7 @@ def test_a_killed_playground_leaves_nothing(run: Run, foreground: Callable[..., 
 
 
 def test_data_is_kept_where_it_was_asked_for(run: Run, foreground: Callable[..., Foreground], tmp_path: Path) -> None:
-    data = str(tmp_path / ("a-long-name" * 12) / "data")  # longer than the address of a Unix socket may be
+    data = str(tmp_path / ("a-long-name" * 12) / "data")  # too long for the address of a Unix socket
     first = foreground("--nodes", "1", "--data", data)
     assert run("keyspace", "create", "flights", "--partitions", "2").exit_code == 0
     assert run("kv", "put", "flights", "a", "1").exit_code == 0
@@ -179,7 +179,7 @@ def test_merging() -> None:
 
 
 def test_free_addresses_do_not_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When a process has used all ports of its range for clusters, it uses the first ones again."""
+    """When a process has used all ports of its range for clusters, it begins again with the first ports."""
     monkeypatch.setattr("minka.testing.local_cluster.PORTS", PORTS[:100])
     monkeypatch.setattr("minka.testing.local_cluster._handed_out", {})
     for _ in range(10):

@@ -38,8 +38,8 @@ LONG = b"customers/europe/greece/athens/2026-11-21/000000000123456789"
 
 
 def by_ranges(bounds: list[bytes] | None = None) -> GetStatusResponse:
-    """Return a status with `authors`, a keyspace by ranges. Each of its partitions has 3 replicas. A partition is
-    too large above 16 MiB, and too busy above 1,000 reads and writes of keys a second.
+    """Return a status with `authors`, a keyspace by ranges with 3 replicas. A partition is too large if it has more
+    than 16 MiB, and too busy with more than 1,000 reads and writes of keys a second.
     """
     status, bounds = make_status(), bounds or BOUNDS
     keyspace = status.table.keyspaces[0]
@@ -70,7 +70,7 @@ def seen(ended_text: str) -> list[str]:
 
 
 def on(node: AnsweringNode, *arguments: str, columns: int = 120, status: int = 0, **env: str) -> list[str]:
-    """Run the command on a terminal of `columns` columns; returns the lines. Fails unless the command's exit status is
+    """Run the command on a terminal of `columns` columns; returns the lines. Fails if the command's exit status isn't
     `status`.
     """
     ended = on_terminal(*arguments, "--endpoints", node.address, env={"COLUMNS": str(columns), **env})
@@ -79,7 +79,7 @@ def on(node: AnsweringNode, *arguments: str, columns: int = 120, status: int = 0
 
 
 def words(lines: list[str]) -> str:
-    """Join the lines to one, with a single space between words."""
+    """Join the lines to one line, with a single space between words."""
     return " ".join(" ".join(lines).split())
 
 
@@ -215,7 +215,7 @@ class TestMap:
         assert load.count("▲") == 1
         assert sum(widths[:3]) <= load.index("▲") < sum(widths[:4])
         keys = lines[lines.index(strip) + 2]
-        assert keys.index("└mary") == sum(widths[:3]), "the bounds of a hot range are among those shown"
+        assert keys.index("└mary") == sum(widths[:3]), "the map shows the bounds of a hot range"
         assert keys.startswith('└""')
         assert keys.endswith('""┘')
         assert len(keys) == columns
@@ -365,7 +365,7 @@ class TestExplain:
         assert self.said("under way", self.document("2")) == ["It is being merged: it becomes part of authors/1."]
 
     def test_reasons_not_to_split_come_from_the_controller(self) -> None:
-        """`explain` asks the active controller for the blockers of a split, since no other node knows them."""
+        """`explain` asks the active controller for the blockers of a split; other nodes don't know them."""
         self.blockers.blockers.add(reason="it has no leader", remedy="start athens")
         self.status.replicas[0].bytes = 40 * MIB
         document = self.document()
@@ -501,7 +501,7 @@ def test_real_daemons(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         letters = {node[0].upper() for node in {row["leader"] for row in rows}}
         assert set(strip) - {"─"} == letters
         assert "└01500" in "".join(shown)
-        # A single write makes a partition too large. Its leader reports that, even if no other write follows.
+        # A single write makes the partition too large. Its leader reports this, even if no other write follows.
         (tmp_path / "huge").write_bytes(b"v" * 200 + random.Random(1).randbytes(MIB + MIB // 4))
         assert run("keyspace", "create", "huge", "--ranges", "--max-bytes", "1MiB").exit_code == 0
         assert run("kv", "put", "huge", "key", "--file", str(tmp_path / "huge")).exit_code == 0

@@ -25,7 +25,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 @pytest.fixture(autouse=True)
 def use_it(cluster: LocalCluster, own_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let minkactl find the cluster by MINKA_ENDPOINTS."""
+    """Set MINKA_ENDPOINTS, so that minkactl finds the cluster."""
     monkeypatch.setenv("MINKA_ENDPOINTS", ",".join(cluster.endpoints))
 
 
@@ -52,8 +52,8 @@ def test_authors_are_scanned_split_and_merged(run: Run, tmp_path: Path) -> None:
 
 
 def authors_of_three_nodes(run: Run, tmp_path: Path) -> None:
-    """Three nodes lead the ranges ["", b), [b, d) and [d, ""). Scans of all names, or of those from a to c, return the
-    names in order.
+    """Three nodes lead the ranges ["", b), [b, d) and [d, ""). A scan of all names, or of the names from a to c,
+    returns the names in order.
     """
     assert run("keyspace", "create", "authors", "--ranges", "--split-at", "b,d").exit_code == 0
     assert ranges(run, "authors") == ['["", b)', "[b, d)", '[d, "")']
@@ -167,10 +167,10 @@ def test_split_evenly(run: Run, tmp_path: Path) -> None:
     assert scanned(run, "numbers") == [f"{n:05d}" for n in range(2000)]
     counts = {row["id"]: row["keys"] for row in as_json(run, "kv", "count", "numbers")["partitions"]}
     assert sum(counts.values()) == 2000
-    # The counts in the table may differ for a moment: nodes trim keys in the background, and report with heartbeats.
+    # The counts in the table may be wrong for a moment: nodes trim keys in the background, and report with heartbeats.
     deadline = time.monotonic() + 20
     while {row["id"]: row["keys"] for row in as_json(run, "partitions", "--keyspace", "numbers")} != counts:
-        assert time.monotonic() < deadline, "reports still differ from the keys that are there"
+        assert time.monotonic() < deadline, "the reports still show another number of keys"
 
 
 def test_refused_splits(run: Run) -> None:

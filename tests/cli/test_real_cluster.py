@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(120)
 
 @pytest.fixture
 def cluster(own_environment: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCluster]:
-    """A cluster of athens, byzantium and cyrene, which minkactl finds by MINKA_ENDPOINTS."""
+    """A cluster of athens, byzantium and cyrene. minkactl finds it by MINKA_ENDPOINTS."""
     with LocalCluster(3, config=QUICK) as running:
         monkeypatch.setenv("MINKA_ENDPOINTS", ",".join(running.endpoints))
         yield running
@@ -245,7 +245,7 @@ def no_quorum_is_told(run: Run, cluster: LocalCluster) -> None:
     eventually("a healthy cluster", lambda: run("status").exit_code == 0)
 
 
-# Writes one fare after the other until its stdin ends, and prints the number of each acknowledged write.
+# Writes one fare after another until its stdin ends, and prints the number of each acknowledged write.
 WRITER = """
 import itertools, select, sys, minka
 with minka.Client(sys.argv[1].split(","), keyspace="fares") as client:
@@ -259,7 +259,7 @@ with minka.Client(sys.argv[1].split(","), keyspace="fares") as client:
 
 @contextmanager
 def writing(endpoints: tuple[str, ...], acknowledged: Path) -> Iterator[None]:
-    """Let another process write during the block, which begins after the first acknowledged write."""
+    """Let another process write during the `with` block. The block begins after the first acknowledged write."""
     with acknowledged.open("w") as out:
         process = subprocess.Popen(
             [sys.executable, "-c", WRITER, ",".join(endpoints)], stdin=subprocess.PIPE, stdout=out

@@ -1,5 +1,5 @@
-"""The commands reassign, apply and migrations: they show plans, write them to files, ask before they apply them, and
-watch the operation.
+"""The commands reassign, apply and migrations. They show plans, write plans to files, ask before they apply a plan, and
+watch its operation.
 """
 
 import json
@@ -39,8 +39,8 @@ RUNNING, SUCCEEDED, FAILED = (
 
 
 def looks(end: OperationState.ValueType = SUCCEEDED) -> list[GetOperationsResponse]:
-    """Return a node's answers during operation 12, in their order: one migration copies data, and is blocked for a
-    while; the other one is pending.
+    """Return a node's successive answers about operation 12. One migration copies data, and is blocked for a while; the
+    other migration is pending. In the last answer, the operation has ended.
     """
     answers = []
     for step in range(4):
@@ -75,7 +75,7 @@ def looks(end: OperationState.ValueType = SUCCEEDED) -> list[GetOperationsRespon
 
 @pytest.fixture
 def operating(node: AnsweringNode, monkeypatch: pytest.MonkeyPatch) -> AnsweringNode:
-    """A node that plans and applies; its fourth answer about operation 12 says that it has SUCCEEDED."""
+    """A node that makes and applies plans. In its fourth answer about operation 12, the operation has SUCCEEDED."""
     sequence = looks()
 
     def operations(_: GetOperationsRequest) -> GetOperationsResponse:
@@ -197,7 +197,7 @@ def test_nothing_to_move_although_not_all_is_well(run: Run, operating: Answering
 
 
 def test_an_operation_that_can_not_begin_yet_is_queued(run: Run, operating: AnsweringNode) -> None:
-    """With --queue, minkactl says what the queued operation waits for, and watches it until it ends."""
+    """With --queue, minkactl says why the queued operation waits, and watches the operation until it ends."""
     queued = make_operation(OperationState.OPERATION_STATE_QUEUED)
     first_look = looks()[0]
     first_look.operations[0].CopyFrom(queued)
@@ -300,8 +300,8 @@ def test_limit_and_reason_travel_with_the_plan(run: Run, operating: AnsweringNod
 
 
 def long_plan() -> Plan:
-    """Return a plan with 48 moves of replicas from three nodes to one, each node with its own reason, and a change of
-    leader.
+    """Return a plan with 48 moves of replicas from three nodes to one node, and one change of leader. The moves from
+    the same node have the same reason.
     """
     plan = make_plan()
     del plan.moves[:]
@@ -363,7 +363,7 @@ def test_a_plan_longer_than_the_screen_goes_through_the_pager(operating: Answeri
         "reassign", "--endpoints", operating.address, keys="n\n", when="Apply this plan of 48 moves", env=env
     )
     assert "flights/47" in paged.read_text()
-    assert "flights/47" not in ended.text  # the pager has this line
+    assert "flights/47" not in ended.text  # only the pager has this line
     assert "The fewest moves that could do it: 48." in " ".join(" ".join(plain_lines(ended.text)).split())
     paged.unlink()
     for quiet in ({**env, "PAGER": ""}, {**env, "LINES": "60"}):

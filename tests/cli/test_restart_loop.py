@@ -9,7 +9,7 @@ import pytest
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "operations.md"
 # Stands in for a command: it appends its name and arguments to the file `calls`. If the first argument names a file, it
-# runs this file as a shell script; so a test can prepare the answer of `minkactl nodes` in the file `nodes`.
+# also runs this file as a shell script. So a test can write the answer of `minkactl nodes` into the file `nodes`.
 COMMAND = """#!/bin/sh
 echo "${0##*/} $*" >> calls
 [ ! -f "$1" ] || . "./$1"
@@ -26,7 +26,7 @@ def loop(tmp_path: Path) -> Path:
 
 
 def restarted(folder: Path) -> tuple[int, list[str], str]:
-    """Run the loop; returns its exit status, the commands that it ran, and its stderr."""
+    """Run the loop. Returns its exit status, the commands that it ran, and its stderr."""
     section = DOCUMENT.read_text("utf-8").partition("## Restart node by node\n\n")[2]
     script = "\n".join(re.findall(r"^    (.*)$", section.partition("\n\n")[0], re.MULTILINE))
     environment = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"}

@@ -1,5 +1,5 @@
-"""The command elect-leaders --unclean: minkactl shows which writes would be lost, asks for consent, and refuses
-needless losses.
+"""The command elect-leaders --unclean: minkactl shows which writes would be lost, and asks for consent. It refuses if
+no writes need to be lost.
 """
 
 from functools import partial
@@ -29,7 +29,7 @@ COPIES = {
 
 @pytest.fixture
 def offline(node: AnsweringNode, status: GetStatusResponse) -> AnsweringNode:
-    """athens, in whose table flights/6 is OFFLINE, and only cyrene's copy has all the data."""
+    """The node athens. In its table, flights/6 is OFFLINE: only cyrene is in sync, and cyrene's copy can't lead."""
     row = status.table.partitions[6]
     row.replicas[:], row.isr[:] = ["athens", "byzantium", "cyrene"], ["cyrene"]
     row.leader, row.state = "", PartitionState.PARTITION_STATE_OFFLINE
@@ -120,7 +120,7 @@ def test_explain_names_who_has_everything_and_the_last_resort(run: Run, offline:
 
 
 def damaged_leader(offline: AnsweringNode, status: GetStatusResponse, *isr: str) -> None:
-    """Let cyrene lead flights/6 with an incomplete copy, from which it serves nothing."""
+    """Let cyrene lead flights/6 with an incomplete copy: cyrene serves nothing from this copy."""
     row = status.table.partitions[6]
     row.leader, row.state = "cyrene", PartitionState.PARTITION_STATE_ONLINE
     row.isr[:] = ["cyrene", *isr]
@@ -148,8 +148,8 @@ def test_a_damaged_leader_hands_over_to_one_in_sync_by_itself(
 
 
 def test_offsets_of_different_leaderships_are_not_compared() -> None:
-    """The election would lose all entries after the offset at which the logs diverge. These may be more than the
-    difference between the logs' ends, so minkactl names no number.
+    """The election would lose all entries after the offset at which the logs diverge. There may be more such entries
+    than the difference between the logs' ends, so minkactl names no number.
     """
     left = Copy("athens", False, CopyDescription(log_end_offset=90, log_end_epoch=3))
     for end in (80, 91):
@@ -181,7 +181,9 @@ def test_where_no_copy_can_lead_the_remedy_says_what_is_left(
 def test_minkactl_decides_nothing_by_a_table_that_may_be_outdated(
     run: Run, offline: AnsweringNode, status: GetStatusResponse, command: list[str]
 ) -> None:
-    """The answering node has no clearance: the drain of cyrene and the leader of flights/5 in its table may be over."""
+    """The answering node has no clearance. So its table may be outdated: the drain of cyrene may have ended, and
+    another
+    node may lead flights/5."""
     status.from_controller = status.has_clearance = False
     status.running.add(id=3).drain.node = "cyrene"
     result = run(*command, "--endpoints", offline.address, "--timeout", "2")

@@ -1,5 +1,5 @@
 """The output and exit status of commands if the answering node isn't the active controller, or no quorum has confirmed
-that it still is.
+that this node still is the active controller.
 """
 
 import json
@@ -26,7 +26,7 @@ def asked(node: AnsweringNode) -> AnsweringNode:
 
 @pytest.fixture(params=["not the controller", "without clearance"])
 def lost(request: pytest.FixtureRequest, status: GetStatusResponse) -> None:
-    """The answering node isn't the active controller, or a quorum hasn't confirmed that it still is."""
+    """The answering node isn't the active controller, or has no clearance: no quorum has confirmed that it still is."""
     status.from_controller = request.param != "not the controller"
     status.has_clearance = request.param != "without clearance"
 
@@ -83,8 +83,8 @@ def test_a_watch_says_it_once(run: Run, asked: AnsweringNode, lost: None) -> Non
 
 
 def test_the_versions_are_told_with_a_note(run: Run, asked: AnsweringNode, lost: None) -> None:
-    """`minkactl version` is mainly about minkactl itself, so its exit status is 0 even if the nodes' answers are
-    unconfirmed.
+    """`minkactl version` is mainly about minkactl's own version. So its exit status is 0, even if the nodes' answers
+    are unconfirmed.
     """
     result = run("version", "-o", "json", "--endpoints", asked.address)
     assert (result.exit_code, NOTE in result.stderr) == (Exit.OK, True)

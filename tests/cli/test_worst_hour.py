@@ -1,5 +1,5 @@
-"""`minkactl status` and `minkactl nodes` while daemons are killed, stopped, or not all started yet. The commands that
-the output recommends mend the cluster.
+"""`minkactl status` and `minkactl nodes` while some daemons are killed, stopped, or not started yet. The output
+recommends commands, and these mend the cluster.
 """
 
 import json
@@ -42,7 +42,7 @@ def status_of(run: Run) -> tuple[int, Any]:
 
 
 def once(run: Run, what: str, condition: Any) -> Any:
-    """Wait until the status fulfils the condition, and return it."""
+    """Wait until the status meets the condition, and return the status."""
 
     def probe() -> Any:
         document = status_of(run)[1]
@@ -60,7 +60,7 @@ def is_healthy(document: Any) -> bool:
 
 
 def only(document: Any, beginning: str) -> bool:
-    """True if there is exactly one problem, and its text begins like this."""
+    """True if there is exactly one problem, and its text begins with `beginning`."""
     return [problem["problem"].startswith(beginning) for problem in document["problems"]] == [True]
 
 
@@ -99,9 +99,9 @@ def test_two_of_three_voters_dead(run: Run, cluster: LocalCluster) -> None:
     shown = on_terminal("nodes", env={"COLUMNS": "80"})
     assert shown.status == Exit.UNHEALTHY
     assert shown.text.count("was live") == 3
-    assert "\x1b[32m" not in shown.text  # nothing is green
+    assert "\x1b[32m" not in shown.text  # no text is green
 
-    cluster.restart("cyrene", ready=False)  # the second of the commands does this, and one of them is enough
+    cluster.restart("cyrene", ready=False)  # as the second of the commands does; one is enough
     once(run, "a quorum decides, and all is served", lambda d: d["known"] and d["served"]["served"] == PARTITIONS)
     once(run, "cyrene is live", lambda d: d["known"] and node_rows(d)["cyrene"]["state"] == "live")
 
@@ -156,8 +156,8 @@ def test_one_of_three_dead_and_gone_for_good(run: Run, cluster: LocalCluster) ->
 
 
 def test_two_dead_of_five_and_one_spare(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The spare node takes the place of one dead node. For the other dead node, the status says that a spare node is
-    missing.
+    """The spare node takes the place of one dead node. For the other dead node, no spare node is left, and the status
+    says so.
     """
     with LocalCluster(5, config=QUICK) as cluster:
         monkeypatch.setenv("MINKA_ENDPOINTS", ",".join(cluster.endpoints))

@@ -1,4 +1,4 @@
-"""An admin of a cluster under test: a thread that begins one operation after the other until its `with` block ends."""
+"""An admin of a cluster under test: a thread that begins one operation after another until its `with` block ends."""
 
 import contextlib
 import random
@@ -14,7 +14,7 @@ from tests.cluster.nemesis import KEYSPACE, NODES, RANGES, REPLICAS, Lab
 
 
 class Admin:
-    """Begins one operation after the other, and ignores the refusals that are normal while nodes come and go."""
+    """Begins one operation after another, and ignores refusals, which are normal while nodes come and go."""
 
     def __init__(self, lab: Lab, rng: random.Random) -> None:
         self.started = 0
@@ -44,7 +44,7 @@ class Admin:
     def _run(self) -> None:
         try:
             while not self._stop.is_set():
-                # Operations are refused while there is no controller, the table changes, or too few nodes live.
+                # Operations are refused if there is no controller, the table changes, or too few nodes are LIVE.
                 with contextlib.suppress(MinkaError):
                     operation = self.begin()
                     if operation is not None:

@@ -10,7 +10,7 @@ from tests.programs import program
 
 
 def make_certificates(folder: Path) -> Tls:
-    """Run the commands of operations.md that make an authority, and a certificate that it signs for 127.0.0.1."""
+    """Run the commands of operations.md that make an authority, and a certificate for 127.0.0.1 from this authority."""
     script = "\n".join(block(f"mkdir {made} && openssl req") for made in ("authority", "athens"))
     names = "DNS:athens.example.net,IP:10.20.0.1"
     assert names in script

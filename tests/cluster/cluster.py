@@ -24,17 +24,17 @@ from minka.v1.cluster_pb2 import (
 from minkactl.cli import cli
 
 T = TypeVar("T")
-DEADLINE = 30.0  # seconds; far beyond what a healthy cluster needs
+DEADLINE = 30.0  # seconds; a healthy cluster needs far less
 
-# Failure detection as fast as a loaded machine with two cores allows.
+# The fastest failure detection that gives no false alarms on a busy machine with two cores.
 QUICK = {"membership": {"heartbeat_interval_ms": 100, "clearance_ms": 800, "failure_timeout_ms": 1200}}
-# For tests that don't kill or stop nodes: with it, an idle cluster takes a third less processor time than with QUICK.
+# For tests that don't kill or stop nodes. With CALM, an idle cluster takes a third less processor time than with QUICK.
 CALM = {"membership": {"heartbeat_interval_ms": 1000, "clearance_ms": 4000, "failure_timeout_ms": 6000}}
 
 
 def eventually(what: str, probe: Callable[[], T | None], deadline: float = DEADLINE, every: float = 0.02) -> T:
-    """Call `probe` every `every` seconds until it answers something other than None or False, and return that. Raises
-    AssertionError after `deadline` seconds.
+    """Call `probe` every `every` seconds until it returns something other than None or False, and return this value.
+    Raises AssertionError after `deadline` seconds.
     """
     end = time.monotonic() + deadline
     last: object = None
@@ -119,7 +119,7 @@ def wait_ended(control: Control, operation_id: int) -> Operation:
 
 
 def on_disk(cluster: LocalCluster, control: Control) -> dict[str, list[PartitionCount]]:
-    """Read all keys on the disk of each node. Returns each node's numbers of keys, one for each partition."""
+    """Let each node read all keys on its disk. Returns, by node, the number of keys of each partition."""
     return {name: control.count_keys(node.address) for name, node in cluster.nodes.items()}
 
 
@@ -133,10 +133,10 @@ def assert_nobody_holds_what_it_does_not_own(cluster: LocalCluster, control: Con
         keys += sum(c.keys for c in counts)
     strays = [(partition, name) for partition, name in found if owner.get(partition) != name]
     assert not strays, f"partitions on nodes that don't own them: {strays}"
-    assert len({partition for partition, _ in found}) == len(found), f"a partition is twice on a node: {found}"
+    assert len({partition for partition, _ in found}) == len(found), f"a node has a partition twice: {found}"
     return keys
 
 
 def leaders(table: PartitionTable, nodes: Iterable[str]) -> list[int]:
-    """The number of partitions that each node leads."""
+    """The numbers of partitions that the nodes lead, the smallest first."""
     return sorted(sum(p.leader == node for p in table.partitions) for node in nodes)

@@ -18,13 +18,14 @@ from tests.cluster.cluster import QUICK, eventually, settled, wait_settled
 CONFIG: Final = {**QUICK, "storage": {"log_retention_mib": 1}}
 VICTIM: Final = {1: "athens", 3: "byzantium"}
 PARTITIONS: Final = 2
-ROWS: Final = {b"key-%04d" % i: b"%04d" % i * 5000 for i in range(700)}  # several flushes of each partition
+ROWS: Final = {b"key-%04d" % i: b"%04d" % i * 5000 for i in range(700)}  # each partition flushes several times
 LATER: Final = {b"later-%03d" % i: b"%d" % i for i in range(50)}
 MEANWHILE: Final = {b"meanwhile-%03d" % i: b"%d" % i for i in range(50)}
 REGISTERED: Final = "member: registered"
 REFUSALS: Final = ("CORRUPT_DATA", "DATA_DIRECTORY_ROLLED_BACK")
 
-# For each kind of file in a database's folder: the pattern of the names. The tests damage the last file that matches.
+# By the kind of file in a database's folder: the pattern of the file's name. If several names match, the tests damage
+# the last file.
 DATABASE_FILES: Final = {
     "CURRENT": "CURRENT",
     "MANIFEST": "MANIFEST-*",
@@ -56,7 +57,7 @@ def truncated(path: Path, _: Path) -> None:
 
 
 def flipped(path: Path, _: Path) -> None:
-    """Flip a bit in the file's middle."""
+    """Flip a bit in the middle of the file."""
     content = bytearray(path.read_bytes())
     if content:
         content[len(content) // 2] ^= 0x10
@@ -218,7 +219,7 @@ def written(client: Client) -> dict[bytes, bytes]:
 
 
 def answered(client: Client, rows: Mapping[bytes, bytes]) -> str:
-    """Read everything. Returns "" if all values were right, else the code with which a read was refused."""
+    """Read everything. Returns "" if all values were right, or the code with which the nodes refused a read."""
     refused = ""
     keys = list(rows)
     for start in range(0, len(keys), 40):
@@ -238,8 +239,8 @@ def answered(client: Client, rows: Mapping[bytes, bytes]) -> str:
 def judged(
     cell: Cell, cluster: LocalCluster, control: Control, client: Client, rows: Mapping[bytes, bytes], registered: int
 ) -> str:
-    """Return the outcome for the victim after its start: the node has ended with a reason, or gives only right answers,
-    or refuses reads each time. `registered` is the number of the victim's registrations before this start.
+    """Return the outcome of the victim's start: the node has ended with a reason, or gives only right answers, or
+    refuses reads each time. `registered`: how often the victim had registered before this start.
     """
     victim = cluster.node(VICTIM[cell.replicas])
 
@@ -261,7 +262,7 @@ def judged(
         except MinkaError:
             continue
         if cell.replicas == 1 and refused == Code.CORRUPT_DATA.name:
-            assert answered(client, rows) == refused, "it is refused each time"
+            assert answered(client, rows) == refused, "the node refuses the read each time"
             (told,) = eventually("what is told", lambda: list(control.status().damaged) or None)
             assert told.node_id == victim.name
             assert "CORRUPT_DATA" in told.reason
@@ -283,8 +284,8 @@ def judged(
 
 
 def check_said(cell: Cell, said: str) -> None:
-    """Check that the log names the damaged file or its folder. With DATA_DIRECTORY_ROLLED_BACK, the log may
-    name neither, since the controller compares only the number of starts.
+    """Check that the log names the damaged file or its folder. If the node ended with DATA_DIRECTORY_ROLLED_BACK, the
+    log may name neither, since the controller has compared only numbers of starts.
     """
     assert "Traceback" not in said, said[-3000:]
     if "minkad: DATA_DIRECTORY_ROLLED_BACK: " in said:

@@ -22,8 +22,8 @@ class Disk:
         self.mount = mounted(undo, self.image, directory / name)
 
     def fill(self, room: int) -> None:
-        """Fill the disk until exactly `room` bytes are free. At no moment are fewer bytes free: a node that noticed
-        this would exit.
+        """Fill the disk until exactly `room` bytes are free. Fewer bytes are never free, not even for a moment:
+        otherwise a node might notice this, and exit.
         """
         with self._ballast.open("ab", buffering=0) as file:
             for size in _CHUNKS:
@@ -54,5 +54,5 @@ def mounted(undo: Undo, image: Path, mount: Path) -> Path:
 
 
 def copy_image(source: Path, target: Path) -> None:
-    """Copy a disk's file as a power cut would leave it now: without data that is only in memory."""
+    """Copy a disk's file. Like a disk after a power cut, the copy lacks all data that is now only in memory."""
     run("cp", "--reflink=never", "--sparse=always", str(source), str(target))

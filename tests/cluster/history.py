@@ -21,10 +21,10 @@ from tests.cluster.linearizability import Event, Kind, Outcome
 CLIENTS: Final = 3
 TASKS: Final = 4
 TIMEOUTS_S: Final = (0.3, 0.7, 2.0)
-PAUSE_S: Final = 0.015  # the longest pause between two operations of a task; longer histories show little more
+PAUSE_S: Final = 0.015  # seconds; longest pause between a task's operations. Shorter pauses show little more
 STOP_S: Final = 30.0
 MAX_EVENTS: Final = 100_000
-# Of each kind of request: the kind, whether it deletes, its share in percent.
+# For each kind of request: its kind, whether it deletes, and its share of all requests in percent.
 _MIX: Final = ((Kind.READ, False, 40), (Kind.STALE_READ, False, 15), (Kind.WRITE, False, 38), (Kind.WRITE, True, 7))
 _NOTHING_WAS_SENT: Final = frozenset({Code.TOO_LARGE, Code.INVALID_ARGUMENT, Code.UNKNOWN_KEYSPACE})
 
@@ -78,10 +78,10 @@ _Event = TypeVar("_Event", bound=Seen)
 
 
 class Workers(Generic[_Event]):
-    """Clients that send requests from the begin of the `with` block until `stop`, and record them in `events`.
+    """Clients that send requests from the beginning of the `with` block until `stop`, and record them in `events`.
 
     An event has two times of CLOCK_MONOTONIC: before the call, and after the client has read the answer. If the answer
-    says that the operation was done, it took effect between these times.
+    says that the operation was done, the operation took effect between these times.
     """
 
     def __init__(self, loop: Loop, endpoints: Sequence[str], keyspace: str, keys: Sequence[bytes], seed: int) -> None:
@@ -112,7 +112,7 @@ class Workers(Generic[_Event]):
         return self.events
 
     def wait_written(self) -> None:
-        """Wait until clients have written and read every key successfully, after this call began."""
+        """Wait until clients have written and read every key successfully since the beginning of this call."""
         since = time.monotonic()
         eventually("every key is written and read", lambda: not self.missing(since))
 

@@ -2,8 +2,8 @@
 
 Each key is a register of its own. Linearizability is local (Herlihy, Wing: "Linearizability", 1990): a history is
 linearizable if the history of each single key is. The search is that of Wing and Gong ("Testing and verifying
-concurrent objects", 1993). As Lowe proposes ("Testing for linearizability", 2017), it remembers states, and never tries
-the same state twice.
+concurrent objects", 1993). As Lowe proposes ("Testing for linearizability", 2017), the search remembers states, and
+never tries the same state twice.
 """
 
 from collections import defaultdict
@@ -14,7 +14,7 @@ from math import inf
 from typing import Final, NamedTuple
 
 DEFAULT_STEPS: Final = 500_000
-_SHOWN: Final = 12  # operations of a violation that are printed
+_SHOWN: Final = 12  # about the number of operations that a report of a violation prints
 
 
 class Kind(Enum):
@@ -182,8 +182,8 @@ def _open_deletes(events: Iterable[Event]) -> list[float]:
 
 
 class _State(NamedTuple):
-    """How far an order has come: it contains all operations below the index `low`, and those whose bits are set in
-    `above`, whose lowest bit stands for `low`. `value` is the key's value after these operations.
+    """The beginning of an order. It contains all operations with indexes below `low`, and each operation `low + n` for
+    which bit n of `above` is set. `value` is the key's value after these operations.
     """
 
     low: int
@@ -213,7 +213,7 @@ class _Search:
 
     def run(self, key: bytes, steps: int) -> Result:
         """Look for one order that explains all operations."""
-        fewest = {self._start: 0}  # by state: the number of open deletes used
+        fewest = {self._start: 0}  # by state: the fewest open deletes with which the search reached it
         stack = [(self._start, 0)]
         furthest = self._start
         while stack:
@@ -275,8 +275,8 @@ class _Search:
         return _State(low, above, event.value)
 
     def _story(self, state: _State) -> str:
-        """Describe the longest order that was found: the value at its end, and the operations around the end. A "+"
-        marks the operations that are in the order.
+        """Describe the longest order that was found: the value at its end, and the operations around its end. A "+"
+        marks each operation that is in the order.
         """
         first = max(0, state.low - _SHOWN // 2)
         around = range(first, min(len(self._events), state.low + _SHOWN))

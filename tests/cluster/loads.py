@@ -18,7 +18,7 @@ def rows_of(count: int, tag: str = "a") -> dict[bytes, bytes]:
 def upload(
     client: LoadClient, load: Load, keyspace: str, rows: Mapping[bytes, bytes], folder: Path, attempt: str = "1"
 ) -> list[LoadFile]:
-    """Upload the rows, in one file for each partition that gets any; returns the files."""
+    """Upload the rows, in one file for each partition that gets rows; returns the files."""
     files = []
     targets = client.targets(keyspace)
     for target in targets:

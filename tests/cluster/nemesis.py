@@ -1,4 +1,4 @@
-"""Faults of real daemons, networks and disks. Each fault lasts for a time that follows from the seed, and is undone."""
+"""Faults of real daemons, networks and disks. The seed determines how long a fault lasts; then the fault is undone."""
 
 import contextlib
 import random
@@ -23,13 +23,13 @@ from tests.cluster.history import Loop
 from tests.cluster.network import CLIENTS, Network, NetworkedCluster
 from tests.cluster.undo import NotPermitted, Undo
 
-NODES: Final = ("athens", "byzantium", "cyrene", "ephesus")  # the first three vote
+NODES: Final = ("athens", "byzantium", "cyrene", "ephesus")  # the first three nodes are voters
 REPLICAS: Final = 3
 KEYSPACE: Final = "registers"
 RANGES: Final = "ranges"  # a keyspace like KEYSPACE, but by ranges
 PARTITIONS: Final = 6
 REDIS: Final = "redis"  # a keyspace like KEYSPACE, with the slots of Redis Cluster
-BALLAST: Final = "ballast"  # a keyspace with one partition, whose writes fill a disk
+BALLAST: Final = "ballast"  # a keyspace with one partition; writes to it fill a disk
 CLEARANCE_S: Final = QUICK["membership"]["clearance_ms"] / 1000
 FAILURE_S: Final = QUICK["membership"]["failure_timeout_ms"] / 1000
 DISK_BYTES: Final = 512 * MIB
@@ -37,14 +37,14 @@ _SLOTS: Final = {
     KEYSPACE: lambda key: murmur3(key) % PARTITIONS,
     REDIS: digest_of(HashFunction.HASH_FUNCTION_CRC16, PARTITIONS),
 }
-_ROOM_MIB: Final = 4  # free room on a disk that is nearly full
-_LOG_CHARS: Final = 2000  # the part of a log's end that is shown
+_ROOM_MIB: Final = 4  # at most this much stays free on a disk that is nearly full
+_LOG_CHARS: Final = 2000  # characters from the end of a node's log, for an error's text
 
 
 @dataclass(slots=True)
 class Lab:
     """A cluster under test. If the machine permits it, each node has a network namespace and a disk of its own;
-    `missing` says what the machine doesn't permit.
+    `missing` names what the machine doesn't permit.
     """
 
     cluster: LocalCluster
@@ -190,7 +190,7 @@ class Nemesis:
         self._kill(self._rng.choice(NODES))
 
     def kill_a_leader(self) -> None:
-        """Kill the node that leads the partition of one of the keys with SIGKILL, and start it again."""
+        """Kill a leader of one of the keys with SIGKILL, and start it again."""
         self._kill(self._a_leader())
 
     def kill_the_controller(self) -> None:
@@ -202,7 +202,7 @@ class Nemesis:
         self._cluster.restart(self._a_leader())
 
     def stop_a_leader(self) -> None:
-        """Pause a leader with SIGSTOP for longer than its clearance; then it must notice that it has lost time."""
+        """Pause a leader with SIGSTOP for longer than its clearance. Later, the leader must notice the pause."""
         self._stop(self._a_leader())
 
     def stop_the_controller(self) -> None:
@@ -227,8 +227,8 @@ class Nemesis:
         self._part({leader}, sorted(set(NODES) - {leader}))
 
     def lose_one_way(self) -> None:
-        """Drop all packets from a node to others, or all packets from the others to it; the opposite direction works.
-        The others are all other nodes, or one of them.
+        """Drop all packets that a node sends to the others, or all packets that the others send to the node. Packets in
+        the opposite direction arrive. "The others" are all other nodes, or only one of them.
         """
         network = self._network()
         one = self._rng.choice([self._a_leader(), self._lab.controller(), self._rng.choice(NODES)])
@@ -241,8 +241,8 @@ class Nemesis:
         network.heal()
 
     def lose_packets(self) -> None:
-        """Drop packets between random nodes, in bursts of some tens of milliseconds: TCP sends them again, so they
-        arrive late.
+        """Drop packets between random nodes for some tens of milliseconds at a time. TCP sends these packets again, so
+        they arrive late.
         """
         network, rng = self._network(), self._rng
         end = time.monotonic() + rng.uniform(2 * FAILURE_S, 4 * FAILURE_S)
@@ -254,8 +254,8 @@ class Nemesis:
             self._hold(0.01, 0.1)
 
     def fill_a_disk(self) -> None:
-        """Fill a node's disk until the node ends, or notices the lack of room and refuses writes. Then free the disk,
-        and restart the node.
+        """Fill a node's disk until the node ends, or refuses writes because its disk is low. Then free the disk, and
+        restart the node.
         """
         name = self._lab.leader_of_ballast()
         disk = self._lab.disks[name]
@@ -270,7 +270,7 @@ class Nemesis:
         end, written = time.monotonic() + DEADLINE, 0
         async with minka.AsyncClient(self._cluster.endpoints, keyspace=BALLAST, timeout=1.0) as client:
             while self._cluster.nodes[name].running:
-                assert time.monotonic() < end, f"{name} did not give up on a full disk"
+                assert time.monotonic() < end, f"{name} still takes writes on a full disk"
                 try:
                     await client.put(b"ballast-%d" % self._rng.randrange(8), self._rng.randbytes(MIB))
                     written += 1
@@ -278,7 +278,7 @@ class Nemesis:
                     if error.code is Code.DISK_LOW:
                         return
                 if written > 2 * _ROOM_MIB:
-                    return  # nodes that have room lead now
+                    return  # other nodes, which have room, lead now
 
     def _a_leader(self) -> str:
         return self._lab.leader_of(self._rng.choice(self._keys), self._keyspace)

@@ -1,4 +1,4 @@
-"""A network in which tests can drop packets: each node has a network namespace, and a bridge connects these.
+"""A network in which tests can drop packets. Each node has a network namespace; a bridge connects the namespaces.
 
 The tests and their clients run in the machine's own namespace, which has an address on the bridge.
 """
@@ -21,7 +21,7 @@ _SUBNETS: Final = 250
 
 
 class Network:
-    """A bridge with the nodes' namespaces, which `undo` removes. Raises NotPermitted if this user can't make them."""
+    """A bridge, and the nodes' namespaces; `undo` removes them. Raises NotPermitted if this user can't make them."""
 
     def __init__(self, undo: Undo) -> None:
         self._undo = undo
@@ -57,7 +57,7 @@ class Network:
         """From now on, silently drop all packets from `source` to `target`. Those from `target` to `source` arrive."""
         if (source, target) not in self._lost:
             self._lost.add((source, target))
-            # Packets go to an Ethernet address that nobody has. As with a cut cable, neither end gets an error.
+            # Packets go to an Ethernet address that nobody has. As if a cable were cut, neither end gets an error.
             self._neighbour("replace", source, target, "lladdr", _NOWHERE, "nud", "permanent")
 
     def part(self, one: Iterable[str], other: Sequence[str]) -> None:

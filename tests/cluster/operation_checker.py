@@ -18,8 +18,8 @@ from minka.wire.key_operations import If
 from tests.cluster.linearizability import Outcome, Result, Verdict
 
 DEFAULT_STEPS: Final = 1_000_000
-SLACK_S: Final = 0.05  # how far apart the clocks of two leaders, and of the clients, may be
-NOT_TOLD: Final = -1  # a version that exists, and that no answer has told
+SLACK_S: Final = 0.05  # the greatest difference between the clocks of leaders and clients
+NOT_TOLD: Final = -1  # a version that exists, but that no answer contains
 _SHOWN: Final = 12
 
 
@@ -168,7 +168,7 @@ def _unanswered(events: Iterable[Operated], answered: Iterable[Operated]) -> tup
 
 
 def _value_of_version(event: Operated) -> bytes | None:
-    """Return the value that belongs to the version in the event's answer; None if the event doesn't tell it."""
+    """Return the value that belongs to the version in the event's answer; None if the event doesn't show the value."""
     if event.kind is Kind.GET_VERSIONED:
         return event.found
     return event.value if event.kind is Kind.PUT and event.done else None
@@ -188,7 +188,7 @@ class Model:
     def after(self, state: State, event: Operated) -> State | None:
         """Return the state after the operation; None if the operation can't have its answer in this state."""
         if state.lives is not None and event.called > state.lives[1]:
-            return None  # it has expired before
+            return None  # the key expired before the call
         if event.outcome is Outcome.UNKNOWN:
             return self.effect(state, event, event.returned) if self._may_hold(state, event) else None
         match event.kind:
@@ -317,8 +317,8 @@ def _sum(state: State, event: Operated) -> int | None:
 
 
 class _Place(NamedTuple):
-    """How far an order has come: it contains all answered operations below the index `low`, and those whose bits are
-    set in `above`, whose lowest bit stands for `low`.
+    """The beginning of an order. It contains all answered operations with indexes below `low`, and each answered
+    operation `low + n` for which bit n of `above` is set.
 
     If the order ends with operations without an answer, `since` is the state before these. The next answered operation
     must depend on their effect; otherwise the order could do without them.
@@ -335,7 +335,7 @@ class _Look:
     """The operations that may come next: those that were called before any remaining operation returned."""
 
     candidates: list[int] = field(default_factory=list)
-    by: float = inf  # when the first of them returned
+    by: float = inf  # the earliest time at which one of them returned
 
 
 class _Search:
@@ -377,7 +377,7 @@ class _Search:
     def run(self, key: bytes, steps: int) -> Result:
         """Look for one order that explains all operations."""
         start = furthest = _Place(0, 0, ABSENT)
-        fewest: defaultdict[_Place, list[int]] = defaultdict(list, {start: [0]})  # sets of operations without an answer
+        fewest: defaultdict[_Place, list[int]] = defaultdict(list, {start: [0]})  # the sets of used operations
         stack = [(start, 0)]
         while stack:
             place, used = stack.pop()
@@ -451,7 +451,7 @@ class _Search:
                 return []
             if (number, at) not in found:
                 by = self._perhaps[free[at]].by
-                most, least = number // by, -(-number // self._perhaps[free[-1]].by)  # the bounds of how many it can be
+                most, least = number // by, -(-number // self._perhaps[free[-1]].by)  # numbers of increments
                 if least > min(most, len(free) - at) or (least == most and not between(number, at, most)):
                     return []
                 with_it = [one | 1 << free[at] for one in adding(number - by, at + 1)]
@@ -511,7 +511,7 @@ class _Search:
 
         if is_seen(state):
             return True
-        others: list[State] = []  # the states to which lifetimes may lead
+        others: list[State] = []  # states that lifetimes make possible
         if state.value is not None and self._may_live_longer:
             others = [ABSENT, State(state.value, NOT_TOLD), State(state.value, NOT_TOLD, (-inf, inf))]
         elif state.lives is not None and state.lives[0] <= look.by:
@@ -528,8 +528,8 @@ class _Search:
         return _Place(low, above, state)
 
     def _story(self, place: _Place) -> str:
-        """Describe the longest order that was found: the state at its end, and the operations around the end. A "+"
-        marks the operations that are in the order.
+        """Describe the longest order that was found: the state at its end, and the operations around its end. A "+"
+        marks each operation that is in the order.
         """
         first = max(0, place.low - _SHOWN // 2)
         lines = []

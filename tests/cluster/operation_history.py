@@ -17,7 +17,7 @@ from tests.cluster.operation_checker import Kind, Operated
 
 COUNTERS: Final = 3
 TTLS_S: Final = (0.05, 0.2, 0.5, 1.5)
-# Of each kind of request: the kind, the condition of a put, its share in percent.
+# For each kind of request: its kind, the condition if it is a put, and its share of all requests in percent.
 _MIX: Final = (
     (Kind.GET, If.ALWAYS, 20), (Kind.GET_VERSIONED, If.ALWAYS, 20), (Kind.PUT, If.ALWAYS, 16),
     (Kind.PUT, If.ABSENT, 12), (Kind.PUT, If.VERSION, 14), (Kind.PUT, If.VALUE, 8), (Kind.EXPIRE, If.ALWAYS, 5),
@@ -36,7 +36,7 @@ class OperationRecorder(Workers[Operated]):
         self._registers = list(keys)
         self._counters = [key + b"+" for key in keys[:COUNTERS]]
         super().__init__(loop, endpoints, keyspace, [*self._registers, *self._counters], seed)
-        self._known: dict[bytes, tuple[bytes, int]] = {}  # the last values that were seen, with versions
+        self._known: dict[bytes, tuple[bytes, int]] = {}  # by key: the last value that a client saw, and its version
         self._wall = time.time() - time.monotonic()
 
     def writes(self, event: Operated) -> bool | None:

@@ -14,8 +14,8 @@ _BYTES: Final = 65536
 
 
 class Proxy:
-    """Passes all bytes on. After `hang` it still accepts connections and reads a little, but passes nothing on; after
-    `refuse` it refuses connections.
+    """Passes all bytes on. After `hang`, the proxy still accepts connections and reads a little, but passes nothing on.
+    After `refuse`, it refuses connections.
     """
 
     def __init__(self, target: str) -> None:
@@ -93,7 +93,7 @@ class Proxy:
 
 @contextmanager
 def proxied(cluster: LocalCluster) -> Iterator[dict[str, Proxy]]:
-    """Put a proxy in front of the data port of each node, before the cluster starts; yields the proxies by node."""
+    """Put a proxy in front of each node's data port, before the cluster starts. Yields the proxies, by node."""
     proxies = {node.name: Proxy(node.data_address) for node in cluster.nodes.values()}
     for node in cluster.nodes.values():
         node.config = {"advertise": {"data": proxies[node.name].address}}

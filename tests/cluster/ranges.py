@@ -77,7 +77,7 @@ def written(client: Client) -> bool:
 
 
 def rows_of(control: Control) -> list[Partition]:
-    """Return the partitions in the order of their ranges, after a check that each key is in exactly one of them."""
+    """Check that each key is in exactly one partition. Returns the partitions in the order of their ranges."""
     rows = sorted(control.status().table.partitions, key=lambda row: row.start_key)
     assert rows[0].start_key == b"" == rows[-1].end_key
     assert all(before.end_key == after.start_key for before, after in pairwise(rows))
@@ -90,6 +90,6 @@ def check(cluster: LocalCluster, load: Workload) -> None:
     with Client(cluster.endpoints, keyspace="authors", timeout=30.0) as client:
         found = dict(client.scan())
         keys = [key for key, _ in client.scan()]
-    assert keys == sorted(found), "keys come in order, each once"
+    assert keys == sorted(found), "the scan returns keys in order, each key once"
     assert {key: value for key, value in found.items() if key in BALLAST} == BALLAST
     assert len(found) == len(BALLAST) + written

@@ -1,4 +1,4 @@
-"""Clients that use a few keys at the same time by redis-py's own cluster client, and record what they see."""
+"""Clients that use a few keys at the same time with redis-py's cluster client, and record what they see."""
 
 import asyncio
 import random
@@ -26,7 +26,7 @@ COUNTERS: Final = 3
 TTLS_S: Final = (0.05, 0.2, 0.5, 1.5)
 _TIMEOUT_S: Final = 1.0
 _CODE: Final = re.compile(r"(?:ERR )?([A-Z_]+): ")
-# Of each kind of request: the kind, the condition of a put, whether it deletes, its share in percent.
+# For each kind of request: its kind, the condition if it is a put, whether it deletes, its share of all in percent.
 _MIX: Final = (
     (Kind.GET, If.ALWAYS, False, 40), (Kind.PUT, If.ALWAYS, False, 20), (Kind.PUT, If.ABSENT, False, 14),
     (Kind.PUT, If.PRESENT, False, 10), (Kind.PUT, If.PRESENT, True, 6), (Kind.EXPIRE, If.ALWAYS, False, 5),
@@ -154,9 +154,9 @@ def _outcome_of(error: Exception) -> Outcome:
 
 
 def _was_sent(error: BaseException | None) -> bool:
-    """False if the client could not connect, so that it sent nothing."""
+    """False if the client sent nothing, since it could not connect."""
     if error is None:
         return False
-    if isinstance(error, RedisClusterException):  # it names no cause, or that no node was found after another error
+    if isinstance(error, RedisClusterException):  # may follow from another error
         return error.__context__ is None or _was_sent(error.__context__) or _was_sent(error.__cause__)
     return " connecting to " not in str(error)

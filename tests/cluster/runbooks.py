@@ -2,8 +2,8 @@
 
 A `LocalCluster` replaces the machines that a test can't have, and scripts stand in for two commands. `ssh NODE` runs
 its command on this machine, but with the node's folders instead of /var/lib/minka and /backup. `systemctl` starts,
-stops and signals the cluster's processes as systemd does; a start ends when the node listens. All other commands
-(`cp`, `mv`, `mkdir`, `openssl`, `curl`, `minkactl`) are the real ones.
+stops and signals the cluster's processes as systemd does; `systemctl start` returns when the node listens. All other
+commands (`cp`, `mv`, `mkdir`, `openssl`, `curl`, `minkactl`) are the real ones.
 """
 
 import os
@@ -50,7 +50,7 @@ with socket.socket(socket.AF_UNIX) as asked:
 sys.stderr.write(answer)
 sys.exit(1 if answer else 0)
 """
-# minkactl, for an operator who answers yes to the questions of these commands.
+# Stands in for minkactl. To commands that would ask a question, it adds --yes.
 _MINKACTL: Final = """#!/bin/sh
 case "$*" in "node rebuild"* | "raft remove"* | "raft promote"* | *--decommission) set -- "$@" --yes ;; esac
 exec {python} -I -S {forks} {server} "$@"
@@ -75,8 +75,8 @@ class Machine:
         self._environment: Final = environment
 
     def type(self, text: str) -> Ended:
-        """Paste the text into bash, and return the result. As in a terminal, a command that reads its stdin takes the
-        lines after it.
+        """Paste the text into bash, and return the result. As in a terminal, a command that reads its stdin gets the
+        lines that were pasted after this command.
         """
         if self._cluster is not None:
             text = text.replace("localhost:7401", self._cluster.node("athens").http_address)
@@ -133,7 +133,7 @@ def machine(folder: Path, cluster: LocalCluster | None = None) -> Iterator[Machi
             node, *words = self.rfile.readline().decode().split()
             try:
                 _systemctl(running, node, words)
-            except Exception as error:  # noqa: BLE001 - the command says it
+            except Exception as error:  # noqa: BLE001 - the stand-in prints it
                 self.wfile.write(f"{error}\n".encode())
 
     with socketserver.ThreadingUnixStreamServer(str(systemd), Systemd) as server:
@@ -200,7 +200,7 @@ def block(beginning: str) -> str:
 
 
 def inline() -> set[str]:
-    """Return the commands that stand in backquotes within sentences."""
+    """Return the commands that are in backquotes within sentences."""
     text = re.sub(r"^    .*$", "", DOCUMENT.read_text("utf-8"), flags=re.MULTILINE)
     spans = {" ".join(span.split()) for span in _SPAN.findall(text)}
     return {span for span in spans if " " in span and span.split()[0] in _COMMANDS}

@@ -1,8 +1,8 @@
 """A process that hosts duties, and writes what it does to a file: `python -m tests.cluster.shard_process FILE JSON`.
 
 The process writes a line for each call of the delegate. It also asks `Duty.is_held` regularly, and writes a line with
-the duties for which it may act. Each line has two times, before and after the call or the questions, by the clock that
-all processes of a machine share.
+the duties for which it may act. Each line has two times, before and after the call or the questions. All
+processes of a machine share the clock of these times.
 """
 
 import json
@@ -80,8 +80,8 @@ class Stuck(Recorder):
 class Blocking(Recorder):
     """A delegate that blocks its event loop for longer than the clearance."""
 
-    async def attach(self, duties: Sequence[Duty]) -> None:  # type: ignore[override]  # a coroutine instead
-        time.sleep(BLOCKED_S)  # noqa: ASYNC251 - that is the point
+    async def attach(self, duties: Sequence[Duty]) -> None:  # type: ignore[override]  # a coroutine
+        time.sleep(BLOCKED_S)  # noqa: ASYNC251 - the test needs a blocked loop
         super().attach(duties)
 
 

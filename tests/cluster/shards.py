@@ -19,7 +19,7 @@ from minka.testing.local_cluster import LocalCluster
 from tests.cluster.cluster import eventually
 
 ROOT = Path(__file__).parents[2]
-# Failure detection as fast as a loaded machine with two cores allows.
+# The fastest failure detection that gives no false alarms on a busy machine with two cores.
 QUICK_SHARDS = {"heartbeat_interval_ms": 200, "clearance_ms": 1500, "failure_timeout_ms": 1900}
 
 
@@ -36,7 +36,7 @@ class ShardProcess:
         return [json.loads(line) for line in self.path.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
     def held(self) -> dict[str, int]:
-        """Return the duties for which the process may act, as its last record says: their names and epochs."""
+        """Return the names and epochs of the duties for which the process may act, from its last record."""
         samples = [line["held"] for line in self.lines() if "held" in line]
         return dict(samples[-1]) if samples and self.process.poll() is None else {}
 
@@ -77,7 +77,7 @@ class Shards:
 
         def launch() -> "subprocess.Popen[bytes]":
             if namespace is not None:
-                enter_network(namespace)  # in this thread only
+                enter_network(namespace)  # only this thread enters it
             with path.with_suffix(".log").open("wb") as log:
                 return subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, env={**os.environ})
 
@@ -93,8 +93,8 @@ class Shards:
         return {duty: shard.name for shard in self.processes for duty in shard.held()}
 
     def wait_placed(self, names: set[str], on: Sequence[ShardProcess] = ()) -> None:
-        """Wait until some process may act for each of these duties. If `on` is given, exactly these processes must have
-        the duties, each at least one.
+        """Wait until some process may act for each of these duties. If `on` is given, only its processes may have these
+        duties, and each of them must have at least one.
         """
         shards = {shard.name for shard in on}
 
@@ -105,8 +105,8 @@ class Shards:
         eventually(f"{len(names)} duties in their places", probe)
 
     def assert_nothing_was_held_twice(self) -> int:
-        """Check by the records of all processes that never more than one process held a duty at the same time, and that
-        each later one held it at a greater epoch. Returns the number of times that a process held a duty.
+        """Check, from the records of all processes, that at most one process held a duty at any time, and that each
+        later process held the duty at a greater epoch. Returns how often a process got a duty.
         """
         spans: dict[str, list[tuple[float, float, str, int]]] = {}
         for shard in self.processes:

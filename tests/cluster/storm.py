@@ -1,5 +1,5 @@
 """Overloads a whole cluster: every node stands still for a while at a random moment, other processes take the
-processors, and a keyspace with many partitions is created. When that has ended, the cluster has to recover.
+processors, and a keyspace with many partitions is created. Then the overload ends, and the cluster has to recover.
 """
 
 import random
@@ -25,18 +25,18 @@ LARGE = "large"
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What overloads the cluster. Times are in seconds."""
+    """The causes of an overload. Times are in seconds."""
 
     partitions: int
     replicas: int
-    stop: float  # the time for which each node is stopped
-    within: float  # the time from the first stop to the last
-    busy: int  # other processes that never rest
+    stop: float  # the time for which each node stands still
+    within: float  # all nodes are stopped within this time
+    busy: int  # number of other processes that take the processors
 
 
 def strike(cluster: LocalCluster, cause: Cause, rng: random.Random) -> float:
-    """Overload the cluster. Returns the seconds from the end of the overload until the creation of LARGE has ended, or
-    its caller has given up.
+    """Overload the cluster. Returns the seconds from the end of the overload until LARGE was created, or its creator
+    gave up.
     """
     create = threading.Thread(target=_create, args=(cluster, cause))
     moments = sorted((rng.uniform(0, cause.within), name) for name in cluster.nodes)

@@ -28,7 +28,7 @@ if "MINKA_TEST_FILTERED" not in os.environ:
 
 def filtered(unit: Path, folder: Path) -> dict[str, str]:
     """Return an environment in which a Python process gets EPERM for each system call that the unit's SystemCallFilter
-    doesn't allow. For this, a module in `folder`, which this function writes, sets a filter when Python starts.
+    doesn't allow. This function writes a module into `folder`; the module sets a filter when Python starts.
     """
     (folder / "sitecustomize.py").write_text(_SITECUSTOMIZE.format(names=sorted(allowed(unit))))
     return {"PYTHONPATH": str(folder)}

@@ -34,7 +34,7 @@ def admin(cluster: LocalCluster) -> Iterator[Admin]:
 
 
 def test_an_operation_is_held_up_limited_and_cancelled(cluster: LocalCluster, admin: Admin) -> None:
-    """A reassign copies slowly because of its limit. When the target node is killed, a blocker names that node."""
+    """The limit makes a reassign slow. The test kills the target node meanwhile, and a blocker names this node."""
     admin.create_keyspace("fares", partitions=2, replicas=1)
     eventually("all are ONLINE", lambda: {one.state for one in admin.partitions("fares")} == {"online"})
     with Client(cluster.endpoints, keyspace="fares", timeout=20) as fares:

@@ -1,4 +1,4 @@
-"""Backups as in docs/operations.md: some copies of data directories bring a cluster back, and nodes refuse others."""
+"""Backups as in docs/operations.md: good copies of data directories bring a cluster back, and nodes refuse bad ones."""
 
 import shutil
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A node that was away catches up by a snapshot while the cluster takes writes; this delays no write."""
+"""A node that was away catches up with a snapshot while the cluster takes writes. This delays no write."""
 
 import signal
 import threading
@@ -19,7 +19,7 @@ CONFIG = QUICK | {"coordinator": {"snapshot_entries": ENTRIES, "snapshot_mib_per
 
 
 class Keyspaces(threading.Thread):
-    """Creates one keyspace after the other, so that the coordinator's log grows. Asks any nodes except `away`."""
+    """Creates one keyspace after another, so that the coordinator's log grows. Sends no requests to the node `away`."""
 
     def __init__(self, cluster: LocalCluster, prefix: str, away: str) -> None:
         super().__init__(name="keyspaces")
@@ -104,7 +104,7 @@ def test_a_node_that_stands_still_holds_up_nobody(cluster: LocalCluster) -> None
 
 
 def wait_compacted_beyond(control: Control, keyspaces: Keyspaces, index: int) -> None:
-    """Wait until the leader has compacted its log up to some entries after `index`."""
+    """Wait until the leader has compacted its log up to a place well after `index`."""
 
     def probe() -> bool:
         keyspaces.check()

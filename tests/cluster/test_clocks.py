@@ -1,4 +1,4 @@
-"""The clock of one node's machine is an hour ahead: `minkactl` names the node, and keys keep their lifetimes."""
+"""The clock of one node is an hour ahead: `minkactl` names the node, and keys keep their lifetimes."""
 
 import json
 import urllib.request
@@ -15,7 +15,7 @@ from minka.v1.cluster_pb2 import HashFunction
 from minkactl.cli import cli
 from tests.cluster.cluster import QUICK, eventually, wait_settled
 
-# A module that a node imports when it starts. It sets the clock ahead by the number of seconds in a file.
+# A node imports this module when it starts. The module sets the node's clock ahead by the seconds in a file.
 SITE = """
 import os, time
 real, file = time.time_ns, os.environ["TEST_CLOCK_AHEAD"]

@@ -1,4 +1,4 @@
-"""A duty kills each process that attaches it: the controller finds this duty, and keeps it away from the shards."""
+"""A duty kills each process that attaches it. The controller finds this duty, and keeps it away from the shards."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,7 +64,7 @@ def test_a_duty_that_ends_processes_ends_few_and_is_named(shards: Shards, client
         return "it is kept away, and tried again alone on one shard in" in status.unplaced
 
     eventually("the duty is kept away", is_kept_away, deadline=60.0)
-    # A death doesn't count against the bad duty alone if the process was attaching other duties, too. So there may be
+    # If a process was attaching other duties, too, its death doesn't count against the bad duty alone. So there may be
     # more than KEPT_AWAY_FROM deaths.
     assert fleet.deaths < 2 * KEPT_AWAY_FROM
     assert [status.duty.id for status in client.list("poison", quarantined=True)] == ["bad"]
@@ -77,7 +77,7 @@ def test_a_duty_that_ends_processes_ends_few_and_is_named(shards: Shards, client
         fleet.look()
         return fleet.deaths == before + 1
 
-    eventually("it is tried at once, alone", is_tried_again)
+    eventually("the duty is tried at once, alone", is_tried_again)
     client.update("poison", "bad", b"good")
     shards.wait_placed(names | {"poison/bad"})
     assert fleet.deaths == before + 1

@@ -1,5 +1,5 @@
-"""Shards on other hosts than the nodes, when the network fails: a shard that is cut off releases its duties before
-other shards get them, and a shard leaves a node that is cut off.
+"""The network fails between shards and nodes on different hosts. A shard that is cut off releases its duties before
+other shards get them. If a node is cut off, its shards keep their duties, and open sessions with other nodes.
 """
 
 from collections.abc import Iterator

@@ -97,8 +97,8 @@ def test_validate_config_names_every_mistake_with_its_line(tmp_path: Path) -> No
 
 
 def test_a_node_with_another_nodes_directory_is_not_started_again(tmp_path: Path) -> None:
-    """The exit status 2 stands for a person's mistake: systemd doesn't start the node again. After exit status 1, which
-    stands for a failure, systemd would start it again.
+    """The exit status 2 means a person's mistake: systemd doesn't start the node again. The exit status 1 means a
+    failure: then systemd would start the node again.
     """
     identity.save(tmp_path, Identity("a cluster", "byzantium", "its data", 2, "test"))
     path = tmp_path / "minkad.yaml"
@@ -164,7 +164,7 @@ def test_an_address_that_is_taken_is_named_with_who_to_ask(tmp_path: Path, key: 
         command = [sys.executable, "-m", "minkad", "--config", str(path)]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert ended.returncode == 1
-    complaint, remedy = ended.stderr.splitlines()  # and no line of gRPC's
+    complaint, remedy = ended.stderr.splitlines()  # no line is from gRPC
     assert complaint == (
         f"minkad: ADDRESS_IN_USE: listen.{key}: another process listens on 127.0.0.1:{port}; "
         f"ss -ltnp 'sport = :{port}' names it"
@@ -172,7 +172,7 @@ def test_an_address_that_is_taken_is_named_with_who_to_ask(tmp_path: Path, key: 
     assert remedy.startswith("  remedy: Stop the process")
 
 
-# A sitecustomize.py: each Python process that has its folder in PYTHONPATH runs it first.
+# A sitecustomize.py: if its folder is in PYTHONPATH, each Python process runs it at its start.
 PATIENT = """
 import minkad.node.serving as serving
 serving.DRAIN_SECONDS = serving.SHUTDOWN_SECONDS = 20.0
@@ -181,8 +181,8 @@ serving.DRAIN_SECONDS = serving.SHUTDOWN_SECONDS = 20.0
 
 @pytest.mark.timeout(120)
 def test_a_cluster_that_is_stopped_node_by_node_waits_for_nobody_who_has_stopped(tmp_path: Path) -> None:
-    """If a stopping node waits for another node until a time limit, it logs a warning. Here the limit is 20 s, so that
-    a mere delay on a busy machine causes no warning.
+    """A stopping node that waits for another node until a time limit logs a warning. Here the limit is 20 s, so that no
+    short delay on a busy machine causes a warning.
     """
     (tmp_path / "sitecustomize.py").write_text(PATIENT)
     with LocalCluster(3, directory=tmp_path / "c", config=QUICK, env={"PYTHONPATH": str(tmp_path)}) as cluster:

@@ -1,4 +1,4 @@
-"""Every kind of file in a data directory is damaged in every way. A node's answers are right, or it refuses requests;
+"""Each kind of file in a data directory is damaged in each way. The node gives only right answers, or refuses requests;
 and it recovers.
 """
 
@@ -32,7 +32,7 @@ def test_the_whole_matrix(tmp_path: Path, replicas: int, running: bool) -> None:
         except AssertionError as error:
             became = f"WRONG: {error}"
             wrong.append(f"{cell}: {error}")
-        print(f"{cell}: {became}", flush=True)  # noqa: T201 - the table, with -s
+        print(f"{cell}: {became}", flush=True)  # noqa: T201 - pytest -s shows the table
     assert not wrong, "\n".join(wrong)
 
 
@@ -61,7 +61,7 @@ def test_an_older_copy_of_a_data_directory_and_one_of_another_cluster() -> None:
         cluster.kill(name)
         newest = node.data_dir.rename(cluster.directory / "newest")
 
-        shutil.copytree(copy, node.data_dir)  # that of the process that has just ended
+        shutil.copytree(copy, node.data_dir)  # a copy from the process that has just ended
         said = refused(cluster, name)
         assert said.startswith(
             "DATA_DIRECTORY_ROLLED_BACK: the leader of the coordinator knows that this node had more"
@@ -73,8 +73,8 @@ def test_an_older_copy_of_a_data_directory_and_one_of_another_cluster() -> None:
         wait_settled(control, 3)
         cluster.kill(name)
         newest = node.data_dir.rename(newest)
-        shutil.copytree(copy, node.data_dir)  # from an earlier process: the others have heard of more starts
-        for _ in range(3):  # three starts, as systemd would make
+        shutil.copytree(copy, node.data_dir)  # a copy from an earlier process: other nodes know of more starts
+        for _ in range(3):  # as systemd would start it again and again
             said = refused(cluster, name)
             assert said.startswith("DATA_DIRECTORY_ROLLED_BACK: this is start 2 of the data directory")
         assert "minkactl node rebuild NODE" in said
@@ -90,7 +90,7 @@ def test_an_older_copy_of_a_data_directory_and_one_of_another_cluster() -> None:
 
 def log_of(data_dir: Path, scratch: Path) -> tuple[dict[bytes, bytes], int]:
     """Read a stopped node's log database: returns all rows except Raft's hard state, and the commit index of the hard
-    state. A refused start may change none of this. It may change the term, which this function doesn't return.
+    state. A start that the node refuses may change none of these, only the term, which this function doesn't return.
     """
     shutil.copytree(data_dir / "log", scratch / "log")
     shutil.copy(data_dir / "log.mark", scratch)
@@ -109,8 +109,8 @@ def led_by_turns(control: Control, names: list[str]) -> int:
 
 
 def test_a_node_refuses_to_follow_a_majority_that_was_set_back() -> None:
-    """Two of three nodes get their backups back, which lack writes that the third node has acknowledged. The third node
-    refuses to follow them.
+    """Two of three nodes start with backups of their data. These lack writes that the third node has acknowledged. The
+    third node refuses to follow the two nodes.
     """
     with LocalCluster(3, config=QUICK) as cluster, Control(cluster.endpoints) as control:
         survivor, *others = cluster.nodes
@@ -152,7 +152,7 @@ def test_a_node_refuses_to_follow_a_majority_that_was_set_back() -> None:
             (cluster.directory / f"{name}-newest").rename(cluster.node(name).data_dir)
         for name in cluster.nodes:
             cluster.restart(name, ready=False)
-        with Control(cluster.endpoints) as fresh:  # a client that doesn't know a newer table
+        with Control(cluster.endpoints) as fresh:  # a client that knows no later table
             table = wait_settled(fresh, 3)
         assert {keyspace.name for keyspace in table.keyspaces} == {"flights", "later"}
         with Client(cluster.endpoints, keyspace="flights") as client:

@@ -45,7 +45,7 @@ class Running:
         return sum(row.leader == name for row in self.control.status().table.partitions)
 
     def write_everywhere(self) -> None:
-        """Write all keys, and try again after errors: the node that is cut off may have given the client an outdated
+        """Write all keys, and try again after errors: a node that is cut off may have given the client an outdated
         table.
         """
 
@@ -108,15 +108,15 @@ def test_a_controller_whose_data_port_hangs_is_replaced() -> None:
 
 
 def test_a_node_whose_data_port_hangs_stops_gracefully() -> None:
-    """The node stops before anybody has noticed that its data port hangs. Other nodes lead its partitions, whether it
-    can hand them over or not.
+    """The node stops before other nodes have noticed that its data port hangs. Other nodes lead its partitions, even if
+    it can't hand them over.
     """
     with running() as run:
         run.write_everywhere()
         victim = run.follower()
         run.proxies[victim].hang()
         run.cluster.terminate(victim)
-        eventually("nothing is led by it", lambda: run.leads(victim) == 0)
+        eventually("the node leads nothing", lambda: run.leads(victim) == 0)
         run.write_everywhere()
 
 
@@ -140,8 +140,8 @@ def test_a_node_without_file_descriptors_is_replaced_and_comes_back() -> None:
         victim = run.follower()
         pid = cluster.node(victim).pid
         soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-        assert soft == hard, "it was raised at the start"
-        # The daemon has used all descriptors below the new limit since its start, and won't free any of them.
+        assert soft == hard, "the daemon has raised its limit at the start"
+        # All descriptors below the new limit have been in use since the daemon's start, and stay in use.
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (32, hard))
         eventually(f"another node leads what {victim} led", is_replaced(run, victim))
         run.write_everywhere()

@@ -18,7 +18,7 @@ from tests.cluster.cluster import create_keyspace, eventually, minkactl, state_o
 
 MIB = 1024 * 1024
 DISK_BYTES = 128 * MIB
-# Short clearances, because a restart has to wait until the clearances from before the restart have ended.
+# Short clearances: after a restart, the cluster has to wait until the clearances from before the restart have ended.
 CONFIG = {
     "membership": {"heartbeat_interval_ms": 50, "clearance_ms": 400, "failure_timeout_ms": 600},
     "coordinator": {"tick_ms": 20},
@@ -79,7 +79,7 @@ def test_a_full_disk_stops_the_node_until_there_is_room(small_disk: Path) -> Non
         )
         assert "Traceback" not in said
 
-        cluster.restart("athens", ready=False)  # as a service manager does; there may be room for the start
+        cluster.restart("athens", ready=False)  # as systemd does; there may be room for a start
         eventually("a start without room", lambda: ended_or_ready(cluster))
         (small_disk / "ballast").unlink()
         if not cluster.node("athens").running:
@@ -100,7 +100,7 @@ def written(client: Client, key: bytes) -> bool:
 
 def write_until_refused(client: Client) -> int:
     """Write rows of 1 MiB until the node refuses one; returns the number of acknowledged rows. If the node refuses a
-    row because its disk is low, fill the rest of the disk with deletes.
+    row because its disk is low, fills the rest of the disk with deletes.
     """
     for i in range(DISK_BYTES // MIB):
         try:
@@ -113,7 +113,7 @@ def write_until_refused(client: Client) -> int:
 
 
 def delete_until_refused(client: Client) -> None:
-    """Delete keys until the log of the deletes has filled the disk: a node with a low disk still accepts deletes."""
+    """Delete keys until the log with the deletes has filled the disk: a node with a low disk still accepts deletes."""
     for i in range(DISK_BYTES // 60_000):
         try:
             client.delete(b"%60000d" % i, timeout=2.0)
@@ -179,7 +179,7 @@ def test_damaged_data_is_refused_and_the_node_rebuilt_from_its_peers() -> None:
         cluster.restart("cyrene")
         after = wait_settled(control, live=3)
         old, new = ({n.id: n.raft_id for n in t.nodes}["cyrene"] for t in (table, after))
-        assert new > old, "its former votes no longer count"
+        assert new > old, "the node's former votes no longer count"
         assert [p.leader for p in after.partitions] == [p.leader for p in table.partitions]
         eventually("cyrene votes again", lambda: "cyrene" in control.status().coordinator.voters)
 

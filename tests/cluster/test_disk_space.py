@@ -20,7 +20,7 @@ from tests.cluster.cluster import QUICK, create_keyspace, eventually, minkactl, 
 from tests.cluster.disks import MIB, Disk
 from tests.cluster.undo import NotPermitted, Undo
 
-# Short clearances, because a restart has to wait until the clearances from before the restart have ended.
+# Short clearances: after a restart, the cluster has to wait until the clearances from before the restart have ended.
 CONFIG: Final = {
     "membership": {"heartbeat_interval_ms": 50, "clearance_ms": 400, "failure_timeout_ms": 600},
     "coordinator": {"tick_ms": 20},
@@ -52,7 +52,7 @@ def break_disk(disk: Disk) -> None:
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("partitions", [100, pytest.param(1000, marks=pytest.mark.soak)])
 def test_a_disk_that_fails_ends_the_node_however_many_partitions_it_has(disk: Disk, partitions: int) -> None:
-    """The node ends without closing its databases: on a failed disk, each of them would take a second."""
+    """The node ends without closing its databases: on a failed disk, closing each of them would take a second."""
     cluster = LocalCluster(["athens"], config=QUICK)
     cluster.nodes["athens"].config = {"data_dir": str(disk.mount / "data")}
     with cluster, Control(cluster.endpoints) as control:
@@ -94,7 +94,7 @@ def test_a_disk_that_does_not_answer_ends_the_node(tmp_path: Path) -> None:
         process = cluster.node(victim).process
         assert process is not None
         with Client(cluster.endpoints, keyspace="flights", timeout=30.0) as client:
-            with contextlib.suppress(MinkaError):  # its partitions wait until it has ended
+            with contextlib.suppress(MinkaError):  # writes to its partitions wait until the node has ended
                 client.put_many(dict.fromkeys(KEYS, b"value"))
             assert process.wait(30) == 1
             client.put_many(dict.fromkeys(KEYS, b"value"))
@@ -108,8 +108,8 @@ def known(control: Control) -> PartitionTable:
 
 
 def test_others_lead_while_the_controllers_disk_does_not_answer(tmp_path: Path) -> None:
-    """Other nodes lead the partitions long before the node would give up. When its disk answers again, the node is back
-    without a restart.
+    """The node is the controller. Other nodes lead its partitions long before it would end. When its disk answers
+    again, the node continues without a restart.
     """
     held = tmp_path / "held"
     cluster = LocalCluster(3, config=CONFIG)
@@ -122,7 +122,7 @@ def test_others_lead_while_the_controllers_disk_does_not_answer(tmp_path: Path) 
         victim = control.status().coordinator.controller
         held.touch()
         (tmp_path / victim).write_text(f"log.sync.before=pause:{held}\n")
-        with contextlib.suppress(MinkaError):  # its partitions wait until it is failed
+        with contextlib.suppress(MinkaError):  # writes to its partitions wait until it is FAILED
             client.put_many(dict.fromkeys(KEYS, b"value"), timeout=2.0)
         client.put_many(dict.fromkeys(KEYS, b"value"), timeout=30.0)
         assert not any(p.leader == victim for p in known(control).partitions)
@@ -152,7 +152,7 @@ def test_a_low_disk_takes_only_deletes_and_a_full_one_is_started_and_emptied(dis
         disk.fill(room=0)
         cluster.restart("athens")
         wait_settled(control, live=2)
-        assert not reserve.exists(), "the reserve was given up for the start"
+        assert not reserve.exists(), "the node has deleted the reserve, so that it could start"
         client.delete(KEYS[1])
         assert len(client.get_many(KEYS)) == len(KEYS) - 2
         operation = control.drain("athens", decommission=True, requested_by="test")
@@ -169,7 +169,7 @@ def test_a_low_disk_takes_only_deletes_and_a_full_one_is_started_and_emptied(dis
 def check_what_a_low_disk_takes(cluster: LocalCluster, control: Control, client: Client, disk: Disk) -> None:
     eventually("athens is low", partial(is_low, cluster, disk))
     refused = eventually("athens refuses writes and byzantium takes them", partial(refusals, client))
-    assert set(refused.values()) <= {Code.DISK_LOW, Code.DEADLINE_EXCEEDED}, "a refusal may be under way at the end"
+    assert set(refused.values()) <= {Code.DISK_LOW, Code.DEADLINE_EXCEEDED}, "a refusal may be on its way at the end"
     assert len({p.leader for p in control.table().partitions}) == 2
     assert len(client.get_many(KEYS)) == len(KEYS)
     client.delete(KEYS[0])
@@ -180,7 +180,7 @@ def check_what_a_low_disk_takes(cluster: LocalCluster, control: Control, client:
 
 
 def is_low(cluster: LocalCluster, disk: Disk) -> bool:
-    """Fill the room that a database may have freed; return True if the controller has heard that the disk is low."""
+    """Fill the room that a database may have freed. Returns True if the controller knows that the disk is low."""
     disk.fill(room=DISK_BYTES // 10 - 4 * MIB)
     return "low" in minkactl(cluster, "nodes").output
 

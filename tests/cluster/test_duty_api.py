@@ -69,7 +69,7 @@ def test_a_duty_from_its_creation_to_its_end(cluster: LocalCluster, duties: Clie
     duty = created.duty
     assert (duty.version, duty.weight, duty.lazy, duty.epoch, created.payload_bytes) == (1, 5, True, 0, 8)
     assert not duty.is_held()
-    for node in cluster.nodes.values():  # any of them serves the request
+    for node in cluster.nodes.values():  # each node serves the request
         with Client([node.address]) as one:
             assert one.get("feeds", "https://bbc/ä").duty.payload == b"\0payload"
     assert duties.update("feeds", "https://bbc/ä", "new", if_version=1).duty.version == 2
@@ -138,7 +138,7 @@ def test_a_level_that_is_not_reached(cluster: LocalCluster, duties: Client) -> N
         duties.create_pallet("reach")
         cluster.signal(paused, signal.SIGSTOP)
         try:
-            with Client(endpoints) as client:  # a call with the default timeout hears it, too
+            with Client(endpoints) as client:  # also with its default timeout
                 assert client.create("reach", "quorum", timeout=30.0).duty.version == 1
                 late: list[Callable[[], object]] = [
                     lambda: client.create("reach", "all", consistency="all", timeout=30.0),
@@ -173,7 +173,7 @@ async def test_payloads_that_nothing_names_are_swept(cluster: LocalCluster, duti
         stub: Any = DutiesStub(channel)
         rows = {one.duty.number: one.duty for one in (await stub.GetDuties(GetDutiesRequest(limit=10_000))).duties}
     now = await store.sweep(lambda: rows, lambda: True, unix_ms())
-    assert now == 0  # a request under way may have put them there
+    assert now == 0  # payloads this new may belong to a request under way
     later = await store.sweep(lambda: rows, lambda: True, unix_ms() + 2 * 3_600_000)
     assert later >= 2
     assert not await store.get_many(orphans, 10.0)
@@ -233,12 +233,12 @@ def test_rest_at_every_node(cluster: LocalCluster) -> None:
     assert rest("DELETE", "/v1/duties?consistency=voters", everything)[0] == 200
     assert rest("DELETE", "/v1/pallets/rest", If_Match='"2"')[0] == 200
     assert rest("GET", "/v1/pallets/rest")[1]["code"] == "UNKNOWN_PALLET"
-    assert rest("GET", "/v1/shards")[:2] == (200, [])  # no test of this file starts one
+    assert rest("GET", "/v1/shards")[:2] == (200, [])  # no test of this file starts a shard
 
 
 def test_acknowledged_duties_outlive_the_controller(cluster: LocalCluster, duties: Client) -> None:
-    """The active controller is killed while a client creates duties in batches of ten. Each acknowledged batch is kept,
-    and each other batch is kept as a whole or not at all.
+    """The active controller is killed while a client creates duties in batches of ten. Each acknowledged batch exists
+    afterwards. Of each other batch, all duties exist or none.
     """
     duties.create_pallet("failover")
     done: list[int] = []

@@ -24,8 +24,8 @@ def feeds(tmp_path: Path) -> Iterator[LocalFeeds]:
 
 
 def settled(feeds: LocalFeeds) -> Polls:
-    """Wait until exactly one worker polls each feed, and each living worker polls some feeds. When a feed moves, begin
-    the wait again. Returns the polls.
+    """Wait until exactly one worker polls each feed, and each living worker polls some feeds. If a feed moves
+    meanwhile, begin to wait again. Returns the polls.
     """
     begun = feeds.polls().now
 
@@ -66,7 +66,7 @@ def test_each_feed_is_polled_by_one_living_worker_after_others_were_killed(feeds
 
     eventually("all items that were published before are stored", lambda: len(feeds.items.all()) >= last.published)
     assert stored_by(feeds) == {"one", "two", "three"}
-    for feed, polls in enumerate(before.feeds):  # writes that the killed worker would still make if it were slow
+    for feed, polls in enumerate(before.feeds):  # a killed worker's writes that come late
         if polls[-1].worker == "two":
             with pytest.raises(StaleToken):
                 feeds.items.add(f"feed-{feed:03}", polls[-1].epoch, "two", {"late": "too late"})

@@ -1,4 +1,4 @@
-"""A process is killed at any step of a reassign: the operation ends, and no key is lost or doubled."""
+"""A process is killed at a random step of a reassign. The operation ends, and no key is lost or exists twice."""
 
 import random
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ NODES = ("athens", "byzantium", "cyrene", "ephesus")
 # Other files test the failpoints in splits, merges, snapshots and loads.
 ELSEWHERE = ("ingest.", "merge.", "snapshot.", "split.", "spool.", "trim.")
 PLACES = [name for name in sorted(failpoints.names()) if not name.startswith(ELSEWHERE)]
-# Each partition of `flights` has enough data to move by a checkpoint; those of `small` move by their log alone.
+# A partition of `flights` has so much data that it moves by a checkpoint; a partition of `small` moves by its log.
 BALLAST = {b"ballast-%d" % i: i.to_bytes(4, "big") * 500 for i in range(3000)}
 
 
@@ -78,7 +78,7 @@ def test_killed_at_a_random_failpoint(cluster: LocalCluster, seed: int) -> None:
 
 
 def begun(control: Control, plan: Plan, who: str) -> int:
-    """Apply the plan. Returns the operation's id, or 0 if the controller died, perhaps after it had recorded the
+    """Apply the plan. Returns the operation's id; 0 if the controller died, perhaps after it had recorded the
     operation.
     """
     try:

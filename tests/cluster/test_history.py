@@ -1,4 +1,4 @@
-"""The history of a real cluster's load: nodes record their clients' requests, and keep the history through a kill."""
+"""The history of a real cluster's load: nodes record the requests of clients, and a killed node keeps its history."""
 
 from collections.abc import Iterator
 
@@ -49,7 +49,7 @@ def test_each_request_of_a_client_is_reported_once(cluster: LocalCluster) -> Non
         is_told = sum(row.reads for row in rows) >= 1500 and sum(row.writes for row in rows) >= 500
         return found if is_told and sum(sizes(found, mine).values()) == 3 * 500 * 107 else None
 
-    found = eventually("all that was done is in the history", all_told)
+    found = eventually("the history has all requests of the test", all_told)
     rows = [(one.node, row) for one in found for row in one.partitions if row.keyspace_id in mine]
     assert sum(row.reads for _, row in rows) == 1500
     assert sum(row.writes for _, row in rows) == 500

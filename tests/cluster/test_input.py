@@ -1,5 +1,5 @@
-"""Random and mutated requests to every method of a real node: each gets an answer or one of Minka's error codes, and
-the node stays well.
+"""Random and mutated requests to every method of a real node. Each request gets an answer or one of Minka's error
+codes, and the node stays healthy.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ METHODS = [
     for method in service.methods
 ]
 NODE = "athens"
-EXAMPLES = 12  # for each method and seed
+EXAMPLES = 12  # requests for each method and seed
 SECONDS = 5.0
 TEXTS = ("", NODE, "fuzzed", "no such", "a\0b", "\x1b[31m", "..", "127.0.0.1:1", "host", "[::1]:99", "x" * 5000, "é")
 NUMBERS = (0, 1, 2, 3, 7, 255, 2**31 - 1, 2**32 - 1)
@@ -128,14 +128,14 @@ def request(method: MethodDescriptor, rng: random.Random) -> bytes:
     message = GetMessageClass(method.input_type)()
     fill(message, rng)
     if method.name == "DrainNode" and getattr(message, "node", "") == NODE:
-        message.ClearField("node")  # else the node would be drained
+        message.ClearField("node")  # this request would drain the node
     content = message.SerializeToString()
     return mutated(content, rng) if rng.random() < 0.4 else content
 
 
 def outcome(call: Any) -> Code | None:
-    """Return the code with which the node refused the call, or None if it didn't. Fails if the error isn't one of
-    Minka's.
+    """Return the code with which the node refused the call; None if the call succeeded. Fails if the error has no code
+    of Minka's.
     """
     try:
         for _ in call:
@@ -145,14 +145,14 @@ def outcome(call: Any) -> Code | None:
     else:
         return None
     carried = dict(refusal.trailing_metadata() or ()).get("minka-error-bin")
-    assert carried is not None, f"not one of Minka's refusals: {refusal.code()} {refusal.details()}"
+    assert carried is not None, f"an error without a code of Minka's: {refusal.code()} {refusal.details()}"
     code = Code[Error.FromString(carried).code]
     assert code is not Code.INTERNAL, f"a bug: {refusal.details()}"
     return code
 
 
 def ask(channel: Any, path: str, content: bytes, metadata: Any, *, streams: bool) -> Code | None:
-    """Send one request, and read the answers until the stream ends. Returns the code of a refusal, or None."""
+    """Send one request, and read the answers until the stream ends. Returns the code of a refusal, if there is one."""
     if streams:
         return outcome(channel.stream_stream(path)(iter([content]), metadata=metadata, timeout=SECONDS))
     return outcome(channel.unary_stream(path)(content, metadata=metadata, timeout=SECONDS))
@@ -177,8 +177,8 @@ def test_every_method_answers_any_request_by_name(cluster: LocalCluster, channel
     strange = (None, (("minka-cluster", "another"),), (*known[:1], ("minka-node", "No Name")))
     for method in METHODS:
         path = f"/{method.containing_service.full_name}/{method.name}"
-        # Without TLS, a caller that knows the cluster's id counts as a node. The node would believe its random rows and
-        # terms, so these two services get only requests of strangers.
+        # Without TLS, a caller that knows the cluster's id counts as a node, so these two services would act on its
+        # random rows and terms. Therefore they get only requests of strangers.
         believed = method.containing_service.name in ("Raft", "ReplicaControl")
         for _ in range(EXAMPLES):
             metadata = rng.choice(strange if believed else (*strange, known, known))
@@ -236,7 +236,7 @@ def test_frames_of_any_kind_are_answered_by_name(cluster: LocalCluster, channel:
 
 
 def answered(cluster: LocalCluster, purpose: str, content: list[bytes], metadata: Any) -> Code | None:
-    """Send these frames to the data port. Returns the code of its error, or None if it only ends the connection."""
+    """Send these frames to the data port. Returns the code of its error; None if it only ends the connection."""
     cluster_id, node = (metadata[0][1], NODE) if metadata else ("", "")
     sent = [framed(Kind.DATA, encode_hello(Hello(purpose, cluster_id, node)))]
     sent += [*(framed(Kind.DATA, one) for one in content), framed(Kind.END, b"")]
@@ -273,7 +273,7 @@ def _connected(address: str) -> socket.socket | None:
 
 @pytest.mark.parametrize("sent", [preface(b"/minka.v1.Admin/\xff\xfe"), b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 5000])
 def test_bytes_that_are_not_grpc_do_not_end_the_node(cluster: LocalCluster, sent: bytes) -> None:
-    """Bytes that aren't gRPC may end the node's gRPC server, but the node starts it again after a moment."""
+    """Bytes that aren't gRPC may end the node's gRPC server, but the node soon starts the server again."""
     for _ in range(3):
         with (
             eventually("a connection", lambda: _connected(cluster.node(NODE).address)) as connection,
@@ -325,7 +325,7 @@ def test_requests_have_a_size(cluster: LocalCluster, channel: Any) -> None:
     assert ask(channel, path, content, None, streams=False) is Code.TOO_LARGE
     with pytest.raises(grpc.RpcError) as caught:
         channel.unary_unary(path)(bytes(37 << 20), timeout=SECONDS)
-    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED, "the library reports this as TOO_LARGE"
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED, "Minka's client reports this error as TOO_LARGE"
     assert_well(cluster)
 
 

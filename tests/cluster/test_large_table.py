@@ -12,7 +12,7 @@ from minka.v1.cluster_pb2 import HashFunction, NodeState, PartitionTable
 from tests.cluster.cluster import eventually, settled
 
 KEYS = 20_000
-MAX_TURN_S = 0.1  # for 2000 partitions; the longest turn is linear in their number
+MAX_TURN_S = 0.1  # for 2000 partitions; half as much for 1000
 _LONGEST = re.compile(r"^minka_loop_work_max_seconds (\S+)", re.MULTILINE)
 
 
@@ -25,7 +25,7 @@ def test_no_turn_is_long(partitions: int) -> None:
         control.create_keyspace("large", partitions, HashFunction.HASH_FUNCTION_MURMUR3, 3)
         incarnations = {node.id: node.incarnation for node in wait_whole(control, partitions).nodes}
         with Client(cluster.endpoints, keyspace="large", timeout=30.0) as client:
-            client.put_many({f"{number}": b"first" for number in range(KEYS)})  # all of them are cold
+            client.put_many({f"{number}": b"first" for number in range(KEYS)})  # the first write to each partition
             assert client.get("17") == b"first"
         assert longest_turn(cluster) < longest
         cluster.kill("ephesus")
@@ -51,12 +51,12 @@ def wait_whole(control: Control, partitions: int) -> PartitionTable:
 
 
 def longest_turn(cluster: LocalCluster) -> float:
-    """Return the processor time of the longest turn of any daemon's loop since the daemon's start, in seconds."""
+    """Return the processor time, in seconds, of the longest turn of an event loop in any daemon since its start."""
     return max(_longest_turn(node.http_address) for node in cluster.nodes.values())
 
 
 def _longest_turn(http_address: str) -> float:
     with urllib.request.urlopen(f"http://{http_address}/metrics", timeout=10) as answer:
         found = _LONGEST.search(answer.read().decode())
-    assert found is not None, "/metrics has the length of the loop's turns"
+    assert found is not None, "/metrics shows how long the loop's turns were"
     return float(found[1])

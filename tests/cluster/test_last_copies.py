@@ -1,5 +1,5 @@
-"""The last replica in sync is lost with its disk. Another replica that has all acknowledged writes becomes the leader.
-If there is none, a person has to accept the loss of writes.
+"""The last replica in sync is lost with its disk. If another replica has all acknowledged writes, it becomes the
+leader. Otherwise a person has to accept the loss of writes.
 """
 
 import json
@@ -16,13 +16,13 @@ from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction, Partition, PartitionState
 from tests.cluster.cluster import QUICK, eventually, minkactl, wait_ended, wait_settled
 
-HOLDERS = ("cyrene", "ephesus", "delphi")  # athens and byzantium, which vote, stay
+HOLDERS = ("cyrene", "ephesus", "delphi")  # the voters athens and byzantium stay: they are a quorum
 pytestmark = pytest.mark.timeout(240)
 
 
 class Loss:
-    """A partition has replicas on three of five nodes: `first`, `second` and `last`, which stop in this order. The disk
-    of `last` is lost. Only `first` lacks an acknowledged write.
+    """A partition has replicas on the nodes `first`, `second` and `last` of five nodes. These three stop in this order,
+    and the disk of `last` is lost. Only `first` lacks an acknowledged write.
     """
 
     def __init__(self, cluster: LocalCluster, control: Control, client: Client) -> None:
@@ -40,8 +40,8 @@ class Loss:
         self.client.put(b"b", b"with two")
         self.cluster.kill(self.second)
         eventually("an isr of one", lambda: list(self.row().isr) == [self.last])
-        # The leader hears of this isr later than the controller. Until then it accepts writes, and waits for a second
-        # replica to have them.
+        # The leader learns of the smaller isr later than the controller. Until then, the leader accepts writes, and
+        # waits until a second replica has them.
         eventually("writes are refused", lambda: self.put_fails() is Code.NOT_ENOUGH_REPLICAS)
         self.lose(self.last)
 

@@ -1,4 +1,4 @@
-"""The launcher, a process that starts the nodes of a local cluster. It forks itself for each start after the first."""
+"""The launcher is a process that starts a local cluster's nodes. For each start after the first, it forks itself."""
 
 import os
 import signal
@@ -95,7 +95,7 @@ def test_the_launcher_waits_for_no_process_without_a_limit(monkeypatch: pytest.M
         serving = Thread(target=launcher.serve, args=[theirs.detach()], daemon=True)
         serving.start()
         asker.send((request_, running.pid))
-        assert asker.poll(DEADLINE), "it answers, though the process runs"
+        assert asker.poll(DEADLINE), "the launcher answers, although the process still runs"
         assert isinstance(asker.recv(), TimeoutError)
         asker.close()
         serving.join()
@@ -133,8 +133,8 @@ def test_nodes_end_with_the_launcher() -> None:
 
 
 def test_an_interrupted_request_is_the_launchers_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When a request is interrupted, the launcher ends. If it went on, the next request would read the answer to the
-    interrupted one: for example, the exit status of one node as the pid of another.
+    """When a request is interrupted, the launcher ends. Otherwise the next request would read the answer to the
+    interrupted one, and take, for example, the exit status of one node for the pid of another.
     """
     with LocalCluster(["athens"], config=QUICK) as cluster:
         process = cluster.node("athens").process
@@ -152,7 +152,7 @@ def test_an_interrupted_request_is_the_launchers_last(monkeypatch: pytest.Monkey
 
 
 def test_a_started_cluster_keeps_its_directory(tmp_path: Path) -> None:
-    endpoint = LocalCluster(["athens"], tmp_path, config=QUICK).start().endpoints  # nobody refers to the cluster
+    endpoint = LocalCluster(["athens"], tmp_path, config=QUICK).start().endpoints  # no variable refers to the cluster
     (cluster,) = [one for one in local_cluster._started if one.endpoints == endpoint]
     try:
         with pytest.raises(MinkaError, match=f"another local cluster uses {tmp_path}"):

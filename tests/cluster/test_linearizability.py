@@ -51,7 +51,8 @@ def skip_what_is_not_permitted(lab: Lab, faults: tuple[Fault, ...]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A kind of work: the class of clients that do it, the check of their history, and the addresses that they get."""
+    """A kind of work: the class of the clients that do it, the check of their history, and the addresses to which they
+    connect."""
 
     workers: type[Workers[Any]]
     check: Callable[[list[Any]], Result]
@@ -76,8 +77,8 @@ class Clients(NamedTuple):
 @pytest.mark.seeds(5)
 @pytest.mark.timeout(120)
 def test_histories_are_linearizable(lab: Lab, seed: int) -> None:
-    """Each seed tests one fault, the next seed the next fault. In every second round through all faults, replicas move
-    during the fault.
+    """Each seed tests one fault: seed 0 the first one, seed 1 the second one, and so on. In every second round through
+    all faults, replicas move during the fault.
     """
     fault = FAULTS[seed % len(FAULTS)]
     skip_what_is_not_permitted(lab, (fault,))
@@ -102,7 +103,7 @@ def test_histories_are_linearizable_through_a_reassignment_and_all_sorts_of_faul
 @pytest.mark.seeds(1)
 @pytest.mark.timeout(120)
 def test_histories_are_linearizable_while_ranges_are_split_and_merged(lab: Lab, seed: int) -> None:
-    """Each seed tests two faults, one after the other, of those that the machine permits."""
+    """Of the faults that the machine permits, each seed tests two, one after the other."""
     permitted = [*PROCESS_FAULTS, *(NETWORK_FAULTS if lab.network else ()), *(DISK_FAULTS if lab.disks else ())]
     faults = [permitted[number % len(permitted)] for number in (2 * seed, 2 * seed + 1)]
     rng = random.Random(f"ranges-{seed}")

@@ -23,7 +23,7 @@ PATIENCE_S = 120.0
 
 
 def zipf(rng: random.Random, keys: Sequence[bytes]) -> Callable[[], bytes]:
-    """Return a function that draws keys: the first key most often, the n-th key 1/n times as often."""
+    """Return a function that draws keys: it draws the n-th key 1/n times as often as the first key."""
     cumulative = list(accumulate(1 / (rank + 1) for rank in range(len(keys))))
     return lambda: keys[bisect_right(cumulative, rng.random() * cumulative[-1])]
 

@@ -1,4 +1,4 @@
-"""Loads into real daemons: a client uploads and commits files, and the nodes take them in, even if processes die."""
+"""Loads into real daemons: a client uploads and commits files. Nodes take the files in, even if processes die."""
 
 import random
 import zlib
@@ -45,7 +45,7 @@ def test_a_load_is_taken_in(cluster: LocalCluster, tmp_path: Path, keyspace: str
         load = client.begin(f"first-{keyspace}", keyspace)
         files = upload(client, load, keyspace, rows, tmp_path)
         keys = list(rows)[::1000]
-        assert not any(read_all(cluster, keyspace, keys).values()), "nothing is visible before the commit"
+        assert not any(read_all(cluster, keyspace, keys).values()), "no row is visible before the commit"
         client.commit(load, files)
         done = client.wait(load.id)
         assert (done.state, done.rows, done.parts_done) == (LoadState.LOAD_STATE_DONE, ROWS, len(files))
@@ -58,7 +58,7 @@ def spool_of(cluster: LocalCluster, name: str, load: Load) -> list[str]:
 
 
 def test_a_load_runs_once(cluster: LocalCluster, tmp_path: Path) -> None:
-    """A client that runs the load again gets the result of the first run. A write after the first run stays."""
+    """A client that runs a load again gets the result of the first run. A write after the first run isn't undone."""
     rows = rows_of(2000, "once")
     with LoadClient(cluster.endpoints) as client, Client(cluster.endpoints) as kv:
         load = client.begin("once", "hashed", job="what it was asked")
@@ -108,19 +108,19 @@ def test_files_that_no_log_needs_are_removed(cluster: LocalCluster, tmp_path: Pa
         load = client.begin("small", "small")
         client.commit(load, upload(client, load, "small", rows_of(100), tmp_path))
         client.wait("small")
-        assert all(spool_of(cluster, name, load) for name in NODES), "other replicas may need the file for the log"
+        assert all(spool_of(cluster, name, load) for name in NODES), "other replicas may need the file for their logs"
         value = b"v" * 100_000
 
         def is_empty() -> bool:
-            kv.keyspace("small").put_many({f"more-{i}".encode(): value for i in range(20)})  # one flush in each round
+            kv.keyspace("small").put_many({f"more-{i}".encode(): value for i in range(20)})  # causes a flush
             return not any(spool_of(cluster, name, load) for name in NODES)
 
         eventually("nothing is left of it", is_empty)
 
 
 def test_the_files_of_a_load_are_removed_after_later_loads(cluster: LocalCluster, tmp_path: Path) -> None:
-    """A node keeps a load's file while it keeps the load's rows as changes. Later loads bring newer changes, so the
-    file is removed even if only loads write to the keyspace.
+    """A node keeps a load's file as long as it keeps the load's rows as changes. Later loads bring newer changes, so
+    the node removes the file even if only loads write to the keyspace.
     """
     rows = {f"key-{i:02}".encode(): random.Random(i).randbytes(100_000) for i in range(20)}
     with LoadClient(cluster.endpoints) as client, Control(cluster.endpoints) as control:
@@ -166,7 +166,7 @@ def test_splits_wait_while_a_load_is_taken_in(cluster: LocalCluster, tmp_path: P
         operation = control.split("ranged", [b"key-0090000"], "test")
         assert operation is not None
         blockers = eventually(
-            "it says what it waits for", lambda: control.operations([operation.id], with_migrations=True).blockers
+            "the split names its blocker", lambda: control.operations([operation.id], with_migrations=True).blockers
         )
         assert "load waits is being taken in" in blockers[0].reason
         spec_file(cluster, leader).unlink()
@@ -192,8 +192,8 @@ def test_a_file_with_other_rows_than_it_says_is_refused(cluster: LocalCluster, t
 
 @pytest.mark.timeout(180)
 def test_a_node_that_is_down_during_the_upload(cluster: LocalCluster, tmp_path: Path) -> None:
-    """The load succeeds without the node, which gets the rows when it is back. Users of other databases complain of
-    loads that fail because a node restarted: tidb 36674, 43400.
+    """The load succeeds while the node is down; the node gets the rows when it is back. Users of other databases
+    complain of loads that fail because a node restarted: tidb 36674, 43400.
     """
     rows = rows_of(5000, "down")
     with LoadClient(cluster.endpoints) as client, Control(cluster.endpoints) as control:
@@ -249,7 +249,7 @@ def test_a_file_that_is_nowhere_is_waited_for_and_named(cluster: LocalCluster, t
             is_rest_done = found.loads[0].parts_done == len(files) - 1
             return is_rest_done and bool(waiting) and "no node that is up has" in waiting[0].reason
 
-        eventually("it says what it waits for", says_so)
+        eventually("the load says why a part waits", says_so)
         target = next(one for one in targets if one.partition_id == lost.partition_id)
         path = tmp_path / f"{load.id}-{lost.partition_id}-1.sst"
         digest = Digest.from_proto(lost.rows, lost.digest)
@@ -259,9 +259,9 @@ def test_a_file_that_is_nowhere_is_waited_for_and_named(cluster: LocalCluster, t
 
 
 def test_a_check_finds_a_full_disk_before_the_upload(cluster: LocalCluster) -> None:
-    """Before a client sends files, `check` refuses if nodes lack room, if partitions lack replicas in sync, or if the
-    client has another version than a node. Users of other databases complain of 16 hours of retries against a full
-    disk: tidb 33446.
+    """Before a client sends files, `check` refuses the load if nodes lack room, if partitions lack replicas in sync, or
+    if the client and a node have different versions. Users of other databases complain of 16 hours of retries against a
+    full disk: tidb 33446.
     """
     with LoadClient(cluster.endpoints, timeout=4.0) as client, Control(cluster.endpoints) as control:
         client.check("hashed", 1_000_000, minka.__version__)
@@ -354,7 +354,7 @@ def test_these_are_the_places() -> None:
 @pytest.mark.seeds(2)
 @pytest.mark.timeout(180)
 def test_a_node_is_killed_while_a_load_is_taken_in(cluster: LocalCluster, tmp_path: Path, seed: int) -> None:
-    """In the end, all replicas have each row once, and a write after the load stays."""
+    """In the end, all replicas have each row once. The load doesn't undo a write that came after it."""
     rng = random.Random(seed)
     place = INGEST_POINTS[seed % len(INGEST_POINTS)]
     keyspace = ("hashed", "ranged")[seed // len(INGEST_POINTS) % 2]

@@ -22,7 +22,7 @@ def test_a_killed_node_fails_and_returns_with_its_data() -> None:
         with Client(cluster.endpoints, keyspace="flights", timeout=5.0) as client:
             client.put_many(rows)
             cluster.kill("cyrene")
-            eventually("cyrene FAILED, and what it had OFFLINE", lambda: has_failed(control, "cyrene", 3))
+            eventually("cyrene is FAILED, and its partitions are OFFLINE", lambda: has_failed(control, "cyrene", 3))
             cluster.restart("cyrene")
             wait_settled(control, live=3)
             assert client.get_many(list(rows)) == rows
@@ -56,7 +56,7 @@ def test_a_stopped_node_leaves_at_once_and_its_leadership_moves() -> None:
         leader = control.status().coordinator.controller
         cluster.terminate(leader)
         eventually(
-            "another controller that knows that the old one left",
+            "another controller, for which the old one has LEFT",
             lambda: (
                 control.status().coordinator.controller not in ("", leader)
                 and state_of(control, leader) == NodeState.NODE_STATE_LEFT

@@ -1,4 +1,4 @@
-"""Clients request much data and don't read the answers: a node's memory stays bounded, and it serves other clients."""
+"""Clients request much data, but don't read the answers. The node's memory stays bounded; it serves other clients."""
 
 import asyncio
 import re
@@ -26,13 +26,13 @@ from tests.cluster.cluster import QUICK, create_keyspace, eventually
 
 MIB = 1024 * 1024
 LIMIT_MIB = 128
-# The node counts its clients' bytes up to the limit. gRPC has copies of them, and the allocator keeps freed memory.
+# The node's own count of its clients' bytes stays below the limit. In addition, gRPC has copies of these bytes, and the
+# allocator keeps freed memory.
 BOUND_MIB = 3 * LIMIT_MIB
 KEYS = [b"large%d" % i for i in range(16)]
 ROUNDS = 3
 PIECES = 32  # of an upload
-# By its probes, gRPC would find that it can use larger windows. Its buffers would then take more memory than the bound
-# allows.
+# gRPC's probes are off: they would enlarge its windows, and its buffers would take more memory than the bound allows.
 _OPTIONS = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.use_local_subchannel_pool", 1),
@@ -99,7 +99,7 @@ async def send(call: Any, row: Partition, keys: list[bytes], frames: int) -> Non
 
 
 async def take_slowly(call: Any) -> None:
-    """Read a quarter of a MiB now and then."""
+    """Read the answers slowly: a quarter of a MiB at a time."""
     try:
         async for _ in call:
             await asyncio.sleep(1.5)  # the client is slow
@@ -123,7 +123,7 @@ async def served_meanwhile(cluster: LocalCluster, others: list[Awaitable[None]])
     tasks.append(asyncio.ensure_future(watch()))
     try:
         async with minka.AsyncClient(cluster.endpoints, keyspace="large", timeout=60) as client:
-            await asyncio.sleep(1.0)  # the others begin meanwhile: memory is measured, not time
+            await asyncio.sleep(1.0)  # the others begin meanwhile; this test measures no times
             until = time.monotonic() + 3.0
             done = 0
             while done < ROUNDS or time.monotonic() < until:
@@ -155,8 +155,8 @@ async def test_two_hundred_slow_clients(cluster: LocalCluster) -> None:
 
 
 async def test_changes_that_nobody_takes(cluster: LocalCluster) -> None:
-    """Many clients ask for changes and don't take them. The node reserves memory before it reads changes, and still
-    serves reads of keys.
+    """Many clients ask for changes and don't read the answers. The node reserves memory before it reads changes, and
+    still serves reads of keys.
     """
     row = await filled(cluster)
     request = ReadChangesRequest(partition_id=row.id, until_offset=len(KEYS))
@@ -186,8 +186,8 @@ async def test_changes_that_nobody_takes(cluster: LocalCluster) -> None:
 
 
 async def test_uploads_that_wait_for_their_turn(cluster: LocalCluster) -> None:
-    """The node receives eight uploads at the same time. The other senders keep nearly all of their data, since gRPC's
-    windows are small.
+    """Of all uploads, the node receives eight at the same time. The other senders can't send most of their data yet,
+    since gRPC's windows are small.
     """
     with Control(cluster.endpoints) as control:
         partition = create_keyspace(control, "loaded", 1, live=1).partitions[0].id
@@ -208,7 +208,7 @@ async def test_uploads_that_wait_for_their_turn(cluster: LocalCluster) -> None:
         method: Any = channel.stream_unary(UPLOAD_METHOD)
         waiting = [method(half(f"waits{n}")) for n in range(100)]
         last = -1
-        while sent < 8 * PIECES or sent != last:  # until eight have sent all, and nothing more leaves
+        while sent < 8 * PIECES or sent != last:  # until eight have sent all, and the others can't send
             last = sent
             await asyncio.sleep(1)
         assert resident_mib(cluster) < before + LIMIT_MIB

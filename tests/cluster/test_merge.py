@@ -11,7 +11,7 @@ from minka.errors import MinkaError
 from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction, OperationState
 from minkad.process import failpoints
-from minkad.replication import executor, trimming  # noqa: F401  # they declare its failpoints
+from minkad.replication import executor, trimming  # noqa: F401  # they declare failpoints
 from tests.cluster.cluster import QUICK, eventually, spec_file, wait_ended, wait_settled, with_failpoints
 from tests.cluster.ranges import BALLAST, NODES, SORTED, Readers, check, load_ballast, rows_of
 from tests.cluster.workload import Workload
@@ -21,7 +21,7 @@ BOUNDS = [SORTED[i] for i in range(500, 6000, 500)] + [b"key-2", b"key-3"]
 
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_merges_under_load(replicas: int) -> None:
-    """Partitions are merged while clients work. Two partitions with one replica each first move to the same node."""
+    """Partitions are merged while clients work. If each has only one replica, they first move to the same node."""
     with LocalCluster(3, config=QUICK) as cluster, Control(cluster.endpoints) as control:
         nothing = HashFunction.HASH_FUNCTION_UNSPECIFIED
         control.create_keyspace("authors", 0, nothing, replicas=replicas, split_points=BOUNDS)
@@ -50,11 +50,11 @@ def test_merges_under_load(replicas: int) -> None:
             assert load.failures == [], "a merge must not fail a client's write"
             assert len(rows_of(control)) == 1
             check(cluster, load)
-            eventually("nothing is left of the others", lambda: not leftovers(cluster, 1))
+            eventually("nothing is left of the merged partitions", lambda: not leftovers(cluster, 1))
 
 
 def test_partitions_that_have_become_small_are_merged() -> None:
-    """A keyspace grows and is split, shrinks and is merged again. Only the bound that a person chose stays."""
+    """A keyspace grows and is split, then shrinks and is merged. Only the bound that a person chose stays."""
     config = {**QUICK, "ranges": {"merge_after_s": 1}}
     with LocalCluster(3, config=config) as cluster, Control(cluster.endpoints) as control:
         nothing = HashFunction.HASH_FUNCTION_UNSPECIFIED
@@ -148,7 +148,7 @@ def test_a_node_is_killed_in_the_middle(cluster: LocalCluster, seed: int) -> Non
             spec_file(cluster, victim).write_text(f"{point}=kill\n")
             try:
                 operation_id = control.merge("authors", [rows[place].start_key], "test", f"seed {seed}").id
-            except MinkaError:  # the controller died: the operation may have been recorded
+            except MinkaError:  # the controller died, perhaps after it recorded the operation
                 operation_id = 0
             eventually(f"{victim} dies at {point}", lambda: not cluster.node(victim).running)
             spec_file(cluster, victim).unlink()

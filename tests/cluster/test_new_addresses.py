@@ -1,4 +1,4 @@
-"""A node that comes back with another address gets everything that the other nodes send it."""
+"""A node that comes back with another address gets all messages of the other nodes."""
 
 from collections.abc import Iterator
 
@@ -21,8 +21,8 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 def move(cluster: LocalCluster, name: str, port: str) -> None:
-    """Stop the node, and start it again with another address for gRPC or for its data port. All configurations still
-    have the old addresses of the nodes that founded the cluster.
+    """Stop the node, and start it again with another address for gRPC or for its data port. In all configurations, the
+    founders of the cluster still have their old addresses.
     """
     node = cluster.node(name)
     known = configuration_of(cluster, node)["cluster"]

@@ -1,4 +1,4 @@
-"""The power is cut while clients write: all writes that were acknowledged before are on the disks.
+"""The power is cut while clients write: the disks have all writes that were acknowledged before the cut.
 
 Each disk is a file with a file system, mounted through a loop device. A copy of this file is like the disk after a
 power cut: it lacks everything that the daemon, RocksDB or the file system had only in memory when the copy was made.
@@ -34,7 +34,7 @@ NODES: Final = ("athens", "byzantium", "cyrene")
 DISK_BYTES: Final = 256 * MIB
 PARTITIONS: Final = 6
 WRITERS: Final = 12
-KEYS: Final = 20  # each writer has its own
+KEYS: Final = 20  # of each writer
 FIRST_ACKNOWLEDGED: Final = 300  # acknowledged writes before the power may be cut
 
 
@@ -50,7 +50,7 @@ class Writers:
         self._work: Future[None] = loop.start(self._run())
 
     def wait_busy(self) -> None:
-        """Wait until clients have as many acknowledgements as the test needs to notice a loss."""
+        """Wait until nodes have acknowledged enough writes for the test to notice a loss."""
         eventually("writes are acknowledged", lambda: self.count >= FIRST_ACKNOWLEDGED)
 
     def stop(self) -> None:
@@ -76,7 +76,7 @@ class Writers:
                     self.count += 1
 
     def check(self, before: dict[bytes, int]) -> None:
-        """Check that each key has the version in `before`, which was acknowledged, or a later one."""
+        """Check that each key has the version in `before`, which was acknowledged, or a later version."""
         assert sum(before.values()) >= FIRST_ACKNOWLEDGED
         with Client(self._endpoints, keyspace=self._keyspace, timeout=20.0) as client:
             found = client.get_many(list(before))
@@ -85,7 +85,7 @@ class Writers:
             key: (version, versions.get(key, 0)) for key, version in before.items() if versions.get(key, 0) < version
         }
         assert not lost, (
-            f"{len(lost)} of {len(before)} keys are older than acknowledged: {dict(list(lost.items())[:5])}"
+            f"{len(lost)} of {len(before)} keys have lost acknowledged versions: {dict(list(lost.items())[:5])}"
         )
         assert all(version <= self.asked[key] for key, version in versions.items())
 
@@ -136,7 +136,7 @@ def start_from_copy(undo: Undo, cluster: LocalCluster, name: str, copy: Path) ->
 
 
 def test_a_copy_of_a_disk_has_only_synced_data(undo: Undo, directory: Path) -> None:
-    """A copy of a disk has the synced data, and no other. If it had more, the other tests would prove nothing."""
+    """A copy of a disk has only the synced data. If it had other data, too, the other tests would prove nothing."""
     disk = make_disks(undo, directory, ["disk"])["disk"]
     for name in ("synced", "not-synced"):
         with (disk.mount / name).open("wb") as file:
@@ -170,7 +170,9 @@ def test_one_node_copied_while_it_writes(undo: Undo, directory: Path, loop: Loop
 
 @pytest.mark.seeds(1)
 def test_all_nodes_lose_power_at_once(undo: Undo, directory: Path, loop: Loop, seed: int) -> None:
-    """SIGSTOP marks the moment at which all nodes lose power: they write nothing more while the disks are copied."""
+    """All nodes lose power at the same moment: SIGSTOP pauses them, so they write nothing while the test copies the
+    disks.
+    """
     disks = make_disks(undo, directory, NODES)
     rng = random.Random(seed)
     with cluster_on(disks, replicas=3) as (cluster, control):
@@ -194,8 +196,8 @@ def test_all_nodes_lose_power_at_once(undo: Undo, directory: Path, loop: Loop, s
 def test_one_of_three_nodes_loses_power_while_the_others_go_on(
     undo: Undo, directory: Path, loop: Loop, seed: int
 ) -> None:
-    """The node comes back with its data from before the power cut. All writes that were acknowledged
-    before or after the cut are kept.
+    """The node comes back with the data from before its power cut. No write that was acknowledged before or after the
+    cut is lost.
     """
     disks = make_disks(undo, directory, NODES)
     rng = random.Random(seed)

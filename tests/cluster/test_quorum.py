@@ -1,4 +1,4 @@
-"""Without a quorum the cluster makes no decisions, and nodes serve only until their clearance ends. When the quorum is
+"""Without a quorum, the cluster decides nothing, and each node serves only until its clearance ends. When the quorum is
 back, the cluster recovers automatically.
 """
 
@@ -46,7 +46,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 @contextmanager
 def stopped(cluster: LocalCluster, names: Sequence[str]) -> Iterator[None]:
-    """Pause the processes of these nodes during the block, as if their machines stood still."""
+    """Pause the processes of these nodes during the `with` block, as if their machines stood still."""
     for name in names:
         cluster.signal(name, signal.SIGSTOP)
     try:
@@ -65,8 +65,8 @@ def readyz(cluster: LocalCluster, name: str) -> tuple[int, str]:
 
 
 class Direct:
-    """Sends requests directly to one node, for a key of a partition that this node led when the object was made.
-    Another node may lead the partition by now.
+    """Sends requests directly to one node. The requests are for a key of a partition that this node led when the object
+    was made; later, another node may lead the partition.
     """
 
     def __init__(self, cluster: LocalCluster, table: PartitionTable, name: str) -> None:
@@ -84,7 +84,7 @@ class Direct:
         self._channel.close()
 
     def send(self, timeout: float = 20.0) -> Any:
-        """Send a read and a write, without waiting: `codes` waits for the answers."""
+        """Send a read and a write without waiting for the answers; `codes` waits for them."""
         keys, partition = [self.key], self.partition
         groups = [
             kv_frames.Group(kv_frames.Op.READ, partition.id, partition.generation, kv_frames.encode(keys)),
@@ -113,7 +113,7 @@ class Direct:
 
 
 def test_a_leader_that_was_stopped_finds_itself_replaced(cluster: LocalCluster) -> None:
-    """A leader is paused until another node leads. When it goes on, it refuses requests that came during the pause."""
+    """A leader is paused until another node leads. Then it goes on, and refuses the requests that came meanwhile."""
     with Control(cluster.endpoints) as control:
         table = wait_settled(control, live=3)
         ghost = control.status().coordinator.controller
@@ -161,7 +161,7 @@ def test_a_leader_without_quorum_steps_down_and_its_clearance_ends(cluster: Loca
 
 
 def test_the_last_node_answers_stale_reads_of_all_partitions(cluster: LocalCluster) -> None:
-    """Also of those that it has led: their age counts from the end of its clearance."""
+    """For a partition that the node has led itself, the age counts from the end of the node's clearance."""
     keys = [b"stale-%d" % number for number in range(60)]
     with Control(cluster.endpoints) as control, Client(cluster.endpoints, keyspace="everywhere") as client:
         control.create_keyspace("everywhere", 9, HashFunction.HASH_FUNCTION_MURMUR3, replicas=3)
@@ -194,7 +194,7 @@ def serve_until_refused(direct: Direct) -> float:
         codes = direct.read()
         if Code.NO_CLEARANCE in codes:
             return last
-        assert codes in ([None, None], [None, Code.OUTCOME_UNKNOWN])  # without clearance the outcome is unknown
+        assert codes in ([None, None], [None, Code.OUTCOME_UNKNOWN])  # the clearance ended during the write
         last = sent
     raise AssertionError("it serves on")
 
@@ -219,8 +219,8 @@ def check_everyone_says_so(cluster: LocalCluster, name: str) -> None:
 
 
 def test_nodes_that_move_to_other_addresses_find_each_other(cluster: LocalCluster) -> None:
-    """Two of three nodes move at the same time. Only a leader can correct the recorded addresses, and to elect one, the
-    nodes have to find each other without these addresses.
+    """Two of three nodes move at the same time. Only a leader can correct the recorded addresses. So the nodes have to
+    find each other without these addresses before they can elect a leader.
     """
     with Client(cluster.endpoints, keyspace="flights") as client:
         client.put_many({b"key-%d" % i: b"%d" % i for i in range(100)})
@@ -253,18 +253,18 @@ def test_nodes_started_apart_from_one_configuration_are_one_cluster() -> None:
 
 def start_apart(cluster: LocalCluster) -> None:
     launch(cluster, "athens")
-    eventually("athens has tried to be elected, more than once", lambda: elections(cluster, "athens") > 2)
+    eventually("athens has tried more than once to be elected", lambda: elections(cluster, "athens") > 2)
     assert "is the leader" not in cluster.log("athens").read_text()
     assert readyz(cluster, "athens")[0] == 503
     with Control([cluster.node("athens").address]) as control:
         assert not control.table().cluster.id
-    # byzantium has another list of founders than athens, so it belongs to another cluster: neither node votes for the
-    # other.
+    # The configurations of byzantium and athens list different founders, so these nodes belong to different clusters:
+    # neither votes for the other.
     node = cluster.node("byzantium")
     node.config = {"cluster": {"bootstrap": [{"id": n, "address": cluster.node(n).address} for n in
                                              ("athens", "byzantium")]}}  # fmt: skip
     launch(cluster, "byzantium")
-    eventually("byzantium has tried to be elected, more than once", lambda: elections(cluster, "byzantium") > 2)
+    eventually("byzantium has tried more than once to be elected", lambda: elections(cluster, "byzantium") > 2)
     assert "is the leader" not in cluster.log("byzantium").read_text() + cluster.log("athens").read_text()
     eventually(
         "each says why", lambda: all("CLUSTER_MISMATCH" in cluster.log(n).read_text() for n in ("athens", node.name))

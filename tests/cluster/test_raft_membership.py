@@ -1,5 +1,5 @@
-"""Members of the coordinator join, change their seats and leave, automatically or by minkactl, among real processes:
-voters, learners, the leader, and nodes that are gone.
+"""On a real cluster, members of the coordinator join, change their seats and leave, automatically or by minkactl. They
+are voters, learners, the leader, and nodes that are gone.
 """
 
 import json
@@ -101,7 +101,7 @@ def transfer(cluster: LocalCluster, control: Control) -> None:
     for successor in ("byzantium", "athens", "athens"):
         assert done(cluster, "raft", "transfer", successor, "--yes")["controller"] == successor
         assert raft(control).controller == successor
-    assert raft(control).term >= term + 2, "each real hand-over takes a term"
+    assert raft(control).term >= term + 2, "each hand-over to another node begins a term"
 
 
 REFUSALS = (
@@ -139,7 +139,8 @@ def a_learner_takes_a_voters_seat_in_one_joint_change(cluster: LocalCluster, con
 
 
 def joint_configurations(cluster: LocalCluster) -> list[str]:
-    """Return the joint configurations of voters (raft ids), in the order in which athens has logged them."""
+    """Return the joint configurations of voters (raft ids), in the order in which athens has logged them: for example,
+    "(1 2 4)&&(1 2 3)" if node 4 takes the seat of node 3."""
     return re.findall(
         r"is in the configuration voters=(\(\S[^)]*\)&&\([^)]*\))", cluster.log("athens").read_text("utf-8")
     )
@@ -173,7 +174,7 @@ def a_voter_that_stays_away_gives_its_seat_to_a_learner(cluster: LocalCluster, c
 def a_removed_node_learns_of_it(cluster: LocalCluster, control: Control) -> None:
     voters, (learner,) = seats(control)
     node = cluster.node(learner)
-    # The learner is paused while it is removed, so no leader sends it anything when it goes on.
+    # The learner is paused while it is removed. So when it goes on, no leader sends it messages.
     cluster.signal(learner, signal.SIGSTOP)
     try:
         eventually(f"{learner} FAILED", lambda: state_of(control, learner) == FAILED)
@@ -204,8 +205,8 @@ def a_voter_is_removed_with_its_seat_and_its_id_comes_back_anew(cluster: LocalCl
     done(cluster, "raft", "remove", voter, "--yes")
     assert seats(control) == (set(coordinator.voters) - {voter}, set())
     cluster.node(voter).data_dir.rename(cluster.directory / "old data")
-    # The voter may be athens, whose configuration says that it founds a cluster alone. With an empty directory, athens
-    # would found a second cluster. So let the voter join.
+    # The voter may be athens. By its configuration, athens with an empty directory would found a second cluster alone.
+    # So let the voter join.
     others = [node.address for node in cluster.nodes.values() if node.name != voter]
     cluster.node(voter).config = {"cluster": {"join": others}}
     cluster.restart(voter)

@@ -1,5 +1,5 @@
-"""A keyspace by ranges on real daemons behaves like a sorted dict: puts, deletes, gets and scans have the same results,
-while partitions are split (by hand and by size), merged and moved, and nodes restart.
+"""A keyspace by ranges on real daemons behaves like a sorted dict: puts, deletes, gets and scans have the same results.
+Meanwhile partitions are split (by hand and by size), merged and moved, and nodes restart.
 """
 
 import itertools
@@ -32,8 +32,8 @@ NODES = ("athens", "byzantium", "cyrene")
 MAX_BYTES = 128 * 1024
 STEPS = 96
 RESTARTS = 2
-# After these codes, the write wasn't done, or its outcome is unknown. As there is a single writer, it can safely repeat
-# the write.
+# After these codes, the write wasn't done, or its outcome is unknown. There is only one writer, so the writer can
+# safely repeat the write.
 AGAIN = frozenset({Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED, Code.UNREACHABLE, Code.NO_CLEARANCE})
 # An admin may get these codes while other operations are under way, or nodes restart.
 LATER = frozenset(
@@ -50,7 +50,7 @@ class Ranges(RuleBasedStateMachine):
     """The rules by which Hypothesis makes an example: its steps work on a new keyspace."""
 
     cluster: ClassVar[LocalCluster]
-    done: ClassVar[set[str]]  # kinds of operations that were done at least once
+    done: ClassVar[set[str]]  # the kinds of operations that have begun at least once
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Ranges(RuleBasedStateMachine):
 
     @initialize(number=st.integers(0, 1 << 32))
     def is_mixed(self, number: int) -> None:
-        """Reject Hypothesis's first example: as each choice in it is the simplest one, it repeats a single rule."""
+        """Reject Hypothesis's first example. It makes only the simplest choices, so it would repeat a single rule."""
         assume(number)
 
     # Data
@@ -129,8 +129,8 @@ class Ranges(RuleBasedStateMachine):
 
     @invariant()
     def an_operation_begins_at_times(self) -> None:
-        """Begin an operation after every eighth step. This isn't a rule, since Hypothesis leaves out some rules in some
-        examples.
+        """Begin an operation after every eighth step. This isn't a rule, since Hypothesis uses only some of the rules
+        in some examples.
         """
         self.steps += 1
         if self.steps % 8 == 0:
@@ -155,7 +155,7 @@ class Ranges(RuleBasedStateMachine):
         self.cluster.restart(node)
 
     def ask(self, what: str, command: Callable[[], object]) -> None:
-        """Wait until no operation runs, then begin this one. It runs during the next steps."""
+        """Wait until no operation runs, then begin the command's operation. It runs during the next steps."""
         eventually("every operation has ended", lambda: not self.control.status().running)
         try:
             command()
@@ -171,8 +171,8 @@ class Ranges(RuleBasedStateMachine):
         self.table()
 
     def table(self) -> list[Partition]:
-        """Return the rows in the order of their ranges. Checks that the ranges cover all keys, and that a partition has
-        only one leader in each leader_epoch.
+        """Return the rows in the order of their ranges. Checks that the ranges cover all keys, and that no partition
+        has two leaders with the same leader_epoch.
         """
         rows = [row for row in self.control.table().partitions if row.keyspace_id == self.keyspace.id]
         rows.sort(key=lambda row: row.start_key)
@@ -207,8 +207,8 @@ def cluster() -> Iterator[LocalCluster]:
 
 @pytest.mark.timeout(300)
 def test_like_a_sorted_dict(cluster: LocalCluster, request: pytest.FixtureRequest) -> None:
-    """Hypothesis doesn't shrink a failing example, since real nodes don't behave the same twice. The number of examples
-    is that of `--seeds`.
+    """Hypothesis doesn't shrink a failing example, since real nodes behave differently each time. The option `--seeds`
+    sets the number of examples.
     """
     Ranges.cluster, Ranges.done = cluster, set()
     examples = request.config.getoption("--seeds") or 1
@@ -222,4 +222,4 @@ def test_like_a_sorted_dict(cluster: LocalCluster, request: pytest.FixtureReques
             suppress_health_check=list(HealthCheck),
         ),
     )
-    assert Ranges.done == {"split", "merge", "move"}, "each kind of operation was done at least once"
+    assert Ranges.done == {"split", "merge", "move"}, "each kind of operation has begun at least once"

@@ -40,7 +40,7 @@ def test_thirty_partitions_and_a_fourth_node_under_load() -> None:
 
 
 def test_a_plan_is_refused_if_a_partition_in_it_has_changed() -> None:
-    """A plan becomes invalid when one of its partitions changes; changes of other things leave it valid."""
+    """A plan becomes invalid when one of its partitions changes. It stays valid when only other things change."""
     with LocalCluster(3, config=QUICK) as cluster, Control(cluster.endpoints) as control:
         create_keyspace(control, "flights", 9, live=3)
         cluster.add("ephesus")

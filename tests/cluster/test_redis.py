@@ -26,19 +26,17 @@ from tests.cluster.certificates import make_certificates, section
 from tests.cluster.cluster import QUICK, eventually, wait_ended, wait_settled
 from tests.programs import program
 
-pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated:DeprecationWarning")  # of commands that Redis has
+pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated:DeprecationWarning")  # Redis has these commands
 
 NODES = 3
 MIB = 1024 * 1024
-ONCE = Retry(ConstantBackoff(0), 0)  # otherwise redis-py repeats what was refused, and waits for seconds meanwhile
+ONCE = Retry(ConstantBackoff(0), 0)  # otherwise redis-py repeats refused commands, for seconds
 Plain = redis.Redis
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    """Three nodes and four keyspaces: with Redis Cluster's hash, with another hash, by ranges, and one with all its
-    data on one node.
-    """
+    """Three nodes and three keyspaces: by Redis Cluster's hash, by another hash, and by ranges."""
     with LocalCluster(NODES, config=QUICK) as made:
         make_keyspaces(made)
         yield made
@@ -60,7 +58,7 @@ def address(cluster: LocalCluster, name: str = "athens") -> tuple[str, int]:
 
 
 def plain(cluster: LocalCluster, keyspace: str, name: str = "athens", protocol: int = 2) -> Plain:
-    """Connect a client that knows nothing of clusters. Its user name chooses the keyspace."""
+    """Connect a client that isn't a cluster client. Its user name chooses the keyspace."""
     host, port = address(cluster, name)
     return redis.Redis(host, port, username=keyspace, password="", protocol=protocol, socket_timeout=10)
 
@@ -88,7 +86,7 @@ def client(cluster: LocalCluster, request: pytest.FixtureRequest) -> Iterator[Pl
 
 
 def said(client: Plain, *words: object) -> Any:
-    """Send a command with exactly these words, which redis-py doesn't change; returns the answer."""
+    """Send a command of exactly these words (redis-py leaves them unchanged); returns the answer."""
     return client.execute_command(*words)  # type: ignore[no-untyped-call]
 
 
@@ -96,7 +94,7 @@ _numbers = count()
 
 
 def fresh(prefix: str = "k") -> str:
-    """Return a key that no other test uses. Its first letter varies, so that such keys are in different ranges."""
+    """Return a key that no other test uses. The keys begin with different letters, so they are in different ranges."""
     number = next(_numbers)
     return f"{'anz'[number % 3]}{prefix}-{number}"
 
@@ -244,7 +242,7 @@ def test_times_that_have_passed_and_the_latest_ones(client: Plain) -> None:
         with pytest.raises(ResponseError, match="invalid expire time in 'getex' command"):
             said(client, "GETEX", key, option, time)
     assert client.get(key) == b"v"
-    assert said(client, "GETEX", fresh(), "EX", 0) is None, "as Redis, which looks for the key first"
+    assert said(client, "GETEX", fresh(), "EX", 0) is None, "Redis, too, looks for the key first"
 
 
 def test_several_keys(client: Plain) -> None:
@@ -378,7 +376,7 @@ def test_replicas_answer_with_readonly(cluster: LocalCluster) -> None:
 
 
 class Talking:
-    """Opens a connection; the `with` block gets a function that sends an inline command and returns the answer."""
+    """Opens a connection. The `with` block gets a function, which sends an inline command and returns the answer."""
 
     def __init__(self, where: tuple[str, int]) -> None:
         self._socket = socket.create_connection(where, timeout=10)
@@ -505,7 +503,8 @@ def test_a_split_fails_no_pipeline(cluster: LocalCluster) -> None:
 
 
 def counted(cluster: LocalCluster, name: str, stop: Event) -> int:
-    """Send pipelines until `stop`: each increments ten keys, and sets ten others. Returns the number of pipelines."""
+    """Send pipelines until `stop`. Each pipeline increments ten keys, and sets ten other keys. Returns the number of
+    pipelines."""
     rounds = 0
     with plain(cluster, "splitting", name) as client:
         while not stop.is_set() or rounds < 3:
@@ -537,13 +536,13 @@ def test_a_cluster_client_goes_on_after_a_node_was_killed() -> None:
                 assert eventually(key, lambda key=key: patient(client, key)) == key.encode()  # type: ignore[misc]
             for key in keys:
                 assert client.incr(f"n-{key}") == 1
-        with plain(cluster, "copied") as client:  # the dead node's partitions have other leaders
+        with plain(cluster, "copied") as client:  # other nodes lead the dead node's partitions
             for key in keys:
                 assert client.get(key) == key.encode()
 
 
 def patient(client: RedisCluster, key: str) -> bytes | None:
-    """Read the key; returns None if the client finds no node that serves it at the moment."""
+    """Read the key; returns None if the client finds no node that serves the key now."""
     try:
         found = client.get(key)
     except (redis.ConnectionError, redis.exceptions.TryAgainError, redis.exceptions.ClusterDownError):

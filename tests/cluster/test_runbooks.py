@@ -1,5 +1,5 @@
-"""Every command of docs/operations.md works as written. Commands that change something are typed twice: the second one
-does the same again or refuses, and no data is lost.
+"""Every command of docs/operations.md works as written. Commands that change something are typed twice: the second
+command does the same again, or refuses. No data is lost.
 """
 
 import shutil
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(480)
 BEFORE = {b"before-%03d" % number: b"%d" % number for number in range(200)}
 AFTER = {b"after-%03d" % number: b"%d" % number for number in range(200)}
 NODES = ("athens", "byzantium", "cyrene")
-_REAL = 'PATH=${{PATH#*:}}\nexec {} "$@"\n'  # the end of a stand-in, which goes on as the machine's own command
+_REAL = 'PATH=${{PATH#*:}}\nexec {} "$@"\n'  # a stand-in's last lines: run the machine's own command
 
 INSTALL = "python3 -m venv /opt/minka"
 AUTHORITY = "mkdir authority && openssl req"
@@ -29,8 +29,8 @@ RESTART = "(for node in athens byzantium cyrene; do"
 BACKUP = "(set -eu -- athens byzantium cyrene; at="
 RESTORE = "(set -eu -- athens byzantium cyrene; backup="
 REBUILD = "minkactl node rebuild cyrene &&"
-EXPORT = "minkactl data export flights /backup/flights"  # tests/pipeline/test_runbook_export.py, which has Spark
-LOST = "minkactl partitions --state offline"  # tests/cluster/test_last_copies.py
+EXPORT = "minkactl data export flights /backup/flights"  # its test, with Spark: tests/pipeline/test_runbook_export.py
+LOST = "minkactl partitions --state offline"  # its test: tests/cluster/test_last_copies.py
 CREATE = "$ minkactl keyspace create flights"
 TYPED = (INSTALL, AUTHORITY, CERTIFICATE, RESTART, BACKUP, RESTORE, REBUILD, EXPORT, LOST, CREATE)
 LOOKS = ("$ curl -s localhost:7401/readyz", "$ minkactl nodes", "$ minkactl status  ", "$ minkactl status\n")
@@ -49,7 +49,7 @@ NO_COMMANDS = {
     "[Service]": "a part of a unit",
 }
 
-# The commands within sentences of the document that change nothing, and work in any state of the cluster.
+# Commands within sentences of the document. These change nothing, and work in any state of the cluster.
 INLINE_LOOKS = {
     "minkactl keyspaces -o wide",
     "minkactl migrations",
@@ -74,15 +74,15 @@ INLINE_TYPED = {
     "systemctl stop minkad",
     "minkad --config FILE --validate-config",
 }
-_NAMED = "names a command, without what it needs"
-_OF_SYSTEMD = "no minkad, and nothing that could be lost: it shows what systemd has"
+_NAMED = "only names a command, without its arguments"
+_OF_SYSTEMD = "it only shows what systemd has logged"
 INLINE_NO_COMMANDS = {
     "chmod 400": "the mode that a key has to have",
     "chmod 640": "the mode that a key has to have",
     "chown minka": "the owner that a key has to have",
     "chown root:minka": "the owner that a key has to have",
     "journalctl -u minkad -p warning": _OF_SYSTEMD,
-    "kill -9": "what happens to a process, not what is to be typed",
+    "kill -9": "what happens to a process, not a command to type",
     "kill -CONT": _NAMED,
     "kill -STOP": _NAMED,
     "minkactl data load-report": "tests/pipeline/test_load_report.py; it only reads",
@@ -138,8 +138,8 @@ def beside(cluster: LocalCluster, pattern: str) -> list[list[str]]:
 
 
 def test_an_installation_keeps_the_configuration(tmp_path: Path) -> None:
-    """An installation over an older one keeps the configuration. The test installs into a folder of its own instead of
-    the system's, and scripts stand in for the commands that need root.
+    """An installation over an older one keeps the configuration. The test installs into its own folder instead of the
+    system's folders. Scripts stand in for the commands that need root.
     """
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     (tmp_path / "etc/systemd/system").mkdir(parents=True)
@@ -202,8 +202,8 @@ def backups_and_restores_can_be_repeated(cluster: LocalCluster, operator: Machin
     for count in (1, 2):
         put(cluster, AFTER)
         ended = operator.type(restore)
-        # bash also ran the lines that were pasted after the restore: the last one asks for the status of the restarted
-        # cluster, which may be an error at first.
+        # bash has also run the lines that were pasted after the restore. The last line asks the restarted cluster for
+        # its status; at first, the answer may be an error.
         assert "restored; " in ended.stdout, ended
         assert ended.stdout.count("\n") > 1 or ended.stderr, ended
         assert rows(cluster) == BEFORE, f"after restore {count}"
@@ -212,7 +212,7 @@ def backups_and_restores_can_be_repeated(cluster: LocalCluster, operator: Machin
 
 
 def a_backup_that_fails_has_no_name(cluster: LocalCluster, operator: Machine, tmp_path: Path) -> None:
-    operator.stand_in("date", f"#!/bin/sh\necho >> {tmp_path}/dates; wc -l < {tmp_path}/dates\n")  # all dates differ
+    operator.stand_in("date", f"#!/bin/sh\necho >> {tmp_path}/dates; wc -l < {tmp_path}/dates\n")  # no date twice
     for fails in ("cp", "mv", "sync"):
         operator.stand_in(fails, f'#!/bin/sh\n[ "$NODE" != cyrene ] || exit 1\n{_REAL.format(fails)}')
         ended = operator.type(block(BACKUP))
@@ -232,7 +232,7 @@ def a_backup_that_fails_has_no_name(cluster: LocalCluster, operator: Machine, tm
 
 
 def _fails_before_a_stop(cluster: LocalCluster, operator: Machine, text: str) -> str:
-    """Type a restore that fails. Checks that it has stopped no node, and left no folder; returns its stderr."""
+    """Type a restore that fails. Checks that it has stopped no node, and has left no folder. Returns its stderr."""
     ended = operator.type(text)
     assert "nothing has changed: no node was stopped" in ended.stderr, ended
     assert all(cluster.node(name).running for name in NODES)
@@ -257,7 +257,7 @@ def a_restore_that_fails_can_be_typed_again(cluster: LocalCluster, operator: Mac
         assert reason in _fails_before_a_stop(cluster, operator, text)
         operator.stand_in(name, "")
     assert rows(cluster) == BEFORE | AFTER
-    # Let the second `mv` on byzantium fail. byzantium is the second node, so athens has its restored data by then.
+    # Let the second `mv` on byzantium fail. byzantium is the second node, so athens already has its restored data.
     operator.stand_in(
         "mv", '#!/bin/sh\n[ "$NODE" != byzantium ] || case "$2" in *.new-*) exit 1 ;; esac\nexec /bin/mv "$@"\n'
     )
@@ -303,7 +303,7 @@ def test_a_node_begins_again(cluster: LocalCluster, operator: Machine) -> None:
     assert [len(one) for one in beside(cluster, "data.old-*")] == [0, 0, 1]
     with Control(cluster.endpoints) as control:
         eventually("three voters", lambda: len(control.status().coordinator.voters) == 3)
-        if "cyrene" in control.status().coordinator.voters:  # it came back before another one had its seat
+        if "cyrene" in control.status().coordinator.voters:  # cyrene came back before another node got its seat
             ended = operator.type("minkactl raft promote ephesus --instead-of cyrene")
             assert ended.status == 0, ended
     promote = "minkactl raft promote cyrene --instead-of VOTER".replace("VOTER", "byzantium")
@@ -320,14 +320,15 @@ def test_a_node_is_removed(cluster: LocalCluster, operator: Machine) -> None:
     assert first.status == 0, first
     assert (again.status != 0, "UNKNOWN_NODE" in again.stderr) == (True, True)
     assert rows(cluster, live=3) == BEFORE
-    # Empty a node. Three nodes can't spare one, so the cluster refuses that. With four nodes it works, even two times.
+    # Empty a node. With three nodes, the cluster refuses this: each partition has three replicas. With four nodes it
+    # works, even twice.
     refused = operator.type("minkactl drain athens --decommission")
     assert refused.status != 0
     cluster.add("delphi")
     for _ in range(2):
         ended = operator.type("minkactl drain athens --decommission")
         assert ended.status == 0, ended
-    assert rows(cluster, live=3) == BEFORE  # beside athens, which is drained
+    assert rows(cluster, live=3) == BEFORE  # athens is drained, and not LIVE
 
 
 def test_commands_that_only_look_and_unreachable_machines(cluster: LocalCluster, operator: Machine) -> None:
@@ -355,7 +356,7 @@ def what_only_looks(cluster: LocalCluster, operator: Machine) -> None:
 
 
 def a_command_is_never_answered_by_silence(cluster: LocalCluster, operator: Machine) -> None:
-    """If a machine can't be reached, a runbook says so, and ends before it has changed anything."""
+    """If the operator can't reach a machine, a runbook reports this, and ends before it has changed anything."""
     operator.stand_in("ssh", '#!/bin/sh\necho "ssh: connect to host $1: No route to host" >&2\nexit 255\n')
     for text in (block(BACKUP), block(RESTORE), block(RESTART)):
         ended = operator.type(text)

@@ -1,5 +1,5 @@
-"""A shard on the event loop of an asyncio program: its delegate reports weights and failures, and the shard leaves the
-cluster in the end.
+"""A shard on the event loop of an asyncio program. Its delegate reports weights and failures; in the end the shard
+leaves the cluster.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ class Fetcher(Delegate):
 
 async def until(probe: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(DEADLINE):
-        while not await probe():  # noqa: ASYNC110 - it asks a cluster
+        while not await probe():  # noqa: ASYNC110 - the probe asks a cluster
             await asyncio.sleep(0.02)
 
 

@@ -1,4 +1,4 @@
-"""Real shards with real nodes: each duty is in one process at a time, even if processes or nodes die or stand still."""
+"""Real shards with real nodes: only one process has a duty at a time, even if processes or nodes die or stand still."""
 
 import signal
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ def test_duties_are_attached_updated_deleted_and_released_by_a_process_that_stop
     client.delete("crud", "d3")
     eventually("the release", lambda: "crud/d3" in {duty[0] for duty in holder.calls("detach")})
     eventually("all but the deleted one", lambda: shards.places().keys() == names - {"crud/d3"})
-    # If shard `one` hasn't registered yet, all duties may be on `two`.
+    # All duties may be on `two` if `one` hasn't registered yet.
     eventually("both shards", lambda: len(client.shards(["crud-0", "crud-1"]).shards) == 2)
     had = set(one.held())
     one.signal(signal.SIGTERM)
@@ -80,7 +80,7 @@ def test_nothing_happens_to_duties_when_the_node_of_the_session_dies(
     with Control(cluster.endpoints) as control:
         controller = control.status().coordinator.controller
     victim = next(name for name in cluster.nodes if name != controller)
-    # The shard gets only the victim's address. The victim's welcome tells it the addresses of the other nodes.
+    # The shard gets only the victim's address. The victim tells the shard the addresses of the other nodes.
     one = shards.start("node-0", "node", endpoints=[cluster.node(victim).address])
     shards.wait_placed(names, [one])
     had = one.held()
@@ -122,7 +122,7 @@ def test_a_process_that_comes_back_within_its_grace_has_its_duties_again(shards:
     names = make_duties(client, "grace", 6)
     one, two = (shards.start(f"grace-{n}", "grace", grace=20.0) for n in range(2))
     shards.wait_placed(names, [one, two])
-    had, released = one.held(), two.calls("detach")  # the duties that the other one released when this one came
+    had, released = one.held(), two.calls("detach")  # the duties that `two` released when `one` came
     one.signal(signal.SIGTERM)
     assert one.process.wait(30) == 0
     again = shards.start("grace-0", "grace", grace=20.0)

@@ -1,4 +1,4 @@
-"""The active controller falls silent: it is stopped, cut off, or paused for a moment. No living node is marked FAILED,
+"""The active controller falls silent: it is stopped, cut off, or paused for a moment. No other node is marked FAILED,
 and each partition with two healthy replicas takes writes.
 """
 
@@ -18,8 +18,8 @@ from tests.cluster.cluster import eventually
 from tests.cluster.network import CLIENTS, Network, NetworkedCluster
 from tests.cluster.undo import NotPermitted, Undo
 
-# With these times, nodes notice that the controller is lost, and look for it, before Raft can elect another one. Their
-# calls to the silent controller must not delay them.
+# With these times, nodes notice the loss of the controller, and look for a controller, before Raft can elect another
+# one. Their calls to the silent controller must not delay them.
 CONFIG = {"membership": {"heartbeat_interval_ms": 100, "clearance_ms": 400, "failure_timeout_ms": 1200}}
 PARTITIONS = 12
 KEYS = {murmur3(key) % PARTITIONS: key for key in (b"key-%d" % number for number in range(500))}
@@ -34,7 +34,7 @@ class World:
     network: Network | None
 
     def well(self) -> PartitionTable:
-        """Wait until all nodes are LIVE and all replicas in sync; returns the table."""
+        """Wait until all nodes are LIVE and all replicas are in sync; returns the table."""
 
         def probe() -> PartitionTable | None:
             status = self.control.status()
@@ -64,7 +64,7 @@ class World:
 
 
 def processes(table: PartitionTable, but: str = "") -> dict[str, str]:
-    """Return the nodes' incarnations. A node that was marked FAILED comes back with another incarnation."""
+    """Return the incarnations of the nodes except `but`. A node that was marked FAILED gets another incarnation."""
     return {node.id: node.incarnation for node in table.nodes if node.id != but}
 
 
@@ -90,8 +90,8 @@ def world() -> Iterator[World]:
 
 
 def lose_the_controller(world: World, silence: Callable[[str], None], speak: Callable[[str], None]) -> None:
-    """Silence the active controller until the other nodes have accepted a write to each partition, and have marked the
-    silent node FAILED. Checks that no other node was marked FAILED.
+    """Silence the active controller. Wait until the other nodes have accepted a write to each partition, and the new
+    controller has marked the silent node FAILED. Checks that no other node was marked FAILED.
     """
     before = world.well()
     victim = world.controller()
@@ -99,7 +99,7 @@ def lose_the_controller(world: World, silence: Callable[[str], None], speak: Cal
     try:
         world.write_to_all(b"without")
         table = eventually(
-            "another controller that has failed the silent one",
+            "another active controller instead of the silent one",
             lambda: next(
                 (
                     status.table
@@ -112,7 +112,7 @@ def lose_the_controller(world: World, silence: Callable[[str], None], speak: Cal
         states = {node.id: node.state for node in table.nodes}
         assert states.pop(victim) == NodeState.NODE_STATE_FAILED
         assert set(states.values()) == {NodeState.NODE_STATE_LIVE}
-        assert processes(table, victim) == processes(before, victim), "no other node was failed meanwhile"
+        assert processes(table, victim) == processes(before, victim), "no other node was marked FAILED meanwhile"
         assert not [row for row in table.partitions if not row.leader or row.leader == victim]
     finally:
         speak(victim)
@@ -141,14 +141,14 @@ def test_an_active_controller_that_is_cut_off(world: World) -> None:
 
 
 def test_an_active_controller_that_was_paused_fails_nobody(world: World) -> None:
-    """After a short pause, the controller marks no other node FAILED. It may itself have been marked FAILED, and
-    replaced as the controller.
+    """After a short pause, the controller marks no other node FAILED. During the pause, another node may have become
+    the controller, and have marked the paused one FAILED.
     """
     before = world.well()
     paused = world.controller()
     for _ in range(2):
         world.cluster.signal(paused, signal.SIGSTOP)
-        time.sleep(0.92)  # this is the fault, not a wait
+        time.sleep(0.92)  # for how long the controller is paused
         world.cluster.signal(paused, signal.SIGCONT)
         world.write_to_all(b"after")
     after = world.well()
@@ -156,7 +156,7 @@ def test_an_active_controller_that_was_paused_fails_nobody(world: World) -> None
 
 
 def test_losing_the_controller_is_a_warning_in_the_logs(world: World) -> None:
-    """A node's log has a warning when the node loses the active controller, and a line when it finds one again."""
+    """A node logs a warning when it loses the active controller, and logs a line when it finds an active controller."""
     world.well()
     victim = world.controller()
     other = next(name for name in world.cluster.nodes if name != victim)

@@ -1,5 +1,5 @@
-"""A snapshot has the rows of a partition at one offset of its log, the same on each replica, even while nodes die and
-partitions split.
+"""A snapshot has the rows of a partition at one offset of the log. Each replica has the same rows, even while nodes die
+and partitions split.
 """
 
 import threading
@@ -43,8 +43,8 @@ def in_sync(control: Control, partition: int) -> list[str]:
 
 
 def test_a_partition_is_read_as_it_was_at_one_version(cluster: LocalCluster) -> None:
-    """In each round, a writer sets all keys to the round's number, with one batch for each partition. So all rows of a
-    snapshot have the same number.
+    """In each round, a writer sets all keys to the round's number, with one batch for each partition. So in each
+    snapshot, all rows have the same number.
     """
     keys = [b"key-%04d" % number for number in range(400)]
     stop = threading.Event()
@@ -107,8 +107,8 @@ def test_every_replica_has_the_same_and_the_digest_is_by_its_definition(cluster:
 
 
 def test_a_replica_that_makes_a_snapshot_late_keeps_it_until_its_release(cluster: LocalCluster) -> None:
-    """A node is down when the snapshot is opened. When it is back, it makes the snapshot from the log, and keeps it
-    until a reader releases it.
+    """A node is down when a reader opens the snapshot. When the node is back, it makes the snapshot from the log, and
+    keeps it until a reader releases it.
     """
     with (
         Control(cluster.endpoints) as control,
@@ -162,8 +162,8 @@ def test_a_split_since_the_plan_gives_two_snapshots(cluster: LocalCluster) -> No
 
 
 def test_a_reader_goes_on_at_another_node(cluster: LocalCluster) -> None:
-    """After the first batch, the node that serves the read is killed. The reader gets the rest from another node: each
-    row once, in order.
+    """After the first batch, the node that serves the read is killed. The reader gets the other rows from another node:
+    each row once, in order.
     """
     with (
         Control(cluster.endpoints) as control,
@@ -187,4 +187,4 @@ def test_a_reader_goes_on_at_another_node(cluster: LocalCluster) -> None:
         assert found == sorted(rows.items())
         cluster.restart(row.leader)
         wait_settled(control, live=3)
-        eventually("nothing is left at the killed one", lambda: len(folders(cluster, snapshot)) == 2)
+        eventually("the killed node no longer has the snapshot", lambda: len(folders(cluster, snapshot)) == 2)

@@ -11,7 +11,7 @@ from minka.errors import MinkaError
 from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction, OperationState
 from minkad.process import failpoints
-from minkad.replication import executor, splitting  # noqa: F401  # they declare its failpoints
+from minkad.replication import executor, splitting  # noqa: F401  # they declare failpoints
 from tests.cluster.cluster import QUICK, eventually, spec_file, wait_ended, wait_settled, with_failpoints
 from tests.cluster.ranges import NODES, SORTED, Readers, check, load_ballast, rows_of
 from tests.cluster.workload import Workload
@@ -87,10 +87,10 @@ def test_a_node_is_killed_in_the_middle(cluster: LocalCluster, seed: int) -> Non
             try:
                 operation = control.split("authors", [key], "test", f"seed {seed}")
                 operation_id = operation.id if operation else 0
-            except MinkaError:  # the controller died: the operation may have been recorded
+            except MinkaError:  # the controller died, perhaps after it recorded the operation
                 operation_id = 0
-            # A leader comes to each failpoint, to the last one perhaps after the end of the split. A follower may come
-            # to none.
+            # A leader reaches each failpoint, but perhaps reaches the last one only after the end of the split. A
+            # follower may reach none.
             eventually(
                 f"{victim} dies at {place}, or the split ends without it",
                 lambda: not cluster.node(victim).running or (victim != row.leader and not control.status().running),

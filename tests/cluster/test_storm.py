@@ -1,5 +1,5 @@
-"""After a storm of faults, the cluster recovers automatically: overloaded nodes drop messages that senders repeat
-anyway, and these drops cause no additional load.
+"""After a storm of faults, the cluster recovers automatically. Overloaded nodes drop messages, but only messages that
+senders repeat anyway, so this causes no additional load.
 """
 
 import random
@@ -17,8 +17,8 @@ BEFORE = "before"
 
 
 def weather(seed: int, before: int, cause: Cause, patience: float) -> None:
-    """Let a storm pass over a cluster with a keyspace of `before` partitions, and wait at most `patience` seconds until
-    it is healthy.
+    """Overload a cluster with a keyspace of `before` partitions. Then wait at most `patience` seconds until the cluster
+    is healthy.
     """
     with LocalCluster(4) as cluster:
         with Control(cluster.endpoints) as control:
@@ -31,19 +31,19 @@ def weather(seed: int, before: int, cause: Cause, patience: float) -> None:
         status = wait_healthy(cluster, {BEFORE: before, LARGE: cause.partitions}, patience)
         seconds = time.monotonic() - ended
         terms = status.coordinator.term - term
-        print(f"seed {seed}: healthy {seconds:.1f} s after the cause was gone, {terms} terms later")  # noqa: T201 - for people
+        print(f"seed {seed}: healthy {seconds:.1f} s and {terms} terms after the end of the overload")  # noqa: T201 - for people
 
         def lasts() -> bool:
             one, next_ = (wait_healthy(cluster, {BEFORE: before, LARGE: cause.partitions}, patience) for _ in range(2))
             return one.coordinator.term == next_.coordinator.term
 
-        # Other processes on this machine may also cause an election, but not again and again.
+        # Other processes on this machine may cause an election, too, but not one election after another.
         eventually(f"seed {seed}: a term that lasts", lasts, deadline=patience)
 
 
 @pytest.mark.timeout(180)
 def test_a_small_storm() -> None:
-    """A small storm leaves the processors alone, since other tests need them at the same time."""
+    """A small storm has no busy processes, since other tests need the processors at the same time."""
     weather(0, 50, Cause(partitions=300, replicas=3, stop=1.5, within=1.0, busy=0), 60.0)
 
 
@@ -51,5 +51,7 @@ def test_a_small_storm() -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(20))
 def test_a_storm(seed: int) -> None:
-    """A large storm creates partitions with one replica each: with more, the cluster would refuse 20,000 partitions."""
+    """A large storm creates partitions with one replica each: with more replicas, the cluster would refuse 20,000 of
+    them.
+    """
     weather(seed, 1000, Cause(partitions=20_000, replicas=1, stop=3.0, within=3.0, busy=8), 10.0)

@@ -30,4 +30,4 @@ def test_only_changed_rows_are_sent() -> None:
         assert ask(before.version, "another").table == after
         assert ask(after.version, after.cluster.id) == GetTableResponse()
         assert status.table.version < after.version
-        assert control.status().table == after, "the table is made of the former one and the changes"
+        assert control.status().table == after, "Control makes the table from the former one and the changes"

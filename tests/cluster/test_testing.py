@@ -1,4 +1,4 @@
-"""`minka.testing` works for users who test their own services: pytest runs the examples of docs/api.md in a folder
+"""`minka.testing` is for users who test their own services. Here pytest runs the examples of docs/api.md in a folder
 outside of the checkout.
 """
 

@@ -63,7 +63,7 @@ def minkactl(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str
 
 
 def refusal(ask: Callable[[], object]) -> str:
-    """Call `ask`, which has to raise UNREACHABLE; returns the error's message."""
+    """Call `ask`, which must raise UNREACHABLE; returns the error's message."""
     with pytest.raises(MinkaError) as caught:
         ask()
     assert caught.value.code is Code.UNREACHABLE
@@ -97,7 +97,7 @@ def test_duties_and_their_payloads_with_tls(cluster: LocalCluster, tls: Tls, tmp
         shard = shards.start("s", "feeds", tls=[str(tls.ca), str(tls.cert), str(tls.key)])
         shards.wait_placed({"feeds/bbc"}, [shard])
         assert shard.calls("attach") == [["feeds/bbc", 1, "https://"]]
-    with pytest.raises(urllib.error.HTTPError, match="404"):  # REST has no TLS, so it would let anybody in
+    with pytest.raises(urllib.error.HTTPError, match="404"):  # REST has no TLS, so this cluster doesn't serve REST
         urllib.request.urlopen(f"http://{cluster.node('athens').http_address}/v1/pallets", timeout=5)
 
 
@@ -130,8 +130,8 @@ def test_the_data_port_takes_the_right_certificates_only(cluster: LocalCluster, 
 
 
 def said_on_data_port(address: str, context: ssl.SSLContext | None) -> bytes:
-    """Send the data port a hello that it refuses. Returns its answer; b"" if it ends the connection before it reads the
-    hello.
+    """Send the data port a hello that it refuses. Returns the port's answer; b"" if the port ends the connection before
+    it reads the hello.
     """
     hello = encode_hello(Hello("nonsense", "", ""))
     sent = PREFACE + (len(hello) + 1).to_bytes(4, "big") + Kind.DATA.to_bytes() + hello
@@ -189,7 +189,7 @@ def test_a_node_of_another_authority_does_not_join(
     node = cluster.add("gortyn", config=section(live), ready=False)
     eventually("the reason in its log", lambda: OTHER_AUTHORITY in node.log.read_text())
     cluster.kill("gortyn")
-    # From now on gortyn trusts the cluster's authority, but the cluster doesn't trust gortyn's.
+    # From now on, gortyn trusts the cluster's authority, but the cluster doesn't trust gortyn's authority.
     Path(live.ca).write_bytes(Path(tls.ca).read_bytes() + Path(strange.ca).read_bytes())
     cluster.restart("gortyn", ready=False)
     eventually("the reason in its log", lambda: HUNG_UP in node.log.read_text())
@@ -202,7 +202,7 @@ def test_a_node_of_another_authority_does_not_join(
 
 
 def expired(tls: Tls, folder: Path) -> Tls:
-    """Make a certificate like the first one, from the same authority, that has expired already."""
+    """Make a certificate like that of `tls`, from the same authority, but already expired."""
     made = Tls(tls.ca, folder / "expired.pem", tls.key)
     authority = Path(tls.ca)
     command: list[str | Path] = [
@@ -252,7 +252,7 @@ def test_a_certificate_that_others_would_refuse_is_not_taken(tls: Tls, strange: 
 
 
 def served(address: str, tls: Tls) -> bytes:
-    """Connect to the address, and return the certificate that the node shows (DER)."""
+    """Connect to the address, and return the node's certificate in DER form."""
     context = ssl.create_default_context(cafile=tls.ca)
     context.load_cert_chain(tls.cert, tls.key)
     context.set_alpn_protocols(["h2"])
@@ -265,14 +265,14 @@ def served(address: str, tls: Tls) -> bytes:
 
 
 def is_served(address: str, tls: Tls, certificate: bytes) -> bool:
-    """True if the node at this address shows this certificate."""
+    """True if the node at this address presents this certificate."""
     with contextlib.suppress(ssl.SSLError):
         return served(address, tls) == certificate
     return False
 
 
 def expiry(cluster: LocalCluster) -> dict[str, float]:
-    """Return the times (seconds since 1970) at which athens' certificates expire, by its metrics."""
+    """Return the times (seconds since 1970) at which the certificates of athens expire, from its metrics."""
     with urllib.request.urlopen(f"http://{cluster.node('athens').http_address}/metrics", timeout=5) as response:
         text = response.read().decode()
     found = re.findall(r'^minka_tls_certificate_expiry_timestamp_seconds\{file="(\w+)"\} (\S+)$', text, re.MULTILINE)
@@ -280,7 +280,7 @@ def expiry(cluster: LocalCluster) -> dict[str, float]:
 
 
 def reload(cluster: LocalCluster, line: str) -> None:
-    """Send SIGHUP to all nodes, and wait until each of them has logged this line again."""
+    """Send SIGHUP to all nodes, and wait until each of them has logged this line once more."""
     before = {name: cluster.log(name).read_text().count(line) for name in cluster.nodes}
     for name in cluster.nodes:
         cluster.signal(name, signal.SIGHUP)
@@ -323,7 +323,7 @@ def test_certificates_and_authority_are_renewed_without_a_restart(tls: Tls, stra
             assert client.get_many(list(ROWS)) == ROWS, "open connections stay"
         with Control([address], tls=tls) as control:
             assert OTHER_AUTHORITY in refusal(control.table)
-        # cyrene comes back only if the other nodes show it certificates of the new authority, and accept cyrene's.
+        # cyrene comes back only if the other nodes present certificates of the new authority, and accept cyrene's.
         cluster.kill("cyrene")
         cluster.restart("cyrene")
         with Control(cluster.endpoints, tls=strange) as control:

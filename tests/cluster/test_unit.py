@@ -34,7 +34,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 def niceness_by_name(cluster: LocalCluster) -> dict[str, set[int]]:
-    """Return the niceness of each of the daemon's threads, by the thread's name."""
+    """Return the niceness of each thread of the daemon, by the thread's name."""
     process = cluster.node("athens").process
     assert process is not None
     found: dict[str, set[int]] = {}

@@ -1,5 +1,5 @@
-"""Voters and zones: when a zone's only voter fails, another zone gets its seat. When the node is back, the seat comes
-back to its zone, so that a quorum survives the loss of any zone.
+"""Voters and zones: when a zone's only voter fails, another zone gets the voter's seat. When the node is back, its zone
+gets the seat back, so that a quorum survives the loss of any zone.
 """
 
 import json

@@ -1,5 +1,5 @@
-"""The two distributions are built from the checkout and used outside of it. `minka-client` is enough for a program that
-uses a cluster; if the program needs more, an error says what to install. `minka` adds the daemon and minkactl.
+"""The two distributions are built from the checkout, and used outside of it. `minka-client` is enough for a program
+that uses a cluster. If a program needs more, an error says what to install. `minka` adds the daemon and minkactl.
 """
 
 import shutil
@@ -42,10 +42,10 @@ for use in (lambda: __import__("minka.spark"), lambda: __import__("minka.bulk.ss
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The folders with the unpacked wheels, by the names of the distributions."""
+    """By the name of a distribution: the folder with its unpacked wheel."""
     folder = tmp_path_factory.mktemp("wheels")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    copy = folder / "checkout"  # a build leaves files, and includes those of builds before it
+    copy = folder / "checkout"  # a build leaves files, and would take in files of former builds
     for name in ("client", "minka", "minkactl", "minkad", "pyspark_minka"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "build"))
     for name in ("LICENSE", "pyproject.toml", "setup.py"):

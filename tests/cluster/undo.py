@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, Self
 
-# A shell that gets the commands as lines of its stdin. When stdin ends, at the latest with the test process, the shell
-# runs the lines, the last one first. It ignores the signals that may end the test.
+# A shell that reads commands, one a line, from its stdin. Its stdin ends with the test process, or earlier; then the
+# shell runs the commands, the last one first. The shell ignores the signals that may end the test.
 _KEEPER: Final = "trap '' HUP INT TERM PIPE; tac | sh"
 _TIMEOUT_S: Final = 30.0
 
@@ -17,8 +17,8 @@ class NotPermitted(Exception):
 
 
 class Undo:
-    """Collects commands; at the end of the block, or when this process is killed, a helper process runs them, the last
-    one first.
+    """Collects commands. At the end of the `with` block, or when this process is killed, a helper process runs the
+    commands, the last one first.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Undo:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
-            start_new_session=True,  # Ctrl-C is not meant for it
+            start_new_session=True,  # so that Ctrl-C doesn't reach it
         )
 
     def __enter__(self) -> Self:
@@ -39,7 +39,7 @@ class Undo:
         assert not failures, f"not everything was undone: {failures}"
 
     def add(self, *commands: Sequence[str]) -> None:
-        """Add commands that undo the same thing: each runs only if those before it have failed."""
+        """Add commands that undo the same thing in different ways: each runs only if the ones before it have failed."""
         assert self._keeper.stdin is not None, "it was started with a pipe"
         self._keeper.stdin.write(" 2>/dev/null || ".join(map(shlex.join, commands)) + "\n")
         self._keeper.stdin.flush()

@@ -9,7 +9,7 @@ from minka import Client
 from minka.engine.batch_error import BatchError
 from minka.errors import Code
 
-# After these codes, the write may have been done, or may be done later. After any other code it never takes effect.
+# After these codes, the write may have been done, or may still be done. After any other code, it is never done.
 OPEN = frozenset({Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED})
 
 
@@ -31,7 +31,7 @@ class Workload:
         timeout: float = 2.0,
     ) -> None:
         self.acknowledged = 0
-        self.failures: list[str] = []  # why writes were not done, or not known to be
+        self.failures: list[str] = []  # why writes failed, or have unknown outcomes
         self.error: BaseException | None = None
         self._batch = batch
         self._random = random.Random(seed)

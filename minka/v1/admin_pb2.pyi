@@ -22,8 +22,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class GetTableRequest(_message.Message):
-    """A caller that has a table sends the table's version. If the node remembers the changes since that version, it
-    sends only these.
+    """A caller that already has a table sends the table's version. If the node remembers the changes since that version,
+    the node sends only these changes.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -37,7 +37,7 @@ class GetTableRequest(_message.Message):
     accepts_zlib: _builtins.bool
     @_builtins.property
     def keyspaces(self) -> _containers.RepeatedCompositeFieldContainer[Global___WantedRows]:
-        """empty: all partitions; else only these. Nodes and keyspaces are always sent"""
+        """the wanted partitions; empty: all. Nodes and keyspaces are always sent"""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class WantedRows(_message.Message):
     SLOTS_FIELD_NUMBER: _builtins.int
     keyspace: _builtins.str
     whole_up_to: _builtins.int
-    """a keyspace by hash with more partitions than this: only `slots`; 0: always all"""
+    """for a keyspace by hash with more partitions than this, only `slots`; 0: always all"""
     @_builtins.property
     def slots(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
@@ -92,7 +92,7 @@ class GetTableResponse(_message.Message):
     CHANGES_FIELD_NUMBER: _builtins.int
     ZLIB_FIELD_NUMBER: _builtins.int
     zlib: _builtins.bytes
-    """instead of both, if they are large and the caller accepts zlib: this message, compressed"""
+    """a large answer, if the caller accepts zlib: only this, a compressed GetTableResponse"""
     @_builtins.property
     def table(self) -> _cluster_pb2.PartitionTable:
         """absent when the version is still known_version, or when there are changes"""
@@ -127,7 +127,7 @@ class GetStatusRequest(_message.Message):
     known_version: _builtins.int
     known_cluster: _builtins.str
     summary: _builtins.bool
-    """sums instead of partitions and their sizes"""
+    """send a TableSummary instead of partitions and their sizes"""
     @_builtins.property
     def silent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """nodes, for TableSummary.only_on_silent"""
@@ -172,7 +172,7 @@ class CoordinatorStatus(_message.Message):
     def learners(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def seat_due(self) -> Global___SeatMove:
-        """of the active controller: the seat that is to move to another zone; absent if none is"""
+        """only from the active controller: the seat that is to move to another zone"""
 
     def __init__(
         self,
@@ -196,7 +196,7 @@ Global___CoordinatorStatus: _TypeAlias = CoordinatorStatus  # noqa: Y015
 
 @_typing.final
 class SeatMove(_message.Message):
-    """A learner is to take a voter's seat, since the voter's zone has two voters more than the learner's zone."""
+    """A learner is to take a voter's seat, since the voter's zone has at least two voters more than the learner's zone."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -238,19 +238,19 @@ class NodeStatus(_message.Message):
     CLOCK_AHEAD_MS_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     heartbeat_age_ms: _builtins.int
-    """absent until this active controller has had a heartbeat of the node"""
+    """absent until this active controller has got a heartbeat from the node"""
     applied_index: _builtins.int
     data_port_problem: _builtins.str
-    """why its data port doesn't answer the nodes that watch it; "" while it does"""
+    """why its data port doesn't answer the nodes that watch it; "" if it answers"""
     data_port_problem_ms: _builtins.int
-    """for how long it hasn't answered"""
+    """for how long the data port hasn't answered"""
     behind_ms: _builtins.int
-    """for how long its copy of the table hasn't changed although there is more to apply"""
+    """for how long it has applied no entry to its table, although there are more"""
     clock_ahead_ms: _builtins.int
     """its Unix time minus HeartbeatResponse.clock_ms; absent until measured"""
     @_builtins.property
     def disk(self) -> _coordinator_pb2.DiskSpace:
-        """absent until the node has reported it"""
+        """absent until the node has reported its disk"""
 
     def __init__(
         self,
@@ -296,7 +296,7 @@ class GetStatusResponse(_message.Message):
     SUMMARY_FIELD_NUMBER: _builtins.int
     served_by: _builtins.str
     from_controller: _builtins.bool
-    """only the active controller fills the fields after `table`"""
+    """the serving node is the active controller: it fills more fields than others"""
     has_clearance: _builtins.bool
     """the serving node has clearance"""
     @_builtins.property
@@ -304,20 +304,24 @@ class GetStatusResponse(_message.Message):
     @_builtins.property
     def coordinator(self) -> Global___CoordinatorStatus: ...
     @_builtins.property
-    def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeStatus]: ...
-    @_builtins.property
-    def replicas(self) -> _containers.RepeatedCompositeFieldContainer[_coordinator_pb2.ReplicaStats]:
-        """as the partitions' leaders last reported"""
+    def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeStatus]:
+        """only from the active controller"""
 
     @_builtins.property
-    def running(self) -> _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Operation]: ...
+    def replicas(self) -> _containers.RepeatedCompositeFieldContainer[_coordinator_pb2.ReplicaStats]:
+        """only from the active controller: the leaders' last reports"""
+
+    @_builtins.property
+    def running(self) -> _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Operation]:
+        """the operations that have not ended, queued ones included"""
+
     @_builtins.property
     def damaged(self) -> _containers.RepeatedCompositeFieldContainer[_coordinator_pb2.DamagedReplica]:
-        """as their nodes last reported"""
+        """only from the active controller: the last reports of the nodes"""
 
     @_builtins.property
     def changes(self) -> _cluster_pb2.TableChanges:
-        """since known_version; then the table is absent"""
+        """since known_version; if this is set, the table is absent"""
 
     @_builtins.property
     def summary(self) -> Global___TableSummary:
@@ -365,11 +369,11 @@ class TableSummary(_message.Message):
     UNSERVED_FIELD_NUMBER: _builtins.int
     partitions: _builtins.int
     reassigned: _builtins.int
-    """those that are being reassigned"""
+    """partitions that are being reassigned"""
     under_replicated: _builtins.int
     under_min_insync: _builtins.int
     only_on_silent: _builtins.int
-    """partitions whose replicas in sync are all on `silent` nodes (of the request)"""
+    """partitions whose in-sync replicas are all on nodes in GetStatusRequest.silent"""
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeCounts]:
         """of each node of the table, in its order"""
@@ -380,11 +384,11 @@ class TableSummary(_message.Message):
 
     @_builtins.property
     def not_in_sync(self) -> _containers.RepeatedCompositeFieldContainer[Global___NotInSync]:
-        """those with the most partitions first, at most a thousand"""
+        """at most a thousand, the ones with the most partitions first"""
 
     @_builtins.property
     def others_not_in_sync(self) -> Global___NotInSync:
-        """all others together"""
+        """all others: the union of their nodes, the sum of their partitions"""
 
     @_builtins.property
     def zones(self) -> _containers.RepeatedCompositeFieldContainer[Global___ZoneCounts]:
@@ -430,9 +434,9 @@ class Unserved(_message.Message):
     WITHOUT_COPY_FIELD_NUMBER: _builtins.int
     NODES_FIELD_NUMBER: _builtins.int
     damaged: _builtins.int
-    """partitions whose leader doesn't serve them, since its copy is damaged"""
+    """partitions that their leader doesn't serve, since its copy is damaged"""
     unconfirmed: _builtins.int
-    """others, whose leader hasn't confirmed for seconds that it leads"""
+    """other partitions whose leader hasn't confirmed for seconds that it leads"""
     without_copy: _builtins.int
     """OFFLINE partitions without an undamaged copy on any node that is up"""
     @_builtins.property
@@ -441,7 +445,7 @@ class Unserved(_message.Message):
 
     @_builtins.property
     def unconfirmed_by(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """the leaders of these"""
+        """the leaders of `unconfirmed`"""
 
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___UnservedOnNode]:
@@ -482,14 +486,14 @@ class DamagedLeader(_message.Message):
     node_id: _builtins.str
     reason: _builtins.str
     is_alone: _builtins.bool
-    """no other replica is in sync, so no other node can take over"""
+    """no other replica is in sync, so no other node can lead"""
     @_builtins.property
     def others(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """nodes with undamaged copies"""
 
     @_builtins.property
     def eligible(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """those of `others` that have every acknowledged write, and lead once they are up"""
+        """nodes in `others` with every acknowledged write; one of them leads once it is up"""
 
     def __init__(
         self,
@@ -524,7 +528,7 @@ class UnservedOnNode(_message.Message):
     damaged_online: _builtins.int
     """the ONLINE ones of `damaged`"""
     without_copy: _builtins.int
-    """partitions of Unserved.without_copy of which it has the sole replica (NodeCounts)"""
+    """partitions of Unserved.without_copy whose sole replica it has (NodeCounts.sole)"""
     def __init__(
         self,
         *,
@@ -543,7 +547,7 @@ Global___UnservedOnNode: _TypeAlias = UnservedOnNode  # noqa: Y015
 
 @_typing.final
 class ZoneCounts(_message.Message):
-    """Numbers of partitions that are served now, but would no longer be served, or refuse writes, if the zone were lost."""
+    """The numbers of partitions that are served now, and would be OFFLINE or refuse writes if the zone were lost."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -589,26 +593,26 @@ class NodeCounts(_message.Message):
     replicas: _builtins.int
     """assigned ones"""
     staying: _builtins.int
-    """replicas that it keeps: those that it isn't to delete"""
+    """`replicas` without those that it is to delete"""
     leads: _builtins.int
     leads_online: _builtins.int
     """the ONLINE ones of `leads`"""
     preferred: _builtins.int
     """partitions whose preferred leader it is"""
     leads_if_elected: _builtins.int
-    """partitions that it leads once preferred leaders have been elected"""
+    """partitions that it would lead if preferred leaders were elected"""
     movable: _builtins.int
-    """replicas of keyspaces that don't need one on each LIVE node"""
+    """its replicas of keyspaces that have fewer replicas than there are LIVE nodes"""
     sole: _builtins.int
-    """its replicas of partitions that have no other replica in sync or eligible"""
+    """partitions of which only its replica is in sync or eligible"""
     needed_replicas: _builtins.int
-    """the greatest Keyspace.replicas of the keyspaces of its replicas"""
+    """the greatest Keyspace.replicas of all keyspaces of which it has replicas"""
     offline_in_sync: _builtins.int
     """its in-sync replicas of OFFLINE partitions"""
     keeps_from_writes: _builtins.int
     """its replicas that aren't in sync, of partitions under min_insync"""
     bytes: _builtins.int
-    """of its replicas, as their leaders last reported"""
+    """the sizes of its replicas, as their leaders last reported"""
     def __init__(
         self,
         *,
@@ -656,8 +660,8 @@ class KeyspaceCounts(_message.Message):
     bytes: _builtins.int
     @_builtins.property
     def shares(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeShare]:
-        """The numbers of each node, in the order of the table. The answer has them only if, in one of these numbers, a node
-        has four more than another node.
+        """The numbers of each node, in the order of the table. They are sent only if the keyspace may be uneven: one of the
+        numbers, such as `leads`, is at least four greater for one node than for another.
         """
 
     def __init__(
@@ -712,7 +716,7 @@ Global___NodeShare: _TypeAlias = NodeShare  # noqa: Y015
 
 @_typing.final
 class NotInSync(_message.Message):
-    """The number of partitions whose in-sync sets lack these nodes."""
+    """The number of partitions of which exactly these nodes' replicas aren't in sync."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -756,7 +760,7 @@ class PartitionFilter(_message.Message):
     under_replicated: _builtins.bool
     under_min_insync: _builtins.bool
     with_removing: _builtins.bool
-    """`node` may also be one that has yet to delete its copy"""
+    """also partitions whose copy `node` still has to delete"""
     @_builtins.property
     def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -788,7 +792,7 @@ class ListPartitionsRequest(_message.Message):
     FILTER_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
     limit: _builtins.int
-    """at most `limit` are sent, the others only counted; 0: no limit"""
+    """at most `limit` partitions are sent, the others only counted; 0: no limit"""
     @_builtins.property
     def filter(self) -> Global___PartitionFilter: ...
     def __init__(
@@ -853,7 +857,7 @@ Global___ListPartitionsResponse: _TypeAlias = ListPartitionsResponse  # noqa: Y0
 
 @_typing.final
 class MatchingCount(_message.Message):
-    """The number of partitions that match the filter, including those that `limit` keeps from being sent."""
+    """The number of partitions that match the filter, including those that aren't sent because of `limit`."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -894,9 +898,9 @@ class CreateKeyspaceRequest(_message.Message):
     partition_count: _builtins.int
     hash: _cluster_pb2.HashFunction.ValueType
     replicas: _builtins.int
-    """0: 3 in a cluster of three nodes or more, else 1"""
+    """0: 3 if the cluster has at least three nodes, otherwise 1"""
     min_insync: _builtins.int
-    """0: a majority of three replicas and more, else 1"""
+    """0: a majority if there are at least three replicas, otherwise 1"""
     durability: _cluster_pb2.Durability.ValueType
     unclean_election: _builtins.bool
     @_builtins.property
@@ -933,9 +937,9 @@ class Ranges(_message.Message):
     MAX_BYTES_FIELD_NUMBER: _builtins.int
     MAX_OPS_FIELD_NUMBER: _builtins.int
     max_bytes: _builtins.int
-    """a partition with more is split automatically; 0: none is"""
+    """a partition with more bytes is split automatically; 0: no limit"""
     max_ops: _builtins.int
-    """the same for keys read and written a second"""
+    """a partition with more keys read and written a second is split, too; 0: no limit"""
     @_builtins.property
     def split_points(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """ascending; none: one range over all keys"""
@@ -1008,11 +1012,11 @@ class PlanReassignRequest(_message.Message):
     RATE_LIMIT_FIELD_NUMBER: _builtins.int
     QUEUE_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
-    """the plan gets this reason"""
+    """for Plan.reason"""
     rate_limit: _builtins.int
-    """the plan gets this limit"""
+    """for Plan.rate_limit"""
     queue: _builtins.bool
-    """the plan is to begin after all operations that have not ended"""
+    """plan for the state after all operations that have not ended"""
     @_builtins.property
     def to(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """the nodes to spread over; empty: all LIVE ones"""
@@ -1027,11 +1031,11 @@ class PlanReassignRequest(_message.Message):
 
     @_builtins.property
     def weights(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
-        """a node's share relative to the others; if absent, its own weight"""
+        """by node: its share of replicas, instead of Node.weight"""
 
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___AssignedReplicas]:
-        """exactly these moves and no others"""
+        """if set, the plan has exactly these moves"""
 
     def __init__(
         self,
@@ -1115,7 +1119,7 @@ class Move(_message.Message):
 
     @_builtins.property
     def target_replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """after; if only one replica moves, source and target are its nodes"""
+        """after; if only one replica moves, it moves from `source` to `target`"""
 
     def __init__(
         self,
@@ -1239,15 +1243,15 @@ class Plan(_message.Message):
     table_version: _builtins.int
     created_ms: _builtins.int
     minimum_moves: _builtins.int
-    """the fewest that give nodes these numbers of replicas; reordering doesn't count"""
+    """a plan that is as even has at least this many; new orders of replicas don't count"""
     digest: _builtins.str
-    """SHA-256 over everything else"""
+    """SHA-256, in hexadecimal, over all other fields"""
     reason: _builtins.str
     """of the operation that carries the plan out"""
     rate_limit: _builtins.int
     """of that operation: bytes a second for each node; 0: no limit"""
     queued: _builtins.bool
-    """for the state that running and queued operations will leave: it begins after them"""
+    """made for the state after all running and queued operations; begins after these"""
     pallet: _builtins.str
     """the pallet whose duties it moves"""
     @_builtins.property
@@ -1262,7 +1266,7 @@ class Plan(_message.Message):
     def shards(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardBalance]: ...
     @_builtins.property
     def splits(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlannedSplit]:
-        """Splits are operations of their own, which begin before the moves. The client that applies the plan requests them
+        """Splits come before the moves, and are separate operations. The client that applies the plan requests each of them
         with Split; ApplyPlan refuses a plan that has splits.
         """
 
@@ -1399,10 +1403,10 @@ class GetOperationsRequest(_message.Message):
     """0: 20"""
     with_migrations: _builtins.bool
     migrations_limit: _builtins.int
-    """for each operation: first those under way, then waiting ones; 0: all, in plan order"""
+    """for each operation: those under way first, then waiting ones; 0: all, in plan order"""
     @_builtins.property
     def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """empty: the newest first, `limit` of them"""
+        """empty: at most `limit` operations, the newest first"""
 
     def __init__(
         self,
@@ -1467,11 +1471,11 @@ class GetOperationsResponse(_message.Message):
 
     @_builtins.property
     def duty_names(self) -> _containers.ScalarMap[_builtins.int, _builtins.str]:
-        """names ("feeds/bbc") of the migrations' duties that still exist, by number"""
+        """by a duty's number: its name ("feeds/bbc"), if the duty still exists"""
 
     @_builtins.property
     def summaries(self) -> _containers.RepeatedCompositeFieldContainer[Global___OperationSummary]:
-        """if with_migrations; of all migrations, not only those in this message"""
+        """if with_migrations; counts all migrations, not only those in this message"""
 
     def __init__(
         self,
@@ -1524,8 +1528,8 @@ class OperationSummary(_message.Message):
     BYTES_TOTAL_FIELD_NUMBER: _builtins.int
     operation_id: _builtins.int
     bytes_done: _builtins.int
-    """The bytes of partitions that have moved, and of all that have moved or are to move. Only the active controller
-    knows these; other nodes leave them out.
+    """`bytes_done` has the bytes that have been copied, `bytes_total` also those that are still to be copied. Only the
+    active controller knows these numbers; other nodes leave them out.
     """
     bytes_total: _builtins.int
     @_builtins.property
@@ -1550,7 +1554,7 @@ Global___OperationSummary: _TypeAlias = OperationSummary  # noqa: Y015
 
 @_typing.final
 class Blocker(_message.Message):
-    """The reason why a step doesn't go on, and what a person can do about that."""
+    """The reason why an operation or a migration doesn't go on, and what a person can do about it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1567,7 +1571,7 @@ class Blocker(_message.Message):
     """for people: "flights/7" """
     reason: _builtins.str
     remedy: _builtins.str
-    """a command if there is one"""
+    """if possible, a command to type"""
     def __init__(
         self,
         *,
@@ -1601,7 +1605,7 @@ class ElectLeadersRequest(_message.Message):
     requested_by: _builtins.str
     reason: _builtins.str
     queue: _builtins.bool
-    """wait for operations on the same things instead of being refused"""
+    """true: wait for operations on the same things; false: refuse the request if there are any"""
     @_builtins.property
     def keyspaces(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """empty: all"""
@@ -1634,7 +1638,7 @@ Global___ElectLeadersRequest: _TypeAlias = ElectLeadersRequest  # noqa: Y015
 
 @_typing.final
 class UncleanElection(_message.Message):
-    """A person lets this replica lead, and accepts the loss of acknowledged writes that this replica lacks."""
+    """A person lets this node's replica lead, and accepts the loss of acknowledged writes that this replica lacks."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1704,7 +1708,7 @@ class DrainNodeRequest(_message.Message):
     reason: _builtins.str
     rate_limit: _builtins.int
     queue: _builtins.bool
-    """wait for operations on the same things instead of being refused"""
+    """true: wait for operations on the same things; false: refuse the request if there are any"""
     def __init__(
         self,
         *,
@@ -1814,12 +1818,12 @@ class GetDrainStatusResponse(_message.Message):
     leaders: _builtins.int
     """partitions that it leads"""
     replicas: _builtins.int
-    """copies that it has, or has yet to delete"""
+    """copies that it has, including those that it still has to delete"""
     safe_to_stop: _builtins.bool
     blocker_count: _builtins.int
     @_builtins.property
     def blockers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Blocker]:
-        """the first few things that stopping the node would hurt"""
+        """the first few reasons why stopping the node would do harm"""
 
     @_builtins.property
     def shards(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardsOnNode]:
@@ -2000,7 +2004,7 @@ class SplitKeysResponse(_message.Message):
     KEYS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """ascending; fewer than parts - 1 if the partition has too few keys"""
+        """ascending: parts - 1 keys, or fewer if the partition has too few keys"""
 
     def __init__(
         self,
@@ -2028,7 +2032,7 @@ class SplitRequest(_message.Message):
     requested_by: _builtins.str
     reason: _builtins.str
     queue: _builtins.bool
-    """wait for operations on the same things instead of being refused"""
+    """true: wait for operations on the same things; false: refuse the request if there are any"""
     @_builtins.property
     def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
     def __init__(
@@ -2055,7 +2059,7 @@ class SplitResponse(_message.Message):
     OPERATION_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def operation(self) -> _cluster_pb2.Operation:
-        """absent when the keyspace is split at all these keys already"""
+        """absent if partitions already begin at all of these keys"""
 
     def __init__(
         self,
@@ -2130,7 +2134,7 @@ class MergeRequest(_message.Message):
     requested_by: _builtins.str
     reason: _builtins.str
     queue: _builtins.bool
-    """wait for operations on the same things instead of being refused"""
+    """true: wait for operations on the same things; false: refuse the request if there are any"""
     @_builtins.property
     def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
     def __init__(
@@ -2289,7 +2293,7 @@ class CountKeysRequest(_message.Message):
     PARTITION_IDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def partition_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """empty: all that lie on this node's disks"""
+        """empty: all partitions on this node's disks"""
 
     def __init__(
         self,
@@ -2365,7 +2369,7 @@ class DescribeNodeRequest(_message.Message):
     PARTITIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """describe the node's copies of these, too"""
+        """also describe the node's copies of these partitions"""
 
     def __init__(
         self,
@@ -2394,11 +2398,11 @@ class CopyDescription(_message.Message):
     partition_id: _builtins.int
     log_end_offset: _builtins.int
     log_end_epoch: _builtins.int
-    """the leader_epoch at which its last entry was written"""
+    """the leader_epoch at which the last entry of its log was written"""
     committed: _builtins.int
-    """the offset up to which the node knows for certain that entries are committed"""
+    """the node knows that the entries up to this offset are committed"""
     unusable: _builtins.str
-    """why it can't lead; "" if it can"""
+    """why the copy can't lead; "" if it can"""
     def __init__(
         self,
         *,
@@ -2428,7 +2432,7 @@ class VoterContact(_message.Message):
     node: _builtins.str
     address: _builtins.str
     heard_ms: _builtins.int
-    """ago; absent: never since this process started"""
+    """the time since then; absent if never since this process started"""
     def __init__(
         self,
         *,
@@ -2448,7 +2452,7 @@ Global___VoterContact: _TypeAlias = VoterContact  # noqa: Y015
 
 @_typing.final
 class NodeCheck(_message.Message):
-    """One of the conditions for a node to be ready, as /readyz lists them."""
+    """One of the conditions that a node must meet to be ready; /readyz lists the same conditions."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2498,18 +2502,18 @@ class DescribeNodeResponse(_message.Message):
     controller: _builtins.str
     """node id of the active controller, "" when none is known"""
     is_controller: _builtins.bool
-    """the asked node itself"""
+    """the node that answers is the active controller"""
     term: _builtins.int
     applied_index: _builtins.int
     table_version: _builtins.int
     has_clearance: _builtins.bool
     clearance_lapsed_ms: _builtins.int
-    """ago; absent while it holds, or if there was none since the start"""
+    """since the clearance ended; absent while it holds, or if there was none"""
     ready: _builtins.bool
     leads: _builtins.int
-    """partitions that it leads and serves now; 0 without clearance"""
+    """the number of partitions that it leads and serves; 0 without clearance"""
     stale_reads: _builtins.int
-    """partitions of which it would answer stale reads now"""
+    """the number of partitions of which it would answer stale reads"""
     @_builtins.property
     def checks(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeCheck]: ...
     @_builtins.property
@@ -2518,7 +2522,7 @@ class DescribeNodeResponse(_message.Message):
 
     @_builtins.property
     def copies(self) -> _containers.RepeatedCompositeFieldContainer[Global___CopyDescription]:
-        """of the requested partitions that are here"""
+        """of those requested partitions that this node has"""
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class MetadataStub:
-    """Served by every node from its own copy of the table.
+    """Every node answers these requests from its own copy of the table.
     """
 
     def __init__(self, channel):
@@ -43,7 +43,7 @@ class MetadataStub:
 
 
 class MetadataServicer:
-    """Served by every node from its own copy of the table.
+    """Every node answers these requests from its own copy of the table.
     """
 
     def GetTable(self, request, context):
@@ -69,7 +69,7 @@ def add_MetadataServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Metadata:
-    """Served by every node from its own copy of the table.
+    """Every node answers these requests from its own copy of the table.
     """
 
     @staticmethod
@@ -101,8 +101,8 @@ class Metadata:
 
 
 class AdminStub:
-    """Every node answers reads with what it knows. Only the active controller makes changes: other nodes refuse them with
-    NOT_CONTROLLER and the controller's address.
+    """Every node answers GetStatus, ListPartitions, GetOperations and DescribeNode from its own state. Only the active
+    controller answers the other requests: other nodes refuse these with NOT_CONTROLLER and the controller's address.
     """
 
     def __init__(self, channel):
@@ -219,8 +219,8 @@ class AdminStub:
 
 
 class AdminServicer:
-    """Every node answers reads with what it knows. Only the active controller makes changes: other nodes refuse them with
-    NOT_CONTROLLER and the controller's address.
+    """Every node answers GetStatus, ListPartitions, GetOperations and DescribeNode from its own state. Only the active
+    controller answers the other requests: other nodes refuse these with NOT_CONTROLLER and the controller's address.
     """
 
     def GetStatus(self, request, context):
@@ -302,7 +302,7 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetDrainStatus(self, request, context):
-        """Return the effects that stopping the node now would have.
+        """Return the effects of stopping the node now.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -349,15 +349,15 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Merge(self, request, context):
-        """Begin an operation that merges partitions of a keyspace by ranges: those that begin at these keys, into the
-        partitions before them.
+        """Begin an operation that merges partitions of a keyspace by ranges. For each of the keys, the partition that begins
+        at the key is merged into the partition before it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DescribeNode(self, request, context):
-        """Return what this node knows about itself. This works without an active controller, too.
+        """Return this node's description of itself. This works without an active controller, too.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -480,8 +480,8 @@ def add_AdminServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Admin:
-    """Every node answers reads with what it knows. Only the active controller makes changes: other nodes refuse them with
-    NOT_CONTROLLER and the controller's address.
+    """Every node answers GetStatus, ListPartitions, GetOperations and DescribeNode from its own state. Only the active
+    controller answers the other requests: other nodes refuse these with NOT_CONTROLLER and the controller's address.
     """
 
     @staticmethod
@@ -1053,7 +1053,7 @@ class Admin:
 
 
 class InventoryStub:
-    """Served by every node about the keys on its own disks, which it reads for this purpose.
+    """Every node answers these requests about the keys on its own disks. For each answer it reads the disks.
     """
 
     def __init__(self, channel):
@@ -1075,7 +1075,7 @@ class InventoryStub:
 
 
 class InventoryServicer:
-    """Served by every node about the keys on its own disks, which it reads for this purpose.
+    """Every node answers these requests about the keys on its own disks. For each answer it reads the disks.
     """
 
     def CountKeys(self, request, context):
@@ -1113,7 +1113,7 @@ def add_InventoryServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Inventory:
-    """Served by every node about the keys on its own disks, which it reads for this purpose.
+    """Every node answers these requests about the keys on its own disks. For each answer it reads the disks.
     """
 
     @staticmethod

@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class MetadataStub:
-    """Served by every node from its own copy of the table."""
+    """Every node answers these requests from its own copy of the table."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -37,13 +37,13 @@ class MetadataStub:
 
 @_typing.type_check_only
 class MetadataAsyncStub(MetadataStub):
-    """Served by every node from its own copy of the table."""
+    """Every node answers these requests from its own copy of the table."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetTable: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetTableRequest, _admin_pb2.GetTableResponse]  # type: ignore[assignment]
 
 class MetadataServicer(metaclass=_abc_1.ABCMeta):
-    """Served by every node from its own copy of the table."""
+    """Every node answers these requests from its own copy of the table."""
 
     @_abc_1.abstractmethod
     def GetTable(
@@ -55,8 +55,8 @@ class MetadataServicer(metaclass=_abc_1.ABCMeta):
 def add_MetadataServicer_to_server(servicer: MetadataServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class AdminStub:
-    """Every node answers reads with what it knows. Only the active controller makes changes: other nodes refuse them with
-    NOT_CONTROLLER and the controller's address.
+    """Every node answers GetStatus, ListPartitions, GetOperations and DescribeNode from its own state. Only the active
+    controller answers the other requests: other nodes refuse these with NOT_CONTROLLER and the controller's address.
     """
 
     @_typing.overload
@@ -82,7 +82,7 @@ class AdminStub:
     """Begin an operation that makes a node safe to stop; with `decommission` it also moves all replicas away."""
     UndrainNode: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UndrainNodeRequest, _admin_pb2.UndrainNodeResponse]
     GetDrainStatus: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetDrainStatusRequest, _admin_pb2.GetDrainStatusResponse]
-    """Return the effects that stopping the node now would have."""
+    """Return the effects of stopping the node now."""
     PauseOperation: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PauseOperationRequest, _admin_pb2.OperationResponse]
     ResumeOperation: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ResumeOperationRequest, _admin_pb2.OperationResponse]
     CancelOperation: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CancelOperationRequest, _admin_pb2.OperationResponse]
@@ -95,16 +95,16 @@ class AdminStub:
     GetSplitBlockers: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetSplitBlockersRequest, _admin_pb2.GetSplitBlockersResponse]
     """Return the obstacles to splitting a partition now."""
     Merge: _grpc.UnaryUnaryMultiCallable[_admin_pb2.MergeRequest, _admin_pb2.MergeResponse]
-    """Begin an operation that merges partitions of a keyspace by ranges: those that begin at these keys, into the
-    partitions before them.
+    """Begin an operation that merges partitions of a keyspace by ranges. For each of the keys, the partition that begins
+    at the key is merged into the partition before it.
     """
     DescribeNode: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeNodeRequest, _admin_pb2.DescribeNodeResponse]
-    """Return what this node knows about itself. This works without an active controller, too."""
+    """Return this node's description of itself. This works without an active controller, too."""
 
 @_typing.type_check_only
 class AdminAsyncStub(AdminStub):
-    """Every node answers reads with what it knows. Only the active controller makes changes: other nodes refuse them with
-    NOT_CONTROLLER and the controller's address.
+    """Every node answers GetStatus, ListPartitions, GetOperations and DescribeNode from its own state. Only the active
+    controller answers the other requests: other nodes refuse these with NOT_CONTROLLER and the controller's address.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -127,7 +127,7 @@ class AdminAsyncStub(AdminStub):
     """Begin an operation that makes a node safe to stop; with `decommission` it also moves all replicas away."""
     UndrainNode: _aio.UnaryUnaryMultiCallable[_admin_pb2.UndrainNodeRequest, _admin_pb2.UndrainNodeResponse]  # type: ignore[assignment]
     GetDrainStatus: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetDrainStatusRequest, _admin_pb2.GetDrainStatusResponse]  # type: ignore[assignment]
-    """Return the effects that stopping the node now would have."""
+    """Return the effects of stopping the node now."""
     PauseOperation: _aio.UnaryUnaryMultiCallable[_admin_pb2.PauseOperationRequest, _admin_pb2.OperationResponse]  # type: ignore[assignment]
     ResumeOperation: _aio.UnaryUnaryMultiCallable[_admin_pb2.ResumeOperationRequest, _admin_pb2.OperationResponse]  # type: ignore[assignment]
     CancelOperation: _aio.UnaryUnaryMultiCallable[_admin_pb2.CancelOperationRequest, _admin_pb2.OperationResponse]  # type: ignore[assignment]
@@ -140,15 +140,15 @@ class AdminAsyncStub(AdminStub):
     GetSplitBlockers: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetSplitBlockersRequest, _admin_pb2.GetSplitBlockersResponse]  # type: ignore[assignment]
     """Return the obstacles to splitting a partition now."""
     Merge: _aio.UnaryUnaryMultiCallable[_admin_pb2.MergeRequest, _admin_pb2.MergeResponse]  # type: ignore[assignment]
-    """Begin an operation that merges partitions of a keyspace by ranges: those that begin at these keys, into the
-    partitions before them.
+    """Begin an operation that merges partitions of a keyspace by ranges. For each of the keys, the partition that begins
+    at the key is merged into the partition before it.
     """
     DescribeNode: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeNodeRequest, _admin_pb2.DescribeNodeResponse]  # type: ignore[assignment]
-    """Return what this node knows about itself. This works without an active controller, too."""
+    """Return this node's description of itself. This works without an active controller, too."""
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
-    """Every node answers reads with what it knows. Only the active controller makes changes: other nodes refuse them with
-    NOT_CONTROLLER and the controller's address.
+    """Every node answers GetStatus, ListPartitions, GetOperations and DescribeNode from its own state. Only the active
+    controller answers the other requests: other nodes refuse these with NOT_CONTROLLER and the controller's address.
     """
 
     @_abc_1.abstractmethod
@@ -247,7 +247,7 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.GetDrainStatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.GetDrainStatusResponse, _abc.Awaitable[_admin_pb2.GetDrainStatusResponse]]:
-        """Return the effects that stopping the node now would have."""
+        """Return the effects of stopping the node now."""
 
     @_abc_1.abstractmethod
     def PauseOperation(
@@ -302,8 +302,8 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.MergeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.MergeResponse, _abc.Awaitable[_admin_pb2.MergeResponse]]:
-        """Begin an operation that merges partitions of a keyspace by ranges: those that begin at these keys, into the
-        partitions before them.
+        """Begin an operation that merges partitions of a keyspace by ranges. For each of the keys, the partition that begins
+        at the key is merged into the partition before it.
         """
 
     @_abc_1.abstractmethod
@@ -312,12 +312,12 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.DescribeNodeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.DescribeNodeResponse, _abc.Awaitable[_admin_pb2.DescribeNodeResponse]]:
-        """Return what this node knows about itself. This works without an active controller, too."""
+        """Return this node's description of itself. This works without an active controller, too."""
 
 def add_AdminServicer_to_server(servicer: AdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class InventoryStub:
-    """Served by every node about the keys on its own disks, which it reads for this purpose."""
+    """Every node answers these requests about the keys on its own disks. For each answer it reads the disks."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -329,7 +329,7 @@ class InventoryStub:
 
 @_typing.type_check_only
 class InventoryAsyncStub(InventoryStub):
-    """Served by every node about the keys on its own disks, which it reads for this purpose."""
+    """Every node answers these requests about the keys on its own disks. For each answer it reads the disks."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CountKeys: _aio.UnaryUnaryMultiCallable[_admin_pb2.CountKeysRequest, _admin_pb2.CountKeysResponse]  # type: ignore[assignment]
@@ -337,7 +337,7 @@ class InventoryAsyncStub(InventoryStub):
     """Return keys that divide a partition, which this node leads, into parts of about the same bytes."""
 
 class InventoryServicer(metaclass=_abc_1.ABCMeta):
-    """Served by every node about the keys on its own disks, which it reads for this purpose."""
+    """Every node answers these requests about the keys on its own disks. For each answer it reads the disks."""
 
     @_abc_1.abstractmethod
     def CountKeys(

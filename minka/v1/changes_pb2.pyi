@@ -40,7 +40,7 @@ Global___PositionsRequest: _TypeAlias = PositionsRequest  # noqa: Y015
 
 @_typing.final
 class ChangePosition(_message.Message):
-    """The changes that a replica can serve: they are visible, and still kept."""
+    """The changes that a replica can serve: they are visible, and the replica still keeps them."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -50,10 +50,10 @@ class ChangePosition(_message.Message):
     IS_LEADER_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
     base_offset: _builtins.int
-    """changes after it are kept"""
+    """the changes after this offset are kept"""
     end_offset: _builtins.int
     is_leader: _builtins.bool
-    """and has clearance: no acknowledged write comes after end_offset"""
+    """the replica leads and has clearance: no acknowledged write comes after end_offset"""
     def __init__(
         self,
         *,
@@ -105,7 +105,7 @@ class ReadChangesRequest(_message.Message):
     until_offset: _builtins.int
     """the last offset to read"""
     find_child: _builtins.int
-    """instead of changes, find where this partition was split off: see ChangeBatch.child_at"""
+    """if set, send no changes, only where this partition was split off: ChangeBatch.child_at"""
     def __init__(
         self,
         *,

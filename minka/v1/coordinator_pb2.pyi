@@ -58,7 +58,7 @@ class SnapshotChunk(_message.Message):
     data: _builtins.bytes
     """the next bytes of the encoded Message"""
     checksum: _builtins.int
-    """CRC-32 of the whole, in the last chunk; 0 before"""
+    """in the last chunk: CRC-32 of the whole encoded Message; in all others: 0"""
     def __init__(
         self,
         *,
@@ -112,7 +112,7 @@ class LocateResponse(_message.Message):
     data_address: _builtins.str
     """host:port"""
     raft_id: _builtins.int
-    """of the node that answers, since another node may have taken the address over"""
+    """of the node that answers: another node may have the address by now"""
     def __init__(
         self,
         *,
@@ -189,7 +189,7 @@ class ReplicaStats(_message.Message):
     NOT_SPLIT_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
     bytes: _builtins.int
-    """live data, estimated"""
+    """estimated; without deleted data"""
     keys: _builtins.int
     """estimated"""
     log_end_offset: _builtins.int
@@ -197,9 +197,9 @@ class ReplicaStats(_message.Message):
     ops: _builtins.int
     """keys read and written a second, smoothed"""
     cpu_percent: _builtins.int
-    """its share of the node's processor time, in percent of one processor"""
+    """the node's processor time for it, in percent of one processor"""
     not_split: _builtins.str
-    """why it isn't split, in a sentence; "" if it is neither too large nor too busy"""
+    """why the partition isn't split, in a sentence; "" if it is neither too large nor too busy"""
     def __init__(
         self,
         *,
@@ -244,14 +244,14 @@ class MigrationProgress(_message.Message):
     """log entries that the target does not have yet"""
     phase: Global___MigrationPhase.ValueType
     blocked_by: _builtins.str
-    """"" while it advances, else the reason in a sentence"""
+    """why it doesn't advance, in a sentence; "" if it advances"""
     remedy: _builtins.str
     """what a person can do about it; "" if waiting may be enough"""
     tries: _builtins.int
-    """the number of copies begun; if more than one, `restarted_by` says why"""
+    """how often the copy was begun; if more than once, `restarted_by` says why"""
     restarted_by: _builtins.str
     kept_log_bytes: _builtins.int
-    """the log that the source keeps for the target"""
+    """the size of the log that the source keeps for the target"""
     def __init__(
         self,
         *,
@@ -289,7 +289,7 @@ class DiskSpace(_message.Message):
     """0: not known"""
     free_bytes: _builtins.int
     low_mark_bytes: _builtins.int
-    """with less free space the disk is low"""
+    """if less space is free, the disk is low"""
     is_low: _builtins.bool
     """the node takes only deletes, until 1.5 times low_mark_bytes is free"""
     def __init__(
@@ -317,7 +317,7 @@ class DamagedReplica(_message.Message):
     NODE_ID_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
     reason: _builtins.str
-    """a code from the registry, and the file's name"""
+    """a code of minka/errors.py, and the name of the damaged file"""
     node_id: _builtins.str
     """the node that has the copy; "" in its own heartbeats"""
     def __init__(
@@ -337,7 +337,7 @@ Global___DamagedReplica: _TypeAlias = DamagedReplica  # noqa: Y015
 
 @_typing.final
 class HeartbeatRequest(_message.Message):
-    """A heartbeat has the changes since the last one on this stream, or some of these changes if there are many."""
+    """A heartbeat has the changes since the last heartbeat on this stream, or a part of them if there are many."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -364,9 +364,9 @@ class HeartbeatRequest(_message.Message):
     from_start: _builtins.bool
     """the node's earlier reports of migrations and damage are void"""
     without_clearance: _builtins.bool
-    """it has none; late answers to earlier heartbeats may still grant it"""
+    """the node has none; a late answer to an earlier heartbeat may grant it"""
     answered_sequence: _builtins.int
-    """of the last heartbeat, on any stream, whose answer the node has got"""
+    """of the last heartbeat, on any stream, to which the node got the answer"""
     clock_ahead_ms: _builtins.int
     """how far the Unix time of its machine is ahead of clock_ms"""
     @_builtins.property
@@ -391,7 +391,7 @@ class HeartbeatRequest(_message.Message):
 
     @_builtins.property
     def unanswered(self) -> _containers.RepeatedCompositeFieldContainer[Global___UnansweredPort]:
-        """watched data ports, its own included, that don't answer this node"""
+        """data ports that this node watches and that don't answer; perhaps its own"""
 
     def __init__(
         self,
@@ -480,14 +480,14 @@ class HeartbeatResponse(_message.Message):
     CLOCKS_AHEAD_MS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     clearance_ms: _builtins.int
-    """counted from when the node sent the heartbeat with this sequence"""
+    """from the moment at which the node sent the heartbeat with this sequence"""
     controller_term: _builtins.int
     from_start_wanted: _builtins.bool
-    """the controller lacks the earlier reports on this stream"""
+    """the controller lacks earlier reports: the next heartbeat is to have `from_start`"""
     withheld: _builtins.str
-    """why the node gets no clearance, and loses the one that it has"""
+    """why the node gets no clearance, and loses its present one; "" if it gets one"""
     clock_ms: _builtins.int
-    """when the controller answered, by a clock that nobody sets"""
+    """when the controller answered, by its monotonic clock"""
     clocks_ahead_ms: _builtins.int
     """how far the Unix time of most nodes is ahead of clock_ms; absent if unknown"""
     @_builtins.property
@@ -587,7 +587,7 @@ class IsrChange(_message.Message):
 
     @_builtins.property
     def eligible(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """replicas outside of `isr`, without which the leader commits no entry"""
+        """eligible replicas, none of them in `isr`: the leader commits no entry without them"""
 
     def __init__(
         self,
@@ -639,7 +639,7 @@ class IsrResult(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
     error: _builtins.str
-    """"" when done, else a name from the registry (minka/errors.py)"""
+    """"" if done, otherwise a name from the registry (minka/errors.py)"""
     @_builtins.property
     def partition(self) -> _cluster_pb2.Partition:
         """the row as it is now, also after a refusal; absent if there is no such partition"""
@@ -747,7 +747,7 @@ class FinishSplitRequest(_message.Message):
     leader_epoch: _builtins.int
     """precondition"""
     partition_epoch: _builtins.int
-    """precondition: of the row whose in-sync replicas are all made"""
+    """precondition: the epoch of the row whose in-sync replicas are all made"""
     def __init__(
         self,
         *,
@@ -771,7 +771,7 @@ class FinishSplitResponse(_message.Message):
     PARTITIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Partition]:
-        """the rows of both as they are now"""
+        """the rows of both partitions as they are now"""
 
     def __init__(
         self,
@@ -797,11 +797,11 @@ class FinishMergeRequest(_message.Message):
     MERGED_EPOCH_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     partition_id: _builtins.int
-    """the one that remains"""
+    """the partition that remains"""
     partition_epoch: _builtins.int
     """precondition"""
     merged_id: _builtins.int
-    """the one that becomes its upper part"""
+    """the partition that becomes its upper part"""
     merged_epoch: _builtins.int
     """precondition"""
     def __init__(
@@ -828,7 +828,7 @@ class FinishMergeResponse(_message.Message):
     PARTITIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Partition]:
-        """the row of the one that remains, and the last row of the one that is gone"""
+        """the row of the partition that remains, and the last row of the other one"""
 
     def __init__(
         self,
@@ -871,7 +871,7 @@ class ControlledShutdownResponse(_message.Message):
 
     REMAINING_FIELD_NUMBER: _builtins.int
     remaining: _builtins.int
-    """partitions that the node still leads, and that another one can lead"""
+    """the number of partitions that the node still leads, and another node can lead"""
     def __init__(
         self,
         *,
@@ -933,15 +933,15 @@ class UpdateReplicasRequest(_message.Message):
     KNOWN_EPOCHS_FIELD_NUMBER: _builtins.int
     controller_term: _builtins.int
     incarnation: _builtins.str
-    """the process for which the rows are; any other process refuses them: NOT_REGISTERED"""
+    """the rows are for this process; any other process refuses them: NOT_REGISTERED"""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Partition]:
         """rows; the node finds its own role in them"""
 
     @_builtins.property
     def known_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Rows that the node may have already, by partition id and partition_epoch. The node acts on them as if they had been
-        sent.
+        """The partition ids and partition_epochs of rows that the node may have already. The node acts on these rows as if
+        the controller had sent them.
         """
 
     @_builtins.property
@@ -998,11 +998,11 @@ class UpdateReplicasResponse(_message.Message):
     FAILED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def unknown_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """those of `known_ids` whose rows the node lacks: they are to be sent"""
+        """the ids in `known_ids` whose rows the node lacks: they are to be sent"""
 
     @_builtins.property
     def hosted_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """the node leads or follows"""
+        """partitions that the node leads or follows"""
 
     @_builtins.property
     def hosted_epochs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -1010,7 +1010,7 @@ class UpdateReplicasResponse(_message.Message):
 
     @_builtins.property
     def deleted_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """nothing of the partition is left here"""
+        """partitions of which nothing is left at the node"""
 
     @_builtins.property
     def failed(self) -> _containers.RepeatedCompositeFieldContainer[Global___FailedReplica]: ...

@@ -138,7 +138,7 @@ class CoordinatorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ControlledShutdown(self, request, context):
-        """A node wants to stop. Other nodes take over its leaderships while it still serves; it repeats the call until it has
+        """A node that wants to stop gives its leaderships to other nodes. It still serves, and repeats the call until it has
         none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -457,7 +457,7 @@ class Coordinator:
 
 
 class ReplicaControlStub:
-    """Served by every node for the active controller.
+    """Every node answers these requests of the active controller.
     """
 
     def __init__(self, channel):
@@ -474,12 +474,12 @@ class ReplicaControlStub:
 
 
 class ReplicaControlServicer:
-    """Served by every node for the active controller.
+    """Every node answers these requests of the active controller.
     """
 
     def UpdateReplicas(self, request, context):
         """Make the node host, lead, follow or delete its replicas, as the rows say. The call is idempotent. The node refuses
-        it if it has had a call with a greater controller term.
+        the call if an earlier call had a greater controller term.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -502,7 +502,7 @@ def add_ReplicaControlServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ReplicaControl:
-    """Served by every node for the active controller.
+    """Every node answers these requests of the active controller.
     """
 
     @staticmethod

@@ -52,7 +52,7 @@ class CoordinatorStub:
     new writes to the second are waiting.
     """
     ControlledShutdown: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ControlledShutdownRequest, _coordinator_pb2.ControlledShutdownResponse]
-    """A node wants to stop. Other nodes take over its leaderships while it still serves; it repeats the call until it has
+    """A node that wants to stop gives its leaderships to other nodes. It still serves, and repeats the call until it has
     none.
     """
     Leave: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.LeaveRequest, _coordinator_pb2.LeaveResponse]
@@ -82,7 +82,7 @@ class CoordinatorAsyncStub(CoordinatorStub):
     new writes to the second are waiting.
     """
     ControlledShutdown: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ControlledShutdownRequest, _coordinator_pb2.ControlledShutdownResponse]  # type: ignore[assignment]
-    """A node wants to stop. Other nodes take over its leaderships while it still serves; it repeats the call until it has
+    """A node that wants to stop gives its leaderships to other nodes. It still serves, and repeats the call until it has
     none.
     """
     Leave: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.LeaveRequest, _coordinator_pb2.LeaveResponse]  # type: ignore[assignment]
@@ -157,7 +157,7 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.ControlledShutdownRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.ControlledShutdownResponse, _abc.Awaitable[_coordinator_pb2.ControlledShutdownResponse]]:
-        """A node wants to stop. Other nodes take over its leaderships while it still serves; it repeats the call until it has
+        """A node that wants to stop gives its leaderships to other nodes. It still serves, and repeats the call until it has
         none.
         """
 
@@ -172,7 +172,7 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
 def add_CoordinatorServicer_to_server(servicer: CoordinatorServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class ReplicaControlStub:
-    """Served by every node for the active controller."""
+    """Every node answers these requests of the active controller."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -180,21 +180,21 @@ class ReplicaControlStub:
     def __new__(cls, channel: _aio.Channel) -> ReplicaControlAsyncStub: ...
     UpdateReplicas: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.UpdateReplicasRequest, _coordinator_pb2.UpdateReplicasResponse]
     """Make the node host, lead, follow or delete its replicas, as the rows say. The call is idempotent. The node refuses
-    it if it has had a call with a greater controller term.
+    the call if an earlier call had a greater controller term.
     """
 
 @_typing.type_check_only
 class ReplicaControlAsyncStub(ReplicaControlStub):
-    """Served by every node for the active controller."""
+    """Every node answers these requests of the active controller."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     UpdateReplicas: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.UpdateReplicasRequest, _coordinator_pb2.UpdateReplicasResponse]  # type: ignore[assignment]
     """Make the node host, lead, follow or delete its replicas, as the rows say. The call is idempotent. The node refuses
-    it if it has had a call with a greater controller term.
+    the call if an earlier call had a greater controller term.
     """
 
 class ReplicaControlServicer(metaclass=_abc_1.ABCMeta):
-    """Served by every node for the active controller."""
+    """Every node answers these requests of the active controller."""
 
     @_abc_1.abstractmethod
     def UpdateReplicas(
@@ -203,7 +203,7 @@ class ReplicaControlServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.UpdateReplicasResponse, _abc.Awaitable[_coordinator_pb2.UpdateReplicasResponse]]:
         """Make the node host, lead, follow or delete its replicas, as the rows say. The call is idempotent. The node refuses
-        it if it has had a call with a greater controller term.
+        the call if an earlier call had a greater controller term.
         """
 
 def add_ReplicaControlServicer_to_server(servicer: ReplicaControlServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -61,14 +61,14 @@ class PalletChange(_message.Message):
     DELETE_FIELD_NUMBER: _builtins.int
     IF_VERSION_FIELD_NUMBER: _builtins.int
     delete: _builtins.str
-    """its id; refused while it has duties"""
+    """the pallet's id; refused while the pallet has duties"""
     if_version: _builtins.int
     """precondition of update and delete; 0: none"""
     @_builtins.property
     def create(self) -> _duties_pb2.Pallet: ...
     @_builtins.property
     def update(self) -> _duties_pb2.Pallet:
-        """replaces the fields that a client can set"""
+        """replaces all fields that a client can set"""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class ChangePalletsResponse(_message.Message):
     PALLETS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def pallets(self) -> _containers.RepeatedCompositeFieldContainer[_duties_pb2.Pallet]:
-        """one for each change, as it is now; if deleted, its last row"""
+        """one for each change, as it is now; of a deleted pallet, the last row"""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class PalletSummary(_message.Message):
     weight: _builtins.int
     unplaced_count: _builtins.int
     held_back: _builtins.str
-    """why the pallet isn't balanced automatically now; "" if nothing prevents it"""
+    """why the pallet isn't balanced automatically now; "" if nothing prevents that"""
     quarantined: _builtins.int
     """duties that are kept from some shards, or from all"""
     @_builtins.property
@@ -213,7 +213,7 @@ Global___PalletSummary: _TypeAlias = PalletSummary  # noqa: Y015
 
 @_typing.final
 class HandOverTimes(_message.Message):
-    """The times for which duties in planned moves were attached to no shard, without the time that delegates took."""
+    """How long duties were attached to no shard while planned moves moved them, without the time that delegates took."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -338,7 +338,7 @@ class DutySpec(_message.Message):
     weight: _builtins.int
     """1 if absent when the duty is created"""
     synthetic: _builtins.bool
-    """an update can't change these three"""
+    """an update can't change this, `stationary` or `lazy`"""
     stationary: _builtins.bool
     lazy: _builtins.bool
     payload: _builtins.bytes
@@ -494,7 +494,7 @@ class ChangeDutiesResponse(_message.Message):
     DUTIES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def duties(self) -> _containers.RepeatedCompositeFieldContainer[_duties_pb2.Duty]:
-        """one for each change, as it is now; if deleted, its last row"""
+        """one for each change, as it is now; of a deleted duty, the last row"""
 
     def __init__(
         self,
@@ -533,7 +533,7 @@ class GetDutiesRequest(_message.Message):
     """0: 1000"""
     with_payloads: _builtins.bool
     quarantined: _builtins.bool
-    """only duties kept from shards, since attaching them failed or ended processes"""
+    """only duties kept from some shards, since attaching them failed or ended processes"""
     @_builtins.property
     def names(self) -> _containers.RepeatedCompositeFieldContainer[Global___DutyName]:
         """exactly these duties; refused if one doesn't exist"""
@@ -767,7 +767,7 @@ class ShardVerdict(_message.Message):
     POSSIBLE_FIELD_NUMBER: _builtins.int
     shard: _builtins.str
     verdict: _builtins.str
-    """why it has the duty, or can't have it, or needn't"""
+    """why the shard has the duty, can't have it, or doesn't get it"""
     possible: _builtins.bool
     def __init__(
         self,
@@ -882,7 +882,7 @@ class BalancerComparison(_message.Message):
     unplaced: _builtins.int
     @_builtins.property
     def loads(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardLoad]:
-        """of the shards, if the pallet had this balancer"""
+        """the shards' loads if the pallet had this balancer"""
 
     def __init__(
         self,

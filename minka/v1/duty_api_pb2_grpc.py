@@ -27,7 +27,7 @@ if _version_not_supported:
 
 
 class DutiesStub:
-    """Served by every node. The node stores the payloads, and passes the rest of a request on to the active controller.
+    """Served by every node. The node stores the payloads of a request, and passes the rest on to the active controller.
     """
 
     def __init__(self, channel):
@@ -79,7 +79,7 @@ class DutiesStub:
 
 
 class DutiesServicer:
-    """Served by every node. The node stores the payloads, and passes the rest of a request on to the active controller.
+    """Served by every node. The node stores the payloads of a request, and passes the rest on to the active controller.
     """
 
     def ChangePallets(self, request, context):
@@ -185,7 +185,7 @@ def add_DutiesServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Duties:
-    """Served by every node. The node stores the payloads, and passes the rest of a request on to the active controller.
+    """Served by every node. The node stores the payloads of a request, and passes the rest on to the active controller.
     """
 
     @staticmethod
@@ -406,8 +406,8 @@ class Duties:
 
 
 class DutyControlStub:
-    """The calls of Duties, in the form in which nodes pass them on to the active controller, which alone serves them. The
-    nodes have stored the payloads before; a request has a payload's id in place of the payload.
+    """The calls of Duties, as nodes pass them on. Only the active controller serves them. The nodes have already stored the
+    payloads, so a request has a payload's id in place of the payload.
     """
 
     def __init__(self, channel):
@@ -459,8 +459,8 @@ class DutyControlStub:
 
 
 class DutyControlServicer:
-    """The calls of Duties, in the form in which nodes pass them on to the active controller, which alone serves them. The
-    nodes have stored the payloads before; a request has a payload's id in place of the payload.
+    """The calls of Duties, as nodes pass them on. Only the active controller serves them. The nodes have already stored the
+    payloads, so a request has a payload's id in place of the payload.
     """
 
     def ChangePallets(self, request, context):
@@ -563,8 +563,8 @@ def add_DutyControlServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class DutyControl:
-    """The calls of Duties, in the form in which nodes pass them on to the active controller, which alone serves them. The
-    nodes have stored the payloads before; a request has a payload's id in place of the payload.
+    """The calls of Duties, as nodes pass them on. Only the active controller serves them. The nodes have already stored the
+    payloads, so a request has a payload's id in place of the payload.
     """
 
     @staticmethod

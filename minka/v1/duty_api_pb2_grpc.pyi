@@ -28,7 +28,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class DutiesStub:
-    """Served by every node. The node stores the payloads, and passes the rest of a request on to the active controller."""
+    """Served by every node. The node stores the payloads of a request, and passes the rest on to the active controller."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -48,7 +48,7 @@ class DutiesStub:
 
 @_typing.type_check_only
 class DutiesAsyncStub(DutiesStub):
-    """Served by every node. The node stores the payloads, and passes the rest of a request on to the active controller."""
+    """Served by every node. The node stores the payloads of a request, and passes the rest on to the active controller."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ChangePallets: _aio.UnaryUnaryMultiCallable[_duty_api_pb2.ChangePalletsRequest, _duty_api_pb2.ChangePalletsResponse]  # type: ignore[assignment]
@@ -64,7 +64,7 @@ class DutiesAsyncStub(DutiesStub):
     ComparePallet: _aio.UnaryUnaryMultiCallable[_duty_api_pb2.ComparePalletRequest, _duty_api_pb2.ComparePalletResponse]  # type: ignore[assignment]
 
 class DutiesServicer(metaclass=_abc_1.ABCMeta):
-    """Served by every node. The node stores the payloads, and passes the rest of a request on to the active controller."""
+    """Served by every node. The node stores the payloads of a request, and passes the rest on to the active controller."""
 
     @_abc_1.abstractmethod
     def ChangePallets(
@@ -128,8 +128,8 @@ class DutiesServicer(metaclass=_abc_1.ABCMeta):
 def add_DutiesServicer_to_server(servicer: DutiesServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class DutyControlStub:
-    """The calls of Duties, in the form in which nodes pass them on to the active controller, which alone serves them. The
-    nodes have stored the payloads before; a request has a payload's id in place of the payload.
+    """The calls of Duties, as nodes pass them on. Only the active controller serves them. The nodes have already stored the
+    payloads, so a request has a payload's id in place of the payload.
     """
 
     @_typing.overload
@@ -147,8 +147,8 @@ class DutyControlStub:
 
 @_typing.type_check_only
 class DutyControlAsyncStub(DutyControlStub):
-    """The calls of Duties, in the form in which nodes pass them on to the active controller, which alone serves them. The
-    nodes have stored the payloads before; a request has a payload's id in place of the payload.
+    """The calls of Duties, as nodes pass them on. Only the active controller serves them. The nodes have already stored the
+    payloads, so a request has a payload's id in place of the payload.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -162,8 +162,8 @@ class DutyControlAsyncStub(DutyControlStub):
     ComparePallet: _aio.UnaryUnaryMultiCallable[_duty_api_pb2.ComparePalletRequest, _duty_api_pb2.ComparePalletResponse]  # type: ignore[assignment]
 
 class DutyControlServicer(metaclass=_abc_1.ABCMeta):
-    """The calls of Duties, in the form in which nodes pass them on to the active controller, which alone serves them. The
-    nodes have stored the payloads before; a request has a payload's id in place of the payload.
+    """The calls of Duties, as nodes pass them on. Only the active controller serves them. The nodes have already stored the
+    payloads, so a request has a payload's id in place of the payload.
     """
 
     @_abc_1.abstractmethod

@@ -47,8 +47,8 @@ class HistoryServicer:
     """
 
     def Read(self, request, context):
-        """The blocks whose intervals began from from_ms on and before to_ms (wall clock, Unix milliseconds), in the order in
-        which they were written.
+        """Return the blocks whose intervals began at from_ms or later, and before to_ms (wall clock, Unix milliseconds). The
+        node sends them in the order in which it wrote them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

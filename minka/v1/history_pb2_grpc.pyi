@@ -34,8 +34,8 @@ class HistoryStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> HistoryAsyncStub: ...
     Read: _grpc.UnaryStreamMultiCallable[_history_pb2.ReadHistoryRequest, _history_pb2.HistoryBlock]
-    """The blocks whose intervals began from from_ms on and before to_ms (wall clock, Unix milliseconds), in the order in
-    which they were written.
+    """Return the blocks whose intervals began at from_ms or later, and before to_ms (wall clock, Unix milliseconds). The
+    node sends them in the order in which it wrote them.
     """
 
 @_typing.type_check_only
@@ -44,8 +44,8 @@ class HistoryAsyncStub(HistoryStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Read: _aio.UnaryStreamMultiCallable[_history_pb2.ReadHistoryRequest, _history_pb2.HistoryBlock]  # type: ignore[assignment]
-    """The blocks whose intervals began from from_ms on and before to_ms (wall clock, Unix milliseconds), in the order in
-    which they were written.
+    """Return the blocks whose intervals began at from_ms or later, and before to_ms (wall clock, Unix milliseconds). The
+    node sends them in the order in which it wrote them.
     """
 
 class HistoryServicer(metaclass=_abc_1.ABCMeta):
@@ -57,8 +57,8 @@ class HistoryServicer(metaclass=_abc_1.ABCMeta):
         request: _history_pb2.ReadHistoryRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_history_pb2.HistoryBlock], _abc.AsyncIterator[_history_pb2.HistoryBlock]]:
-        """The blocks whose intervals began from from_ms on and before to_ms (wall clock, Unix milliseconds), in the order in
-        which they were written.
+        """Return the blocks whose intervals began at from_ms or later, and before to_ms (wall clock, Unix milliseconds). The
+        node sends them in the order in which it wrote them.
         """
 
 def add_HistoryServicer_to_server(servicer: HistoryServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -185,7 +185,7 @@ class GetLoadsResponse(_message.Message):
 
     @_builtins.property
     def blockers(self) -> _containers.RepeatedCompositeFieldContainer[_admin_pb2.Blocker]:
-        """what these parts wait for"""
+        """the reasons why these parts wait"""
 
     def __init__(
         self,
@@ -466,11 +466,11 @@ class CutFilesRequest(_message.Message):
     load_number: _builtins.int
     @_builtins.property
     def sources(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """names of files that are here; each of their rows is to be in one of the targets"""
+        """names of files that the node has; each of their rows is to be in one of the targets"""
 
     @_builtins.property
     def targets(self) -> _containers.RepeatedCompositeFieldContainer[_loads_pb2.LoadFile]:
-        """partition_id, start_key, end_key and name of each"""
+        """only with partition_id, start_key, end_key and name"""
 
     def __init__(
         self,

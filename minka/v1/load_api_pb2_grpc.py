@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class LoadsStub:
-    """The active controller answers; other nodes refuse with NOT_CONTROLLER and its address. All calls may be repeated.
+    """The active controller answers; other nodes refuse with NOT_CONTROLLER and the controller's address. All calls may be
+    repeated.
     """
 
     def __init__(self, channel):
@@ -63,7 +64,8 @@ class LoadsStub:
 
 
 class LoadsServicer:
-    """The active controller answers; other nodes refuse with NOT_CONTROLLER and its address. All calls may be repeated.
+    """The active controller answers; other nodes refuse with NOT_CONTROLLER and the controller's address. All calls may be
+    repeated.
     """
 
     def BeginLoad(self, request, context):
@@ -74,7 +76,7 @@ class LoadsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def TouchLoad(self, request, context):
-        """Report that the job still works on the load; without such calls the load is aborted after a while.
+        """Report that the job still works on the load. The controller aborts a load without such reports after a while.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -138,7 +140,8 @@ def add_LoadsServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Loads:
-    """The active controller answers; other nodes refuse with NOT_CONTROLLER and its address. All calls may be repeated.
+    """The active controller answers; other nodes refuse with NOT_CONTROLLER and the controller's address. All calls may be
+    repeated.
     """
 
     @staticmethod
@@ -278,7 +281,7 @@ class Loads:
 
 
 class LoadControlStub:
-    """The calls of nodes to the active controller.
+    """The calls of nodes to the active controller about loads.
     """
 
     def __init__(self, channel):
@@ -295,7 +298,7 @@ class LoadControlStub:
 
 
 class LoadControlServicer:
-    """The calls of nodes to the active controller.
+    """The calls of nodes to the active controller about loads.
     """
 
     def FinishLoadParts(self, request, context):
@@ -322,7 +325,7 @@ def add_LoadControlServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class LoadControl:
-    """The calls of nodes to the active controller.
+    """The calls of nodes to the active controller about loads.
     """
 
     @staticmethod
@@ -389,7 +392,7 @@ class SpoolServicer:
     """
 
     def ListFiles(self, request, context):
-        """Return the files of a load that this node has, and the room for more.
+        """Return the files of a load that this node has, and the bytes for which it has room.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -29,7 +29,9 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class LoadsStub:
-    """The active controller answers; other nodes refuse with NOT_CONTROLLER and its address. All calls may be repeated."""
+    """The active controller answers; other nodes refuse with NOT_CONTROLLER and the controller's address. All calls may be
+    repeated.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -38,7 +40,7 @@ class LoadsStub:
     BeginLoad: _grpc.UnaryUnaryMultiCallable[_load_api_pb2.BeginLoadRequest, _load_api_pb2.LoadResponse]
     """Begin a load in a keyspace, or continue the load with this id."""
     TouchLoad: _grpc.UnaryUnaryMultiCallable[_load_api_pb2.TouchLoadRequest, _load_api_pb2.LoadResponse]
-    """Report that the job still works on the load; without such calls the load is aborted after a while."""
+    """Report that the job still works on the load. The controller aborts a load without such reports after a while."""
     CommitLoad: _grpc.UnaryUnaryMultiCallable[_load_api_pb2.CommitLoadRequest, _load_api_pb2.LoadResponse]
     """Commit the load: from then on the partitions take in all of these files. Refused with STALE_LOAD if some of the
     files were made for partitions that have changed since.
@@ -49,13 +51,15 @@ class LoadsStub:
 
 @_typing.type_check_only
 class LoadsAsyncStub(LoadsStub):
-    """The active controller answers; other nodes refuse with NOT_CONTROLLER and its address. All calls may be repeated."""
+    """The active controller answers; other nodes refuse with NOT_CONTROLLER and the controller's address. All calls may be
+    repeated.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     BeginLoad: _aio.UnaryUnaryMultiCallable[_load_api_pb2.BeginLoadRequest, _load_api_pb2.LoadResponse]  # type: ignore[assignment]
     """Begin a load in a keyspace, or continue the load with this id."""
     TouchLoad: _aio.UnaryUnaryMultiCallable[_load_api_pb2.TouchLoadRequest, _load_api_pb2.LoadResponse]  # type: ignore[assignment]
-    """Report that the job still works on the load; without such calls the load is aborted after a while."""
+    """Report that the job still works on the load. The controller aborts a load without such reports after a while."""
     CommitLoad: _aio.UnaryUnaryMultiCallable[_load_api_pb2.CommitLoadRequest, _load_api_pb2.LoadResponse]  # type: ignore[assignment]
     """Commit the load: from then on the partitions take in all of these files. Refused with STALE_LOAD if some of the
     files were made for partitions that have changed since.
@@ -65,7 +69,9 @@ class LoadsAsyncStub(LoadsStub):
     GetLoads: _aio.UnaryUnaryMultiCallable[_load_api_pb2.GetLoadsRequest, _load_api_pb2.GetLoadsResponse]  # type: ignore[assignment]
 
 class LoadsServicer(metaclass=_abc_1.ABCMeta):
-    """The active controller answers; other nodes refuse with NOT_CONTROLLER and its address. All calls may be repeated."""
+    """The active controller answers; other nodes refuse with NOT_CONTROLLER and the controller's address. All calls may be
+    repeated.
+    """
 
     @_abc_1.abstractmethod
     def BeginLoad(
@@ -81,7 +87,7 @@ class LoadsServicer(metaclass=_abc_1.ABCMeta):
         request: _load_api_pb2.TouchLoadRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_load_api_pb2.LoadResponse, _abc.Awaitable[_load_api_pb2.LoadResponse]]:
-        """Report that the job still works on the load; without such calls the load is aborted after a while."""
+        """Report that the job still works on the load. The controller aborts a load without such reports after a while."""
 
     @_abc_1.abstractmethod
     def CommitLoad(
@@ -111,7 +117,7 @@ class LoadsServicer(metaclass=_abc_1.ABCMeta):
 def add_LoadsServicer_to_server(servicer: LoadsServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class LoadControlStub:
-    """The calls of nodes to the active controller."""
+    """The calls of nodes to the active controller about loads."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -122,14 +128,14 @@ class LoadControlStub:
 
 @_typing.type_check_only
 class LoadControlAsyncStub(LoadControlStub):
-    """The calls of nodes to the active controller."""
+    """The calls of nodes to the active controller about loads."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     FinishLoadParts: _aio.UnaryUnaryMultiCallable[_load_api_pb2.FinishLoadPartsRequest, _load_api_pb2.FinishLoadPartsResponse]  # type: ignore[assignment]
     """The leader of partitions reports the parts of loads that it has taken in, and those that wait."""
 
 class LoadControlServicer(metaclass=_abc_1.ABCMeta):
-    """The calls of nodes to the active controller."""
+    """The calls of nodes to the active controller about loads."""
 
     @_abc_1.abstractmethod
     def FinishLoadParts(
@@ -152,7 +158,7 @@ class SpoolStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> SpoolAsyncStub: ...
     ListFiles: _grpc.UnaryUnaryMultiCallable[_load_api_pb2.ListFilesRequest, _load_api_pb2.ListFilesResponse]
-    """Return the files of a load that this node has, and the room for more."""
+    """Return the files of a load that this node has, and the bytes for which it has room."""
     PullFile: _grpc.UnaryUnaryMultiCallable[_load_api_pb2.PullFileRequest, _load_api_pb2.PullFileResponse]
     """Make the node fetch this file into its spool from another node's spool, unless it has the file already."""
     CutFiles: _grpc.UnaryUnaryMultiCallable[_load_api_pb2.CutFilesRequest, _load_api_pb2.CutFilesResponse]
@@ -167,7 +173,7 @@ class SpoolAsyncStub(SpoolStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListFiles: _aio.UnaryUnaryMultiCallable[_load_api_pb2.ListFilesRequest, _load_api_pb2.ListFilesResponse]  # type: ignore[assignment]
-    """Return the files of a load that this node has, and the room for more."""
+    """Return the files of a load that this node has, and the bytes for which it has room."""
     PullFile: _aio.UnaryUnaryMultiCallable[_load_api_pb2.PullFileRequest, _load_api_pb2.PullFileResponse]  # type: ignore[assignment]
     """Make the node fetch this file into its spool from another node's spool, unless it has the file already."""
     CutFiles: _aio.UnaryUnaryMultiCallable[_load_api_pb2.CutFilesRequest, _load_api_pb2.CutFilesResponse]  # type: ignore[assignment]
@@ -185,7 +191,7 @@ class SpoolServicer(metaclass=_abc_1.ABCMeta):
         request: _load_api_pb2.ListFilesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_load_api_pb2.ListFilesResponse, _abc.Awaitable[_load_api_pb2.ListFilesResponse]]:
-        """Return the files of a load that this node has, and the room for more."""
+        """Return the files of a load that this node has, and the bytes for which it has room."""
 
     @_abc_1.abstractmethod
     def PullFile(

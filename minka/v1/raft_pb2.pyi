@@ -31,7 +31,7 @@ class _EntryTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EntryType.V
     ENTRY_CONF_CHANGE: _EntryType.ValueType  # 1
     """data is a ConfChange"""
     ENTRY_CONF_CHANGE_V2: _EntryType.ValueType  # 2
-    """data is a ConfChangeV2; without data: leave the joint configuration"""
+    """data is a ConfChangeV2; no data: leave the joint configuration"""
 
 class EntryType(_EntryType, metaclass=_EntryTypeEnumTypeWrapper): ...
 
@@ -39,7 +39,7 @@ ENTRY_NORMAL: EntryType.ValueType  # 0
 ENTRY_CONF_CHANGE: EntryType.ValueType  # 1
 """data is a ConfChange"""
 ENTRY_CONF_CHANGE_V2: EntryType.ValueType  # 2
-"""data is a ConfChangeV2; without data: leave the joint configuration"""
+"""data is a ConfChangeV2; no data: leave the joint configuration"""
 Global___EntryType: _TypeAlias = EntryType  # noqa: Y015
 
 class _MessageType:
@@ -53,11 +53,11 @@ class _MessageTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MessageTy
     MSG_BEAT: _MessageType.ValueType  # 1
     """local: send heartbeats"""
     MSG_PROP: _MessageType.ValueType  # 2
-    """entries to propose; a follower passes it on to the leader"""
+    """entries to propose; a follower passes the message on to the leader"""
     MSG_APP: _MessageType.ValueType  # 3
     """entries after (index, log_term), and the commit index"""
     MSG_APP_RESP: _MessageType.ValueType  # 4
-    """index: the last index that matches; on reject, reject_hint and log_term say where to look"""
+    """index: the last one that matches; if reject: reject_hint, log_term say where to look"""
     MSG_VOTE: _MessageType.ValueType  # 5
     """(index, log_term): the end of the candidate's log"""
     MSG_VOTE_RESP: _MessageType.ValueType  # 6
@@ -68,13 +68,13 @@ class _MessageTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MessageTy
     MSG_UNREACHABLE: _MessageType.ValueType  # 10
     """local: the last message to from_id was not delivered"""
     MSG_SNAP_STATUS: _MessageType.ValueType  # 11
-    """local: the snapshot to from_id arrived, or (reject) did not"""
+    """local: the snapshot to from_id has arrived; if reject: it has not"""
     MSG_CHECK_QUORUM: _MessageType.ValueType  # 12
-    """local: step down if no quorum was heard"""
+    """local: a leader that has heard no quorum is to step down"""
     MSG_TRANSFER_LEADER: _MessageType.ValueType  # 13
     """from_id: the node that is to lead"""
     MSG_TIMEOUT_NOW: _MessageType.ValueType  # 14
-    """campaign at once"""
+    """the receiver is to start an election at once"""
     MSG_READ_INDEX: _MessageType.ValueType  # 15
     """entries[0].data: the reader's context"""
     MSG_READ_INDEX_RESP: _MessageType.ValueType  # 16
@@ -88,11 +88,11 @@ MSG_HUP: MessageType.ValueType  # 0
 MSG_BEAT: MessageType.ValueType  # 1
 """local: send heartbeats"""
 MSG_PROP: MessageType.ValueType  # 2
-"""entries to propose; a follower passes it on to the leader"""
+"""entries to propose; a follower passes the message on to the leader"""
 MSG_APP: MessageType.ValueType  # 3
 """entries after (index, log_term), and the commit index"""
 MSG_APP_RESP: MessageType.ValueType  # 4
-"""index: the last index that matches; on reject, reject_hint and log_term say where to look"""
+"""index: the last one that matches; if reject: reject_hint, log_term say where to look"""
 MSG_VOTE: MessageType.ValueType  # 5
 """(index, log_term): the end of the candidate's log"""
 MSG_VOTE_RESP: MessageType.ValueType  # 6
@@ -103,13 +103,13 @@ MSG_HEARTBEAT_RESP: MessageType.ValueType  # 9
 MSG_UNREACHABLE: MessageType.ValueType  # 10
 """local: the last message to from_id was not delivered"""
 MSG_SNAP_STATUS: MessageType.ValueType  # 11
-"""local: the snapshot to from_id arrived, or (reject) did not"""
+"""local: the snapshot to from_id has arrived; if reject: it has not"""
 MSG_CHECK_QUORUM: MessageType.ValueType  # 12
-"""local: step down if no quorum was heard"""
+"""local: a leader that has heard no quorum is to step down"""
 MSG_TRANSFER_LEADER: MessageType.ValueType  # 13
 """from_id: the node that is to lead"""
 MSG_TIMEOUT_NOW: MessageType.ValueType  # 14
-"""campaign at once"""
+"""the receiver is to start an election at once"""
 MSG_READ_INDEX: MessageType.ValueType  # 15
 """entries[0].data: the reader's context"""
 MSG_READ_INDEX_RESP: MessageType.ValueType  # 16
@@ -124,18 +124,18 @@ class _ConfChangeTransition:
 class _ConfChangeTransitionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ConfChangeTransition.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     CONF_CHANGE_TRANSITION_AUTO: _ConfChangeTransition.ValueType  # 0
-    """simple if one change, else as JOINT_IMPLICIT"""
+    """simple if there is one change, otherwise like JOINT_IMPLICIT"""
     CONF_CHANGE_TRANSITION_JOINT_IMPLICIT: _ConfChangeTransition.ValueType  # 1
-    """joint, left by the leader when that is safe"""
+    """joint; the leader leaves the joint configuration when that is safe"""
     CONF_CHANGE_TRANSITION_JOINT_EXPLICIT: _ConfChangeTransition.ValueType  # 2
     """joint until an empty change is proposed"""
 
 class ConfChangeTransition(_ConfChangeTransition, metaclass=_ConfChangeTransitionEnumTypeWrapper): ...
 
 CONF_CHANGE_TRANSITION_AUTO: ConfChangeTransition.ValueType  # 0
-"""simple if one change, else as JOINT_IMPLICIT"""
+"""simple if there is one change, otherwise like JOINT_IMPLICIT"""
 CONF_CHANGE_TRANSITION_JOINT_IMPLICIT: ConfChangeTransition.ValueType  # 1
-"""joint, left by the leader when that is safe"""
+"""joint; the leader leaves the joint configuration when that is safe"""
 CONF_CHANGE_TRANSITION_JOINT_EXPLICIT: ConfChangeTransition.ValueType  # 2
 """joint until an empty change is proposed"""
 Global___ConfChangeTransition: _TypeAlias = ConfChangeTransition  # noqa: Y015
@@ -150,7 +150,7 @@ class _ConfChangeTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ConfCh
     """make it a voter"""
     CONF_CHANGE_REMOVE_NODE: _ConfChangeType.ValueType  # 1
     CONF_CHANGE_UPDATE_NODE: _ConfChangeType.ValueType  # 2
-    """changes nothing in the group; carries context only"""
+    """changes nothing in the group, and only carries context"""
     CONF_CHANGE_ADD_LEARNER_NODE: _ConfChangeType.ValueType  # 3
 
 class ConfChangeType(_ConfChangeType, metaclass=_ConfChangeTypeEnumTypeWrapper): ...
@@ -159,7 +159,7 @@ CONF_CHANGE_ADD_NODE: ConfChangeType.ValueType  # 0
 """make it a voter"""
 CONF_CHANGE_REMOVE_NODE: ConfChangeType.ValueType  # 1
 CONF_CHANGE_UPDATE_NODE: ConfChangeType.ValueType  # 2
-"""changes nothing in the group; carries context only"""
+"""changes nothing in the group, and only carries context"""
 CONF_CHANGE_ADD_LEARNER_NODE: ConfChangeType.ValueType  # 3
 Global___ConfChangeType: _TypeAlias = ConfChangeType  # noqa: Y015
 
@@ -193,8 +193,8 @@ Global___Entry: _TypeAlias = Entry  # noqa: Y015
 
 @_typing.final
 class Commands(_message.Message):
-    """The data of a normal entry: commands that were proposed together, to be applied in this order. A few large entries
-    cost less than many small ones.
+    """The data of a normal entry: commands that were proposed together, in the order in which nodes apply them. A few large
+    entries cost less than many small ones.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -236,7 +236,7 @@ class ConfState(_message.Message):
     def voters_outgoing(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
     def learners_next(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """voters_outgoing that become learners when the joint configuration is left"""
+        """nodes of voters_outgoing that become learners when the joint configuration ends"""
 
     def __init__(
         self,
@@ -306,8 +306,8 @@ Global___Snapshot: _TypeAlias = Snapshot  # noqa: Y015
 
 @_typing.final
 class HardState(_message.Message):
-    """The state that a node must never forget. The node writes it to the disk before it sends any message that depends on
-    this state.
+    """The state that a node must never forget. The node writes this state to the disk before it sends any message that
+    depends on it.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -366,11 +366,11 @@ class Message(_message.Message):
     context: _builtins.bytes
     vote: _builtins.int
     commit_term: _builtins.int
-    """votes: the term of the entry at commit"""
+    """in messages about votes: the term of the entry at commit"""
     silence_ms: _builtins.int
-    """votes given: the time since the voter last heard a leader; 0: unknown"""
+    """in a vote: the time since the voter last heard a leader; 0: unknown"""
     log_crc: _builtins.int
-    """probes: the CRC-32 of the data of the entry at index; 0: unknown"""
+    """in a probe: the CRC-32 of the data of the entry at index; 0: unknown"""
     @_builtins.property
     def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___Entry]: ...
     @_builtins.property

@@ -64,14 +64,14 @@ class ShardHello(_message.Message):
     KNOWN_INDEX_FIELD_NUMBER: _builtins.int
     HOLDINGS_FIELD_NUMBER: _builtins.int
     known_index: _builtins.int
-    """of its newest instruction: a node that has applied less can't serve the shard yet"""
+    """the index of its newest instruction: a node that has applied less can't serve it yet"""
     @_builtins.property
     def shard(self) -> _duties_pb2.Shard:
         """name, incarnation, node, version, pallets, grace_ms"""
 
     @_builtins.property
     def holdings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Holding]:
-        """all duties that it has or is about to have"""
+        """all duties that the shard has or is about to have"""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ Global___ShardHeartbeat: _TypeAlias = ShardHeartbeat  # noqa: Y015
 
 @_typing.final
 class ShardReport(_message.Message):
-    """A shard's report on its duties. The shard repeats the report until the node says that it is recorded."""
+    """A shard's report on its duties. The shard repeats the report until the node says that the report is recorded."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -158,7 +158,7 @@ class ShardReport(_message.Message):
 
     @_builtins.property
     def failed(self) -> _containers.RepeatedCompositeFieldContainer[Global___FailedDuty]:
-        """not attached, after several tries"""
+        """duties that couldn't be attached, after several tries"""
 
     @_builtins.property
     def weights(self) -> _containers.RepeatedCompositeFieldContainer[Global___WeighedDuty]: ...
@@ -166,7 +166,7 @@ class ShardReport(_message.Message):
     def prepared(self) -> _containers.RepeatedCompositeFieldContainer[Global___Holding]: ...
     @_builtins.property
     def times(self) -> _containers.RepeatedCompositeFieldContainer[Global___DelegateTime]:
-        """the delegate's time for each duty attached or released"""
+        """for each duty attached or released: how long the delegate took"""
 
     def __init__(
         self,
@@ -383,7 +383,7 @@ class ShardGrant(_message.Message):
     CLEARANCE_MS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     clearance_ms: _builtins.int
-    """counted from when the shard sent the heartbeat with this sequence"""
+    """from the moment at which the shard sent the heartbeat with this sequence"""
     def __init__(
         self,
         *,
@@ -550,7 +550,7 @@ Global___ShardRecorded: _TypeAlias = ShardRecorded  # noqa: Y015
 
 @_typing.final
 class ShardGoodbye(_message.Message):
-    """Everything is released: the process may end."""
+    """All duties are released: the process may end."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -591,7 +591,7 @@ class RegisterShardResponse(_message.Message):
 
     INDEX_FIELD_NUMBER: _builtins.int
     index: _builtins.int
-    """a node that has applied the log up to here knows the shard"""
+    """a node that has applied the log up to this index knows the shard"""
     def __init__(
         self,
         *,
@@ -729,10 +729,10 @@ class ReportShardsResponse(_message.Message):
     INDEX_FIELD_NUMBER: _builtins.int
     FENCED_FIELD_NUMBER: _builtins.int
     index: _builtins.int
-    """a node that has applied the log up to here knows the reports"""
+    """a node that has applied the log up to this index knows the reports"""
     @_builtins.property
     def fenced(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """shards that must register again: none of their reports was recorded"""
+        """shards that must register again; none of their reports was recorded"""
 
     def __init__(
         self,

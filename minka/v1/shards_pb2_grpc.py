@@ -152,7 +152,7 @@ class ShardCoordinatorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReportShards(self, request, context):
-        """The reports, since the last call, of all shards that have a session with the calling node.
+        """The reports of all shards that have a session with the calling node, since its last call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -70,7 +70,7 @@ class ShardCoordinatorStub:
     clearances.
     """
     ReportShards: _grpc.UnaryUnaryMultiCallable[_shards_pb2.ReportShardsRequest, _shards_pb2.ReportShardsResponse]
-    """The reports, since the last call, of all shards that have a session with the calling node."""
+    """The reports of all shards that have a session with the calling node, since its last call."""
     LeaveShard: _grpc.UnaryUnaryMultiCallable[_shards_pb2.LeaveShardRequest, _shards_pb2.LeaveShardResponse]
 
 @_typing.type_check_only
@@ -84,7 +84,7 @@ class ShardCoordinatorAsyncStub(ShardCoordinatorStub):
     clearances.
     """
     ReportShards: _aio.UnaryUnaryMultiCallable[_shards_pb2.ReportShardsRequest, _shards_pb2.ReportShardsResponse]  # type: ignore[assignment]
-    """The reports, since the last call, of all shards that have a session with the calling node."""
+    """The reports of all shards that have a session with the calling node, since its last call."""
     LeaveShard: _aio.UnaryUnaryMultiCallable[_shards_pb2.LeaveShardRequest, _shards_pb2.LeaveShardResponse]  # type: ignore[assignment]
 
 class ShardCoordinatorServicer(metaclass=_abc_1.ABCMeta):
@@ -113,7 +113,7 @@ class ShardCoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _shards_pb2.ReportShardsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_shards_pb2.ReportShardsResponse, _abc.Awaitable[_shards_pb2.ReportShardsResponse]]:
-        """The reports, since the last call, of all shards that have a session with the calling node."""
+        """The reports of all shards that have a session with the calling node, since its last call."""
 
     @_abc_1.abstractmethod
     def LeaveShard(

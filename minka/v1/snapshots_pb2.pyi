@@ -28,7 +28,7 @@ class OpenSnapshotRequest(_message.Message):
     partition_id: _builtins.int
     generation: _builtins.int
     part_bytes: _builtins.int
-    """the response cuts the range into parts of about `part_bytes`; 0: no cuts"""
+    """the response divides the range into parts of about `part_bytes`; 0: one part"""
     def __init__(
         self,
         *,
@@ -60,22 +60,22 @@ class PartitionSnapshot(_message.Message):
     """"" if the partition has no data"""
     partition_id: _builtins.int
     offset: _builtins.int
-    """the version: the snapshot has the log up to this offset"""
+    """the snapshot has the data up to this offset of the log"""
     start_key: _builtins.bytes
     """the partition's range"""
     end_key: _builtins.bytes
     @_builtins.property
     def nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """nodes that have it or are about to have it"""
+        """nodes that have the snapshot or are about to have it"""
 
     @_builtins.property
     def cuts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """the first key of each part but the first"""
+        """the first key of each part except the first part"""
 
     @_builtins.property
     def late_nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The other nodes with replicas. A replica that reaches the snapshot's offset late keeps the snapshot, too, until the
-        caller releases the snapshot there.
+        """The other nodes with replicas. If such a replica reaches the snapshot's offset later, it keeps the snapshot, too,
+        until the caller releases the snapshot at its node.
         """
 
     def __init__(
@@ -138,7 +138,9 @@ Global___ReadSnapshotRequest: _TypeAlias = ReadSnapshotRequest  # noqa: Y015
 
 @_typing.final
 class RowBatch(_message.Message):
-    """Rows as columns in Arrow's layout: offsets are little-endian int32, rows + 1 of them."""
+    """Rows as columns in Arrow's layout. There are rows + 1 offsets, each a little-endian int32: of the keys "ab" and "c",
+    the offsets are 0, 2, 3.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -152,7 +154,7 @@ class RowBatch(_message.Message):
     key_offsets: _builtins.bytes
     keys: _builtins.bytes
     value_offsets: _builtins.bytes
-    """empty if only keys are asked for"""
+    """empty if the request has keys_only"""
     values: _builtins.bytes
     @_builtins.property
     def cuts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
@@ -249,7 +251,7 @@ class SnapshotDigest(_message.Message):
     BUCKETS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def buckets(self) -> _containers.RepeatedCompositeFieldContainer[Global___BucketDigest]:
-        """the ones with rows"""
+        """only buckets that have rows"""
 
     def __init__(
         self,

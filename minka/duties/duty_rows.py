@@ -223,7 +223,7 @@ class ShardStatus:
     state: ShardState
     state_reason: str
     state_since: datetime
-    score: int  # 0 to 100; with a low score the shard gets nothing
+    score: int  # 0 to 100; with a low score the shard gets only duties that no other shard takes
     heartbeat_age_ms: int
     assigned: int
     attached: int

@@ -207,7 +207,9 @@ class DutyView(Struct, frozen=True, kw_only=True):
 
 
 class ShardView(Struct, frozen=True):
-    """A process that hosts duties. `score` is 0 to 100; with a low score the shard gets only duties that no other shard takes."""
+    """A process that hosts duties. `score` is 0 to 100; with a low score the shard gets only duties that no other shard
+    takes.
+    """
 
     name: str
     node: str | None

@@ -23,7 +23,7 @@ def node_id_problem(text: str) -> str:
     """
     if _NODE_ID.fullmatch(text):
         return ""
-    return "must be 1 to 63 of a-z, 0-9, dot and dash, beginning with a letter or digit"
+    return "must have 1 to 63 characters of a-z, 0-9, dot and dash, beginning with a letter or digit"
 
 
 def keyspace_problem(name: str) -> str:
@@ -32,4 +32,4 @@ def keyspace_problem(name: str) -> str:
     """
     if _KEYSPACE.fullmatch(name):
         return ""
-    return "must be 1 to 63 of a-z, 0-9, _ and -, beginning with a letter"
+    return "must have 1 to 63 characters of a-z, 0-9, _ and -, beginning with a letter"

@@ -102,7 +102,7 @@ class Core:
         if self._refresh is not None:
             self._refresh.cancel()
             await asyncio.wait([self._refresh])
-        # Nothing here may refer to a channel afterwards: see `aio_channel`.
+        # No local variable may hold a channel: once it is closed, nothing may refer to it (see `aio_channel`).
         while self._streams:
             self._streams.popitem()[1].close()
         while self._channels:

@@ -75,7 +75,9 @@ def refuse_another(found: Load, marks: Mapping[str, str]) -> None:
 
 
 def refuse_foreign(spark: SparkSession, folder: str) -> None:
-    """Raise INVALID_ARGUMENT if the folder has files that aren't bad rows: new bad rows would replace them."""
+    """Raise INVALID_ARGUMENT if the folder has other files than those with a load's bad rows: a load replaces them
+    all.
+    """
     reader = spark.read.option("recursiveFileLookup", "true")
     try:
         paths = [row.path for row in reader.format("binaryFile").load(folder).select("path").collect()]
@@ -88,7 +90,8 @@ def refuse_foreign(spark: SparkSession, folder: str) -> None:
     first = reader.text(folder).first()
     are_named = all(_SIDE_FILE.fullmatch(path.rpartition("/")[2]) for path in paths)
     if not are_named or (first is not None and not _is_bad_row(first[0])):
-        raise MinkaError(Code.INVALID_ARGUMENT, f"{folder} has files that aren't bad rows; these would be lost")
+        text = f"{folder} has other files than those with a load's bad rows; a load would replace them"
+        raise MinkaError(Code.INVALID_ARGUMENT, text)
 
 
 def _is_bad_row(line: str) -> bool:

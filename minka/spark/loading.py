@@ -202,8 +202,8 @@ def _loaded(
     timeout: float,
     on_progress: OnProgress | None,
 ) -> LoadReport:
-    """Load the source, and keep the document in the load's row. `path` is the path of the source's files; "" if the
-    source is the user's own data frame.
+    """Load the source. The load's row keeps `document`, the description of the job in JSON. `path` is the path of
+    the source's files; "" if the source is the user's own data frame.
     """
     _check(options)
     with LoadClient(endpoints, tls=tls, timeout=timeout) as client:

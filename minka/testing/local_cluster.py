@@ -114,8 +114,8 @@ class LocalCluster:
     own; with `shares_session` all nodes are in this process's session, so that priorities hold among the threads of all
     processes. Methods that wait until nodes are ready wait at most `ready_timeout_s` seconds: give more on a slow
     machine. After `stop` no node can be started. Only one cluster at a time can use a directory: the first, until its
-    `stop`, or until its process ends. A node's name is its id, 1 to 63 of a-z, 0-9, dot and dash. Methods raise
-    MinkaError(PLAYGROUND_FAILED), which names the log or the directory, and MinkaError(INVALID_ARGUMENT).
+    `stop`, or until its process ends. A node's name is its id: 1 to 63 characters of a-z, 0-9, dot and dash. Methods
+    raise MinkaError(PLAYGROUND_FAILED), which names the log or the directory, and MinkaError(INVALID_ARGUMENT).
     """
 
     directory: Path  # a folder for each node, by its name

@@ -80,7 +80,7 @@ def _two_ports(config: Config) -> str | None:
 
 def _third_port(config: Config) -> str | None:
     if split_address(config.data_listen)[1] > MAX_PORT:
-        return f"required, since there is no port that is higher by 2 than that of listen.grpc ({config.listen.grpc})"
+        return f"required: the default, the port of listen.grpc ({config.listen.grpc}) plus 2, isn't a valid port"
     others = {"listen.grpc": config.listen.grpc, "listen.http": config.listen.http}
     same = [name for name, address in others.items() if address == config.data_listen]
     return f"must differ from {same[0]} ({config.data_listen})" if same else None

@@ -1,5 +1,5 @@
-"""gRPC has a bug: a call with an invalid name ends the server, and the server then writes to memory that it has freed.
-With the handlers of minkad, the server doesn't write there.
+"""gRPC has a bug: a call with an invalid name makes the server stop, and while it stops, gRPC writes to memory that it
+has freed. A server with minkad's handlers stops as well, but doesn't write to freed memory.
 """
 
 import asyncio

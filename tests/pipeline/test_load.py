@@ -139,7 +139,7 @@ def test_a_folder_with_other_files_is_not_replaced_by_bad_rows(
     (notes / "deep" / "note.txt").write_text("a note")
     numbers(spark, 9).write.json(str(others))
     for folder in (notes, others):
-        with pytest.raises(MinkaError, match="has files that aren't bad rows") as refused:
+        with pytest.raises(MinkaError, match="has other files than those with a load's bad rows") as refused:
             loaded(spark, cluster, "bad", frame, max_bad=1, bad_rows=str(folder), load_id="side")
         assert refused.value.code is Code.INVALID_ARGUMENT
     with Control(cluster.endpoints) as control:

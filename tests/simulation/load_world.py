@@ -34,8 +34,8 @@ class LoadWorld(FullWorld):
         self.jobs = LoadJobs(self)
 
     def run(self) -> Outcome:
-        """Run like `FullWorld`, with one part in each record, so that a commit has several records even with few
-        partitions.
+        """Run like `FullWorld`, but put only one part of a load into each record, so that the commit of a load makes
+        several records even if the keyspace has few partitions.
         """
         with (
             mock.patch.object(load_requests, "unix_ms", self.unix_ms),

@@ -307,7 +307,7 @@ class Process(Endpoint):
         return await self.manager.update_replicas(request)
 
     def _staged(self, key: bytes, value: bytes) -> None:
-        """Watch the puts to the log database: a replica's meta contains the row on which the replica acts."""
+        """Watch the puts to the log database: a replica that adopts a new row writes the row to its meta."""
         if key.startswith(META):
             row = row_in(value)
             if self.alive and (row.id not in self.rows or self.rows[row.id].partition_epoch < row.partition_epoch):

@@ -342,7 +342,7 @@ def _stays(state: State, node_id: str) -> Iterator[Blocker]:
                 last_resort = (
                     "no node that is up has another copy (docs/operations.md, When all replicas in sync are lost)"
                 )
-            remedy = f"start {' or '.join(have)}; if what that had is lost for good: {last_resort}"
+            remedy = f"start {' or '.join(have)}; if that data is lost for good: {last_resort}"
         yield Blocker(partition_id=row.id, partition=name, reason=f"it stays on {node_id}: {reason}", remedy=remedy)
 
 

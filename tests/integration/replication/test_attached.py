@@ -36,7 +36,7 @@ from tests.unit.storage.crash import crashed_copy
 
 @asynccontextmanager
 async def attached(*nodes: TestNode) -> AsyncIterator[None]:
-    """Keep children on these nodes attached within the block; then wait until they have databases of their own."""
+    """Within the block, keep splits' children on these nodes attached. At its end, wait for their databases."""
     go_on = asyncio.Event()
     with pytest.MonkeyPatch.context() as patch:
         for node in nodes:

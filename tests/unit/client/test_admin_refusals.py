@@ -32,7 +32,7 @@ WRONG: list[tuple[str, Ask]] = [
     ("max_bytes and max_ops are only for", lambda admin: admin.create_keyspace("f", partitions=4, max_ops=0)),
     ("hash_function is only for", lambda a: a.create_keyspace("f", split_points=[], hash_function=HashFunction.CRC16)),
     ("the name of a keyspace is int, not str", lambda admin: admin.create_keyspace(5, partitions=8)),
-    ("the name of a keyspace must be 1 to 63 of a-z", lambda admin: admin.create_keyspace("a b/", partitions=8)),
+    ("the name of a keyspace must have 1 to 63 characters", lambda admin: admin.create_keyspace("a b/", partitions=8)),
     ("unclean_election is 'no', not bool", lambda a: a.create_keyspace("f", partitions=8, unclean_election="no")),
     ("one of split_points is 'b', not bytes", lambda admin: admin.create_keyspace("f", split_points=["b"])),
     ("split_points is b'b', not a list of bytes", lambda admin: admin.create_keyspace("f", split_points=b"b")),

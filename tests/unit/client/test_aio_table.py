@@ -81,7 +81,7 @@ async def test_the_error_about_an_unknown_keyspace_lists_the_known_ones(data_clu
             await without.keyspace("flights").put("key", b"v")
 
 
-_RULE = "must be 1 to 63 of a-z, 0-9, _ and -, beginning with a letter: "
+_RULE = "must have 1 to 63 characters of a-z, 0-9, _ and -, beginning with a letter: "
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ def test_invalid_arguments_are_refused(cluster: Any, bad_calls: BadCalls) -> Non
                 call(client)
         with pytest.raises(InvalidArgument, match="the name of a keyspace is int, not str"):
             client.keyspace(5)  # type: ignore[arg-type]  # the mistake under test
-        with pytest.raises(InvalidArgument, match="the name of a keyspace must be 1 to 63 of a-z"):
+        with pytest.raises(InvalidArgument, match="the name of a keyspace must have 1 to 63 characters of a-z"):
             Client(cluster.endpoints, keyspace="k" * 64)
     assert _tasks_end()
 

@@ -96,7 +96,7 @@ cluster:
 clearance_ms: 4
 """
     found = mistakes(tmp_path, text, {"MINKAD_LOG_LEVEL": "loud", "MINKAD_LOG_LEVLE": "info"})
-    rule = "must be 1 to 63 of a-z, 0-9, dot and dash, beginning with a letter or digit"
+    rule = "must have 1 to 63 characters of a-z, 0-9, dot and dash, beginning with a letter or digit"
     host_port = "must be host:port or [IPv6]:port"
     assert found == [
         f"minkad.yaml:1: node.id: {rule}, not 'Athens'",
@@ -137,7 +137,7 @@ def test_the_error_about_a_missing_key_names_key_and_variable(tmp_path: Path) ->
         ("listen: {http: 127.0.0.1:7402}", "7: listen.data: must differ from listen.http (127.0.0.1:7402)"),
         (
             "listen: {grpc: 127.0.0.1:65534}",
-            "7: listen.data: required, since there is no port that is higher by 2 than that of listen.grpc",
+            "7: listen.data: required: the default, the port of listen.grpc",
         ),
         ("advertise: {grpc: 0.0.0.0:7400}", "7: advertise.grpc: must be an address that other nodes can dial"),
         ("log: {level: no}", "must be one of debug, info, warning, error, not 'no'"),
@@ -214,7 +214,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_a_list_in_the_environment_must_be_yaml(tmp_path: Path) -> None:
     environ = {"MINKAD_CLUSTER_JOIN": "[a:1", "MINKAD_CLUSTER_BOOTSTRAP": "[{id: A, address: b:1}]"}
     found = mistakes(tmp_path, GOOD, environ)
-    assert found[0].startswith("MINKAD_CLUSTER_BOOTSTRAP: cluster.bootstrap: item 1: id: must be 1 to 63 of")
+    assert found[0].startswith("MINKAD_CLUSTER_BOOTSTRAP: cluster.bootstrap: item 1: id: must have 1 to 63")
     assert found[1].startswith("MINKAD_CLUSTER_JOIN: cluster.join: not YAML: ")
 
 

@@ -195,7 +195,7 @@ def test_a_drain_leaves_offline_partitions_where_they_are_and_names_all_remedies
     c.register("d", "e")
     told = (
         r"a still holds 1 partitions \(flights/0\): it stays on a: it is OFFLINE, and its data is on a, b; "
-        "start a or b; if what that had is lost for good: minkactl elect-leaders --unclean --partition flights/0"
+        "start a or b; if that data is lost for good: minkactl elect-leaders --unclean --partition flights/0"
     )
     with pytest.raises(MinkaError, match=told) as refusal:
         c.run(DrainNode("a", True, "tester", "", {}))

@@ -30,6 +30,14 @@ def pytest_configure(config: pytest.Config) -> None:
     pytest.MonkeyPatch().setattr(local_cluster, "PORTS", local_cluster.PORTS[worker % _WORKERS :: _WORKERS])
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """Return the number of processes that run tests: two a processor on a small machine, since tests with daemons wait
+    for a third of their time. Each process needs some 2 GB.
+    """
+    processors = len(os.sched_getaffinity(0))
+    return max(processors, min(2 * processors, _WORKERS))
+
+
 def _seed_of_commit() -> int:
     """Return a number that follows from the commit, so that each commit tries other seeds, and all runs of a commit try
     the same seeds. Returns 0 outside of a repository, and without git.

@@ -6,11 +6,11 @@ without a request, at some moment between the earliest and the latest end of its
 first.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from itertools import accumulate
+from itertools import accumulate, chain
 from math import inf
 from typing import Final, NamedTuple
 
@@ -83,12 +83,14 @@ class Operated:
 
 class State(NamedTuple):
     """The state of a key. `version` is 0 if the key has no value. `lives` has the earliest and the latest time at which
-    the key may expire, or is None if the key doesn't expire.
+    the key may expire, or is None if the key doesn't expire. `former` has the versions of former writes, as far as an
+    answer may name them again.
     """
 
     value: bytes | None = None
     version: int = 0
     lives: tuple[float, float] | None = None
+    former: frozenset[int] = frozenset()
 
 
 ABSENT: Final = State()
@@ -110,7 +112,7 @@ def check(history: Iterable[Operated], steps: int = DEFAULT_STEPS, slack: float 
         if reason := _versions_with_two_values(answered):
             return Result(Verdict.VIOLATION, key, reason)
         surely, perhaps = _unanswered(events, answered)
-        result = _Search(Model(answered, slack), [*answered, *surely], perhaps).run(key, steps)
+        result = _Search(Model(events, slack), [*answered, *surely], perhaps).run(key, steps)
         if result.verdict is not Verdict.LINEARIZABLE:
             return result
     return Result(Verdict.LINEARIZABLE)
@@ -178,8 +180,10 @@ class Model:
     """Computes the effects of operations on a key, one after the other."""
 
     def __init__(self, events: Sequence[Operated], slack: float) -> None:
-        """`events` are operations with answers; some of the answers tell the values and expiries of versions."""
+        """Some of the answers in `events` tell the values and expiries of versions."""
         self._slack = slack
+        named = Counter(chain.from_iterable((event.version, event.expected_version) for event in events))
+        self._repeated = {version for version, count in named.items() if version and count > 1}
         pairs = ((event.version, _value_of_version(event)) for event in events)
         self._values = {version: value for version, value in pairs if version and value is not None}
         reads = (event for event in events if event.kind is Kind.GET_VERSIONED)
@@ -201,15 +205,16 @@ class Model:
             case Kind.ADD:
                 number = _sum(state, event)
                 is_right = number == event.number
-                return State(b"%d" % event.number, NOT_TOLD, state.lives) if is_right else None
+                return self.written(state, b"%d" % event.number, state.lives) if is_right else None
             case Kind.EXPIRE:
                 if event.done != (state.value is not None):
                     return None
-                return State(state.value, NOT_TOLD, self._lives(event, event.returned)) if event.done else state
+                lives = self._lives(event, event.returned)
+                return self.written(state, state.value, lives) if event.done else state
             case Kind.PERSIST:
                 if event.done != (state.lives is not None):
                     return None
-                return State(state.value, NOT_TOLD) if event.done else state
+                return self.written(state, state.value) if event.done else state
 
     def effect(self, state: State, event: Operated, by: float = inf) -> State:
         """Return the state after an operation without an answer, which takes effect at some time between its call and
@@ -219,16 +224,20 @@ class Model:
             case Kind.PUT:
                 if not self._may_hold(state, event):
                     return state
-                is_delete = event.value is None
-                return ABSENT if is_delete else State(event.value, NOT_TOLD, self._lives(event, by))
+                return self.written(state, event.value, self._lives(event, by))
             case Kind.ADD:
                 number = _sum(state, event)
-                return state if number is None else State(b"%d" % number, NOT_TOLD, state.lives)
+                return state if number is None else self.written(state, b"%d" % number, state.lives)
             case Kind.EXPIRE if state.value is not None:
-                return State(state.value, NOT_TOLD, self._lives(event, by))
+                return self.written(state, state.value, self._lives(event, by))
             case Kind.PERSIST if state.lives is not None:
-                return State(state.value, NOT_TOLD)
+                return self.written(state, state.value)
         return state
+
+    def written(self, state: State, value: bytes | None, lives: tuple[float, float] | None = None) -> State:
+        """Return the state after a write; None deletes the key. No answer has named the version of the write yet."""
+        former = state.former | {state.version} if state.version in self._repeated else state.former
+        return State(former=former) if value is None else State(value, NOT_TOLD, lives, former)
 
     def _lives(self, event: Operated, by: float) -> tuple[float, float] | None:
         if event.ttl is None:
@@ -266,7 +275,8 @@ class Model:
         """
         if state.version != NOT_TOLD:
             return state if state.version == version else None
-        is_possible = version > 0 and self._values.get(version, state.value) == state.value
+        is_new = version > 0 and version not in state.former
+        is_possible = is_new and self._values.get(version, state.value) == state.value
         return state._replace(version=version) if is_possible else None
 
     def _put(self, state: State, event: Operated) -> State | None:
@@ -285,12 +295,11 @@ class Model:
             state = told
         if not self._holds(state, event):
             return None
-        if event.value is None:
-            return ABSENT
-        if event.version is not None and event.version <= 0:
-            return None
-        version = NOT_TOLD if event.version is None else event.version
-        return self._narrowed(State(event.value, version, self._lives(event, event.returned)))
+        new = self.written(state, event.value, self._lives(event, event.returned))
+        if event.value is None or event.version is None:
+            return new
+        told = self._told(new, event.version)
+        return None if told is None else self._narrowed(told)
 
     @staticmethod
     def _holds(state: State, event: Operated) -> bool:
@@ -427,7 +436,7 @@ class _Search:
             event = self._events[index]
             lacks = (int(event.found or 0) if event.is_read else event.number - event.by) - number
             for added in self._adding(lacks, free):
-                state = place.state if not added else State(b"%d" % (number + lacks), NOT_TOLD)
+                state = self._model.written(place.state, b"%d" % (number + lacks)) if added else place.state
                 following = self._model.after(state, event)
                 if following is not None and self._is_in_order(used | added):
                     found.append((self._with(place, index, following), used | added))
@@ -482,10 +491,9 @@ class _Search:
         look.candidates = [i for i in look.candidates if self._events[i].called <= look.by]
         return look
 
-    @staticmethod
-    def _expired(place: _Place, look: _Look) -> Iterator[_Place]:
+    def _expired(self, place: _Place, look: _Look) -> Iterator[_Place]:
         if place.state.lives is not None and place.state.lives[0] <= look.by:
-            yield place._replace(state=ABSENT)
+            yield place._replace(state=self._model.written(place.state, None))
 
     def _unanswered(self, place: _Place, used: int, look: _Look) -> Iterator[tuple[int, State]]:
         """Yield each operation without an answer that may come next and changes something, with the state after it."""
@@ -513,9 +521,10 @@ class _Search:
             return True
         others: list[State] = []  # states that lifetimes make possible
         if state.value is not None and self._may_live_longer:
-            others = [ABSENT, State(state.value, NOT_TOLD), State(state.value, NOT_TOLD, (-inf, inf))]
+            written = self._model.written
+            others = [written(state, None), written(state, state.value), written(state, state.value, (-inf, inf))]
         elif state.lives is not None and state.lives[0] <= look.by:
-            others = [ABSENT]
+            others = [self._model.written(state, None)]
         if any(is_seen(other) for other in others):
             return True
         unused = [self._perhaps[i] for i in self._conditional if not used >> i & 1]

@@ -253,6 +253,16 @@ def test_many_increments_without_an_answer_are_no_riddle() -> None:
     assert check([*unknown, get(b"%d" % (12 * 2**32), 2, 3)]).verdict is Verdict.VIOLATION
 
 
+def test_two_writes_never_have_the_same_version() -> None:
+    """Neither write's own answer names its version: refused puts name the version."""
+    first, second = [
+        [put(b"%d" % i, i, i + 0.1), put_if(If.VERSION, b"x%d" % i, i + 0.2, i + 0.3, done=False, version=7)]
+        for i in (1, 2)
+    ]
+    assert check(first).verdict is Verdict.LINEARIZABLE
+    assert check([*first, *second]).verdict is Verdict.VIOLATION
+
+
 def test_too_many_steps_are_no_answer() -> None:
     writes = [put(b"%d" % i, 0, 100) for i in range(12)]
     reads = [get(b"%d" % i, 101 + 2 * i, 102 + 2 * i) for i in range(12)]

@@ -504,7 +504,7 @@ def test_an_attach_waits_for_a_prepare_that_can_not_be_cancelled() -> None:
     world.prepare(held(1, 11), held(2, 21))
     world.attach(held(1, 12))
     world.tell(CallOverdue(next(iter(world.calls))))
-    assert "prepare of 2 duties, feeds/d1 the first has taken" in world.notes[-1].text
+    assert "prepare of 2 duties (the first is feeds/d1) has taken" in world.notes[-1].text
     world.end_call()
     world.end_calls()
     assert world.history == [("prepare", [1, 2]), ("attach", [1])]

@@ -1,4 +1,4 @@
-"""The setup of all tests: the `seeds` marker with its options, the ports, and the settings of Hypothesis."""
+"""The setup of all tests: the `seeds` marker and its options, the number of processes, the settings of Hypothesis."""
 
 import gc
 import os
@@ -9,25 +9,20 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from minka.testing import local_cluster
-
 # Hypothesis tries the same examples in each run. No example has a deadline, since durations vary on a busy machine.
 settings.register_profile("minka", derandomize=True, database=None, deadline=None, print_blob=True)
 settings.load_profile("minka")
 
-_WORKERS = 8  # the number of processes that get different ports
+_MOST_WAITING = 8  # processes that run tests, if there are more than processors
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose the seeds and the ports."""
+    """Choose the seeds."""
     # If a shell has started pytest in the background, pytest ignores Ctrl-C. The commands that tests start would
     # inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    # Processes that run tests at the same time take their ports from different ranges.
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     if config.option.first_seed is None:
         config.option.first_seed = _seed_of_commit()
-    pytest.MonkeyPatch().setattr(local_cluster, "PORTS", local_cluster.PORTS[worker % _WORKERS :: _WORKERS])
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -35,7 +30,7 @@ def pytest_xdist_auto_num_workers() -> int:
     for a third of their time. Each process needs some 2 GB.
     """
     processors = len(os.sched_getaffinity(0))
-    return max(processors, min(2 * processors, _WORKERS))
+    return max(processors, min(2 * processors, _MOST_WAITING))
 
 
 def _seed_of_commit() -> int:

@@ -5,10 +5,8 @@ import copy
 import fcntl
 import json
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -29,14 +27,13 @@ from minka.engine.grpc_calls import clipped
 from minka.errors import Code, MinkaError
 from minka.testing.launcher import NodeProcess, Start, inherited, launcher
 from minka.testing.leftovers import Leftovers
+from minka.testing.loopback_ports import free_addresses
 from minka.v1.cluster_pb2 import NodeState
 
 NAMES: Final = (
     "athens", "byzantium", "cyrene", "ephesus", "delphi", "corinth", "gortyn", "halicarnassus", "ithaca", "knossos",
     "larissa", "miletus", "naxos", "olympia", "pergamon", "rhodes", "sparta", "thebes", "troy", "zakynthos",
 )  # fmt: skip
-PORTS: Final = range(20_000, 32_000)  # below 32768, where ports for outgoing connections begin
-LOOPBACK: Final = "127.0.0.1"
 READY_TIMEOUT_S: Final = 20.0
 STOP_TIMEOUT_S: Final = 10.0
 MAX_NODES: Final = 100
@@ -511,32 +508,6 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         inner = result.get(key)
         result[key] = merged(inner, value) if isinstance(inner, dict) and isinstance(value, Mapping) else value
     return result
-
-
-def free_addresses(count: int) -> list[str]:
-    """Loopback addresses host:port, with ports from `PORTS`, on which nobody listens now. Addresses that this returned
-    lately are left out, since their nodes may be stopped and start again.
-    """
-    found: list[str] = []
-    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
-        if port in _handed_out:
-            continue
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((LOOPBACK, port))
-            except OSError:
-                continue
-        _handed_out[port] = None
-        found.append(f"{LOOPBACK}:{port}")
-        while len(_handed_out) > len(PORTS) // 2:
-            del _handed_out[next(iter(_handed_out))]
-        if len(found) == count:
-            return found
-    raise MinkaError(Code.PLAYGROUND_FAILED, f"no {count} free ports between {PORTS.start} and {PORTS.stop}")
-
-
-_handed_out: dict[int, None] = {}  # the ports that were returned lately, the oldest first
 
 
 def is_ready(http_address: str, timeout_s: float = 1.0) -> bool:

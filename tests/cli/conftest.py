@@ -22,7 +22,7 @@ from click.testing import CliRunner, Result
 
 from minka.cluster.plan_digest import plan_digest
 from minka.errors import MinkaError, error_to_proto
-from minka.testing.local_cluster import free_addresses
+from minka.testing.loopback_ports import free_addresses
 from minka.v1 import admin_pb2, admin_pb2_grpc, duty_api_pb2, duty_api_pb2_grpc
 from minka.v1.admin_pb2 import (
     DescribeNodeRequest,

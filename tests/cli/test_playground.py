@@ -13,18 +13,10 @@ from pathlib import Path
 import pytest
 
 from minka.errors import Code, MinkaError
-from minka.testing import local_cluster
-from minka.testing.local_cluster import PORTS, LocalCluster, configuration_of, free_addresses, merged
+from minka.testing.local_cluster import LocalCluster, configuration_of, merged
+from minka.testing.loopback_ports import PORTS
 from minkactl.exits import Exit
 from tests.cli.conftest import Run, until
-
-# Runs minkactl with ports from the range of this test process.
-MINKACTL = """
-from minka.testing import local_cluster
-local_cluster.PORTS = {ports!r}
-from minkactl.__main__ import main
-main()
-"""
 
 
 def gone(pid: int) -> bool:
@@ -42,7 +34,7 @@ class Foreground:
         self.out, self.err = folder / "out", folder / "err"
         with self.out.open("wb") as out, self.err.open("wb") as err:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", MINKACTL.format(ports=local_cluster.PORTS), "playground", *arguments],
+                [sys.executable, "-m", "minkactl", "playground", *arguments],
                 stdout=out, stderr=err, env=os.environ | {"TMPDIR": str(folder)}, start_new_session=True,
             )  # fmt: skip
         until(lambda: self.ended() or "Ctrl-C stops it" in self.err.read_text(), "the playground is up", 30)
@@ -176,16 +168,3 @@ def test_merging() -> None:
     base = {"a": {"b": 1, "c": {"d": 2}}, "e": [1]}
     assert merged(base, {"a": {"c": {"d": 3}}, "e": []}) == {"a": {"b": 1, "c": {"d": 3}}, "e": []}
     assert base == {"a": {"b": 1, "c": {"d": 2}}, "e": [1]}
-
-
-def test_free_addresses_do_not_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When a process has used all ports of its range for clusters, it begins again with the first ports."""
-    monkeypatch.setattr("minka.testing.local_cluster.PORTS", PORTS[:100])
-    monkeypatch.setattr("minka.testing.local_cluster._handed_out", {})
-    for _ in range(10):
-        assert len(set(free_addresses(20))) == 20
-
-
-def test_free_addresses_differ() -> None:
-    found = free_addresses(20)
-    assert len(set(found)) == 20

@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 
 from minka import Tls
-from minka.testing.local_cluster import LOOPBACK
+from minka.testing.loopback_ports import LOOPBACK
 from tests.cluster.runbooks import block
 from tests.programs import program
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from minka.testing.local_cluster import LocalCluster, free_addresses
+from minka.testing.local_cluster import LocalCluster
+from minka.testing.loopback_ports import free_addresses
 from minkad.config.addresses import split_address
 
 _CONNECT_S: Final = 2.0

@@ -18,7 +18,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from minka.admin.control import Control
-from minka.testing.local_cluster import LocalCluster, LocalNode, configuration_of, free_addresses
+from minka.testing.local_cluster import LocalCluster, LocalNode, configuration_of
+from minka.testing.loopback_ports import free_addresses
 from minka.v1.cluster_pb2 import HashFunction
 from minkad.storage import identity
 from minkad.storage.identity import Identity

@@ -7,7 +7,8 @@ import pytest
 from minka import Client
 from minka.admin.control import Control
 from minka.errors import MinkaError
-from minka.testing.local_cluster import LocalCluster, configuration_of, free_addresses
+from minka.testing.local_cluster import LocalCluster, configuration_of
+from minka.testing.loopback_ports import free_addresses
 from minka.v1.cluster_pb2 import HashFunction
 from tests.cluster.cluster import QUICK, eventually, own_status, wait_settled
 

@@ -21,7 +21,8 @@ from minka import Client
 from minka.admin.control import Control
 from minka.cluster.hashing import murmur3
 from minka.errors import Code
-from minka.testing.local_cluster import LocalCluster, configuration_of, free_addresses
+from minka.testing.local_cluster import LocalCluster, configuration_of
+from minka.testing.loopback_ports import free_addresses
 from minka.v1.cluster_pb2 import HashFunction, NodeState, PartitionTable
 from minka.v1.errors_pb2 import Error
 from minka.wire import kv_frames

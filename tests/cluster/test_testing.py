@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import minka.testing.fixtures
-from minka.testing import local_cluster
 from tests.cluster.opening import PROGRAMS
 
 CONFTEST = 'pytest_plugins = ["minka.testing.fixtures"]\n'
@@ -84,10 +83,7 @@ def test_the_next_test_has_a_new_cluster(minka_keyspace: Keyspace) -> None:
 @pytest.mark.timeout(120)
 def test_the_fixtures_serve_the_tests_of_a_service(tmp_path: Path) -> None:
     examples = re.findall(r"(?:^ {4}.*\n|^\n)+", minka.testing.fixtures.__doc__ or "", re.MULTILINE)
-    ports = (
-        f"from minka.testing import local_cluster\nlocal_cluster.PORTS = {local_cluster.PORTS!r}\n"  # this process's
-    )
-    (tmp_path / "conftest.py").write_text(CONFTEST + ports)
+    (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_orders.py").write_text(IMPORTS + TESTS + "".join(map(textwrap.dedent, examples)))
     (tmp_path / "test_opening.py").write_text(PROGRAMS[3])  # the test at the beginning of docs/api.md
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(tmp_path)]

@@ -23,7 +23,8 @@ from minka.admin.control import Control
 from minka.certificates import first_expiry
 from minka.duties import Client as Duties
 from minka.errors import Code, MinkaError
-from minka.testing.local_cluster import LOOPBACK, LocalCluster, free_addresses
+from minka.testing.local_cluster import LocalCluster
+from minka.testing.loopback_ports import LOOPBACK, free_addresses
 from minka.v1.admin_pb2 import GetTableRequest
 from minka.v1.admin_pb2_grpc import MetadataStub
 from minka.wire.data_port import PREFACE, Hello, Kind, encode_hello

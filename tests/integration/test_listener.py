@@ -6,7 +6,7 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-from minka.testing.local_cluster import free_addresses
+from minka.testing.loopback_ports import free_addresses
 from minkad.config.addresses import split_address
 from minkad.data_port.listener import Listener
 from tests.integration.replication.node import until

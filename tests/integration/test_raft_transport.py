@@ -15,7 +15,7 @@ import grpc
 import pytest
 
 from minka.errors import Code, MinkaError
-from minka.testing.local_cluster import free_addresses
+from minka.testing.loopback_ports import free_addresses
 from minka.v1 import coordinator_pb2_grpc
 from minka.v1.coordinator_pb2 import SnapshotChunk
 from minka.v1.coordinator_pb2_grpc import RaftStub

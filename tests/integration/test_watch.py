@@ -11,7 +11,7 @@ import pytest
 
 import minka.wire.data_port
 from minka.errors import Code, MinkaError
-from minka.testing.local_cluster import free_addresses
+from minka.testing.loopback_ports import free_addresses
 from minka.v1.cluster_pb2 import Node, NodeState
 from minka.wire.data_port import Purpose
 from minkad.data_port import watch as watching

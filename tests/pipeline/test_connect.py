@@ -13,7 +13,7 @@ import pytest
 
 from minka.bulk.row_digest import Digest
 from minka.spark.java import find_java
-from minka.testing.local_cluster import free_addresses
+from minka.testing.loopback_ports import free_addresses
 from tests.cluster.cluster import eventually
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(300)]

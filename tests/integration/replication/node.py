@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minka.errors import Code, MinkaError, error_from_proto
-from minka.testing.local_cluster import free_addresses
+from minka.testing.loopback_ports import free_addresses
 from minka.v1.cluster_pb2 import Keyspace, Operation, Partition
 from minka.v1.coordinator_pb2 import UpdateReplicasRequest, UpdateReplicasResponse
 from minka.v1.errors_pb2 import Error

@@ -19,7 +19,7 @@ import pytest
 from minka.cluster.hashing import murmur3
 from minka.cluster.key_ranges import KeyRange, ranges_at
 from minka.errors import Code, MinkaError, error_to_proto, with_rows
-from minka.testing.local_cluster import free_addresses
+from minka.testing.loopback_ports import free_addresses
 from minka.v1 import admin_pb2, admin_pb2_grpc, cluster_pb2, duty_api_pb2_grpc
 from minka.v1.cluster_pb2 import HashFunction, Keyspace, Partition, Partitioning, PartitionTable
 from minka.wire import kv_frames

@@ -13,7 +13,7 @@ from minka.duties import changes
 from minka.duties.changes import DutyChange, duty_messages
 from minka.duties.limits import MAX_REQUEST_BYTES
 from minka.errors import Code, MinkaError, error_to_proto
-from minka.testing.local_cluster import free_addresses
+from minka.testing.loopback_ports import free_addresses
 from minka.v1.duties_pb2 import Duty, Pallet
 from minka.v1.duty_api_pb2 import (
     ChangeDutiesRequest,

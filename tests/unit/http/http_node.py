@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 
-from minka.testing.local_cluster import free_addresses
+from minka.testing.loopback_ports import free_addresses
 from minkad.config.addresses import join_address, split_address
 from minkad.http.metrics import Lag, Snapshot, create_registry
 from minkad.http.server import Check, create_app, start

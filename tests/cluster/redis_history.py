@@ -157,6 +157,6 @@ def _was_sent(error: BaseException | None) -> bool:
     """False if the client sent nothing, since it could not connect."""
     if error is None:
         return False
-    if isinstance(error, RedisClusterException):  # may follow from another error
+    if isinstance(error, RedisClusterException):  # it names no cause, or follows from another error
         return error.__context__ is None or _was_sent(error.__context__) or _was_sent(error.__cause__)
     return " connecting to " not in str(error)

@@ -1,5 +1,6 @@
-"""The network fails between shards and nodes on different hosts. A shard that is cut off releases its duties before
-other shards get them. If a node is cut off, its shards keep their duties, and open sessions with other nodes.
+"""The network fails while shards run on other hosts than the nodes. A shard that is cut off releases its duties before
+other shards get them. If a node is cut off from the other nodes, its shards keep their duties, and open sessions with
+other nodes.
 """
 
 from collections.abc import Iterator

@@ -90,7 +90,8 @@ def test_an_older_copy_of_a_data_directory_and_one_of_another_cluster() -> None:
 
 def log_of(data_dir: Path, scratch: Path) -> tuple[dict[bytes, bytes], int]:
     """Read a stopped node's log database: returns all rows except Raft's hard state, and the commit index of the hard
-    state. A start that the node refuses may change none of these, only the term, which this function doesn't return.
+    state. A start that the node refuses may change none of these. It may change the term and the vote, which this
+    function doesn't return.
     """
     shutil.copytree(data_dir / "log", scratch / "log")
     shutil.copy(data_dir / "log.mark", scratch)

@@ -25,7 +25,7 @@ def test_no_turn_is_long(partitions: int) -> None:
         control.create_keyspace("large", partitions, HashFunction.HASH_FUNCTION_MURMUR3, 3)
         incarnations = {node.id: node.incarnation for node in wait_whole(control, partitions).nodes}
         with Client(cluster.endpoints, keyspace="large", timeout=30.0) as client:
-            client.put_many({f"{number}": b"first" for number in range(KEYS)})  # the first write to each partition
+            client.put_many({f"{number}": b"first" for number in range(KEYS)})  # the first writes to all partitions
             assert client.get("17") == b"first"
         assert longest_turn(cluster) < longest
         cluster.kill("ephesus")

@@ -176,8 +176,8 @@ class DataOracle:
                 raise Violation("nothing acknowledged is lost", text)
 
     def check_age(self, process: "Process", partition_id: int) -> None:
-        """Check the answer that the process's replica would give to a stale read now. The answer states its age, and
-        must show every older write and no refused write.
+        """Check the answer that the process's replica would give to a stale read now. The answer states its age: it
+        must show every write that was acknowledged before then, and no refused write.
         """
         replica = process.manager.replicas.get(partition_id)
         if replica is None or replica.role is Role.REMOVED or replica.row.keyspace_id not in self._world.keyspaces:

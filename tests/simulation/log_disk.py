@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # These two limits are like those of LogDatabase.
 _SYNC_DUE_S: Final = 0.05  # seconds after which a write is synced, if it was acknowledged before its sync
-_SYNC_MAY_TAKE_S: Final = 0.05  # seconds: if a sync takes longer, the next write is acknowledged only after its sync
+_SYNC_MAY_TAKE_S: Final = 0.05  # seconds; after a sync that took longer, a write is acknowledged only when it is synced
 
 _Operation = tuple[bytes, bytes | None, bytes | None]  # (key, value, None), or to delete a range (start, None, end)
 _Undo = list[tuple[bytes, bytes | None]]  # the keys of a batch and their former values

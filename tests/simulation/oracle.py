@@ -46,7 +46,7 @@ class RaftOracle:
         self._seen: dict[int, _Seen] = {}
         self._promised: dict[int, int] = {}  # by node: the newest own term that the node has sent
         self._votes: dict[tuple[int, int], int] = {}  # by node and term: the candidate to which it has sent its vote
-        self._acknowledged: dict[int, tuple[int, int]] = {}  # by node: the term and index of its newest acknowledgement
+        self._acknowledged: dict[int, tuple[int, int]] = {}  # by node: the last term, and the last index told in it
         self._states: dict[int, int] = {}  # by applied index: the digest of the state
         self._configurations: list[tuple[int, bytes]] = []  # each configuration's first index, and its encoding
 

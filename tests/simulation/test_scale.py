@@ -38,7 +38,7 @@ def test_each_event_changes_the_rows_of_its_nodes(measured: dict[int, dict[str, 
     """The fake nodes cause as many changes of rows as real nodes would."""
     for partitions, events in measured.items():
         copies = 3 * partitions // _NODES
-        assert events["create"].rows == 2 * partitions  # each partition's creation and its first leader
+        assert events["create"].rows == 2 * partitions  # the creation, then the leader's acknowledgement
         assert events["one node fails"].rows >= copies
         assert events["it comes back"].rows >= copies
         assert events["a zone fails"].rows >= partitions

@@ -13,7 +13,8 @@ from hypothesis import settings
 settings.register_profile("minka", derandomize=True, database=None, deadline=None, print_blob=True)
 settings.load_profile("minka")
 
-_MOST_WAITING = 8  # processes that run tests, if there are more than processors
+_MOST_DOUBLED = 8  # up to this number, there are two test processes for each processor
+_PROCESS_BYTES = 2 << 30  # the memory of a test process with its Spark and its daemons
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -25,12 +26,16 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.first_seed = _seed_of_commit()
 
 
-def pytest_xdist_auto_num_workers() -> int:
-    """Return the number of processes that run tests: two a processor on a small machine, since tests with daemons wait
-    for a third of their time. Each process needs some 2 GB.
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """Return the number of test processes for `-n auto`: two for each processor of a small machine, since tests with
+    daemons wait for a third of their time. Returns None if the user has chosen another number.
     """
+    if config.option.numprocesses != "auto" or "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None
     processors = len(os.sched_getaffinity(0))
-    return max(processors, min(2 * processors, _MOST_WAITING))
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(1, min(max(processors, min(2 * processors, _MOST_DOUBLED)), memory // _PROCESS_BYTES))
 
 
 def _seed_of_commit() -> int:

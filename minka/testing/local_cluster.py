@@ -25,6 +25,7 @@ from minka.cluster.name_rules import node_id_problem
 from minka.engine.arguments import checked_text, checked_timeout, invalid, items
 from minka.engine.grpc_calls import clipped
 from minka.errors import Code, MinkaError
+from minka.testing import loopback_ports
 from minka.testing.launcher import NodeProcess, Start, inherited, launcher
 from minka.testing.leftovers import Leftovers
 from minka.testing.loopback_ports import free_addresses
@@ -333,6 +334,7 @@ class LocalCluster:
         with _usable(path):
             for name, (grpc, http, data, bootstrap) in dict(json.loads(path.read_text("utf-8"))).items():
                 self.nodes[name] = LocalNode(name, self.directory / name, grpc, http, data, bootstrap)
+                loopback_ports.keep([grpc, http, data])
         return True
 
     def _configuration(self, node: LocalNode) -> dict[str, Any]:

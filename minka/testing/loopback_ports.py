@@ -1,12 +1,16 @@
 """Ports for the nodes of local clusters. Several processes on a machine run such clusters at the same time, and a node
 that is stopped must find its ports free when it starts again. So each process takes its ports from blocks that only
-this process uses: it claims a block by a socket whose name contains the block's number.
+this process uses: it claims a block by a socket whose name contains the block's first port. Such names are separate in
+each network namespace, as ports are.
 """
 
+import errno
 import os
 import random
 import socket
 from collections import deque
+from collections.abc import Iterable
+from threading import Lock
 from typing import Final
 
 from minka.errors import Code, MinkaError
@@ -14,48 +18,68 @@ from minka.errors import Code, MinkaError
 LOOPBACK: Final = "127.0.0.1"
 PORTS: Final = range(20_000, 32_000)  # below 32768, where ports for outgoing connections begin
 _BLOCK: Final = 20  # ports
-_MAX_BLOCKS: Final = 50  # of one process; after that it uses its ports again
+_MAX_BLOCKS: Final = 25  # of one process; after that it uses its ports again
 
 
 class _Blocks:
-    """The blocks of this process. The sockets, and so the claims, end with the process."""
+    """The blocks of this process. The claims end with the process. Several threads may use this."""
 
     def __init__(self) -> None:
-        self._claims: list[int] = []  # the sockets' descriptors
-        self._ports: deque[int] = deque()  # of all claimed blocks; those that were used last are at the end
+        self._lock = Lock()
+        self._claims: dict[int, int] = {}  # the sockets' descriptors, by the block's first port
+        self._ports: deque[int] = deque()  # of the blocks; those that were used last are at the end
         self._unused = 0
 
-    def next_port(self) -> int:
-        """A port that this process has not used yet, or else the one whose use is the longest ago."""
-        if not self._unused:
-            self._claim()
-        if not self._ports:
-            text = f"other processes use all ports between {PORTS.start} and {PORTS.stop}"
-            raise MinkaError(Code.PLAYGROUND_FAILED, text)
-        self._unused = max(self._unused - 1, 0)
-        self._ports.rotate(-1)
-        return self._ports[-1]
+    def free_ports(self, count: int) -> list[int]:
+        """Return ports on which no process listens, those first that this process has not used yet. Raises
+        PLAYGROUND_FAILED.
+        """
+        found: list[int] = []
+        with self._lock:
+            for _ in PORTS:
+                if not self._unused:
+                    self._claim_another()
+                self._unused = max(self._unused - 1, 0)
+                self._ports.rotate(-1)
+                if self._ports and self._ports[-1] not in found and not _is_used(self._ports[-1]):
+                    found.append(self._ports[-1])
+                if len(found) == count:
+                    return found
+        text = f"no {count} ports between {PORTS.start} and {PORTS.stop} that neither this process nor another one uses"
+        raise MinkaError(Code.PLAYGROUND_FAILED, text)
+
+    def keep(self, ports: Iterable[int]) -> None:
+        """Claim the blocks of these ports, unless another process has them: they belong to nodes of an earlier run."""
+        with self._lock:
+            for start in {port - port % _BLOCK for port in ports} - self._claims.keys():
+                self._claim(start)
 
     def close(self) -> None:
         """Close this process's copies of the sockets."""
-        for claim in self._claims:
-            os.close(claim)
+        while self._claims:
+            os.close(self._claims.popitem()[1])
 
-    def _claim(self) -> None:
-        if len(self._claims) == _MAX_BLOCKS:
+    def _claim_another(self) -> None:
+        if len(self._ports) >= _MAX_BLOCKS * _BLOCK:
             return
         starts = range(PORTS.start, PORTS.stop, _BLOCK)
         for start in random.SystemRandom().sample(starts, len(starts)):
-            claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-            try:
-                claim.bind(f"\0minka-ports-{start}")  # an abstract name: there is no file, so nothing is left behind
-            except OSError:
-                claim.close()
-                continue
-            self._claims.append(claim.detach())
-            self._ports.extendleft(range(start, start + _BLOCK))
-            self._unused = _BLOCK
-            return
+            if start not in self._claims and self._claim(start):
+                self._ports.extendleft(reversed(range(start, start + _BLOCK)))
+                self._unused = _BLOCK
+                return
+
+    def _claim(self, start: int) -> bool:
+        claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            claim.bind(f"\0minka-ports-{start}")  # an abstract name: there is no file, so nothing is left behind
+        except OSError as error:
+            claim.close()
+            if error.errno == errno.EADDRINUSE:
+                return False
+            raise MinkaError(Code.PLAYGROUND_FAILED, f"can't claim ports for nodes: {error}") from error
+        self._claims[start] = claim.detach()
+        return True
 
 
 _blocks = _Blocks()
@@ -72,18 +96,16 @@ os.register_at_fork(after_in_child=_start_anew)
 
 
 def free_addresses(count: int) -> list[str]:
-    """Return loopback addresses host:port at which no process listens now. No other process that uses this function
-    gets them while this process runs; this process gets them again after some 1,000 other ports. Raises
-    MinkaError(PLAYGROUND_FAILED).
+    """Return different loopback addresses host:port at which no process listens now. No other process that uses this
+    function gets them while this process runs. This process gets them again after 500 other ports, or earlier if other
+    processes have claimed all other blocks. Raises MinkaError(PLAYGROUND_FAILED).
     """
-    found: list[str] = []
-    for _ in PORTS:
-        port = _blocks.next_port()
-        if not _is_used(port):
-            found.append(f"{LOOPBACK}:{port}")
-        if len(found) == count:
-            return found
-    raise MinkaError(Code.PLAYGROUND_FAILED, f"no {count} free ports between {PORTS.start} and {PORTS.stop}")
+    return [f"{LOOPBACK}:{port}" for port in _blocks.free_ports(count)]
+
+
+def keep(addresses: Iterable[str]) -> None:
+    """Claim the ports of nodes that an earlier process made, unless another process has claimed them since then."""
+    _blocks.keep(int(address.rpartition(":")[2]) for address in addresses)
 
 
 def _is_used(port: int) -> bool:

@@ -19,7 +19,7 @@ from tests.cluster.linearizability import Outcome, Result, Verdict
 
 DEFAULT_STEPS: Final = 1_000_000
 SLACK_S: Final = 0.05  # the greatest difference between the clocks of leaders and clients
-NOT_TOLD: Final = -1  # a version that exists, but that no answer contains
+NOT_TOLD: Final = -1  # a version that exists, but that no answer in the order so far has named
 _SHOWN: Final = 12
 
 
@@ -222,7 +222,9 @@ class Model:
         """
         match event.kind:
             case Kind.PUT:
-                if not self._may_hold(state, event):
+                if event.condition is If.VERSION and state.version == NOT_TOLD:
+                    state = self._told(state, event.expected_version) or state
+                if not self._holds(state, event):
                     return state
                 return self.written(state, event.value, self._lives(event, by))
             case Kind.ADD:

@@ -1,6 +1,5 @@
 """The ports of local clusters: each process has its own."""
 
-import os
 import socket
 import subprocess
 import sys
@@ -9,59 +8,81 @@ from contextlib import closing
 
 import pytest
 
+from minka.errors import MinkaError
 from minka.testing import loopback_ports
-from minka.testing.loopback_ports import LOOPBACK, PORTS, free_addresses
+from minka.testing.loopback_ports import LOOPBACK, PORTS, _Blocks, free_addresses, keep
 
-OTHER = """
+# A fork and its parent take ports one after the other.
+FORKS = """
+import os
 from minka.testing.loopback_ports import free_addresses
-print(*free_addresses(200), flush=True)
-input()
+free_addresses(5)
+reader, writer = os.pipe()
+if (pid := os.fork()) == 0:
+    os.write(writer, " ".join(free_addresses(10)).encode())
+    os._exit(0)
+theirs = os.read(reader, 1000).decode().split()
+os.waitpid(pid, 0)
+print(len({*theirs, *free_addresses(10)}))
 """
+SMALL = range(40_000, 40_040)  # two blocks
 
 
 @pytest.fixture(autouse=True)
 def _new_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with closing(loopback_ports._Blocks()) as blocks:
+    with closing(_Blocks()) as blocks:
         monkeypatch.setattr(loopback_ports, "_blocks", blocks)
         yield
 
 
-def ports_of(addresses: list[str]) -> list[int]:
-    return [int(address.removeprefix(f"{LOOPBACK}:")) for address in addresses]
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There are only two blocks, and no port of them is in use."""
+    monkeypatch.setattr(loopback_ports, "PORTS", SMALL)
+    monkeypatch.setattr(loopback_ports, "_is_used", lambda port: False)
 
 
 def test_they_differ_and_are_in_the_range() -> None:
-    found = ports_of(free_addresses(200))
+    found = [int(address.removeprefix(f"{LOOPBACK}:")) for address in free_addresses(200)]
     assert len(set(found)) == 200
     assert PORTS.start <= min(found) <= max(found) < PORTS.stop
 
 
-def test_another_process_gets_other_ports() -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", OTHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as other:
-        assert other.stdout is not None
-        others = other.stdout.readline().split()
-        assert len(others) == 200
-        assert not {*others} & {*free_addresses(200)}
-        other.communicate("\n")
+def test_each_process_has_blocks_of_its_own(small: None) -> None:
+    with closing(_Blocks()) as one, closing(_Blocks()) as other:
+        ports = [*one.free_ports(20), *other.free_ports(20)]
+        assert sorted(ports) == [*SMALL]
+        with closing(_Blocks()) as third:
+            with pytest.raises(MinkaError, match="no 1 ports between 40000 and 40040"):
+                third.free_ports(1)
+            one.close()
+            assert third.free_ports(20) == ports[:20]
+
+
+def test_a_process_whose_blocks_are_few_never_names_a_port_twice(small: None) -> None:
+    with closing(_Blocks()) as blocks:
+        assert len(set(blocks.free_ports(40))) == 40
+        with pytest.raises(MinkaError, match="PLAYGROUND_FAILED"):
+            blocks.free_ports(41)
+        assert len(set(blocks.free_ports(40))) == 40
+
+
+def test_the_ports_of_an_earlier_run_are_claimed(small: None) -> None:
+    keep([f"{LOOPBACK}:{port}" for port in (40_003, 40_021, 40_022)])
+    with closing(_Blocks()) as another, pytest.raises(MinkaError, match="PLAYGROUND_FAILED"):
+        another.free_ports(1)
 
 
 def test_a_fork_gets_other_ports() -> None:
-    ours = free_addresses(5)
-    reader, writer = socket.socketpair()
-    with reader, writer:
-        if (pid := os.fork()) == 0:
-            writer.send(" ".join(free_addresses(5)).encode())
-            os._exit(0)
-        assert os.waitpid(pid, 0)[1] == 0
-        assert not {*reader.recv(1000).decode().split()} & {*ours}
+    ended = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, check=True)
+    assert ended.stdout == "20\n"
 
 
 def test_a_port_on_which_somebody_listens_is_left_out() -> None:
-    [first] = ports_of(free_addresses(1))
-    with socket.create_server((LOOPBACK, first - 1)):  # the next one
-        assert ports_of(free_addresses(1)) == [first - 2]
+    [first] = free_addresses(1)
+    port = int(first.rpartition(":")[2])
+    with socket.create_server((LOOPBACK, port + 1)):
+        assert free_addresses(1) == [f"{LOOPBACK}:{port + 2}"]
 
 
 def test_they_do_not_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,4 +90,4 @@ def test_they_do_not_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loopback_ports, "_MAX_BLOCKS", 5)
     found = [free_addresses(20) for _ in range(10)]
     assert found[5:] == found[:5]
-    assert len(set().union(*found)) == 100
+    assert len({address for some in found for address in some}) == 100

@@ -115,9 +115,10 @@ class Harness:
         for node in nodes:
             await self.register(node)
         await self.controller.submit(CreateKeyspace("flights", 2, HashFunction.HASH_FUNCTION_MURMUR3, replicas))
-        await until(
-            lambda: all(p.state == PartitionState.PARTITION_STATE_ONLINE for p in self.state.partitions.values())
-        )
+        await until(self.all_online)
+
+    def all_online(self) -> bool:
+        return all(row.state == ONLINE for row in self.state.partitions.values())
 
     async def register(self, node: str) -> None:
         await self.controller.register(Node(id=node, data_id=node, incarnation="1", address=f"{node}:1"))
@@ -129,8 +130,8 @@ class Harness:
         return max(self.state.operations)
 
 
-class Watched(Harness):
-    """A harness that counts the turns of the loop, and keeps the proposals and the messages to nodes."""
+class RecordingHarness(Harness):
+    """A harness that keeps the proposals and the messages to nodes."""
 
     def __init__(self, state: State | None = None) -> None:
         self.proposed: list[list[RecordBatch]] = []
@@ -144,9 +145,6 @@ class Watched(Harness):
     async def update_replicas(self, node: str, request: UpdateReplicasRequest) -> UpdateReplicasResponse:
         self.requests.append((node, request))
         return await super().update_replicas(node, request)
-
-    def all_online(self) -> bool:
-        return all(row.state == ONLINE for row in self.state.partitions.values())
 
 
 async def until(probe: Callable[[], bool]) -> None:

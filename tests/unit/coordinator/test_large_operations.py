@@ -28,7 +28,7 @@ from minkad.core.controller.at_once import ROWS_A_STEP
 from minkad.core.controller.reassignment import PartitionMover
 from minkad.core.placement import plan_reassign
 from minkad.process.turns import turn
-from tests.unit.coordinator.controller_harness import Watched
+from tests.unit.coordinator.controller_harness import RecordingHarness
 from tests.unit.coordinator.large_operation import MANY, a_cluster, begun, moving_all
 
 PENDING, CANCELLED = MigrationState.MIGRATION_STATE_PENDING, MigrationState.MIGRATION_STATE_CANCELLED
@@ -74,7 +74,7 @@ def started(proposed: list[list[RecordBatch]]) -> Iterator[list[RecordBatch]]:
 
 async def test_a_large_operation_is_checked_paused_and_cancelled_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     c = a_cluster()
-    h, work = Watched(c.state), Work(monkeypatch)
+    h, work = RecordingHarness(c.state), Work(monkeypatch)
     operation = await h.controller.begin(moving_all(c))
     assert operation is not None
     assert operation.migration_count == MANY

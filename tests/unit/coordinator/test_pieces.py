@@ -12,7 +12,7 @@ from minka.v1.records_pb2 import RecordBatch
 from minkad.core.controller import Command, CreateKeyspace, FailNodes, Register, facts
 from minkad.core.controller.rows import ROWS_A_RECORD
 from minkad.core.state import State, is_up
-from tests.unit.coordinator.controller_harness import Watched, until
+from tests.unit.coordinator.controller_harness import RecordingHarness, until
 from tests.unit.core.model import Controller
 
 MANY = 8 * ROWS_A_RECORD
@@ -30,7 +30,7 @@ def rows_in(batch: RecordBatch) -> int:
 
 async def test_heartbeats_are_answered_while_a_large_keyspace_is_created() -> None:
     """The command is one proposal, so either all of it is recorded or nothing. It is applied piece by piece."""
-    h = Watched()
+    h = RecordingHarness()
     await h.begin("a", "b", "c", replicas=3)
     answered = 0
     create = asyncio.create_task(h.controller.submit(CreateKeyspace("large", MANY, MURMUR3, 3)))
@@ -62,7 +62,7 @@ def test_a_keyspace_is_not_seen_before_it_has_all_its_partitions() -> None:
 
 
 async def test_a_command_whose_caller_gave_up_before_its_turn_is_not_proposed() -> None:
-    h = Watched()
+    h = RecordingHarness()
     await h.begin("a", "b", "c", replicas=3)
     async with h.controller._turn:
         late = asyncio.create_task(h.controller.submit(CreateKeyspace("late", 3, MURMUR3, 3)))
@@ -76,7 +76,7 @@ async def test_a_command_whose_caller_gave_up_before_its_turn_is_not_proposed() 
 
 
 async def test_a_waiting_command_is_refused_when_the_controller_ends() -> None:
-    h = Watched()
+    h = RecordingHarness()
     await h.begin("a", "b", "c", replicas=3)
     async with h.controller._turn:
         waiting = asyncio.create_task(h.controller.submit(CreateKeyspace("late", 3, MURMUR3, 3)))
@@ -90,7 +90,7 @@ async def test_a_waiting_command_is_refused_when_the_controller_ends() -> None:
 
 
 async def test_a_wrongly_failed_node_gets_only_the_rows_that_have_changed() -> None:
-    h = Watched()
+    h = RecordingHarness()
     await h.begin("a", "b", "c", replicas=3)
     await h.controller.submit(CreateKeyspace("large", MANY, MURMUR3, 3))
     await until(h.all_online)
@@ -135,7 +135,7 @@ async def test_the_next_controller_can_go_on_after_any_piece(replicas: int, dura
     c.run(CreateKeyspace("large", MANY, MURMUR3, replicas, durability=durability))
 
     async def no_dead_leader(state: State) -> None:
-        h = Watched(state)
+        h = RecordingHarness(state)
         await until(lambda: all(not row.leader or is_up(state.nodes[row.leader]) for row in rows(state)))
         orphans = [row for row in rows(state) if list(row.replicas) == ["b"] and not is_up(state.nodes["b"])]
         assert [row for row in rows(state) if not row.leader] == orphans
@@ -145,7 +145,7 @@ async def test_the_next_controller_can_go_on_after_any_piece(replicas: int, dura
     again = Register(Node(id="b", data_id="data-b", incarnation="2", address="b:7400"), False)
 
     async def all_lead(state: State) -> None:
-        h = Watched(state)
+        h = RecordingHarness(state)
         await h.controller.submit(again)
         await until(h.all_online)
         assert state.nodes["b"].incarnation == "2"

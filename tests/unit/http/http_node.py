@@ -60,7 +60,7 @@ class FakeNode:
 
 
 def free_address(host: str = "127.0.0.1") -> str:
-    """Return an address at which no process listens. Test processes take ports from separate ranges."""
+    """Return an address at which no process listens. No other test process gets the port."""
     return join_address(host, split_address(free_addresses(1)[0])[1])
 
 

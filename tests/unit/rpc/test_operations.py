@@ -9,7 +9,7 @@ import pytest
 
 from minka.errors import MinkaError
 from minka.v1.admin_pb2 import GetOperationsRequest, GetOperationsResponse
-from minka.v1.cluster_pb2 import MigrationState
+from minka.v1.cluster_pb2 import MigrationState, Node
 from minka.v1.coordinator_pb2 import MigrationProgress
 from minkad.coordinator.coordinator import Coordinator
 from minkad.core.controller import MigrationCaps
@@ -23,8 +23,8 @@ MANY = 3 * ROWS_A_PIECE
 PENDING, COPYING = MigrationState.MIGRATION_STATE_PENDING, MigrationState.MIGRATION_STATE_COPYING
 
 
-def ask(c: Controller, active: Any = None, **request: Any) -> GetOperationsResponse:
-    node = SimpleNamespace(state=c.state, active=active, leader=lambda: None)
+def ask(c: Controller, active: Any = None, leader: Node | None = None, **request: Any) -> GetOperationsResponse:
+    node = SimpleNamespace(state=c.state, active=active, leader=lambda: leader)
     node.controller = lambda: Coordinator.controller(cast(Coordinator, node))
     coordinator = cast(Coordinator, node)
     return asyncio.run(get_operations(coordinator, GetOperationsRequest(**request)))
@@ -82,6 +82,9 @@ def test_only_the_active_controller_says_that_there_is_no_such_operation(cluster
     """Another node's copy of the table may lag behind: somebody who waits for an operation goes on to ask."""
     with pytest.raises(MinkaError, match="NO_CONTROLLER"):
         ask(cluster, ids=[2])
+    with pytest.raises(MinkaError, match="NOT_CONTROLLER") as refused:
+        ask(cluster, leader=Node(id="b", address="b:7400"), ids=[2])
+    assert refused.value.details["leader_address"] == "b:7400"
     with pytest.raises(MinkaError, match="UNKNOWN_OPERATION"):
         ask(cluster, SimpleNamespace(), ids=[2])
 

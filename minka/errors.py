@@ -609,7 +609,7 @@ class ConsistencyNotReached(MinkaError):
 
 
 class LocalFailure(MinkaError):
-    """The call failed because of this machine or of Spark, not because of the cluster."""
+    """The call failed because of this machine or of Spark; the cluster has refused nothing."""
 
 
 class NotInstalled(LocalFailure, ImportError):

@@ -57,7 +57,7 @@ class Partition:
 
     id: int  # unique among the partitions of all keyspaces
     keyspace: str
-    name: str  # "flights/7": by hash, 7 is the slot; by ranges, 7 is only a number, and never the `id`
+    name: str  # "flights/7": by hash, 7 is the slot, not the `id`; by ranges, 7 is the `id`
     start_key: bytes  # by ranges: its keys begin here; b"": unbounded, as in a keyspace by hash
     end_key: bytes  # by ranges: its keys are smaller than this; b"": unbounded
     state: PartitionState

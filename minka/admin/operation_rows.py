@@ -142,7 +142,7 @@ class Migration:
     reason: str
     outcome: str  # why it was cancelled, or which copies it left behind
     started: datetime | None
-    handed_over: datetime | None  # from then on the new replicas, or the new shard, have it
+    handed_over: datetime | None  # from then on the new replicas have the partition; None for a duty
     finished: datetime | None
 
 
@@ -153,7 +153,7 @@ class Blocker:
     operation_id: int | None  # None: it blocks another change, not an operation
     partition_id: int | None
     duty: int | None  # the duty's number
-    partition: str | None  # "flights/7", or a duty as "feeds/bbc"; None: it blocks the whole operation
+    partition: str | None  # "flights/7", or a duty as "feeds/bbc"; None: it isn't about a single one
     reason: str
     remedy: str
 

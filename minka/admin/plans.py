@@ -81,7 +81,7 @@ class Plan:
     nodes: tuple[NodeBalance, ...]
     shards: tuple[ShardBalance, ...]  # the shards, in a plan that moves duties; else empty
     pallet: str | None  # the pallet whose duties the plan moves; None: the plan moves replicas
-    notes: tuple[str, ...]  # for people: unevenness that is left, and why; partitions with too few replicas
+    notes: tuple[str, ...]  # for people: what stays uneven or is left alone, and why; partitions with too few replicas
     reason: str
     rate_limit: int  # bytes a second that each node may ship; 0: no limit
     queued: bool  # its operation waits for operations that touch the same partitions or duties
@@ -130,6 +130,7 @@ def message_of(plan: Plan) -> admin_pb2.Plan:
     made = plan_of(plan.message)
     edited = [one.name for one in fields(Plan) if one.compare and getattr(plan, one.name) != getattr(made, one.name)]
     if edited:
-        text = f"these fields of the plan were edited: {', '.join(edited)} (give another reason or rate_limit to apply)"
+        hint = "Admin.apply has arguments for another reason and rate_limit"
+        text = f"these fields of the plan were edited: {', '.join(edited)} ({hint})"
         raise MinkaError(Code.DAMAGED_PLAN, text)
     return plan.message

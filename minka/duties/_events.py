@@ -30,12 +30,13 @@ class MachineSettings:
     call_timeout: float = 30.0  # the longest time that one call to the delegate may take
     retry_first: float = 0.1  # the pause after the first failure of a duty; each further pause is twice as long
     retry_most: float = 5.0  # the longest of these pauses
-    tries: int = 5  # after this many failed calls of attach, update or prepare the duty goes to another shard
+    tries: int = 5  # a duty goes to another shard after this many failed calls for it alone: attach, update, prepare
     report_interval: float = 1.0  # the time between two calls that ask the delegate which duties it holds
     weight_interval: float = 10.0  # the least time between two reports of one duty's weight
     weight_change: float = 0.1  # the least change of a weight that is reported: 0.1 is a tenth of the weight
     first_answer: float = 3.0  # the shard leaves a node that hasn't answered the first message for this long
-    # The shard leaves a node that grants no clearance for this long, or for a third of the clearance if that is less.
+    # The shard leaves a node that grants no clearance for this long, or for a third of the clearance if that is less,
+    # but never before two intervals of heartbeats.
     silence: float = 1.0
 
 

@@ -45,7 +45,8 @@ from minka.v1.shards_pb2 import ShardInstruction, ShardMessage
 from minka.v1.shards_pb2_grpc import ShardsStub
 
 _CONNECT_S: Final = 2.0
-_LOOK_S: Final = 0.1  # seconds between two looks at `boottime`: timers of asyncio stand still while the computer sleeps
+# The most seconds between two looks at `boottime`: timers of asyncio stand still while the computer sleeps.
+_LOOK_S: Final = 0.1
 _PAUSE_S: Final = (0.05, 1.0)  # the first and the longest pause between two tries to find a node
 
 _making: Final = threading.Lock()

@@ -125,7 +125,7 @@ class PalletSummary:
     duties: int  # `duties`, `attached` and `weight` count synthetic duties, too
     attached: int  # the number of duties that at least one shard has attached
     weight: int
-    unplaced: tuple[UnplacedDuty, ...]  # only the first ones, without synthetic duties; `unplaced_count` counts all
+    unplaced: tuple[UnplacedDuty, ...]  # only the first of `unplaced_count`; neither counts synthetic duties
     unplaced_count: int
     loads: tuple[ShardLoad, ...]
     held_back: str  # why the cluster doesn't balance it automatically now; "": nothing prevents it

@@ -107,8 +107,8 @@ class LoadAnalysis:
 
 
 def step_of(from_ms: int, to_ms: int) -> int:
-    """The shortest length of a step, in milliseconds, with which a plot from `from_ms` to `to_ms` has at most 240
-    points.
+    """The length of a step, in milliseconds: the first of `_STEPS_MS` with which a plot from `from_ms` to `to_ms` has
+    at most 240 points. If none is long enough, it is a day.
     """
     fits = (step for step in _STEPS_MS if (to_ms - from_ms) / step <= _MAX_POINTS)
     return next(fits, _STEPS_MS[-1])

@@ -241,7 +241,7 @@ def _make_room(view: _View, forecast: FullForecast, taken: set[int], notes: list
         return []
     moves: list[ProposedMove] = []
     held = [id_ for id_ in view.settled if source in view.replicas[id_] and id_ not in taken]
-    enough = fmean(view.room.values())
+    enough, short = fmean(view.room.values()), f"{source} runs short of room (full: {forecast.said})"
     for id_ in sorted(held, key=lambda id_: (-view.bytes(id_), id_)):
         size = view.bytes(id_)
         target = max(view.may_take(id_, source), key=lambda node: view.room[node], default=None)
@@ -249,11 +249,11 @@ def _make_room(view: _View, forecast: FullForecast, taken: set[int], notes: list
             break
         if target is None or view.room[target] - size < view.room[source] + size:
             continue
-        said = f"{source} has room for {_mib(view.room[source])}, {target} for {_mib(view.room[target])}; "
-        moves.append(_move(view, id_, source, target, f"{said}{source} fills up ({forecast.said})"))
+        room = f"{source} has room for {_mib(view.room[source])}, {target} for {_mib(view.room[target])}"
+        moves.append(_move(view, id_, source, target, f"{room}; {short}"))
         taken.add(id_)
     if not moves:
-        notes.append(f"{source} fills up ({forecast.said}), and no other node has room for its replicas: add a node")
+        notes.append(f"{short}, and no other node has room for its replicas: add a node")
     return moves
 
 

@@ -41,7 +41,7 @@ around `load`, `save` and actions.
 | `keyFormat` | by the schema | `columns` (default with `keyColumns`); `text`, `binary`: the only column is the key |
 | `timeout` | 60 | seconds for which a partition may be without a leader that answers |
 | `splitBytes` | 268435456 | reading: several tasks read a partition of more than twice this many bytes; 0: one task |
-| `changesSince` | | reading: `ExportReport.versions` as JSON, to read the changes since that export |
+| `changesSince` | | reading: `ExportReport.versions` as JSON: instead of rows, the changes since that export |
 | `batchBytes` | 2097152 | writing: bytes of keys and values in one batch |
 | `deleteColumn` | | writing: a boolean column; where it is true, the key is removed |
 | `startingOffsets` | latest | streams: where the first query begins, `latest` or `earliest` |

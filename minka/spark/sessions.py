@@ -102,8 +102,8 @@ def _with_retries(master: str) -> str:
 
 
 def _memory() -> dict[str, str]:
-    """The setting of the driver's memory: a quarter of the machine's, but at least 1 and at most 8 GiB (by default it
-    is 1 GiB).
+    """The setting of the driver's memory: a quarter of the machine's, but at least 1 and at most 8 GiB (Spark's
+    default is 1 GiB).
     """
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {"spark.driver.memory": f"{min(max(memory // 4, _GIB), 8 * _GIB) >> 20}m"}

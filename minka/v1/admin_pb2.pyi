@@ -486,7 +486,7 @@ class DamagedLeader(_message.Message):
     node_id: _builtins.str
     reason: _builtins.str
     is_alone: _builtins.bool
-    """no other replica is in sync, so no other node can lead"""
+    """no other replica is in sync, so no other node can lead, except one in `eligible`"""
     @_builtins.property
     def others(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """nodes with undamaged copies"""
@@ -602,9 +602,9 @@ class NodeCounts(_message.Message):
     leads_if_elected: _builtins.int
     """partitions that it would lead if preferred leaders were elected"""
     movable: _builtins.int
-    """its replicas of keyspaces that have fewer replicas than there are LIVE nodes"""
+    """its replicas of keyspaces whose Keyspace.replicas is below the number of LIVE nodes"""
     sole: _builtins.int
-    """partitions of which only its replica is in sync or eligible"""
+    """its replicas of partitions without an in-sync or eligible replica on another node"""
     needed_replicas: _builtins.int
     """the greatest Keyspace.replicas of all keyspaces of which it has replicas"""
     offline_in_sync: _builtins.int
@@ -716,7 +716,9 @@ Global___NodeShare: _TypeAlias = NodeShare  # noqa: Y015
 
 @_typing.final
 class NotInSync(_message.Message):
-    """The number of partitions of which exactly these nodes' replicas aren't in sync."""
+    """The number of under-replicated partitions of which exactly these nodes' replicas aren't in sync. Replicas that are
+    being added (Partition.adding_replicas) don't count.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1031,7 +1033,7 @@ class PlanReassignRequest(_message.Message):
 
     @_builtins.property
     def weights(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
-        """by node: its share of replicas, instead of Node.weight"""
+        """by node: its share relative to other nodes, instead of its Node.weight"""
 
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___AssignedReplicas]:
@@ -1266,8 +1268,8 @@ class Plan(_message.Message):
     def shards(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardBalance]: ...
     @_builtins.property
     def splits(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlannedSplit]:
-        """Splits come before the moves, and are separate operations. The client that applies the plan requests each of them
-        with Split; ApplyPlan refuses a plan that has splits.
+        """Splits come before the moves, in operations of their own. The client that applies the plan requests them with
+        Split; ApplyPlan refuses a plan that has splits.
         """
 
     def __init__(
@@ -1528,8 +1530,9 @@ class OperationSummary(_message.Message):
     BYTES_TOTAL_FIELD_NUMBER: _builtins.int
     operation_id: _builtins.int
     bytes_done: _builtins.int
-    """`bytes_done` has the bytes that have been copied, `bytes_total` also those that are still to be copied. Only the
-    active controller knows these numbers; other nodes leave them out.
+    """`bytes_total` has the sizes of the partitions of all migrations that weren't cancelled. `bytes_done` has the sizes
+    of the partitions that have moved, and the bytes copied so far of those that are being copied. Only the active
+    controller knows these numbers; other nodes leave them out.
     """
     bytes_total: _builtins.int
     @_builtins.property
@@ -2508,7 +2511,9 @@ class DescribeNodeResponse(_message.Message):
     table_version: _builtins.int
     has_clearance: _builtins.bool
     clearance_lapsed_ms: _builtins.int
-    """since the clearance ended; absent while it holds, or if there was none"""
+    """The time since the clearance ran out. Absent while it holds, after the node gave it up, or if there was none since
+    the node's start.
+    """
     ready: _builtins.bool
     leads: _builtins.int
     """the number of partitions that it leads and serves; 0 without clearance"""

@@ -102,7 +102,8 @@ class Metadata:
 
 class AdminStub:
     """Every node answers GetStatus, ListPartitions, GetOperations and DescribeNode from its own state. Only the active
-    controller answers the other requests: other nodes refuse these with NOT_CONTROLLER and the controller's address.
+    controller answers the other requests, and GetOperations for an id that the node doesn't know: other nodes refuse these
+    with NOT_CONTROLLER and the controller's address.
     """
 
     def __init__(self, channel):
@@ -220,7 +221,8 @@ class AdminStub:
 
 class AdminServicer:
     """Every node answers GetStatus, ListPartitions, GetOperations and DescribeNode from its own state. Only the active
-    controller answers the other requests: other nodes refuse these with NOT_CONTROLLER and the controller's address.
+    controller answers the other requests, and GetOperations for an id that the node doesn't know: other nodes refuse these
+    with NOT_CONTROLLER and the controller's address.
     """
 
     def GetStatus(self, request, context):
@@ -481,7 +483,8 @@ def add_AdminServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class Admin:
     """Every node answers GetStatus, ListPartitions, GetOperations and DescribeNode from its own state. Only the active
-    controller answers the other requests: other nodes refuse these with NOT_CONTROLLER and the controller's address.
+    controller answers the other requests, and GetOperations for an id that the node doesn't know: other nodes refuse these
+    with NOT_CONTROLLER and the controller's address.
     """
 
     @staticmethod

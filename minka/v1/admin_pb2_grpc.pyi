@@ -56,7 +56,8 @@ def add_MetadataServicer_to_server(servicer: MetadataServicer, server: _typing.U
 
 class AdminStub:
     """Every node answers GetStatus, ListPartitions, GetOperations and DescribeNode from its own state. Only the active
-    controller answers the other requests: other nodes refuse these with NOT_CONTROLLER and the controller's address.
+    controller answers the other requests, and GetOperations for an id that the node doesn't know: other nodes refuse these
+    with NOT_CONTROLLER and the controller's address.
     """
 
     @_typing.overload
@@ -104,7 +105,8 @@ class AdminStub:
 @_typing.type_check_only
 class AdminAsyncStub(AdminStub):
     """Every node answers GetStatus, ListPartitions, GetOperations and DescribeNode from its own state. Only the active
-    controller answers the other requests: other nodes refuse these with NOT_CONTROLLER and the controller's address.
+    controller answers the other requests, and GetOperations for an id that the node doesn't know: other nodes refuse these
+    with NOT_CONTROLLER and the controller's address.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -148,7 +150,8 @@ class AdminAsyncStub(AdminStub):
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
     """Every node answers GetStatus, ListPartitions, GetOperations and DescribeNode from its own state. Only the active
-    controller answers the other requests: other nodes refuse these with NOT_CONTROLLER and the controller's address.
+    controller answers the other requests, and GetOperations for an id that the node doesn't know: other nodes refuse these
+    with NOT_CONTROLLER and the controller's address.
     """
 
     @_abc_1.abstractmethod

@@ -856,7 +856,7 @@ class PartitionTable(_message.Message):
     version: _builtins.int
     """counts the changes of the rows below"""
     next_partition_id: _builtins.int
-    """if a smaller id has no row here, its partition is gone"""
+    """in a table with all partitions: if a smaller id has no row, its partition is gone"""
     @_builtins.property
     def cluster(self) -> Global___Cluster: ...
     @_builtins.property

@@ -485,9 +485,9 @@ class HeartbeatResponse(_message.Message):
     from_start_wanted: _builtins.bool
     """the controller lacks earlier reports: the next heartbeat is to have `from_start`"""
     withheld: _builtins.str
-    """why the node gets no clearance, and loses its present one; "" if it gets one"""
+    """why the node gets no clearance, and loses its present one; "" if it may get one"""
     clock_ms: _builtins.int
-    """when the controller answered, by its monotonic clock"""
+    """when the controller answered, by a clock of its machine that nobody sets"""
     clocks_ahead_ms: _builtins.int
     """how far the Unix time of most nodes is ahead of clock_ms; absent if unknown"""
     @_builtins.property

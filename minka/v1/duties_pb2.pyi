@@ -406,7 +406,7 @@ class Duty(_message.Message):
     weight: _builtins.int
     """as the client stated, in the unit of the shards' capacities"""
     synthetic: _builtins.bool
-    """each shard has it, and it is never moved"""
+    """each shard that takes its pallet has it, and it is never moved"""
     stationary: _builtins.bool
     """once placed, it is never moved to balance the shards"""
     lazy: _builtins.bool
@@ -419,7 +419,7 @@ class Duty(_message.Message):
     reported_weight: _builtins.int
     """the weight that the delegate last reported; small changes are ignored"""
     pinned_to: _builtins.str
-    """the shard to which a person has assigned it; "": none"""
+    """the shard to which a person has pinned it, until it is unpinned; "": none"""
     deleting: _builtins.bool
     """it is removed as soon as its shards have released it"""
     was_attached: _builtins.bool

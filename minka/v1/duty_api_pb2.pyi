@@ -533,7 +533,7 @@ class GetDutiesRequest(_message.Message):
     """0: 1000"""
     with_payloads: _builtins.bool
     quarantined: _builtins.bool
-    """only duties kept from some shards, since attaching them failed or ended processes"""
+    """only duties kept from some or all shards: attaching them failed or ended processes"""
     @_builtins.property
     def names(self) -> _containers.RepeatedCompositeFieldContainer[Global___DutyName]:
         """exactly these duties; refused if one doesn't exist"""

@@ -76,7 +76,8 @@ class LoadsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def TouchLoad(self, request, context):
-        """Report that the job still works on the load. The controller aborts a load without such reports after a while.
+        """Report that the job still works on the load. Until the commit, the controller aborts a load without such reports
+        after a while.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

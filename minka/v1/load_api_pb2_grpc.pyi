@@ -40,7 +40,9 @@ class LoadsStub:
     BeginLoad: _grpc.UnaryUnaryMultiCallable[_load_api_pb2.BeginLoadRequest, _load_api_pb2.LoadResponse]
     """Begin a load in a keyspace, or continue the load with this id."""
     TouchLoad: _grpc.UnaryUnaryMultiCallable[_load_api_pb2.TouchLoadRequest, _load_api_pb2.LoadResponse]
-    """Report that the job still works on the load. The controller aborts a load without such reports after a while."""
+    """Report that the job still works on the load. Until the commit, the controller aborts a load without such reports
+    after a while.
+    """
     CommitLoad: _grpc.UnaryUnaryMultiCallable[_load_api_pb2.CommitLoadRequest, _load_api_pb2.LoadResponse]
     """Commit the load: from then on the partitions take in all of these files. Refused with STALE_LOAD if some of the
     files were made for partitions that have changed since.
@@ -59,7 +61,9 @@ class LoadsAsyncStub(LoadsStub):
     BeginLoad: _aio.UnaryUnaryMultiCallable[_load_api_pb2.BeginLoadRequest, _load_api_pb2.LoadResponse]  # type: ignore[assignment]
     """Begin a load in a keyspace, or continue the load with this id."""
     TouchLoad: _aio.UnaryUnaryMultiCallable[_load_api_pb2.TouchLoadRequest, _load_api_pb2.LoadResponse]  # type: ignore[assignment]
-    """Report that the job still works on the load. The controller aborts a load without such reports after a while."""
+    """Report that the job still works on the load. Until the commit, the controller aborts a load without such reports
+    after a while.
+    """
     CommitLoad: _aio.UnaryUnaryMultiCallable[_load_api_pb2.CommitLoadRequest, _load_api_pb2.LoadResponse]  # type: ignore[assignment]
     """Commit the load: from then on the partitions take in all of these files. Refused with STALE_LOAD if some of the
     files were made for partitions that have changed since.
@@ -87,7 +91,9 @@ class LoadsServicer(metaclass=_abc_1.ABCMeta):
         request: _load_api_pb2.TouchLoadRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_load_api_pb2.LoadResponse, _abc.Awaitable[_load_api_pb2.LoadResponse]]:
-        """Report that the job still works on the load. The controller aborts a load without such reports after a while."""
+        """Report that the job still works on the load. Until the commit, the controller aborts a load without such reports
+        after a while.
+        """
 
     @_abc_1.abstractmethod
     def CommitLoad(

@@ -139,7 +139,7 @@ def let_go(duties: DutyState, shard: Shard, now_ms: int) -> Iterator[Record]:
 
 
 def note_flap(state: State, command: NoteFlap, now_ms: int) -> list[Record]:
-    """Lower the shard's score. If it is too low, the shard gets no duties for a while."""
+    """Lower the shard's score. If it is too low, the shard gets for a while only duties that no other shard takes."""
     shard = state.duties.shards.get(command.shard)
     if shard is None or shard.state != _S.SHARD_STATE_LIVE or shard.incarnation != command.incarnation:
         return []

@@ -113,7 +113,7 @@ def duties(spec: DutySpec) -> ChangeDutiesRequest:
         (registering(zone="\x1b[31m"), "node.zone"),
         (RegisterRequest(node=Node(**GOOD, state=99)), "node.state: 99"),  # type: ignore[arg-type]
         (LeaveRequest(), "node_id: is missing"),
-        (CreateKeyspaceRequest(name="No Name"), "name: must be 1 to 63"),
+        (CreateKeyspaceRequest(name="No Name"), "name: must have 1 to 63"),
         (CreateKeyspaceRequest(name="flights", hash=7), "hash: 7"),  # type: ignore[arg-type]
         (DrainNodeRequest(node="athens", reason="a\0b"), "reason: must have no control characters"),
         (PlanReassignRequest(weights={"athens": float("nan")}), "weights[athens]: must be from 0 to 1000000, not nan"),

@@ -1,6 +1,7 @@
 """The trust in a shard: a score from 0 to 100, which failures lower and good behaviour brings back.
 
-A shard with a score below QUARANTINED_BELOW gets only duties that no other shard takes, until it has TRUSTED_FROM again.
+A shard with a score below QUARANTINED_BELOW gets only duties that no other shard takes, until its score is TRUSTED_FROM
+again.
 """
 
 from typing import Final

@@ -50,11 +50,17 @@ class Way:
     def _arrive(self, message: _Message) -> None:
         world = self._to.world
         if (wait := self._hangs_until() - world.now) > 0:
-            world.after(wait, self._to.if_alive, partial(self._arrive, message))
+            world.after(wait, self._arrive_late, message)
             return
         message.is_there = True
         while self._under_way and self._under_way[0].is_there:
             self._under_way.popleft().act()
+
+    def _arrive_late(self, message: _Message) -> None:
+        if self._to.alive:
+            self._to.if_alive(partial(self._arrive, message))
+        else:  # the process never took the message, so `ByteStream.died` hasn't told the sender
+            _tell(self._to, self._sender, self._broken)
 
 
 class ByteStream:

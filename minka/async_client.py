@@ -41,7 +41,7 @@ class StaleValue(NamedTuple):
     """The result of `get_stale`."""
 
     value: bytes | None  # None: the replica has no value for the key
-    age: float  # the value may lack the writes of at most this many seconds before the read
+    age: float  # in seconds: the value may lack only writes that are younger than this at the time of the read
 
 
 class _Operations:
@@ -144,9 +144,9 @@ class _Operations:
         """The value of a key from any in-sync replica, and the greatest age that the value may have. This also works
         while the partition has no leader, and while most nodes are down.
 
-        For a moment after `put` has returned, a follower may still return the former value. The age then reaches back
-        to a time before the `put`. While the partition has no leader, the age grows. Raises AGE_UNKNOWN if no replica
-        that answers knows the age of its data, for example after restarts of the nodes.
+        For a moment after `put` has returned, a follower may still return the former value. The age is then greater
+        than the time since `put` returned. While the partition has no leader, the age grows. Raises AGE_UNKNOWN if no
+        replica that answers knows the age of its data, for example after restarts of the nodes.
         """
         key = _bytes(key)
         call = await self._one(Op.READ_STALE, key, None, timeout)
@@ -172,9 +172,9 @@ class _Operations:
         """Remove a key. It isn't an error if the key isn't there.
 
         With a condition, the key is removed only if it has the value `if_value` (not None), or the version `if_version`
-        (0: no value; None: no condition). At most one condition may be given. The result is then `Written`, which is
-        true if the condition held; the key has no value after that. A condition that doesn't hold raises no error. A
-        plain delete returns None.
+        (0: no value; None: no condition). At most one condition may be given. The result is then `Written`. It is true
+        if the condition held: the delete has then left the key without a value. A condition that doesn't hold raises no
+        error. A plain delete returns None.
         """
         if if_value is ... and if_version is None:
             await self._one(Op.WRITE, _bytes(key), None, timeout)
@@ -265,9 +265,9 @@ class _Operations:
         with no key between them, such as "z" and "a", give no pairs. This call checks only its arguments; asking for
         the first pair raises UNKNOWN_KEYSPACE, and NOT_BY_RANGES for a keyspace by hash.
 
-        A scan asks only the partitions with keys between the bounds, page by page, and reads some pages ahead. A leader
-        reads each page at one moment after the call began, and each key comes at most once, even if partitions are
-        split or moved during the scan. The scan as a whole isn't a snapshot. `timeout`, in seconds, holds for each
+        A scan asks only the partitions with keys between the bounds, page by page, and reads some pages ahead. Each
+        page has its leader's data of one moment after the call began. Each key comes at most once, even if partitions
+        are split or moved during the scan. The scan as a whole isn't a snapshot. `timeout`, in seconds, holds for each
         page. A caller that stops early should close the scan (`contextlib.aclosing`), so that nothing more is read
         ahead.
         """
@@ -384,15 +384,16 @@ class AsyncClient(_Operations):
     mistake in them raises INVALID_CONFIG. If `endpoints` are given, MINKA_TLS_CA, _CERT and _KEY are ignored: only
     `tls` counts.
 
-    Keys are bytes, 1 to 65,536; a str stands for its UTF-8 form. Values are bytes, up to 16 MiB. Every call finishes
-    within its `timeout`, in seconds up to 10**12 (None: the client's `timeout`). Calls raise `MinkaError`; a batch
-    raises `BatchError`, which names the keys that failed, their nodes and the reasons. The codes are:
+    Keys are bytes objects of 1 to 65,536 bytes; a str stands for its UTF-8 form. Values are bytes objects of up to 16
+    MiB. Every call finishes within its `timeout`, in seconds up to 10**12 (None: the client's `timeout`). Calls raise
+    `MinkaError`; a batch raises `BatchError`, which names the keys that failed, their nodes and the reasons. The codes
+    are:
 
     - OUTCOME_UNKNOWN, DEADLINE_EXCEEDED: a write may or may not have been done. The library never repeats such a write,
       since somebody else's write may have come in between. Reads are repeated until the deadline.
     - TOO_LARGE, INVALID_ARGUMENT, UNKNOWN_KEYSPACE: nothing was done.
-    - UNREACHABLE, if the client has never had a partition table: the client could connect to none of the endpoints. It
-      raises this at once.
+    - UNREACHABLE, if the client has never had a partition table: the client could connect to none of the endpoints. The
+      call raises this at once, without waiting for its deadline.
     - Any other code is the last answer of a node, or says that the node gave no answer. If a repetition was safe, the
       library has repeated the call until the deadline.
 

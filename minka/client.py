@@ -110,9 +110,9 @@ class _Operations:
         """The value of a key from any in-sync replica, and the greatest age that the value may have. This also works
         while the partition has no leader, and while most nodes are down.
 
-        For a moment after `put` has returned, a follower may still return the former value. The age then reaches back
-        to a time before the `put`. While the partition has no leader, the age grows. Raises AGE_UNKNOWN if no replica
-        that answers knows the age of its data, for example after restarts of the nodes.
+        For a moment after `put` has returned, a follower may still return the former value. The age is then greater
+        than the time since `put` returned. While the partition has no leader, the age grows. Raises AGE_UNKNOWN if no
+        replica that answers knows the age of its data, for example after restarts of the nodes.
         """
         return self._loop.run(self._handle.get_stale(key, timeout=timeout))
 
@@ -136,9 +136,9 @@ class _Operations:
         """Remove a key. It isn't an error if the key isn't there.
 
         With a condition, the key is removed only if it has the value `if_value` (not None), or the version `if_version`
-        (0: no value; None: no condition). At most one condition may be given. The result is then `Written`, which is
-        true if the condition held; the key has no value after that. A condition that doesn't hold raises no error. A
-        plain delete returns None.
+        (0: no value; None: no condition). At most one condition may be given. The result is then `Written`. It is true
+        if the condition held: the delete has then left the key without a value. A condition that doesn't hold raises no
+        error. A plain delete returns None.
         """
         delete: _Write = self._handle.delete
         return self._loop.run(delete(key, if_value=if_value, if_version=if_version, timeout=timeout))
@@ -212,9 +212,9 @@ class _Operations:
         with no key between them, such as "z" and "a", give no pairs. This call checks only its arguments; asking for
         the first pair raises UNKNOWN_KEYSPACE, and NOT_BY_RANGES for a keyspace by hash.
 
-        A scan asks only the partitions with keys between the bounds, page by page, and reads some pages ahead. A leader
-        reads each page at one moment after the call began, and each key comes at most once, even if partitions are
-        split or moved during the scan. The scan as a whole isn't a snapshot. `timeout`, in seconds, holds for each
+        A scan asks only the partitions with keys between the bounds, page by page, and reads some pages ahead. Each
+        page has its leader's data of one moment after the call began. Each key comes at most once, even if partitions
+        are split or moved during the scan. The scan as a whole isn't a snapshot. `timeout`, in seconds, holds for each
         page. A caller that stops early should close the scan (`contextlib.closing`), so that nothing more is read
         ahead.
         """

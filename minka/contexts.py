@@ -61,8 +61,8 @@ def config_path() -> str:
 def split_endpoints(text: str, source: str, code: str = "INVALID_ARGUMENT") -> tuple[str, ...]:
     """The addresses host:port in a text, where commas or blanks separate them.
 
-    Raises MinkaError if there is no address, if there are more than `MAX_ENDPOINTS`, or if one isn't host:port. The
-    error has the code `code`, and names `source`.
+    Raises MinkaError if there is no address, if there are more than `MAX_ENDPOINTS`, or if one of them isn't
+    host:port. The error has the code `code`, and names `source`.
     """
     addresses = tuple(text.replace(",", " ").split())
     for address in addresses:
@@ -79,7 +79,7 @@ def load() -> Config:
     for a mistake in it.
     """
     path = config_path()
-    if not os.path.exists(path):  # in this case yaml isn't imported
+    if not os.path.exists(path):  # return early, so that yaml isn't imported
         return Config()
     import yaml
 
@@ -128,8 +128,8 @@ def _tls_of(environ: Mapping[str, str]) -> Tls | None:
 
 
 def tls_document(tls: Tls | None) -> dict[str, str] | None:
-    """The paths of the TLS files, by the names that the configuration file has for them; None without TLS. minkactl
-    prints these paths under the same names.
+    """The paths of the TLS files, by the names `ca`, `cert` and `key`, as the configuration file has them and minkactl
+    prints them; None without TLS.
     """
     return None if tls is None else {name: str(getattr(tls, name)) for name in _TLS_FILES}
 

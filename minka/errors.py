@@ -513,10 +513,10 @@ class MinkaError(Exception):
 
     code: Code
     message: str  # a sentence for people, with the details of this error
-    details: dict[str, str]  # some of these details, by name; numbers as decimal text
+    details: dict[str, str]  # some of the message's details, by name; numbers as decimal text
 
     def __new__(cls, code: Code, *_: object, **__: object) -> Self:
-        """An instance of the class that `kind_of` returns, if no other class was asked for."""
+        """`MinkaError(…)` makes an instance of the class that `kind_of` returns. A subclass makes its own instances."""
         kind: type[Any] = kind_of(code) if cls is MinkaError else cls
         # Not `object.__new__`: a kind may also inherit from TimeoutError, and Python makes an OSError only with the
         # `__new__` of OSError.

@@ -22,7 +22,7 @@ def lazy_names(
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         try:
             return import_module(f"{package}.{name}")
-        except ImportError as error:  # `hasattr` and `inspect.getmembers` pass over an AttributeError
+        except ImportError as error:  # an AttributeError lets `hasattr` and `inspect.getmembers` skip the package
             raise AttributeError(f"{package}.{name}: {error}") from error
 
     return get, lambda: sorted({*exported, *packages})

@@ -28,7 +28,7 @@ class Pem:
 
 def read(tls: Tls) -> Pem:
     """Read and check the files, and return their content. Raises MinkaError(INVALID_CONFIG), which names every file
-    with a mistake, and CERTIFICATE_EXPIRED if this side's certificate isn't valid today.
+    with a mistake, and CERTIFICATE_EXPIRED if this side's certificate isn't valid now.
     """
     pem = content(tls)
     _check_dates(tls, pem)
@@ -47,7 +47,7 @@ def content(tls: Tls) -> Pem:
 
 
 def _check_dates(tls: Tls, pem: Pem) -> None:
-    """Check that this side's certificate, the first in the file `cert`, is valid today. The dates of the file's other
+    """Check that this side's certificate, the first in the file `cert`, is valid now. The dates of the file's other
     certificates aren't checked, since the other side may not need those certificates.
     """
     own, now = validities(pem.cert)[0], time.time()

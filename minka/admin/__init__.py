@@ -6,7 +6,7 @@ types that the methods take and return.
         plan = admin.plan_reassign(keyspaces=["flights"])
         if plan.moves:
             operation = admin.wait(admin.apply(plan, reason="a new node"), timeout=600)
-            if operation.state is not OperationState.SUCCEEDED:  # `wait` raises nothing if it FAILED
+            if operation.state is not OperationState.SUCCEEDED:  # `wait` raises nothing for a FAILED operation
                 sys.exit(f"{operation.state}: {operation.outcome}")
 """
 

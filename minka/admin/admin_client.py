@@ -29,14 +29,14 @@ _MOST_OPERATIONS: Final = 1000
 class Admin:
     """The administration of one cluster, for one thread at a time.
 
-    `endpoints` are addresses host:port of some of its nodes. Without them, `Admin` uses the cluster of `context`, or
-    the cluster that `minka.connect` would find. A method finishes within `timeout` seconds, unless it has a `timeout`
-    of its own. (`partitions`, `split_keys`, and calls that find partitions by name have `timeout` seconds for each
-    step.) A method raises only `MinkaError`. The codes are those that the method's description names; UNREACHABLE,
-    NO_CONTROLLER or DEADLINE_EXCEEDED if no node could answer; and OUTCOME_UNKNOWN if the answer to a change was lost.
-    If a change takes longer than one call, the method returns an `Operation`, which goes on even if this client is
-    gone; `wait` waits for its end. `requested_by` is recorded when an operation begins or is cancelled, and logged with
-    an unclean election; the default is user@host.
+    `endpoints` are addresses host:port of some of the cluster's nodes. Without `endpoints`, `Admin` uses the cluster of
+    `context`, or the cluster that `minka.connect` would find. A method finishes within `timeout` seconds, unless it has
+    a `timeout` of its own. (`partitions`, `split_keys`, and calls that find partitions by name have `timeout` seconds
+    for each step.) A method raises only `MinkaError`. The codes are those that the method's description names;
+    UNREACHABLE, NO_CONTROLLER or DEADLINE_EXCEEDED if no node could answer; and OUTCOME_UNKNOWN if the answer to a
+    change was lost. If a change takes longer than one call, the method returns an `Operation`, which goes on even if
+    this client is gone; `wait` waits for its end. `requested_by` is recorded when an operation begins or is cancelled,
+    and logged with an unclean election; the default is user@host.
 
     `nodes`, `keyspaces` and `partitions` read the partition table. If no active controller answers (for example while
     a majority of the coordinator's voters is down), another node answers with its own table. That table may be old: it
@@ -235,8 +235,8 @@ class Admin:
                 )
 
     def split(self, keyspace: str, keys: Sequence[bytes], *, reason: str = "", queue: bool = False) -> Operation | None:
-        """Let new partitions of a keyspace by ranges begin at these keys. Returns None if a partition begins at each of
-        them already. Raises UNKNOWN_KEYSPACE, NOT_BY_RANGES, OPERATION_RUNNING.
+        """Let new partitions of a keyspace by ranges begin at these keys. Returns None if partitions begin at all of
+        these keys already. Raises UNKNOWN_KEYSPACE, NOT_BY_RANGES, OPERATION_RUNNING.
         """
         started = self.control.split(keyspace, keys, self._requester, reason, queue=queue)
         return operation_of(started) if started is not None else None

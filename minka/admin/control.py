@@ -35,13 +35,13 @@ _LEAST_S: Final = 0.02
 
 
 class Control:
-    """The control calls of a cluster. Its endpoints are asked in turn.
+    """The control calls of a cluster. A call asks the endpoints one after the other.
 
     `endpoints` are addresses host:port of some of the nodes. Every method finishes within `timeout` seconds, redirects
     and repetitions included, and raises only `MinkaError`: a node's refusal; UNREACHABLE, NO_CONTROLLER or
-    DEADLINE_EXCEEDED with every endpoint that was tried and its error; or OUTCOME_UNKNOWN if the answer to a change was
-    lost. A change is repeated only if a refusal, or a connection that was never made, shows that nothing was done.
-    `tls` is for a cluster with TLS; its files are read at once, and a mistake in them raises INVALID_CONFIG.
+    DEADLINE_EXCEEDED, which name each endpoint that was tried, and its error; or OUTCOME_UNKNOWN if the answer to a
+    change was lost. A change is repeated only if a refusal, or a connection that was never made, shows that nothing was
+    done. `tls` is for a cluster with TLS; its files are read at once, and a mistake in them raises INVALID_CONFIG.
     """
 
     def __init__(self, endpoints: Sequence[str], timeout: float = 5.0, *, tls: Tls | None = None) -> None:
@@ -397,8 +397,8 @@ class Control:
     def split(
         self, keyspace: str, keys: Sequence[bytes], requested_by: str, reason: str = "", *, queue: bool = False
     ) -> cluster_pb2.Operation | None:
-        """Let new partitions begin at these keys, as an operation. Returns None if a partition begins at each of them
-        already. Raises UNKNOWN_KEYSPACE, NOT_BY_RANGES, OPERATION_RUNNING.
+        """Let new partitions begin at these keys, as an operation. Returns None if partitions begin at all of these
+        keys already. Raises UNKNOWN_KEYSPACE, NOT_BY_RANGES, OPERATION_RUNNING.
         """
         request = made(
             admin_pb2.SplitRequest, keyspace=keyspace, keys=keys, requested_by=requested_by, reason=reason, queue=queue
@@ -447,7 +447,9 @@ class Control:
         return self._call(lambda channel: LoadsStub(channel).CommitLoad, request, repeatable=True).load
 
     def abort_load(self, load_id: str, requested_by: str, reason: str = "") -> loads_pb2.Load:
-        """Abort the load, so that nodes take in nothing of it. Raises UNKNOWN_LOAD; LOAD_ENDED once it is committed."""
+        """Abort the load, so that nodes take in nothing of it. Raises UNKNOWN_LOAD, and LOAD_ENDED once the load is
+        committed.
+        """
         request = made(load_api_pb2.AbortLoadRequest, load_id=load_id, requested_by=requested_by, reason=reason)
         return self._call(lambda channel: LoadsStub(channel).AbortLoad, request, repeatable=True).load
 
@@ -497,7 +499,7 @@ class Control:
         seconds = self.timeout if timeout is None else timeout
         deadline = time.monotonic() + seconds
         if with_migrations and not self._controller:
-            self.summary(seconds)  # it finds the active controller
+            self.summary(seconds)  # this finds the active controller, and sets `_controller`
         request = made(
             admin_pb2.GetOperationsRequest,
             ids=ids,
@@ -513,8 +515,8 @@ class Control:
         return response
 
     def count_keys(self, address: str, partition_ids: Sequence[int] = ()) -> list[admin_pb2.PartitionCount]:
-        """Count the keys of these partitions (none given: all on that node) by reading them from the disks of the node
-        at this address.
+        """Let the node at this address count the keys of these partitions (none given: of all its partitions) by
+        reading them from its disks.
         """
         request = made(admin_pb2.CountKeysRequest, partition_ids=partition_ids)
         address = checked_endpoints([address])[0]

@@ -49,7 +49,7 @@ class Keyspace:
     replicas: int
     min_insync: int  # with fewer replicas in sync, writes are refused
     durability: Durability
-    unclean_election: bool  # a replica that isn't in sync may lead if no other is alive; this may lose writes
+    unclean_election: bool  # a replica that isn't in sync may lead if no other can: writes that it lacks are lost
     max_bytes: int | None  # by ranges: a partition with more bytes is split; None: no limit
     max_ops: int | None  # by ranges: a partition with more keys read and written a second is split; None: no limit
     created: datetime

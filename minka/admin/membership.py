@@ -54,6 +54,6 @@ def have_seats(status: GetStatusResponse, voters: Sequence[str], learners: Seque
 
 def is_gone(status: GetStatusResponse, node: str) -> bool:
     """True if neither the table nor the Raft group has the node."""
-    # "?" stands for a member of the Raft group that is no longer in the table.
+    # "?" stands for a member of the Raft group that is no longer in the table: perhaps this node.
     members = [*status.coordinator.voters, *status.coordinator.learners]
     return not {node, "?"}.intersection(members) and all(row.id != node for row in status.table.nodes)

@@ -133,8 +133,8 @@ class Migration:
     index: int  # its number, from 0, among the partition's migrations in this operation
     partition_id: int | None  # None: a duty moves
     duty: int | None  # the duty's number
-    source: str | None  # None: not exactly one replica moves, see `original_replicas`; or no shard had the duty
-    target: str | None  # None: not exactly one replica moves, see `target_replicas`
+    source: str | None  # None: it isn't the move of one replica (see `original_replicas`), or no shard had the duty
+    target: str | None  # None: it isn't the move of one replica (see `target_replicas`)
     original_replicas: tuple[str, ...]  # the replicas before the migration; empty until it starts
     target_replicas: tuple[str, ...]  # the replicas after it; empty: the target takes the source's place
     left_behind: tuple[str, ...]  # nodes that are down, and delete their copies once they are back
@@ -153,7 +153,7 @@ class Blocker:
     operation_id: int | None  # None: it blocks another change, not an operation
     partition_id: int | None
     duty: int | None  # the duty's number
-    partition: str | None  # "flights/7", or a duty as "feeds/bbc"; None: it isn't about a single one
+    partition: str | None  # "flights/7", or a duty as "feeds/bbc"; None: it isn't about a single partition or duty
     reason: str
     remedy: str
 

@@ -14,8 +14,8 @@ from minka.v1 import admin_pb2
 
 class Partitions:
     """The partitions that a node lists; they can be read only once. `status` is the cluster's status without
-    partitions. After all partitions are read, `matching` has their numbers by keyspace and state. `whole` returns all
-    partitions at once.
+    partitions. Once all partitions are read, `matching` has the number of partitions for each keyspace and state.
+    `whole` returns all partitions at once.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Partitions:
                 self.matching = page.matching
 
     def whole(self) -> admin_pb2.GetStatusResponse:
-        """The status with these partitions, and the reports on them."""
+        """Read all partitions, and return the status with them, their sizes and their damaged replicas."""
         for page in self:
             self.status.table.partitions.extend(page.partitions)
             self.status.replicas.extend(page.replicas)

@@ -19,8 +19,8 @@ class Move:
     partition: str  # "flights/7", or a duty as "feeds/bbc"
     partition_id: int | None  # None: a duty moves
     duty: int | None  # the duty's number
-    source: str | None  # None: not exactly one replica moves, see `replicas`; or no shard had the duty
-    target: str | None  # None: not exactly one replica moves, see `target_replicas`
+    source: str | None  # None: it isn't the move of one replica (see `replicas`), or no shard had the duty
+    target: str | None  # None: it isn't the move of one replica (see `target_replicas`)
     bytes: int
     weight: int  # of the duty
     reason: str
@@ -66,8 +66,8 @@ class ShardBalance:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The moves that a change would make. Only `Admin.apply` makes them. It refuses a plan that was edited, and a plan
-    whose partitions have changed since the plan was made.
+    """The moves that a change would make. Only `Admin.apply` makes them. `Admin.apply` refuses a plan that was edited,
+    and a plan whose partitions have changed since the plan was made.
 
     A plan from a load report (`minkactl data load-report`) may also have splits. Make these first, with `Admin.split`,
     then apply the plan that `without_splits` returns.

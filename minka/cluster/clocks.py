@@ -3,14 +3,14 @@
 from collections.abc import Collection
 from typing import Final
 
-OFF_MS: Final = 1000  # a clock is wrong if it differs by more from the clocks of most nodes
+OFF_MS: Final = 1000  # a clock is wrong if it differs by more than this from the clocks of most nodes
 _FEWEST: Final = 3  # if only two clocks differ, nobody can say which one is right
 
 
 def of_most(clocks_ms: Collection[int], nodes_up: int) -> int | None:
-    """The time by the clocks of most nodes, in milliseconds. None if fewer than three clocks are known, or if at most
-    half of the clocks of the nodes that are up agree: the other clocks may then be right. `clocks_ms` has either the
-    time of each clock, or how far each clock is ahead of one common clock; the result is of the same kind.
+    """The time by the clocks of most nodes, in milliseconds. None if fewer than three clocks are known, or if the
+    clocks of at most half of the nodes that are up agree: the other clocks may then be right. `clocks_ms` has either
+    the time of each clock, or how far each clock is ahead of one common clock; the result is of the same kind.
     """
     if len(clocks_ms) < _FEWEST:
         return None

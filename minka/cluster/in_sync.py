@@ -8,7 +8,7 @@ from minka.v1.cluster_pb2 import Keyspace, Partition
 
 class Replicated(Protocol):
     """The fields of a partition's row that `missing_in_sync` and `is_under_min_insync` need: the row may be a
-    `minka.v1.Partition`, or the part of it that the table's counts keep.
+    `minka.v1.Partition`, or the part of a row that a node keeps to count partitions (`minkad.core.table_counts`).
     """
 
     @property
@@ -31,7 +31,7 @@ class Replicated(Protocol):
 def eligible_replicas(row: Partition) -> Sequence[str]:
     """The replicas outside of the isr that have all committed entries, and may lead if no replica in the isr can. The
     row's field `eligible` counts only at the partition epoch at which it was written: a controller of an older version
-    copies the field into later rows without reading it.
+    copies the field into later rows without reading it, so a copy may be out of date.
     """
     return row.eligible if row.eligible and row.eligible_at == row.partition_epoch else ()
 

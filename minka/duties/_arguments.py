@@ -39,7 +39,7 @@ def checked_weight(weight: Any) -> int:
 
 
 def checked_version(version: Any) -> int:
-    """Check an `if_version`. Returns the number that the request needs: 0, which means any version, for None."""
+    """Check an `if_version`, and return the number for the request. For None this is 0, which means any version."""
     if version is None:
         return 0
     if type(version) is not int or not 0 <= version < 1 << 63:

@@ -1,5 +1,5 @@
-"""The input and the output of `minka.duties._machine`: it takes the events that happen to a shard, and returns
-instructions, which the shard's process carries out.
+"""The input and the output of `minka.duties._machine`: the machine takes the events that happen to a shard, and
+returns instructions, which the shard's process carries out.
 """
 
 from collections.abc import Mapping

@@ -52,8 +52,8 @@ class Record:
     ending: Ending | None = None
     reason: str = ""  # why its ending is FAILED
     next: HeldDuty | None = None  # a later assignment, which begins when this one has ended
-    # The cluster has ended all assignments up to this epoch. If it is later than the duty's, both releases are
-    # reported.
+    # The cluster has ended all assignments up to this epoch. If this epoch is later than the epoch of `duty`, the shard
+    # reports the releases of both epochs.
     released_epoch: int = 0
     detach_began: float = 0.0
     attach_ended: float = 0.0
@@ -157,7 +157,8 @@ class Hosting:
         if self._reports.is_spent(number, duty.epoch) or duty.pallet not in self._lanes:
             return
         if record is not None:
-            if record.duty.epoch < duty.epoch:  # the shard has an earlier assignment, so there is nothing to load
+            # If the shard has the duty by an earlier assignment, there is nothing to load.
+            if record.duty.epoch < duty.epoch:
                 self._reports.prepared(number, duty.epoch)
         elif Method.PREPARE in self._methods:
             self._begin(duty, Phase.PREPARING)

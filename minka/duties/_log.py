@@ -1,6 +1,6 @@
 """The log of the thread that runs the sessions. Log handlers and readers of stderr belong to the user's program, and
 may block for ever. The thread of the sessions must not block, since it watches the clearance; so other threads write
-its messages.
+the messages for it.
 """
 
 import atexit

@@ -391,7 +391,9 @@ class ShardMachine:
             self.hosting.release_all(unbegun=True)
 
     def _on_loop_closed(self, event: LoopClosed, now: float) -> None:
-        """Give up, and end the clearance: without a loop only plain functions can release duties, not coroutines."""
+        """Give up, and end the clearance. Without the loop, coroutines of the delegate can't release duties; only plain
+        functions still can.
+        """
         if self._loop_closed:
             return
         self._loop_closed = True

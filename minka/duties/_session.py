@@ -133,7 +133,8 @@ class Session:
                 done, _ = await asyncio.wait({*tasks, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
                 for task in tasks & done:
                     tasks.discard(task)
-                    self._has_failed |= task is ticks  # without ticks nothing would be released in time
+                    # Without ticks nothing is released in time, so `_fail` then ends the shard at once.
+                    self._has_failed |= task is ticks
                     if isinstance(fault := task.exception(), Exception):
                         self._fail(fault)
             self._stopped.result()

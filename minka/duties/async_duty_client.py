@@ -54,9 +54,9 @@ class AsyncClient:
     is closed.
 
     `endpoints` are addresses host:port of some of the nodes; the client first asks the node that answered last, or the
-    node that a refusal named. Without `endpoints` the cluster is that of `context`, or the one that `minka.connect`
-    would find. `timeout`, in seconds, holds for every call that doesn't state its own. `tls` is for a cluster with TLS;
-    its files are read at once, and a mistake in them raises INVALID_CONFIG.
+    node that a refusal named. Without `endpoints` the client uses the cluster of `context`, or the cluster that
+    `minka.connect` would find. `timeout`, in seconds, holds for every call that doesn't state its own. `tls` is for a
+    cluster with TLS; its files are read at once, and a mistake in them raises INVALID_CONFIG.
 
     Names of pallets, shards and duties have 1 to 256 printable characters, and a pallet's name has no slash. A call
     that fails raises `MinkaError`, whose `code` says why:
@@ -113,7 +113,7 @@ class AsyncClient:
             await self._channels.popitem()[1].close()
 
     async def _do(self, call: _calls.Call, timeout: float | None) -> Any:
-        """Ask one node after the other, beginning with the one that answered last, until one takes the request."""
+        """Ask one node after the other until one takes the request; the node that answered last is the first."""
         loop = self._own_loop()
         seconds = self._timeout if timeout is None else checked_timeout(timeout)
         attempts = Attempts(self._endpoints, self._answered, loop.time(), seconds, is_repeatable=call.repeatable)
@@ -170,8 +170,8 @@ class AsyncClient:
     async def change(
         self, changes: Iterable[DutyChange], *, consistency: Consistency = "quorum", timeout: float | None = None
     ) -> list[DutyRow]:
-        """Make all of the changes, or none. There may be at most 1,000 changes, each of another duty, with at most 8
-        MiB of payloads together. The functions of `minka.duties.changes` return such changes.
+        """Make all of the changes, or none. There may be at most 1,000 changes, each of a different duty, with at most
+        8 MiB of payloads together. The functions of `minka.duties.changes` return such changes.
 
         Returns the duties as they are after the changes, in the order of the changes; for a deleted duty its last row.
         Payloads are left out. Raises UNKNOWN_PALLET, UNKNOWN_DUTY, DUTY_EXISTS, VERSION_MISMATCH, INVALID_DUTY,
@@ -253,10 +253,10 @@ class AsyncClient:
     ) -> DutyRow:
         """Place a duty on this shard by hand, and return its row. No balancer moves it until `release` is called.
 
-        While the shard is GONE, LEAVING, QUARANTINED or on a drained node, another shard has the duty; the duty goes to
-        its own shard as soon as this shard can take it. If the shard is LIVE but has too little capacity, no shard has
-        the duty, and `DutyStatus.unplaced` says why. If the duty couldn't be attached on its own shard, it stays on the
-        shard that has it; if no shard has it, no shard gets it before `unquarantine`.
+        While `shard` is GONE, LEAVING, QUARANTINED or on a drained node, another shard has the duty. The duty goes to
+        `shard` as soon as `shard` can take it. If `shard` is LIVE but has too little capacity, no shard has the duty,
+        and `DutyStatus.unplaced` says why. If `shard` couldn't attach the duty, the duty stays on the shard that has
+        it. If no shard has it, no shard gets it before `unquarantine`, `update` or `release`.
 
         Raises UNKNOWN_DUTY, VERSION_MISMATCH, INVALID_DUTY for a synthetic duty, and UNKNOWN_SHARD if the cluster has
         never known the shard, or has forgotten it, as it does ten minutes after the shard's end.
@@ -300,7 +300,7 @@ class AsyncClient:
         self, names: Sequence[tuple[str, str]], *, with_payloads: bool = True, timeout: float | None = None
     ) -> list[DutyStatus]:
         """The duties with these names (pallet, id), in the order of `names`; at most 1,000. Raises UNKNOWN_DUTY if
-        one doesn't exist.
+        one of them doesn't exist.
         """
         found: list[DutyStatus] = []
         wanted = _calls.duty_names(names)
@@ -321,9 +321,9 @@ class AsyncClient:
     ) -> AsyncIterator[DutyStatus]:
         """The duties of `pallet` (None: of all pallets), in the order in which they were created. With `shard`, these
         are only duties that this shard has; with `unplaced`, only duties that no shard has; with `quarantined`, only
-        duties that some shards don't get, because attaching them failed or ended a shard's process. The client asks
-        page by page, each within `timeout` seconds, so the list as a whole isn't a snapshot. Raises UNKNOWN_PALLET,
-        UNKNOWN_SHARD.
+        duties that some shards don't get, because attaching them failed or ended a shard's process. The client reads
+        the list page by page, each page within `timeout` seconds, so the list as a whole isn't a snapshot. Raises
+        UNKNOWN_PALLET, UNKNOWN_SHARD.
         """
         return rows_of(self._pages(pallet, shard, unplaced, quarantined, with_payloads, timeout))
 

@@ -79,8 +79,9 @@ class Delegate:
     `detach` are optional.
 
     If `attach` raises, the shard has none of the duties of that call, so `attach` must end all work for them before it
-    raises. Each of these duties is then attached alone, at once and again after 0.1, 0.2, 0.4 and 0.8 s. After the
-    fifth failure the duty goes to another shard, and is quarantined on this one: `DutyRow.quarantines` has the reason.
+    raises. If the call had several duties, each of them is then attached alone, at once. If a call with a single duty
+    fails, the duty is attached again after 0.1, 0.2, 0.4 and 0.8 s. After the fifth failed call the duty goes to
+    another shard, and is quarantined on this one: `DutyRow.quarantines` has the reason.
     """
 
     def attach(self, duties: Duties) -> Awaitable[None] | None:

@@ -67,7 +67,7 @@ class Canary:
     """The share of a pallet's duties that should be on shards of one version of your application."""
 
     version: str  # 1 to 256 printable characters
-    percent: int  # 1 to 100; to have no canary, the pallet's `canary` is None
+    percent: int  # 1 to 100; for no canary, leave the pallet's `canary` None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class PalletSummary:
     unplaced: tuple[UnplacedDuty, ...]  # only the first of `unplaced_count`; neither counts synthetic duties
     unplaced_count: int
     loads: tuple[ShardLoad, ...]
-    held_back: str  # why the cluster doesn't balance it automatically now; "": nothing prevents it
+    held_back: str  # why the cluster doesn't balance the pallet automatically now; "": nothing prevents it
     hand_overs: HandOverTimes
     quarantined: int  # the number of duties that are kept from some shards, or from all
 
@@ -182,7 +182,7 @@ class DutyRow:
     """A duty, and the cluster's records about it."""
 
     duty: Duty
-    reported_weight: int | None  # as the delegate last reported it, except for small changes
+    reported_weight: int | None  # the last weight that the shard reported; small changes aren't reported
     payload_bytes: int
     pinned_to: str | None  # the shard to which the duty is pinned, even while another shard has it; None: none
     quarantines: tuple[Quarantine, ...]
@@ -285,4 +285,4 @@ class BalancerComparison:
     count_skew: float
     load_skew: float  # the same for weight divided by capacity; 0 if no shard states a capacity
     unplaced: int
-    loads: tuple[ShardLoad, ...]  # after its moves
+    loads: tuple[ShardLoad, ...]  # after the balancer's moves

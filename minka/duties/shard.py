@@ -37,13 +37,13 @@ class Shard:
     """Hosts duties from `run` (or the beginning of `async with`) on, until `stop` was called and other shards have the
     duties. `pallets` has the pallets whose duties the shard takes, each with its capacity. None means no limit;
     CAPACITY_WORKLOAD then gives the shard as much as a shard with the mean of the stated capacities. `endpoints` are
-    addresses host:port of some of the nodes; without `endpoints` the cluster is that of `context`, or the one that
-    `minka.connect` would find. `name` identifies the shard (default: HOST-PID): a process that comes back under the
-    same name within `grace` seconds gets its duties again. `version` is the version of your application, and `node` is
-    the Minka node on whose machine the process runs, if any. `call_timeout` is the time limit of a call to the
-    delegate, in seconds. `on_stuck` is for a delegate that hasn't released everything when the clearance ends: "exit"
-    ends the process at once with status 70, since other shards get its duties; "report" only writes to the log. `tls`
-    is for a cluster with TLS.
+    addresses host:port of some of the nodes; without `endpoints` the shard uses the cluster of `context`, or the
+    cluster that `minka.connect` would find. `name` identifies the shard (default: HOST-PID): a process that comes back
+    under the same name within `grace` seconds gets its duties again. `version` is the version of your application, and
+    `node` is the Minka node on whose machine the process runs, if any. `call_timeout` is the time limit of a call to
+    the delegate, in seconds. `on_stuck` is for a delegate that hasn't released everything when the clearance ends:
+    "exit" ends the process at once with status 70, since other shards get its duties; "report" only writes to the log.
+    `tls` is for a cluster with TLS.
 
     Raises MinkaError: INVALID_ARGUMENT for arguments that aren't valid, INVALID_CONFIG for a mistake in the TLS files.
     """

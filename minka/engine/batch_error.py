@@ -87,7 +87,7 @@ _OF_KIND: Final[dict[type[MinkaError], type[BatchError]]] = {}
 
 
 def _of_kind(kind: type[MinkaError]) -> type[BatchError]:
-    """The class that inherits from BatchError and from this kind of error. Equal kinds have the same class."""
+    """The class that inherits from BatchError and from this kind of error. It is made once for each kind."""
     if kind not in _OF_KIND:
         _OF_KIND[kind] = type("BatchError", (BatchError, kind), {"__module__": __name__, "__doc__": BatchError.__doc__})
     return _OF_KIND[kind]

@@ -1,5 +1,5 @@
 """One call of the library's user, divided into parts. The client sends each part to the node that leads the part's
-partition, and repeats it until a node has taken it.
+partition, and repeats the part until a node has taken it.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class Part:
     node: str = ""
     address: str = ""
     sent: bool = False
-    waits: bool = False  # True until it is sent again
+    waits: bool = False  # True while it waits for another try: after a refusal, or until its route is known
     open: bool = True
     error: MinkaError | None = None  # the last refusal
     scan: ScanBody | None = None  # the request, for a part of a scan; such a part has no keys

@@ -40,7 +40,8 @@ _TABLE_TIMEOUT_S: Final = 1.0  # the most time for one node to give its table
 _HEDGE_S: Final = 0.1  # after this time without an answer the next node is asked, too
 _MAX_ASKED: Final = 5  # the most nodes asked in one refresh, once the client has a table
 _REFRESH_GAP_S: Final = 0.03  # the least time between two refreshes
-# A keyspace counts as unknown once this many tables have lacked it. Nodes may lag, so these tries take about 0.5 s.
+# A keyspace counts as unknown once this many tables have lacked it. The table of a node that lags may lack a new
+# keyspace, so the client fetches several tables, which takes about 0.5 s.
 _KEYSPACE_TRIES: Final = 7
 # After one of these codes, a client without a table asks again until its call's deadline: a node is there, but is slow
 # or has no table yet. All other codes mean that addresses or certificates are wrong.
@@ -295,7 +296,9 @@ class Core:
         return changed
 
     async def _fetch_one_by_one(self, missing: admin_pb2.GetTableRequest, avoid: str) -> bool:
-        """Fetch the rows of each keyspace in a request of its own: if a node refuses one, the others still come."""
+        """Fetch the rows of each keyspace in a request of its own: if a node refuses one keyspace, the rows of the
+        others still come.
+        """
         changed, refusal = False, None
         for keyspace in missing.keyspaces:
             alone = admin_pb2.GetTableRequest(keyspaces=[keyspace], accepts_zlib=missing.accepts_zlib)
@@ -319,7 +322,7 @@ class Core:
         asked: dict[asyncio.Task[admin_pb2.GetTableResponse | MinkaError], str] = {}
         try:
             while waiting or asked:
-                if waiting:  # the node that was asked last is slow, or refused
+                if waiting:  # no node was asked yet, or the node that was asked last is slow or refused
                     address = waiting.pop()
                     asked[self.loop.create_task(self._ask_for_table(address, request))] = address
                 done, _ = await asyncio.wait(
@@ -342,7 +345,7 @@ class Core:
     async def _ask_for_table(
         self, address: str, request: admin_pb2.GetTableRequest
     ) -> admin_pb2.GetTableResponse | MinkaError:
-        """The node's answer or refusal. Errors here refer to no channel, as `aio_channel` demands."""
+        """The node's answer or refusal. No error that leaves this method refers to a channel: see `aio_channel`."""
         try:
             response = await MetadataStub(self._channel(address)).GetTable(request, timeout=_TABLE_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
@@ -352,7 +355,9 @@ class Core:
         return admin_pb2.GetTableResponse.FromString(zlib.decompress(response.zlib)) if response.zlib else response
 
     def _moved_reads(self) -> list[Part]:
-        """The reads under way to nodes that can no longer answer them: they don't lead, or have no replica in sync."""
+        """The reads under way to nodes that can no longer answer them: the node no longer leads the partition or, for a
+        stale read, its replica is no longer in sync.
+        """
         reads = (part for call in self.calls if call.op not in WRITING for part in call.parts if part.sent)
         return [part for part in reads if self.has_moved(part)]
 

@@ -1,4 +1,4 @@
-"""Protobuf messages as plain documents. A document has every field, under its name in the proto. Enums are
+"""Protobuf messages as plain documents. A document has every field, under its name in the proto. Values of enums are
 in lower case without their prefix ("live" for NODE_STATE_LIVE); keys are in the form in which people type them.
 
 minkactl prints these documents with `-o json`. A plan's document can be read back as the same plan.

@@ -24,7 +24,7 @@ _MAX_MESSAGE_BYTES: Final = 128 * 1024 * 1024
 
 _aio_process = 0  # the id of the process that first used grpc.aio, this one or an ancestor; 0: none
 
-# gRPC begins the text of a failure with this if there was no connection yet, so nothing was sent.
+# gRPC begins the text of a failure with one of these if there was no connection yet, so nothing was sent.
 _NEVER_SENT: Final = ("failed to connect to all addresses", "errors resolving", "DNS resolution failed")
 
 # gRPC reports in these words that the answer was HTTP, not gRPC. For HTTP's status 404, gRPC's status is UNIMPLEMENTED.
@@ -54,7 +54,7 @@ def channel_options(connect_timeout_s: float) -> list[tuple[str, int]]:
         ("grpc.min_reconnect_backoff_ms", max(1, int(connect_timeout_s * 1000))),  # also the time limit of an attempt
         ("grpc.initial_reconnect_backoff_ms", 50),
         ("grpc.max_reconnect_backoff_ms", 1000),
-        ("grpc.use_local_subchannel_pool", 1),  # so a new channel connects even if others have just failed
+        ("grpc.use_local_subchannel_pool", 1),  # so a new channel connects even if another channel has just failed
         ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
         ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
         ("grpc.enable_http_proxy", 0),  # nodes are reached directly, even if the environment has a proxy for the web
@@ -74,8 +74,8 @@ def channel_credentials(tls: Tls | None) -> grpc.ChannelCredentials | None:
 
 
 def claim_aio() -> None:
-    """Record that this process uses grpc.aio. Raises INVALID_ARGUMENT if it was forked from a process that did:
-    grpc.aio's poller is a thread, which the child lacks, so everything would wait for ever.
+    """Record that this process uses grpc.aio. Raises INVALID_ARGUMENT if the process was forked from one that has used
+    grpc.aio: a fork has no thread for grpc.aio's poller, so all its calls would wait for ever.
     """
     global _aio_process
     process = os.getpid()
@@ -106,7 +106,8 @@ def aio_channel(
 
 def has_ended(loop: asyncio.AbstractEventLoop) -> bool:
     """For the end of a client: True if the client's loop is closed already. Then nothing can be cancelled, and the
-    garbage collector closes the connections. Raises INVALID_ARGUMENT if the loop isn't closed, but another one runs.
+    garbage collector closes the connections. Raises INVALID_ARGUMENT if the client's loop isn't closed, and the caller
+    runs in another loop.
     """
     if loop is not asyncio.get_running_loop() and not loop.is_closed():
         raise MinkaError(Code.INVALID_ARGUMENT, "the client belongs to another event loop: close it there")
@@ -114,7 +115,9 @@ def has_ended(loop: asyncio.AbstractEventLoop) -> bool:
 
 
 def checked_endpoints(endpoints: Sequence[str]) -> tuple[str, ...]:
-    """The endpoints without repetitions. Raises INVALID_ARGUMENT if one isn't `host:port`, or if there is none."""
+    """The endpoints without repetitions. Raises INVALID_ARGUMENT if there are none, or if one of them isn't
+    host:port.
+    """
     if isinstance(endpoints, str):
         raise MinkaError(Code.INVALID_ARGUMENT, f"endpoints is one string, not a list of them: {endpoints!r}")
     if not isinstance(endpoints, Iterable):
@@ -163,7 +166,7 @@ def error_from_call(error: grpc.RpcError, address: str, *, repeatable: bool) -> 
 _WRONG_NODE: Final = {
     *(Code.UNREACHABLE, Code.DEADLINE_EXCEEDED, Code.NO_CONTROLLER, Code.NOT_CONTROLLER),
     *(Code.NO_CLEARANCE, Code.SHUTTING_DOWN),
-}  # with these codes only the choice of the node was wrong; every other refusal is the result of the request
+}  # after these codes another node may take the request; with any other code a node has refused the request itself
 
 
 def unreachable(tried: Mapping[str, MinkaError]) -> MinkaError:

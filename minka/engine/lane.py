@@ -81,7 +81,7 @@ class Lane:
         self._queued_bytes += part.size + _PART_BYTES
 
     def next_frame(self, number: int, now: float) -> Request | None:
-        """The next frame of queued parts, with this id; None if no call waits for the parts any longer."""
+        """The next frame of queued parts, with this id; None if no call still waits for any of the parts."""
         groups: list[Group] = []
         parts_of: list[list[Part]] = []
         size, deadline = 0, 0.0

@@ -60,7 +60,7 @@ def conditional_set(
     ttl: float | timedelta | None,
 ) -> Set:
     """A put, or a delete if `value` is None. `if_value=...`: no condition on the value. Raises INVALID_ARGUMENT."""
-    if if_value is None:  # perhaps `get` returned it: a put without a condition could overwrite a newer value
+    if if_value is None:  # perhaps `get` returned None; taken as no condition, it would overwrite any value
         raise invalid("if_value is None; the condition for a key without a value is if_version=0")
     if bool(if_absent) + (if_value is not ...) + (if_version is not None) > 1:
         raise invalid("give only one condition: if_absent, if_value or if_version")

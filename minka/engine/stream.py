@@ -15,8 +15,8 @@ from minka.errors import Code, MinkaError
 from minka.wire.data_port import Connection, Hello, Purpose, connect
 from minka.wire.kv_frames import WRITING, Op, decode_response, encode
 
-# After this time without an answer the client fetches the partition table, again and again: other nodes soon take a
-# silent node's place.
+# After QUIET_S without an answer the client fetches the partition table, and then again about every ASK_AGAIN_S: other
+# nodes soon take a silent node's place.
 QUIET_S: Final = 0.25
 ASK_AGAIN_S: Final = 0.05
 OVERDUE_S: Final = 1.0  # a frame that is overdue for this long ends the connection

@@ -7,8 +7,8 @@ from minka.cluster.key_ranges import is_by_ranges
 from minka.v1.admin_pb2 import GetTableRequest, WantedRows
 from minka.v1.cluster_pb2 import Keyspace
 
-WHOLE_UP_TO: Final = 1000  # the client asks only for the needed rows if a keyspace by hash has more partitions
-MAX_SLOTS: Final = 4000  # a client that needs more rows of a keyspace asks for all of its rows
+WHOLE_UP_TO: Final = 1000  # if a keyspace by hash has more partitions than this, the client asks only for needed rows
+MAX_SLOTS: Final = 4000  # a client that needs more rows of a keyspace than this asks for all of its rows
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class Wanted:
         return GetTableRequest(known_version=version, known_cluster=cluster_id, keyspaces=keyspaces, accepts_zlib=True)
 
     def came(self, request: GetTableRequest, keyspaces: list[Keyspace]) -> None:
-        """Note that the rows that this request asks for have come. `keyspaces` are those of the same answer: rows of
+        """Note that the rows that this request asks for have come. `keyspaces` are the keyspaces in the answer: rows of
         any other keyspace still count as missing.
         """
         known = {keyspace.name: keyspace for keyspace in keyspaces}

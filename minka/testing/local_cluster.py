@@ -94,7 +94,8 @@ class LocalNode:
         return f"ended with status {status}" if status >= 0 else f"was ended by {signal.Signals(-status).name}"
 
 
-_started: "Final[set[LocalCluster]]" = set()  # these keep their directories until `stop`, even if the caller drops them
+# A cluster in this set keeps its directory until `stop`, even if the caller drops the cluster.
+_started: "Final[set[LocalCluster]]" = set()
 
 
 class LocalCluster:
@@ -286,8 +287,8 @@ class LocalCluster:
             self._leftovers.remove()
 
     def _begin_again(self, names: Collection[str]) -> None:
-        """End every node, and forget all data and all nodes but these; `start` then makes a new cluster of them. A
-        cluster that was stopped may begin again, too.
+        """End every node, and forget all data, and all nodes that aren't in `names`; `start` then makes a new cluster
+        of the others. A cluster that was stopped may begin again, too.
         """
         self.stop()
         for node in self.nodes.values():
@@ -411,7 +412,7 @@ def _locked(directory: Path) -> int:
 
 
 def _unlocked(lock: int) -> None:
-    fcntl.flock(lock, fcntl.LOCK_UN)  # a fork of this process may have the descriptor, too
+    fcntl.flock(lock, fcntl.LOCK_UN)  # closing may not unlock: a fork of this process may have the descriptor, too
     os.close(lock)
 
 

@@ -31,8 +31,8 @@ class _Blocks:
         self._unused = 0
 
     def free_ports(self, count: int) -> list[int]:
-        """Return ports on which no process listens, those first that this process has not used yet. Raises
-        PLAYGROUND_FAILED.
+        """Return `count` ports on which no process listens. Ports that this process has not used yet are taken first.
+        Raises PLAYGROUND_FAILED.
         """
         found: list[int] = []
         with self._lock:

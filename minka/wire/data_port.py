@@ -42,9 +42,9 @@ class Purpose(StrEnum):
 
 
 class Hello(msgspec.Struct, array_like=True, gc=False):
-    """The first frame: the connection's purpose, and the side that connects. Clients may leave out the cluster, and
-    name no node. A node that sends its log to another node names the other node in `to_node`, since the address may
-    belong to a third node by now.
+    """The first frame: the connection's purpose, and the side that connects. Clients may leave out the cluster's id,
+    and have no node id. A node that sends its log to another node names the other node in `to_node`, since the address
+    may belong to a third node by now.
     """
 
     purpose: str
@@ -80,7 +80,7 @@ class Splitter:
         self.max_bytes = MAX_FRAME_BYTES  # the most bytes of a frame; a new value holds from the next frame on
         self._preface = preface
         self._rest = b""
-        self._parts: list[bytes] = []  # the parts that have come of an incomplete frame
+        self._parts: list[bytes] = []  # the bytes that have come of an incomplete frame, in parts
         self._missing = 0  # how many bytes of the incomplete frame have yet to come
 
     def feed(self, data: bytes) -> Iterator[Frame]:
@@ -219,8 +219,8 @@ class Connection(asyncio.Protocol):
             self._flush()
 
     def send_at_once(self, content: bytes) -> None:
-        """Send a frame at once, for a receiver that waits for it. Only few other frames should follow in this turn of
-        the loop.
+        """Send a frame at once, for a receiver that waits for it. Each such frame costs a write of its own, so use
+        `send` if many frames leave in this turn of the loop.
         """
         if not self.is_over:
             self._add(content, Kind.DATA)

@@ -1,6 +1,7 @@
 """The format of a node's history, on disk and in messages: a row for each partition and interval, in columns. A block
-of rows is packed as fixed-size structs, transposed byte by byte and compressed (like Blosc's shuffle): at the same
-place in the struct, most rows have the same byte. A node passes blocks on as they are, and the reader unpacks them.
+has its rows as fixed-size structs, transposed and compressed (like Blosc's shuffle): first the first byte of each row,
+then the second byte of each row, and so on. This compresses well, since most rows have the same byte at the same place
+in the struct. A node passes blocks on as they are, and the reader unpacks them.
 """
 
 import struct
@@ -34,10 +35,10 @@ class PartitionInterval:
     """The traffic of one replica of a partition in an interval, and the replica's size at the end. Only a replica that
     serves clients has operations: the leader, and others that answer stale reads.
 
-    Each key that is read or written is an operation; a page of a scan counts as 1 plus a tenth of its rows. Bytes are
-    those of requests' and answers' bodies. `reads_took[i]` and `writes_took[i]` are the numbers of requests in bucket
-    i, by the time from a request's arrival at the node to its answer (see `quantile_ms`). The keys of one request that
-    are in one partition count as one request.
+    Each key that is read or written is an operation; a page of a scan counts as 1 plus a tenth of its rows.
+    `bytes_read` counts the bodies of answers, and `bytes_written` the bodies of requests. `reads_took[i]` and
+    `writes_took[i]` are the numbers of requests in bucket i, by the time from a request's arrival at the node to its
+    answer (see `quantile_ms`). The keys of one request that are in one partition count as one request.
     """
 
     partition_id: int

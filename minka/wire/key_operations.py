@@ -39,8 +39,8 @@ class Lifetime(IntEnum):
 
 
 class OnlyIf(IntEnum):
-    """The condition of an `Expire`, in addition to the key's existence. A key without expiry counts as having the
-    latest expiry of all.
+    """The condition of an `Expire`, in addition to the key's existence. A key without an expiry counts as
+    if its expiry were later than any time.
     """
 
     ALWAYS = 0

@@ -1,7 +1,7 @@
 """Frames with clients' reads and writes, and with the nodes' answers. They travel on the data port and, for clients in
 other languages, on the bidirectional gRPC call `/minka.v1.Kv/Batch`.
 
-Frames are MessagePack arrays. Each message has a cost that doesn't depend on its size, so a frame carries operations
+Frames are MessagePack arrays. Each message has a cost that doesn't depend on its size, so one frame carries operations
 for many partitions of one node. The body of a plain write goes into the partition's log, and to the followers, as the
 client sent it. On the gRPC call, a node sends a long answer in pieces, so that gRPC buffers only little for a client
 that doesn't read.
@@ -106,7 +106,7 @@ ReadResult = list[bytes | None]
 
 
 class StaleResult(msgspec.Struct, array_like=True, gc=False):
-    """The values. They may lack the writes of at most `age_ms` milliseconds before the read."""
+    """The values. They may lack only writes that are younger than `age_ms` milliseconds at the time of the read."""
 
     age_ms: int
     values: list[bytes | None]

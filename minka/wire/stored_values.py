@@ -12,7 +12,9 @@ from minka.wire.key_operations import Versioned
 HEAD_BYTES: Final = 8
 MAX_HEAD_BYTES: Final = HEAD_BYTES + 8  # the size of a head with an expiry
 LOADED: Final = bytes(HEAD_BYTES)  # the head of a row in a load's file
-LOAD_VERSIONS: Final = 2**62  # a loaded row has the version of its partition's last load: this plus the load's number
+# Loaded rows have versions above this. All loaded rows of a partition have the same version, which changes with each
+# load that the partition takes in.
+LOAD_VERSIONS: Final = 2**62
 
 _INDEX_BITS: Final = 14  # a version's lowest bits: the number of the operation in its log entry
 

@@ -19,8 +19,8 @@ _PROCESS_BYTES = 2 << 30  # the memory of a test process with its Spark and its 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the seeds."""
-    # If a shell has started pytest in the background, pytest ignores Ctrl-C. The commands that tests start would
-    # inherit that.
+    # If a shell has started pytest in the background, pytest ignores Ctrl-C. Without this line, the commands that
+    # tests start would ignore it, too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.option.first_seed is None:
         config.option.first_seed = _seed_of_commit()

@@ -38,7 +38,7 @@ def server() -> str:
 
 
 @cache
-def _server(pid: int) -> str:  # `pid` is the key: a forked process starts its own server
+def _server(pid: int) -> str:  # `pid` is the cache's key, so a forked process starts its own server
     import atexit
     import subprocess
     import tempfile

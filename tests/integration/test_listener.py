@@ -1,4 +1,6 @@
-"""The listener of the data port doesn't wait for ever for callers that send nothing. When it stops, it ends them."""
+"""The listener of the data port doesn't wait for ever for callers that send nothing. When it stops, it ends their
+connections.
+"""
 
 import asyncio
 import socket

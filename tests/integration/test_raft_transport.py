@@ -330,7 +330,9 @@ async def test_a_broken_stream_begins_again_at_the_last_heard_address() -> None:
 
 
 async def test_a_moved_node_is_found_at_the_tables_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The transport tries the table's address, too: a learner that has moved sends nothing until it gets a message."""
+    """A learner that has moved sends nothing until it gets a message, so only the table has its new address. The
+    transport tries this address, too.
+    """
     monkeypatch.setattr(raft, "RECONNECT_S", 0.01)
     addresses = {2: free_address()}
     async with Peer().listening() as peer, Sender(addresses) as sender:
@@ -353,8 +355,8 @@ async def test_a_node_is_found_at_the_heard_address_if_the_tables_is_wrong(
 async def test_a_node_that_was_never_heard_is_found_at_a_configured_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """After all nodes have moved, the transport tries the configured addresses. Here, the first one is another node's,
-    no process listens at the second one, and the last one is the node's.
+    """After all nodes have moved, the transport tries the configured addresses. Here, the first address is that of
+    another node, no process listens at the second address, and the last address leads to the node.
     """
     monkeypatch.setattr(raft, "RECONNECT_S", 0.01)
     other, gone = Peer(), free_address()
@@ -372,8 +374,8 @@ async def test_a_node_that_was_never_heard_is_found_at_a_configured_address(
 
 
 async def test_a_heard_node_is_not_searched_at_configured_addresses() -> None:
-    """The transport tries only the heard address and the table's. A search would delay the connection to a node that
-    comes back at its old address.
+    """The transport tries only the address that it last heard from the node, and the table's address. A search would
+    delay the connection to a node that comes back at its old address.
     """
     async with Sender({2: "127.0.0.1:1"}, configured=["127.0.0.1:2"]) as sender:
         sender.transport.heard_from(2, "127.0.0.1:3")

@@ -11,7 +11,7 @@ from minka.spark import session
 from minka.testing.local_cluster import LocalCluster
 from tests.cluster.cluster import CALM
 
-TIMEOUT_S = 180  # the first test of a run starts Spark, in ten seconds on an idle machine
+TIMEOUT_S = 180  # the first test of a run also starts Spark, which takes ten seconds on an idle machine
 HERE = Path(__file__).parent
 
 # This Spark is small and starts quickly. Tests of speed, and tests with much data, are in benchmarks/ instead.

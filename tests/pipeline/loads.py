@@ -80,7 +80,7 @@ def _files(cluster: LocalCluster, number: int) -> dict[str, set[str]]:
 
 
 def wait_for_files(cluster: LocalCluster, load_id: str, count: int) -> None:
-    """Wait until all spools together have this number of the load's files."""
+    """Wait until all spools together have at least `count` files of the load."""
     with LoadClient(cluster.endpoints) as client:
         number = eventually(f"load {load_id}", lambda: number_of(client, load_id) or None, 120, every=0.2)
     eventually(f"{count} files of {load_id}", lambda: sum(map(len, _files(cluster, number).values())) >= count, 120)

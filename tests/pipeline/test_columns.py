@@ -234,7 +234,7 @@ def test_a_key_needs_a_column(spark: SparkSession) -> None:
 
 
 def test_a_key_of_nine_columns_compiles(spark: SparkSession) -> None:
-    """The code of the whole expression, nine columns long, has to stay below the JVM's limit for one method."""
+    """The code that Spark generates for the whole key must stay below the JVM's limit for one method."""
     frame = spark.range(10).select(*(F.xxhash64("id", F.lit(n)).alias(f"c{n}") for n in range(9)))
     rows = [tuple(row) for row in frame.collect()]
     assert _keys(frame) == [encode_key(row) for row in rows]

@@ -213,7 +213,7 @@ def test_a_load_is_aborted_if_its_source_raises_an_error(spark: SparkSession, cl
 
 
 def test_a_load_that_another_program_began_is_continued(spark: SparkSession, cluster: LocalCluster) -> None:
-    """The text that another program keeps with a load has no options with which the run's options could be compared."""
+    """The text that another program keeps with a load has no options, so the run's options aren't compared."""
     with LoadClient(cluster.endpoints) as client:
         client.begin("foreign", KEYSPACE, job="of another program")
     assert loaded(cluster, frame(spark, ROWS), KEYSPACE, "foreign", on_conflict="replace").rows == ROWS

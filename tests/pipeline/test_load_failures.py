@@ -220,7 +220,7 @@ def test_a_load_that_a_person_aborts_stops(
 ) -> None:
     hashed(control, "aborted", partitions=2)
     stages = Stages(spark)
-    running = beside.submit(loaded, cluster, frame(spark), "aborted", "aborted", rate_limit=1000)  # for 20 minutes
+    running = beside.submit(loaded, cluster, frame(spark), "aborted", "aborted", rate_limit=1000)  # takes 20 minutes
     eventually("it is there", lambda: state_of(cluster, "aborted") == LoadState.LOAD_STATE_STAGING)
     eventually("it uploads", partial(is_uploading, cluster))
     with LoadClient(cluster.endpoints) as client:

@@ -53,7 +53,7 @@ def test_progress_has_tasks_and_rows_while_spark_runs(spark: SparkSession, tmp_p
                 stage.rows = 5
     finally:
         spark.conf.unset("spark.sql.files.openCostInBytes")
-    (tmp_path / "gate").unlink()  # fails if the query went on because of its deadline: then there is no gate
+    (tmp_path / "gate").unlink()  # fails if there is no gate: then the query went on at its deadline
     seen = next(one for one in told if one.tasks_done and one.rows)
     assert (seen.stage, seen.number, seen.stages, seen.is_over) == ("read", 1, 2, False)
     assert seen.tasks is not None

@@ -146,7 +146,8 @@ def test_snapshots_that_are_held_are_renewed(cluster: LocalCluster, monkeypatch:
         count = len(renewed)
         eventually("one is renewed again", lambda: len(renewed) > count + 3 or None)
         assert set(renewed[count + 1 :]) == {other.snapshot_id}
-    # A node that restarted may still take snapshots for a reader that has ended, so only this test's two are checked.
+    # A node that restarted may still take snapshots for a reader that has ended. So the test checks only its own two
+    # snapshots.
     held_ids = {one.snapshot_id, other.snapshot_id}
     eventually("none is left", lambda: held_ids.isdisjoint(path.name for path in snapshots(cluster)))
 

@@ -22,7 +22,7 @@ _LOOK: Final = 0.25  # seconds between two checks of the served partitions
 _SERVED_AFTER: Final = 4.0  # seconds within which a partition is served again if a replica could lead it
 _LEFT_OUT: Final = 1.0  # seconds added to the lag timeout: after both, a lagging replica has left the in-sync set
 _FAIR: Final = 0.3  # seconds added to the failure timeout: a node that is well for longer must not be marked FAILED
-_MAX_DELAY: Final = 0.06  # seconds for one message: on a slower network a heartbeat may be late
+_MAX_DELAY: Final = 0.06  # seconds for a message: in slower networks heartbeats may be late, so nodes may be FAILED
 
 
 class Availability:
@@ -34,7 +34,8 @@ class Availability:
         self._is_fast = profile.delay * (50 if profile.straggling else 1.5) <= _MAX_DELAY
         self._healed: dict[Link, float] = {}
         self._led_since: tuple[Process | None, int, float] = (None, 0, 0.0)
-        self._in_use: dict[int, frozenset[str]] = {}  # by partition: nodes with all its writes when last served
+        # by partition: the nodes that had all of its writes when a leader last served it
+        self._in_use: dict[int, frozenset[str]] = {}
         self._unserved_since: dict[int, float] = {}
 
     def begin(self) -> None:
@@ -109,7 +110,8 @@ class Availability:
         if process.member.node.incarnation != node.incarnation:
             return
         well = max(self._well_since(machine), self._connected_since(machine, controller))
-        decided_at = (node.state_since_ms - FIRST_UNIX_MS) / 1000  # if disks hang, the record may come much later
+        # The time of the decision: if disks hang, the decision may be recorded much later.
+        decided_at = (node.state_since_ms - FIRST_UNIX_MS) / 1000
         if decided_at - well > world.controller_settings.failure_timeout + _FAIR:
             raise Violation(
                 "no running node is failed",
@@ -142,7 +144,7 @@ class Availability:
 
     def in_use(self, row: Partition) -> None:
         """Note that the leader may act on this row from now on: the leader serves, or has proposed this in-sync set.
-        This is also true of a leader that has died, since it may have heard before its death that the row was recorded.
+        The leader may also have died: it may have heard, before its death, that the row was recorded.
         """
         self._in_use[row.id] = frozenset(has_everything(row))
 
@@ -158,8 +160,8 @@ class Availability:
         return PATIENCE * world.controller_settings.failure_timeout if quiet > len(up) / 2 else 0.0
 
     def _waits_for_others(self, row: Partition, node_id: str) -> bool:
-        """True if a replica in sync on another node than `node_id` came back a moment ago. A leader doesn't serve
-        before this replica has caught up or has left the in-sync set.
+        """True if another node than `node_id` has a replica in sync, and came back a moment ago. A leader doesn't
+        serve before this replica has caught up or has left the in-sync set.
         """
         others = (self._world.machine(other) for other in has_everything(row) if other != node_id)
         lately = self._world.now - self._world.lag_timeout - _LEFT_OUT
@@ -169,7 +171,7 @@ class Availability:
         world, controller = self._world, active.machine
         keyspace: Keyspace | None = world.keyspaces.get(row.keyspace_id)
         if keyspace is None or keyspace.durability == Durability.DURABILITY_ASYNC:
-            return  # a restarted replica lacks the entries that it hadn't synced
+            return  # not checked: a restarted replica may lack unsynced entries
         since = max(self._unserved_since[row.id], self._led_since[2], self._can_record_since(active))
         if row.leader:  # a leader may wait for a slow thread before it serves
             since = max(since, self._works_since(world.machine(row.leader)))

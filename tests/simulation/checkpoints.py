@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
 
 _ROWS_PER_FILE: Final = 16
-_HEAD: Final = "CURRENT"  # the file of a checkpoint that has everything except the rows
+_HEAD: Final = "CURRENT"  # the file with everything in a checkpoint except the rows
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode_head: Final = msgspec.msgpack.Decoder(tuple[int, int, bytes, bytes]).decode
@@ -106,7 +106,7 @@ class SimIncoming:
         kept: Mapping[str, int],
         there: dict[str, bytes],
     ) -> None:
-        """`there` has the files that earlier transfers have brought; the files in `kept` don't come again."""
+        """`there` has the files that earlier transfers have brought. The files in `kept` aren't sent again."""
         self._process = process
         self._disk = disk
         self._id = partition_id

@@ -59,7 +59,7 @@ class Clients:
                 process.spawn(self._read(process, row) if rng.random() < _READS else self._write(process, row))
 
     def leader(self, row: Partition) -> "Process | None":
-        """The process of the row's leader if it runs, else None."""
+        """The process of the row's leader; None if the process doesn't run now."""
         process = self._world.machine(row.leader).process if row.leader else None
         if process is None or not process.built or not process.alive:
             return None

@@ -191,7 +191,8 @@ class SimDataDatabase:
             if self.is_database:
                 return
             self._check()
-            # An earlier `open` that was cancelled may have left a folder. Rows in memory are newer than this folder.
+            # If an earlier `open` was cancelled, it may have left a folder. The rows in memory are newer than this
+            # folder, so the folder isn't read.
             is_new = self.in_memory or self._id not in self._disk.folders
             if is_new and self._process.alive:
                 self._disk.folders.setdefault(self._id, Image())
@@ -416,7 +417,7 @@ class SimDataDatabase:
     async def _flush(self) -> Applied:
         async with self._disk_lock:
             before, image = self.applied, self._image()
-            is_quick = self._process.rng.random() < 0.5  # the rows are durable before the disk work ends
+            is_quick = self._process.rng.random() < 0.5  # the rows are durable already when the disk work begins
             if is_quick:
                 self._store(image)
             await self._process.disk_work()

@@ -99,8 +99,8 @@ class DataOracle:
         group.loaded.update(pairs)
 
     def has_brought(self, row: Partition, pairs: Mapping[bytes, bytes]) -> None:
-        """Note that the partition has taken in the load, and check that each replica in sync has its rows. Values that
-        clients have written since then stay.
+        """Note that the partition has taken in the load, and check that each replica in sync has the load's rows. If a
+        client has written one of the load's keys since the commit, the client's value counts.
         """
         group = self._group(row)
         self._know(row, {key: value for key, value in pairs.items() if key in group.open})
@@ -123,7 +123,8 @@ class DataOracle:
         self.acknowledged_at[row.id] = self._world.now
         self._check_leader(process, row, next(iter(pairs)))
         known = self._group(row).known
-        for recorded in self._world.rows.values():  # a split may have been recorded while the leader was paused
+        # If a split was recorded while the leader was paused, other partitions have some of the keys.
+        for recorded in self._world.rows.values():
             keys = [key for key in pairs if key in known and range_of(recorded).contains(key)]
             if recorded.id == row.id:
                 nodes = self._in_sync(process, row.id)
@@ -263,7 +264,9 @@ class DataOracle:
             )
 
     def lose(self, row: Partition) -> None:
-        """Note, after an unclean election, that entries which the new leader lacks or hasn't synced may be lost."""
+        """Note the keys that an unclean election may have lost: the new leader lacks their entries or, in a `sync`
+        keyspace, hasn't synced them.
+        """
         self._unclean_epochs[row.id] = row.leader_epoch
         group = self._group(row)
         there = _after_log(self._world.machine(row.leader), row.id, durably=not self._is_async(row))

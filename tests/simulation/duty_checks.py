@@ -144,8 +144,8 @@ class DutyChecks:
             )
 
     def _check_in_time(self, process: ShardProcess) -> None:
-        """Check that a process whose clearance has ended has released all duties, or has ended itself. A process that
-        only a moment ago went on after a SIGSTOP may still have duties.
+        """Check that a process whose clearance has ended has released all duties, or has ended itself. If a
+        process has continued only a moment ago after a SIGSTOP, it may still have duties.
         """
         awake = self._world.now - process.slept_at > self._world.controller_settings.shards.clearance
         over = process.now() > process.core.until + _LATE

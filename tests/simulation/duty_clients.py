@@ -75,7 +75,7 @@ class DutyClients:
         self._expected: dict[Name, set[bytes]] = {name: {NOTHING} for name in self._names}  # possible payload ids
         self._busy: set[Name] = set()
         self._over: set[Name] = set()  # lazy duties that a delegate has ended at least once
-        self._pallets: dict[str, tuple[int, int]] = {}  # the pallet's creation, and the last acknowledged version
+        self._pallets: dict[str, tuple[int, int]] = {}  # the creation's time, and the last acknowledged version
         self._ended = False
 
     def _spec(self, name: Name) -> DutySpec:
@@ -229,7 +229,7 @@ class DutyClients:
         def told(error: MinkaError | None) -> None:
             nonlocal is_open
             if error is not None and error.code is Code.CONSISTENCY_NOT_REACHED:
-                error = None  # a majority has the change
+                error = None  # a majority has committed the change, so it is done
             if error is not None and error.code not in _REFUSALS:
                 is_open = True
                 for name, payload_id in payloads.items():
@@ -429,7 +429,7 @@ class DutyClients:
         if last is not None and last.state == OperationState.OPERATION_STATE_CANCELLED:
             return ""  # a person has cancelled the last rebalance, so the duties stay
         # Shards that had equal penalties can have unequal ones later, since penalties fade. So the state counts as
-        # balanced if it was balanced at some earlier time.
+        # balanced if it is balanced by the penalties of some earlier time.
         request, moves = PlanRebalanceRequest(pallet=pallet), 0
         for at_ms in range(now_ms, FIRST_UNIX_MS, -_PENALTIES_FADE_MS):
             moves = len(plan_rebalance(state, request, at_ms).moves)

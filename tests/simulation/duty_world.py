@@ -23,11 +23,11 @@ from tests.simulation.trace import Outcome, Trace
 
 _HALF_LIFE_MS: Final = 2000  # a penalty's half-life, so short that a shard is trusted again before the run ends
 _FORGOTTEN_AFTER_MS: Final = 3000
-_FIRST_PAUSE_MS: Final = 500  # the first pause before a duty that has ended processes is tried again
+_FIRST_PAUSE_MS: Final = 500  # the shortest time for which a suspect is kept away
 _LONGEST_PAUSE_MS: Final = 1000
 _KEYSPACES: Final = 3
 _BALANCE_INTERVAL: Final = 0.1  # seconds
-_SETTLED: Final = 0.2  # seconds without a change until a pallet is balanced; few, since something always changes here
+_SETTLED: Final = 0.2  # seconds without changes until a pallet is balanced; few, since duties change all the time here
 
 
 class DutyWorld(FullWorld):
@@ -68,7 +68,7 @@ class DutyWorld(FullWorld):
             return super().run()
 
     def wire(self, process: Process) -> None:
-        check_indexes(process.coordinator.state.duties)  # the indexes come from the snapshot
+        check_indexes(process.coordinator.state.duties)  # a starting process has made the indexes from its snapshot
         process.doors = ShardDoors(self, process)
 
     def planning_time(self) -> float:

@@ -84,17 +84,18 @@ class Endpoint:
                 self.if_alive(broken)
 
         def arrive() -> None:
-            if to.alive and (to.built or broken is None):  # a joining process gets only answers
+            # A process that hasn't joined yet gets only answers to its calls: these messages have no `broken`.
+            if to.alive and (to.built or broken is None):
                 to.if_alive(act)
-            else:  # the other machine says that no process listens
+            else:  # the machine of `to` answers that no process listens
                 world.after(world.network.delay(), world.through, (there, here), break_off, break_off)
 
         if self.alive:
             world.after(world.network.delay(), world.through, (here, there), arrive, break_off)
 
     def refused(self, address: str, broken: Callable[[], object]) -> None:
-        """Call `broken`, since no process listens at the address. That takes long if the answers of the address's
-        machine can't arrive.
+        """Call `broken`, since no process listens at the address. The call comes late if the answer of the machine at
+        this address can't arrive.
         """
         world, machine = self.world, self.world.machine_at(address)
         back = (machine.number, self.machine.number) if machine is not None else (0, 0)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _UNKNOWN: Final = (Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED)
 MAX_KEYSPACES: Final = 10  # the number of keyspaces that `Admin` tries to create
-_SOON: Final = 2  # the number of keyspaces that exist before any other request
+_SOON: Final = 2  # `Admin` creates this number of keyspaces before any other request
 LAST: Final = "last"
 _BY_RANGES: Final = (0.5, 0.5, 1.0)  # the share of keyspaces by ranges; each run draws one of these
 _RANGES_ONLY: Final = 0.3  # the share of the runs that mostly split and merge

@@ -40,12 +40,12 @@ class Nemesis:
         self._faults = [fault for fault, weight in zip(faults, weights, strict=True) for _ in range(weight)]
         self._pause = rng.choice((0.3, 0.8, 2.0))
         self._kills_leaders = rng.random() < 0.2
-        self._strikes = rng.choice((0.0, 0.0, 0.2, 0.5))  # the share of rows' changes that bring a fault
+        self._strikes = rng.choice((0.0, 0.0, 0.2, 0.5))  # the probability of a fault after a change of a row
         self._strikes_after = rng.choice((0.003, 0.03, 0.3))  # mean seconds between the change and the fault
         self._away = random.Random(f"{world.seed} away")
         self._takes_away = self._away.choice((0.0, 0.3, 0.7))  # chance that the last machines in sync go away
         self._hangs_disks = random.Random(f"{world.seed} disks").random() < 0.2
-        self._deafens = random.Random(f"{world.seed} data ports")  # its own generator keeps other draws unchanged
+        self._deafens = random.Random(f"{world.seed} data ports")  # a generator of its own keeps other draws the same
         self._usual_sync_times: dict[int, float] = {}  # by machine
         self._ended = False
 
@@ -81,13 +81,14 @@ class Nemesis:
         return self._world.rng.choice(self._world.machines)
 
     def elected(self, process: Process) -> None:
-        """In some runs, soon kill the process, which has just become the leader of a new term."""
+        """The process has just begun to lead a new term: in some runs, sometimes let it die soon."""
         if self._kills_leaders and not self._ended and self._world.rng.random() < 0.5:
             process.kill_after = self._world.rng.randint(2, 60)
 
     def changed(self, before: Partition, row: Partition) -> None:
         """After a change of a row, sometimes make a fault at a node of the partition, or at the active controller.
-        These changes count: a new leader, successor or replica in sync, and the beginning or end of a split.
+        These changes count: a new leader, successor or replica in sync, and the beginning or end of a split. After a
+        new eligible replica, sometimes take away the machines in sync.
         """
         rng = self._world.rng
         is_last = len(eligible_replicas(row)) > len(eligible_replicas(before))

@@ -65,8 +65,9 @@ class FullWorld:
         self._served: dict[int, tuple[int, str]] = {}  # by partition: the newest leader_epoch, and its leader
         self.keyspaces: dict[int, Keyspace] = {}  # the newest, like `rows`
         self._nodes: dict[str, Node] = {}  # the nodes in the newest state that any replica has applied
-        self._newest_epochs: dict[int, int] = {}  # by partition, including removed partitions
-        self._digests: dict[tuple[int, int], int] = {}  # of the state, by index and number of the command
+        self._newest_epochs: dict[int, int] = {}  # by partition, even a removed one: the newest partition_epoch
+        # by the index of an entry and the number of a command in it: the digest of the state after the command
+        self._digests: dict[tuple[int, int], int] = {}
         self._events: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._scheduled = 0
         self.machines = self._machines(founders, rng.choice((1, 2, 3)))
@@ -233,7 +234,7 @@ class FullWorld:
                 return
 
     def unix_ms(self) -> int:
-        """The time of the wall clock. It matters only for displayed times, and for how long a voter has been gone."""
+        """The time of the wall clock, in milliseconds since 1970. Recorded times, and rules that use them, need it."""
         return FIRST_UNIX_MS + int(self.now * 1000)
 
     # Processes

@@ -25,16 +25,16 @@ _S = LoadState
 
 
 class LoadJobs:
-    """Jobs that send their requests to any node, and some requests twice, like a job that got no answer or that
-    somebody runs again.
+    """Jobs that load files. They send each request to any node, and repeat some requests, as if a job got no answer
+    or somebody ran the job again.
     """
 
     def __init__(self, world: "LoadWorld") -> None:
         self._world = world
         self._names: list[str] = []
         self._ended = False
-        self._committed: set[str] = set()  # loads that are committed, as a job was told
-        self._aborted: set[str] = set()  # loads that are aborted, as a job was told
+        self._committed: set[str] = set()  # loads that a job saw committed
+        self._aborted: set[str] = set()  # loads that a job saw aborted
         self._files: dict[str, tuple[int, dict[bytes, bytes]]] = {}  # by name: the file's partition and its rows
         self._rows: dict[int, dict[int, dict[bytes, bytes]]] = {}  # by committed load and partition: the rows
 
@@ -96,7 +96,7 @@ class LoadJobs:
             self._committed.add(load.id)
 
     def _file(self, row: Partition) -> LoadFile:
-        """Make a file with new keys of the partition; some files get a wrong slot: that of another partition."""
+        """Make a file with new keys of the partition; some files get the slot of another partition."""
         rng = self._world.load_rng
         rows = {self._world.data_clients.new_key(row): b"loaded" for _ in range(rng.randint(1, 3))}
         rows = {key: value for key, value in rows.items() if range_of(row).contains(key)}

@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
     from tests.simulation.process import Process
 
-# These two limits are like those of LogDatabase.
+# LogDatabase has the same two limits.
 _SYNC_DUE_S: Final = 0.05  # seconds after which a write is synced, if it was acknowledged before its sync
 _SYNC_MAY_TAKE_S: Final = 0.05  # seconds; after a sync that took longer, a write is acknowledged only when it is synced
 
-_Operation = tuple[bytes, bytes | None, bytes | None]  # (key, value, None), or to delete a range (start, None, end)
+# A put (key, value, None), a delete (key, None, None), or the delete of a range (start, None, end)
+_Operation = tuple[bytes, bytes | None, bytes | None]
 _Undo = list[tuple[bytes, bytes | None]]  # the keys of a batch and their former values
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 from minka.errors import MinkaError
 from minkad.process.tasks import ENDS_NODE
 
-_MAX_TURNS: Final = 10_000  # callbacks in one turn; more callbacks are an endless loop
+_MAX_TURNS: Final = 10_000  # callbacks in one turn; a turn that needs more counts as an endless loop
 _RESOLUTION: Final = 1e-9  # seconds; moments that are closer count as the same
 
 
@@ -116,7 +116,7 @@ class ProcessLoop:
         timer = asyncio.TimerHandle(when, callback, args, self._self, context)
         self._numbers += 1
         heappush(self._timers, (when, self._numbers, timer))
-        if not self._running:  # at the end of a turn, the world asks for `next_due`
+        if not self._running:  # if a turn is running, the world asks for `next_due` at its end
             self._wake_at(when)
         return timer
 

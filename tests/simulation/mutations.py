@@ -19,7 +19,7 @@ from tests.simulation import mutations_operations as operations
 from tests.simulation import mutations_replication as replication
 from tests.simulation.mutations_full import Patch
 
-MAX_SEEDS: Final = 500  # one of the first MAX_SEEDS seeds has to find each mutation
+MAX_SEEDS: Final = 500  # each mutation must be found by one of the seeds 0 to MAX_SEEDS - 1
 
 
 @dataclass(frozen=True, slots=True)

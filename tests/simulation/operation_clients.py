@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
 
 _UNKNOWN: Final = (Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED)
-_NOT_DONE: Final = "nothing was done"  # in an error's text: the deadline had passed before the node began
+_NOT_DONE: Final = "nothing was done"  # an error with these words: the deadline had passed before the node began
 _PAUSE: Final = 0.03  # mean seconds between two rounds of requests
 _SKEWS_MS: Final = (0, 0, 100, 1500)  # the largest difference between wall clocks; each run draws one of these
 _SLACK: Final = 0.003  # seconds of tolerance, since wall clocks show whole milliseconds

@@ -42,11 +42,11 @@ class RaftOracle:
         self.leaders: dict[int, int] = {}  # by term: the node that leads
         self.terms: list[int] = [1] * (bootstrap_index + 1)  # the terms of the committed entries, by index
         self._committed_in: list[int] = [1] * (bootstrap_index + 1)  # by index: the term of its first commit
-        self._entries: dict[tuple[int, int], _Content] = {}  # by index, term
+        self._entries: dict[tuple[int, int], _Content] = {}  # by index and term of the entry
         self._seen: dict[int, _Seen] = {}
-        self._promised: dict[int, int] = {}  # by node: the newest own term that the node has sent
+        self._promised: dict[int, int] = {}  # by node: the newest term in its messages, pre-votes left out
         self._votes: dict[tuple[int, int], int] = {}  # by node and term: the candidate to which it has sent its vote
-        self._acknowledged: dict[int, tuple[int, int]] = {}  # by node: the last term, and the last index told in it
+        self._acknowledged: dict[int, tuple[int, int]] = {}  # by node: the last acknowledgement's term and index
         self._states: dict[int, int] = {}  # by applied index: the digest of the state
         self._configurations: list[tuple[int, bytes]] = []  # each configuration's first index, and its encoding
 
@@ -131,7 +131,7 @@ class RaftOracle:
         if other != raft.id:
             raise Violation("one leader a term", f"{other} and {raft.id} both lead term {raft.term}")
         # Every leader must have all entries that were committed before the leader's term. Since logs match, it is
-        # enough to check the last one.
+        # enough to check the last of these entries.
         index = bisect_left(self._committed_in, raft.term) - 1
         log = raft.raft_log
         if index >= log.first_index() and log.term_or_zero(index) != self.terms[index]:
@@ -227,7 +227,7 @@ def _check_durable(message: Message, disk: RaftDisk) -> None:
         raise Violation(
             "a node says only what is durable", f"{said} of its term {term}, but its disk has term {state.term}"
         )
-    if message.reject or term < state.term:  # the sender promises nothing in an older term
+    if message.reject or term < state.term:  # in a refusal or in an older term, the sender promises nothing
         return
     if type_ == MSG_VOTE_RESP and message.to != state.vote:
         raise Violation(

@@ -266,7 +266,7 @@ class Process(Endpoint):
         )
         storage = StorageSettings(
             flush=world.flush_bytes,
-            open_databases=world.flush_bytes // 300,  # no database, three, or all
+            open_databases=world.flush_bytes // 300,  # how many may be open: none, three, or all
             change_retention=world.change_retention,
         )
         manager = ReplicaManager(around, settings, storage)
@@ -575,7 +575,8 @@ class _Machine:
         process.coordinator.apply(data)
         index = process.driver.applied_index
         self._position = (index, self._position[1] + 1 if self._position[0] == index else 1)
-        process.world.observe(process)  # the entry may have been committed while the disk worked
+        # The commit of this entry may have come while the disk worked, so the world looks at the core first.
+        process.world.observe(process)
         process.world.applied(process, self._position, self._digest())
 
     def capture(self) -> Callable[[], bytes]:

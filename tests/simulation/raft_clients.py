@@ -39,7 +39,7 @@ class Clients:
         up = [node for node in world.nodes.values() if node.raw is not None and world.now >= node.stopped_until]
         if not up:
             return
-        leading = [node for node in up if node.leads]  # includes deposed leaders that haven't heard of it yet
+        leading = [node for node in up if node.leads]  # a deposed leader counts until it hears of the new term
         node = world.rng.choice(leading if leading and world.rng.random() < 0.8 else up)
         if world.rng.random() < 0.2:
             self._read(node)

@@ -110,14 +110,14 @@ class Nemesis:
             self._part_configuration(leader)
 
     def _part_configuration(self, leader: RaftNode) -> None:
-        """Cut off the voters of a joint configuration's incoming half from all other nodes."""
+        """Cut off the incoming voters of a joint configuration from all other nodes."""
         if not leader.conf_state.voters_outgoing:
             return
         incoming = set(leader.conf_state.voters)
         others = self._world.nodes.keys() - incoming
         self._block(f"incoming voters {sorted(incoming)}", between(incoming, others, both=True))
         if self._world.rng.random() < 0.5:
-            for id_ in sorted(others):  # restarted nodes know of fewer committed entries
+            for id_ in sorted(others):  # after a restart, a node knows of fewer committed entries
                 self._world.after(0.0, self._world.crash, self._world.nodes[id_])
 
     def _block(self, name: str, links: list[Link]) -> None:
@@ -156,7 +156,7 @@ class Nemesis:
         rng = self._world.rng
         match rng.randrange(3):
             case 0:
-                node.kill_after = 3  # then its first entry is durable, and no other node has it
+                node.kill_after = 3  # it dies when its first entry is durable, and no other node has the entry
             case 1:
                 node.kill_after = rng.randint(2, 30)
             case _:

@@ -85,8 +85,8 @@ class RaftWorld:
         self.clients.begin()
         self.nemesis.begin()
         # While messages overtake each other, answers can cause new messages faster than nodes can handle them. Real
-        # nodes have no such flood, since their streams keep the order. So the messages under way are lost when the
-        # faults end.
+        # nodes have no such flood, since their streams keep the order. So a flood ends the faults, and its messages
+        # are lost.
         self._run_until(FAULTS_END, self._is_flooded)
         if self._is_flooded():
             self._events = [event for event in self._events if event[2] != self._deliver]
@@ -264,8 +264,8 @@ class RaftWorld:
             self.after(0.5, self._report, node, node.incarnation, to, None)
 
     def _report(self, node: RaftNode, incarnation: int, to: int, snapshot: bool | None) -> None:
-        """Report to the node's core, as its transport would. If `snapshot` is None, `to` can't be reached. True means
-        that a snapshot to `to` has arrived, False that it was lost.
+        """Report to the node's core, as its transport would. `snapshot` is True if a snapshot to `to` has arrived,
+        False if the snapshot was lost, and None if `to` can't be reached.
         """
         if node.raw is None or node.incarnation != incarnation:
             return

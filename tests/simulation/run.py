@@ -55,7 +55,7 @@ def run(world: str, seed: int, echo: Callable[[str], None] | None = None) -> Out
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         outcome = _run(world, seed, Trace(echo))
-        gc.collect()  # collects, for example, coroutines that nobody awaited: only then Python warns of them
+        gc.collect()  # if nobody awaited a coroutine, Python warns of it when it is collected here
     if caught and isinstance(outcome, Outcome):
         return Failure(world, seed, "warning in the code", str(caught[0].message), "")
     return outcome

@@ -48,7 +48,7 @@ SETTINGS: Final = MachineSettings(
 )
 LEAVE_S: Final = 2.0  # seconds after which a leaving shard releases all duties that it still has
 _LOOK_S: Final = 0.1  # the same as in minka.duties._session
-_PRECISION: Final = 1e-6  # seconds; the sum of two times may be too small by less than this
+_PRECISION: Final = 1e-6  # seconds added to due times, since a rounded sum of times may be too small
 _PAUSE_S: Final = 0.05  # seconds between two sessions
 _CANCEL_S: Final = 0.1  # seconds after which a cancelled coroutine that hasn't ended counts as hanging
 
@@ -282,7 +282,7 @@ class Delegate:
         process.world.shards.end(process)
 
     def cancel(self, number: int) -> None:
-        """Cancel a coroutine; a function on a thread continues."""
+        """Cancel the call if it runs a coroutine; a function on a thread continues."""
         if number in self._calls and self.manners.is_coroutine:
             self._cancel(self._calls[number], "cancelled")
 

@@ -81,8 +81,8 @@ class ShardStream:
             self._back = Way(self._server, client, self._closed)
         self._heard: asyncio.Queue[ShardMessage] = asyncio.Queue()
         self._serving: asyncio.Task[None] | None = None
-        self.is_open = True  # for the shard
-        self._is_closed = False  # for the node
+        self.is_open = True  # at the shard's side
+        self._is_closed = False  # at the node's side
 
     # The shard's side
 

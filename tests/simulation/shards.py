@@ -160,7 +160,7 @@ class Shards:
         host = self._any()
         pause = self._rng.expovariate(1 / self._rng.choice((0.3, 1.5)))
         if host.process is not None and self._rng.random() < 0.5:
-            host.process.stops_after_beat = pause  # so that the heartbeat's answer waits in the process's buffers
+            host.process.stops_after_beat = pause  # the heartbeat's answer then waits in the process's buffers
         else:
             self.stop(host, pause)
 
@@ -219,8 +219,8 @@ class Shards:
         self._again(host)
 
     def _change_capacities(self) -> None:
-        """Change a shard's capacities. In half of the cases the running process reports them. In the other half this
-        process ends, and the next one registers with them.
+        """Change a shard's capacities. In half of the cases, the running process reports the new capacities. In the
+        other half, this process ends, and the next process registers with the new capacities.
         """
         host = self._any()
         host.pallets = self._capacities()

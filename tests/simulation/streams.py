@@ -95,7 +95,7 @@ class ByteStream:
                 yield answer
         finally:
             pump.cancel()
-            if self._client.alive:  # a dead client's machine tells the server: see `died`
+            if self._client.alive:  # if the client is dead, its machine tells the server: see `died`
                 self._client.streams.pop(self, None)
             self._hang_up()
 
@@ -140,7 +140,7 @@ class ByteStream:
             last = error
         finally:
             self._is_over = True
-            if server.alive:  # a dead server's machine tells the client: see `died`
+            if server.alive:  # if the server is dead, its machine tells the client: see `died`
                 server.streams.pop(self, None)
         self._back.send(partial(self._answers.put_nowait, last))
 
@@ -149,7 +149,7 @@ class ByteStream:
             yield message
 
     def _abandoned(self) -> None:
-        """End the call at the server, since the client is gone: cancel its task, as gRPC does."""
+        """End the call at the server, since the client is gone: cancel the task that serves the call, as gRPC does."""
         self._is_over = True
         if self._serving is not None:
             self._serving.cancel()

@@ -272,7 +272,7 @@ async def test_the_log_keeps_entries_that_the_core_counts_as_unapplied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver may apply committed entries and make a snapshot while a sync hangs, but the core hears only after the
-    sync that they are applied. Until then the log keeps them, since the core reads them if it campaigns.
+    sync that they are applied. Until then, the log keeps these entries, since the core reads them if it campaigns.
     """
     monkeypatch.setattr(log_database, "STALLED_S", 60.0)
     async with group(tmp_path, 3, election_ticks=100_000, snapshot_entries=1) as nodes:

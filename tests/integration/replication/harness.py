@@ -53,16 +53,18 @@ class Cluster:
         self.failed: set[str] = set()  # nodes that are FAILED in the table
         self.requests = 0  # the number of requests to change in-sync sets
         self.isr_changes: list[IsrChange] = []
-        self.before_alter_isr: list[MinkaError] = []  # errors, one for each request: raised before it is recorded
-        self.after_alter_isr: list[MinkaError] = []  # errors, one for each request: raised after it is recorded
+        # Each list has the errors of the next requests of its kind, one for each request. A request raises an error of
+        # `before_…` and isn't recorded; it raises an error of `after_…` once it is recorded.
+        self.before_alter_isr: list[MinkaError] = []
+        self.after_alter_isr: list[MinkaError] = []
         self.hand_overs: list[HandOverRequest] = []
-        self.before_hand_over: list[MinkaError] = []  # errors, one for each request: raised before it is recorded
-        self.after_hand_over: list[MinkaError] = []  # errors, one for each request: raised after it is recorded
+        self.before_hand_over: list[MinkaError] = []
+        self.after_hand_over: list[MinkaError] = []
         self.proposed: list[ProposeSplitRequest] = []
-        self.before_finish_split: list[MinkaError] = []  # errors, one for each request: raised before it is recorded
+        self.before_finish_split: list[MinkaError] = []
         self.gone: dict[int, Partition] = {}  # the last rows of partitions that were merged into others
-        self.before_finish_merge: list[MinkaError] = []  # errors, one for each request: raised before it is recorded
-        self.after_finish_merge: list[MinkaError] = []  # errors, one for each request: raised after it is recorded
+        self.before_finish_merge: list[MinkaError] = []
+        self.after_finish_merge: list[MinkaError] = []
 
     async def add(self, *node_ids: str) -> list[TestNode]:
         """Start nodes with these ids."""

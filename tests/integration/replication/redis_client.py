@@ -39,8 +39,8 @@ async def client(node: TestNode, state: State, *, knows_table: bool = True) -> A
 async def clients(
     node: TestNode, state: State, count: int, patience_s: float | None = None, *, knows_table: bool = True
 ) -> AsyncIterator[list["Client"]]:
-    """Connect `count` clients. A batch of writes waits at most `patience_s` for further writes of clients that just got
-    an answer.
+    """Connect `count` clients. A batch of writes waits at most `patience_s` seconds for further writes of clients that
+    just got an answer.
     """
     memory, requests = node.clients_memory, node.manager.requests
     address = f"127.0.0.1:{node.port}"
@@ -73,8 +73,8 @@ async def clients(
 class Client:
     """A Redis client that sends raw commands."""
 
-    service: Service  # the node's, for Redis clients
-    address: tuple[str, int]  # the node's, for Redis clients
+    service: Service  # the node's service for Redis clients
+    address: tuple[str, int]  # the node's address for Redis clients
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader

@@ -36,7 +36,7 @@ from tests.unit.storage.crash import crashed_copy
 
 @asynccontextmanager
 async def attached(*nodes: TestNode) -> AsyncIterator[None]:
-    """Within the block, keep splits' children on these nodes attached. At its end, wait for their databases."""
+    """Within the block, the children of splits stay attached on these nodes. At the end, wait for their databases."""
     go_on = asyncio.Event()
     with pytest.MonkeyPatch.context() as patch:
         for node in nodes:
@@ -279,7 +279,7 @@ async def _never(*_: object) -> None:
 
 
 async def test_a_parent_is_replaced_only_when_the_child_has_a_database(tmp_path: Path) -> None:
-    """A checkpoint that may lack the child's keys replaces the parent only when the child has its own database."""
+    """A checkpoint that may lack the child's keys replaces the parent's data only when the child has a database."""
     async with cluster(tmp_path, SOON) as c:
         cyrene = await cyrene_attached(c)
         async with attached(cyrene):

@@ -1,5 +1,5 @@
-"""A node refuses each read of damaged data: its keys never count as missing. The node builds the data again when this
-is safe.
+"""A node refuses each read of damaged data, so no key of this data seems to be missing. The node builds the data again
+when this is safe.
 """
 
 import random
@@ -138,7 +138,7 @@ async def test_each_read_of_a_damaged_only_copy_is_refused(
             assert "partitions/1" in damaged.reason
             assert athens.telemetry.damages == 1
             await athens.stop()
-        if pattern != "MANIFEST-*" or harm is Path.unlink:  # a damaged MANIFEST makes RocksDB remove files
+        if pattern != "MANIFEST-*" or harm is Path.unlink:  # for a damaged MANIFEST, RocksDB removes other files
             file.write_bytes(content)
             await athens.start()
             await lead_again(c, athens, 1)

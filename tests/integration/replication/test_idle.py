@@ -46,8 +46,9 @@ async def test_a_leadership_is_checked_only_after_a_write(tmp_path: Path, monkey
 async def test_each_partition_hears_only_once_that_a_node_is_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While a follower is away, the leader marks it as disconnected in each partition only once. After that, a failed
-    attempt to connect marks it only in the few partitions of the first frame that the attempt would have sent.
+    """While a follower is away, the leader marks the follower as disconnected in each partition only once. After a
+    later failed attempt to connect, the leader marks the follower again only in few partitions: those in the first
+    frame that this attempt would have sent.
     """
     monkeypatch.setattr(replication_sender, "_FRAME_APPENDS", 2)
     calls = counted(monkeypatch, Leader, "disconnected")

@@ -79,7 +79,7 @@ async def test_a_busy_partition_is_split_until_no_part_is_too_busy(tmp_path: Pat
             await until(lambda: len(c.rows) >= 2)
             assert b"0930" <= c.proposed[0].key <= b"0970", c.proposed[0].key
             rates, replicas = athens.manager.load_check.meter, athens.manager.replicas
-            c.keyspace.max_ops = MOST_OPS * 3 // 4  # less than the load of the whole, more than that of a half
+            c.keyspace.max_ops = MOST_OPS * 3 // 4  # less than the whole partition's load, more than a half's load
             await until(lambda: not any(replica.load.sample for replica in replicas.values()))
             settled, proposed = rates.at, len(c.proposed)
             await until(lambda: rates.at > settled + 3 * load_check.SUSTAINED_S)
@@ -125,7 +125,7 @@ async def test_a_busy_node_splits_the_partition_that_keeps_it_busy(
     """A busy node splits a partition even if its load is far below `max_ops`; but not in a keyspace without
     `max_ops`.
     """
-    monkeypatch.setattr(load_check, "_BUSY_PROCESSORS", 0.005)  # on a fast processor, these users need little
+    monkeypatch.setattr(load_check, "_BUSY_PROCESSORS", 0.005)  # low: these users need little of a fast processor
     monkeypatch.setattr(load_check, "_LEAST_OPS", 10)
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
@@ -135,7 +135,7 @@ async def test_a_busy_node_splits_the_partition_that_keeps_it_busy(
             reads = them.reads
             await until(lambda: them.reads > reads + 500 and athens.replica().load.ops > 10)
             assert athens.replica().load.sample is None
-            monkeypatch.setattr(load_check, "SUSTAINED_S", 1.0)  # enough samples to know their middle
+            monkeypatch.setattr(load_check, "SUSTAINED_S", 1.0)  # time for enough samples to know the keys' middle
             c.keyspace.max_ops = 10**9
             await until(lambda: bool(c.proposed))
             assert b"0400" <= c.proposed[0].key <= b"0600"
@@ -145,7 +145,7 @@ async def test_busy_partitions_are_reported_and_idle_ones_are_not(tmp_path: Path
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1, 2)
-        del c.rows[2]  # so the users don't read it
+        del c.rows[2]  # so the users don't read partition 2
         await athens.put(1, {b"key": b"value"})
         told: list[tuple[int, int]] = []
 

@@ -219,8 +219,8 @@ async def test_the_log_keeps_entries_that_are_not_copied_yet(tmp_path: Path, mon
 
 
 async def test_rows_are_durable_in_the_merged_partition_before_the_old_copy_is_deleted(tmp_path: Path) -> None:
-    """Before the merged partition is deleted, its rows are on the disks of the remaining one. So a power cut can't lose
-    old writes, even with `async` durability.
+    """Before the merged partition is deleted, its rows are on the disks of the remaining partition. So a power cut
+    can't lose old writes, even with `async` durability.
     """
     async with cluster(tmp_path, settings=ReplicationSettings(lag_timeout=30)) as c:
         c.keyspace.durability = Durability.DURABILITY_ASYNC
@@ -306,8 +306,8 @@ async def test_a_cancelled_merge(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("restarts", [False, True])
 async def test_a_new_leader_removes_the_rows_of_a_cancelled_merge(tmp_path: Path, restarts: bool) -> None:
-    """The new leader doesn't hear that the merge began or was cancelled, but its log has the copied rows. It removes
-    these rows, even if it was restarted and didn't read this part of its log again.
+    """The new leader doesn't hear that the merge began or was cancelled, but its log has the copied rows. The new
+    leader removes these rows, even if it was restarted and didn't read this part of its log again.
     """
     async with cluster(tmp_path) as c:
         nodes = await c.add(*NODES)
@@ -406,8 +406,8 @@ async def test_the_rows_after_a_merge_may_arrive_one_after_the_other(tmp_path: P
 
 
 async def test_stale_reads_are_refused_before_a_follower_has_the_copied_rows(tmp_path: Path) -> None:
-    """A follower that has the new row, but not the copied data, refuses stale reads. If it answered, the copied keys
-    would seem to be missing.
+    """A follower that has the new row, but not the copied data, refuses stale reads. If the follower answered, the
+    copied keys would seem to be missing.
     """
     async with cluster(tmp_path) as c:
         nodes = await c.add(*NODES)

@@ -35,8 +35,8 @@ MIB = 1024 * 1024
 
 
 async def begun(node: TestNode, *operations: Operation) -> "asyncio.Task[list[Outcome]]":
-    """Begin operations. The leader has decided them, and appended those that change anything, but may not have applied
-    them.
+    """Begin operations. When this function returns, the leader has decided them, and has appended their changes to the
+    log, but may not have applied these changes.
     """
     task = asyncio.create_task(node.operate(1, *operations))
     await asyncio.sleep(0)
@@ -220,7 +220,7 @@ async def test_a_split_keeps_versions_and_later_ones_are_higher(tmp_path: Path) 
 
 
 async def test_an_operation_waits_for_a_load_whose_mark_is_in_the_log(tmp_path: Path) -> None:
-    """The leader knows the rows of a load only when it has taken the load in. It decides no operation before that."""
+    """Before the leader has taken the load in, it doesn't know the load's rows, so it decides no operation."""
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)

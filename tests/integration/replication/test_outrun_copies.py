@@ -18,7 +18,7 @@ QUICK = ReplicationSettings(lag_timeout=0.2, log_only_bytes=1000)
 
 
 def shipped(node: TestNode, release: asyncio.Event) -> list[str]:
-    """Record the targets of the checkpoints that the node sends from now on. The first of them waits for the
+    """Record the targets of the checkpoints that the node sends from now on. The first checkpoint waits for the
     event `release`.
     """
     begun: list[str] = []

@@ -58,8 +58,8 @@ async def test_a_later_probe_of_a_former_leader_is_ignored(tmp_path: Path) -> No
 
 
 async def test_a_probe_on_an_older_stream_of_the_leader_is_ignored(tmp_path: Path) -> None:
-    """A node that was stopped reads a leader's newest stream before the older ones, which the leader has given up. It
-    must answer on the newest stream, whether an older one is read before or after the row arrives.
+    """A node that was stopped reads a leader's newest stream before the older ones, which the leader has given up. The
+    node must answer on the newest stream, whether it reads an older stream before or after the row arrives.
     """
     async with cluster(tmp_path) as c, asyncio.timeout(10):
         athens, _ = await c.add("athens", "byzantium")

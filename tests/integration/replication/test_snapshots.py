@@ -39,7 +39,7 @@ async def test_a_snapshot_is_kept_while_it_is_renewed(tmp_path: Path, monkeypatc
         service, snapshot = SnapshotService(snapshots), await snapshots.open(1, 1, 0)
 
         async def renew() -> None:
-            await service.Digest(renewal_of(snapshot), None)  # type: ignore[arg-type]  # it uses no context
+            await service.Digest(renewal_of(snapshot), None)  # type: ignore[arg-type]  # `Digest` uses no context
 
         for _ in range(3):
             now[0] += 800

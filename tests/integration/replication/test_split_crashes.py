@@ -77,8 +77,8 @@ def copied_at(monkeypatch: pytest.MonkeyPatch, place: str, when: str, node: Test
 async def test_the_only_replica_crashes_during_a_split(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, when: str, flush: int
 ) -> None:
-    """The only replica crashes at any step of the split. By the controller's rows, the split still runs when the node
-    is back; the node leads both halves again.
+    """The only replica crashes at any step of the split. When the node is back, the controller's rows say that the
+    split still runs; the node leads both halves again.
     """
     async with cluster(tmp_path, storage=StorageSettings(flush=flush)) as c:
         (athens,) = await c.add("athens")

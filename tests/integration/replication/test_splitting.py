@@ -300,8 +300,8 @@ def has_write(replica: Replica) -> bool:
 async def test_a_replica_that_may_have_joined_one_half_counts_for_both(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The leader proposes an in-sync set before it creates the child, and the controller records it later: the replica
-    then counts for both halves.
+    """Before the leader creates the child, it proposes to let a replica join the in-sync set; the controller records
+    the new set later. The replica counts for both halves: a write to the child waits for the replica, too.
     """
 
     async def attach(parent: Replica, child: Replica, entry: Pending) -> None:

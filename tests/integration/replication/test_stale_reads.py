@@ -98,7 +98,7 @@ async def test_the_age_of_a_stale_read_is_a_bound(tmp_path: Path) -> None:
 
 async def test_a_leader_whose_clearance_has_ended_counts_the_age_from_its_end(tmp_path: Path) -> None:
     """The former leader has every acknowledged write, and no other node can have led while it had clearance. So it can
-    answer even if all other replicas are gone.
+    answer stale reads even if all other replicas are gone.
     """
     async with cluster(tmp_path) as c:
         athens, byzantium, cyrene = await three(c)

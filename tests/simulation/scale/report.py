@@ -6,8 +6,8 @@ from tests.simulation.scale.scenario import IDLE, Measurement
 
 
 def table(found: Mapping[int, Sequence[Measurement]]) -> str:
-    """Return a table with a row for each event and a column for each number of partitions. A cell has four figures: by
-    how much the controller's processor time was above that of an idle controller, the number of recorded rows, the
+    """Return a table with a row for each event and a column for each number of partitions. A cell has four figures: the
+    controller's processor time minus the time that an idle controller would use, the number of recorded rows, the
     longest turn, and the time until the partition table was settled.
     """
     heads = "".join(f" | {count:,} partitions" for count in found)

@@ -21,14 +21,14 @@ PATIENCE_S: Final = 60.0  # the time limit for an event
 MAX_KEYSPACE: Final = 25_000  # partitions in a keyspace
 RESTARTS: Final = 3
 DOWN_S: Final = 1.0
-SHARE_ADDED: Final = 10  # one node is added for 10 existing nodes
+SHARE_ADDED: Final = 10  # one node is added for each 10 existing nodes
 EVENTS: Final = 10
 IDLE: Final = f"idle, {IDLE_S:.0f} s"
 _SHOWN: Final = 8  # tasks and callbacks in a measurement
 
 
 class Walk(NamedTuple):
-    """The function `caller` went over the whole table `times` times, which took `seconds` in total."""
+    """The function `caller` went over the whole table `times` times; this took `seconds` seconds in total."""
 
     caller: str
     times: int

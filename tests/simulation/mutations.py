@@ -257,7 +257,6 @@ MUTATIONS = (
     Mutation("acknowledge a write that a replica in sync lacks", "full", replication.commit_without_one_replica),
     Mutation("the age of a leader's data without clearance is 0", "full", replication.age_without_clearance),
     Mutation("a grant of 0 seconds counts as clearance", "full", replication.clearance_of_zero_seconds),
-    Mutation("a follower answers by a row older than its leader's", "full", replication.age_by_an_older_row),
     Mutation("every replica that leaves an in-sync set is eligible", "full", replication.forget_min_insync),
     Mutation("commit entries that eligible replicas lack", "full", replication.commit_without_eligible_replicas),
     Mutation("a follower acknowledges unsynced entries", "full", replication.durable_when_staged),

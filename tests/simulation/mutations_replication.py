@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-import msgspec
-
 from minka.cluster.in_sync import has_everything
 from minka.v1.cluster_pb2 import Partition
 from minka.v1.coordinator_pb2 import IsrChange
@@ -58,16 +56,6 @@ def clearance_of_zero_seconds() -> Sequence[Patch]:
         self._until = max(self._until, sent_at + seconds)
 
     return [(Clearance, "grant", grant)]
-
-
-def age_by_an_older_row() -> Sequence[Patch]:
-    """A follower answers stale reads although its row is older than its leader's: a split may have given keys away."""
-    original = Follower._hear
-
-    def hear(self: Follower, append: Append, known_at: float) -> None:
-        original(self, msgspec.structs.replace(append, generation=0), known_at)
-
-    return [(Follower, "_hear", hear)]
 
 
 def commit_without_one_replica() -> Sequence[Patch]:

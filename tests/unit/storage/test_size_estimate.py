@@ -51,7 +51,7 @@ class Model:
         return Size(sum(len(key) + len(value) for key, value in self.content.items()), len(self.content))
 
     def check(self, keys: float, bytes_: float) -> None:
-        """Check that the size is off by at most `keys` and `bytes_`, and by at most about SURE times the stated error."""
+        """Check that the size is off by at most `keys` and `bytes_`, and at most about SURE times the stated error."""
         found, size, error = self.data.size(), self.size(), self.data.size_error()
         assert abs(found.keys - size.keys) <= keys
         assert abs(found.bytes - size.bytes) <= bytes_

@@ -13,7 +13,7 @@ HOUR_MS = 3_600_000
 
 
 class World:
-    """Three nodes that send heartbeats to a controller. `ahead`: the milliseconds by which each node's clock is ahead."""
+    """Three nodes that send heartbeats to a controller. `ahead`: the milliseconds that each node's clock is ahead."""
 
     def __init__(self) -> None:
         self.right_ms = 500 * HOUR_MS

@@ -148,7 +148,7 @@ def test_after_a_nodes_failure_a_leader_is_elected_from_the_isr_and_shrinks_it()
 
 
 def test_the_controller_takes_no_node_out_of_the_isr() -> None:
-    """Only the leader takes nodes out of the isr. It may be gone itself, although the table doesn't say so yet."""
+    """Only the leader takes nodes out of the isr. The leader may be gone, too, even if the table doesn't say so yet."""
     c = three_nodes()
     for gone in ("a", "b"):
         c.run(FailNodes({gone: "no heartbeat for 0.8 s"}))
@@ -222,7 +222,7 @@ def test_a_partition_is_offline_until_a_replica_in_sync_is_back() -> None:
     first, second, third = rows(c)[0].replicas
     c.fail(third)
     c.fail(second)
-    c.alter_isr(rows(c)[0], [first], eligible=[])  # the leader didn't wait for the others, so they aren't eligible
+    c.alter_isr(rows(c)[0], [first], eligible=[])  # the other replicas may lack entries, so they aren't eligible
     c.register(third, incarnation="2")
     c.fail(first)
     row = rows(c)[0]
@@ -240,7 +240,7 @@ def test_an_unclean_election_happens_only_if_allowed_and_is_counted() -> None:
         c = three_nodes(1, unclean=unclean)
         first, second, third = rows(c)[0].replicas
         c.fail(second, third)
-        c.alter_isr(rows(c)[0], [first], eligible=[])  # the leader didn't wait for the others, so they aren't eligible
+        c.alter_isr(rows(c)[0], [first], eligible=[])  # the other replicas may lack entries, so they aren't eligible
         c.register(third, incarnation="2")
         assert list(rows(c)[0].isr) == [first]
         c.fail(first)
@@ -251,7 +251,7 @@ def test_an_unclean_election_happens_only_if_allowed_and_is_counted() -> None:
 
 
 def test_a_leader_without_data_gives_way_to_a_replica_that_it_names() -> None:
-    """This is an unclean election, so the keyspace must allow unclean elections."""
+    """The named replica isn't in sync, so its election is unclean, and the keyspace must allow unclean elections."""
     for unclean in (True, False):
         c = three_nodes(1, unclean=unclean)
         (row,) = rows(c)

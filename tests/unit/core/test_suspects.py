@@ -192,7 +192,9 @@ def test_only_the_suspect_is_blamed_if_other_duties_are_attached_beside_it() -> 
 
 
 def test_a_process_that_is_killed_once_makes_no_suspects() -> None:
-    """After a power cut, for example, all shards may attach all their duties again at the same time."""
+    """After a power cut, for example, all shards attach their duties again, and all may be killed meanwhile. One such
+    failure makes no duty a suspect.
+    """
     fleet = Poisoned()
     fleet.world.create("feeds", ids(20))
     fleet.world.follow()

@@ -111,7 +111,7 @@ def test_while_the_outcome_is_unknown_writes_wait_and_the_leader_asks_again() ->
     m.answer(ask, UNKNOWN)
     m.tick(0.05)
     [again] = m.bench.take(AskFinishMerge)
-    m.answer(again.request, REFUSED)  # perhaps because the first request was recorded
+    m.answer(again.request, REFUSED)  # perhaps the first request was recorded
     assert gate_of(m.right) is Gate.FROZEN
     m.tick(9.0)
     assert len(m.bench.take(AskFinishMerge)) == 1

@@ -69,7 +69,9 @@ def test_a_new_partition_has_a_leader_from_its_first_record_on() -> None:
 
 
 def test_a_node_that_fails_during_the_preparation_of_a_keyspace_leads_none_of_it() -> None:
-    """The partitions are recorded after the failure. Partitions whose only replica is on the node wait for the node."""
+    """The node fails before the partitions are recorded. A partition whose only replica is on this node waits for the
+    node, without a leader.
+    """
     c = Controller()
     c.register("a", "b")
     creation = Creation(c.state, CreateKeyspace("flights", 4, MURMUR3, 1))

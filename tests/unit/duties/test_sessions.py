@@ -41,8 +41,8 @@ def sessions_with(relay: object, state: State, silence: float = 3.0) -> ShardSes
 
 
 async def begin(row: Shard | None, holdings: list[Holding]) -> Code:
-    """Process p1 of shard s, which holds these duties, begins a session at a node whose table has this row. Returns the
-    code of the refusal.
+    """Let process p1 of shard s begin a session. The process says that it holds these duties, and the node's table has
+    this row of the shard. Returns the code of the refusal.
     """
     state, relay = State(), Relay()
     if row is not None:

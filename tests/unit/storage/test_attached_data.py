@@ -78,7 +78,7 @@ def pages(data: DataDatabase, range_: KeyRange, reverse: bool, rows: int, size: 
 
 @pytest.mark.parametrize("in_memory", [True, False])
 async def test_writes_to_the_child_lie_over_the_parents_rows(tmp_path: Path, in_memory: bool) -> None:
-    """Reads of the child equal those of a dict with the expected rows, before and after the child has a database."""
+    """The child returns the same rows as a dict with the expected rows, before and after the child has a database."""
     halves = Halves(tmp_path, ROWS)
     if not in_memory:
         await halves.parent.flush()

@@ -12,7 +12,7 @@ from minka.errors import MinkaError
 from minka.testing import loopback_ports
 from minka.testing.loopback_ports import LOOPBACK, PORTS, _Blocks, free_addresses, keep
 
-# A fork and its parent take ports one after the other.
+# A fork takes ports, and then its parent takes ports, too.
 FORKS = """
 import os
 from minka.testing.loopback_ports import free_addresses
@@ -86,7 +86,7 @@ def test_a_port_on_which_somebody_listens_is_left_out() -> None:
 
 
 def test_they_do_not_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When a process has used all ports that it may claim, it begins again with those whose use is the longest ago."""
+    """When a process has used all ports that it may claim, it uses them again: first those used longest ago."""
     monkeypatch.setattr(loopback_ports, "_MAX_BLOCKS", 5)
     found = [free_addresses(20) for _ in range(10)]
     assert found[5:] == found[:5]

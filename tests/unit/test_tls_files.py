@@ -33,7 +33,7 @@ def make(folder: Path, name: str = "own", days: int = 30, *more: str) -> Tls:
 
 
 def issued(authority: Tls, name: str, dates: Sequence[str] = (), extensions: str = f"subjectAltName=DNS:{HOST}") -> Tls:
-    """A certificate by this authority. `dates` are options of `openssl ca`; without them, it is valid for 30 days."""
+    """Make a certificate by this authority. `dates` are options of `openssl ca`; the default is 30 days from now."""
     folder = Path(authority.ca).parent / f"{name}.made"
     folder.mkdir()
     for file, text in {"index": "", "ext": extensions, "ca.cnf": CA_CONFIG.format(folder=folder)}.items():
@@ -244,8 +244,8 @@ def test_an_authority_is_renewed_in_three_rounds(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_client_only_refuses_a_certificate_for_its_dates(tmp_path: Path, kind: str) -> None:
-    """A client checks neither names nor authorities. Its own certificate needs no name; the nodes check the authority
-    with their `ca`.
+    """A client checks neither the name in its own certificate nor the authority: nodes require no name of a client, and
+    they check the authority with their own `ca`.
     """
     wrong, why = useless(make(tmp_path), kind)
     if kind in ("expired", "not yet valid"):

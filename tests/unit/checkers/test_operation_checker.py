@@ -368,8 +368,8 @@ class Store:
         return self._fault == fault and self._rng.random() < share
 
     def refuses(self) -> bool:
-        """Called for an operation that the store answers with a refusal. True if the store doesn't do the operation.
-        False if the fault happens: the store does it.
+        """Called for an operation whose answer is a refusal. True if the store really refuses the operation. False if
+        the fault happens: the store does the operation, although the answer is a refusal.
         """
         return not self._now_and_then("does what it refuses", 0.5)
 
@@ -571,8 +571,8 @@ def answer_fits(event: Operated, value: bytes | None, made: int, told: dict[int,
 
 
 def tell(told: dict[int, int], made: int, version: int) -> bool:
-    """Record in `told` that the write number `made` made this version. Returns False if `told` has another version for
-    this write, or has this version for another write.
+    """Record in `told` that this version was made by the write with the number `made`. Returns False if `told` has
+    another version for this write, or has this version for another write.
     """
     if made in told:
         return told[made] == version

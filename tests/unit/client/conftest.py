@@ -115,7 +115,7 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
         self.tables_asked = 0
         self.tables_given = 0  # answers to requests for the table, including empty ones
         self.whole_tables_given = 0
-        self.rows_given: list[int] = []  # by answer with a table: the number of rows in it
+        self.rows_given: list[int] = []  # for each answer with a table: its number of rows
         self.writes: Counter[bytes] = Counter()
         self.refuse: Callable[[kv_frames.Group], MinkaError | None] = lambda group: None
         self.refused_keyspaces: set[str] = set()  # a request that names one of these keyspaces is refused

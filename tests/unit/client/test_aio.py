@@ -499,7 +499,7 @@ def test_a_client_belongs_to_one_event_loop(free_address: Callable[[], str]) -> 
             asyncio.run(client.get("key"))
 
 
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # a closed loop can't close its transports
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # transports stay open when their loop is closed
 def test_a_client_can_be_closed_after_its_event_loop(cluster: Any) -> None:
     client = client_of(cluster)
     loop = asyncio.new_event_loop()

@@ -64,7 +64,7 @@ async def test_a_waiting_call_is_sent_again_once_a_newer_table_names_the_leader(
         waiting = asyncio.create_task(client.put(cluster.key_of(0), b"new"))
         await until(lambda: byzantium.tables_given > given and len(athens.frames) > frames)
         cluster.lead(0, "byzantium", told=["byzantium"])
-        # The client fetches the table several times for an unknown keyspace.
+        # For an unknown keyspace, the client fetches the table. This table also names the leader for the waiting call.
         with pytest.raises(MinkaError, match="UNKNOWN_KEYSPACE"):
             await client.keyspace("flight").get("key")
         await waiting
@@ -111,7 +111,7 @@ async def test_the_clusters_own_keyspaces_are_refused(data_cluster: Make) -> Non
         for use in (client.keyspace, lambda name: AsyncClient(cluster.endpoints, keyspace=name)):
             with pytest.raises(MinkaError, match="INVALID_ARGUMENT: keyspace '_duties' is the cluster's own"):
                 use("_duties")
-        # The library's own calls may use it: they ask the nodes.
+        # Calls of the library itself may name the cluster's own keyspace, so the client asks the nodes for it.
         with pytest.raises(MinkaError, match="UNKNOWN_KEYSPACE"):
             await own_keyspace(client, "_duties").get("key", timeout=2)
 

@@ -213,7 +213,7 @@ async def test_an_operation_is_not_repeated_after_a_broken_stream(data_cluster: 
 
 
 async def test_the_caller_gets_the_unknown_outcome_that_a_node_reports(data_cluster: Make) -> None:
-    """A leader reports this if it has appended the operation, but then lost its leadership."""
+    """A leader reports an unknown outcome if it has appended the operation, but then lost its leadership."""
     async with data_cluster("athens") as cluster, client_of(cluster) as client:
         cluster.nodes["athens"].refuse = lambda group: MinkaError(Code.OUTCOME_UNKNOWN, "another node leads by now")
         with pytest.raises(OutcomeUnknown, match="OUTCOME_UNKNOWN: key n at athens"):

@@ -34,7 +34,7 @@ def scans(cluster: Any) -> set[int]:
 
 
 async def test_the_names_from_a_to_c(range_cluster: Make) -> None:
-    """The client asks only partitions in the range, as in the example of the pattern Key-Range Partitions."""
+    """The client asks only the partitions in the range, as in the example of the pattern Key-Range Partitions."""
     async with range_cluster(*NODES, points=[b"b", b"d"]) as cluster, client_of(cluster) as client:
         await client.put_many(AUTHORS)
         assert [node.data[b"bob"] for node in cluster.nodes.values()] == [b"BOB"] * 3

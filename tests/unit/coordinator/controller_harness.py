@@ -37,7 +37,7 @@ class Harness:
         self.held: list[tuple[tuple[bytes, ...], asyncio.Future[None]]] | None = None
         self.confirms = True  # if true, a quorum confirms at once that this node leads
         self.batches: list[RecordBatch] = []
-        self.hand_overs: list[str] = []  # the reasons for which the controller handed over
+        self.hand_overs: list[str] = []  # the reasons for which the controller handed its role over
         self.controller = ActiveController(
             self.state,
             1,

@@ -239,8 +239,8 @@ async def test_a_controller_that_stood_still_fails_no_node(monkeypatch: pytest.M
 
 
 async def test_only_the_former_leader_is_failed_early_by_a_new_controller(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The votes prove that no voter has heard the former leader for 0.7 s. The controller fails the former leader soon,
-    and gives the other nodes time to find it.
+    """The votes prove that no voter has heard the former leader for 0.7 s. So the controller fails the former leader
+    soon, but gives the other nodes time to find the new controller.
     """
     h = await judge(monkeypatch)
     h.controller.close()

@@ -13,7 +13,7 @@ HOUR_MS = 3_600_000
 
 
 class World:
-    """Three nodes that send heartbeats to a controller. `ahead`: by node, the milliseconds that its clock is ahead."""
+    """Three nodes that send heartbeats to a controller. `ahead`: the milliseconds that each node's clock is ahead."""
 
     def __init__(self) -> None:
         self.right_ms = 500 * HOUR_MS
@@ -35,7 +35,7 @@ class World:
 
     def heartbeats(self, there_ms: int = 5, back_ms: int = 5, c_ms: int = 0) -> None:
         """Let each node send a heartbeat, which arrives after `there_ms`; the answer arrives `back_ms` later. For node
-        c, both take `c_ms` longer.
+        c, each way takes `c_ms` longer.
         """
         for node, offset in self.offsets.items():
             request = HeartbeatRequest(node_id=node, sequence=1, from_start=True)
@@ -67,7 +67,7 @@ def test_a_wrong_clock_is_corrected_on_any_node(world: World, node: str, ahead: 
     for _ in range(3):
         world.heartbeats()
     if ahead < 0:
-        world.right_ms += 1000  # the time jumps ahead only after the answers of a second agree
+        world.right_ms += 1000  # the corrected time jumps ahead only after answers have agreed for 1 s
         world.heartbeats()
     assert world.errors() == [0, 0, 0]
     offsets = [clock.ahead_ms for clock in world.clocks.values()]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from minka.v1.raft_pb2 import MSG_APP, MSG_HEARTBEAT, Entry, Message, MessageType
 from minkad.coordinator.commit_news import CommitNews
 
-ROUNDS = 10  # rounds of the loop; the message waits for fewer
+ROUNDS = 10  # rounds of the loop: more than a message waits
 
 
 def message(to: int, commit: int, *entries: Entry, type_: MessageType.ValueType = MSG_APP) -> Message:

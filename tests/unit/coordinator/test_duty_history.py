@@ -69,7 +69,7 @@ def test_planned_hand_overs_are_measured_without_the_delegates_time(world: Noted
 
 
 def test_a_delegates_time_is_forgotten_when_its_duty_is_attached_or_gone(world: NotedWorld) -> None:
-    """If the history kept these times, its memory would grow with each duty that ever existed."""
+    """If the history kept such times for ever, its memory would grow with each duty that ever existed."""
     world.join("s1")
     world.create("feeds", ["job", "deleted", "kept"], lazy=True)
     world.follow()

@@ -74,7 +74,7 @@ async def served() -> AsyncIterator[Served]:
 async def test_while_the_voters_change_members_of_both_sets_must_have_the_change(
     served: Served, consistency: Consistency.ValueType, members: set[int]
 ) -> None:
-    """Node 3 is a former voter. It becomes a learner when the change of the voters ends."""
+    """Node 3 is only in the former set of voters, and becomes a learner when the change of the voters ends."""
     await served.change(create("feeds", "bbc"), consistency=consistency)
     assert served.asked == members
 

@@ -14,7 +14,7 @@ class Plane:
 
     def __init__(self) -> None:
         self.changed: list[ReplicaStats] = []
-        self.moving: dict[tuple[int, str], int] = {}  # by partition and target of a move: the lag
+        self.moving: dict[tuple[int, str], int] = {}  # the lag of each move, by partition and target
         self.broken: dict[int, str] = {}
 
     def stats(self, changed_only: bool) -> list[ReplicaStats]:

@@ -38,7 +38,9 @@ def test_the_candidates_own_silence_counts_too() -> None:
 
 
 def test_a_vote_without_a_silence_proves_nothing() -> None:
-    """A voter with an older version of Minka sends such votes. So does a voter that has just heard its leader."""
+    """A vote with `silence_ms` 0 comes from a voter with an older version of Minka, or from a voter that has just heard
+    its leader.
+    """
     silence = heard_at(10.0)
     silence.handle(vote(550, sender=2), CANDIDATE, 10.7)
     silence.handle(vote(0, sender=4), CANDIDATE, 10.7)
@@ -73,8 +75,8 @@ def test_the_silence_that_a_voter_reports() -> None:
 
 
 def test_the_time_in_which_this_node_led_counts_too() -> None:
-    """After a failed transfer of the leadership, this node may be the controller again in the same term. The silence
-    then begins with the node's own last question to a quorum.
+    """After a failed transfer of the leadership, this node may be the controller again in the same term. The former
+    leader is then this node itself, and the silence begins when the node last asked a quorum.
     """
     silence = heard_at(10.0)
     silence.handle(vote(550), CANDIDATE, 10.7)

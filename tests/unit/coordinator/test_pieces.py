@@ -106,7 +106,7 @@ async def test_a_wrongly_failed_node_gets_only_the_rows_that_have_changed() -> N
 
 async def prefixes(c: Controller, command: Command, go_on: Callable[[State], Awaitable[None]]) -> int:
     """Let a controller die after 0, 1, 2 … of the command's records, up to all of them. Each time, call `go_on` with
-    the state at that moment: it acts as the next controller. Returns the number of records.
+    the state at that moment: `go_on` acts as the next controller. Returns the number of records.
     """
     snapshot = c.state.to_snapshot()
     count = len(list(_applied(State.from_snapshot(snapshot), command, 10**9)))

@@ -12,8 +12,8 @@ from tests.unit.core.ranges import by_ranges, finish, merge, rows_of, split
 
 
 def busy_cluster() -> tuple[Controller, dict[int, PartitionTable]]:
-    """Make a cluster that has had joins, splits, merges and moves. Returns the cluster, and by version the table of
-    that time.
+    """Make a cluster that has had joins, splits, merges and moves. Returns the cluster, and the table at each earlier
+    version.
     """
     c = Controller()
     tables: dict[int, PartitionTable] = {}

@@ -149,7 +149,7 @@ def test_a_member_registers_once_its_log_is_known_to_be_whole() -> None:
     c.run(Register(moved, holder_alive=False, log_unchecked=True))
     assert c.state.nodes["athens"].address == "athens:2"
     moved.incarnation, moved.starts, moved.data_address = "4", 4, "athens:3"
-    with refused(Code.LOG_UNCHECKED):  # its gRPC address is the same, so the leader can still check the log
+    with refused(Code.LOG_UNCHECKED):  # the gRPC address hasn't changed, so the leader can check the log
         c.run(Register(moved, holder_alive=False, log_unchecked=True))
 
 

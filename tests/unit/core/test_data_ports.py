@@ -32,7 +32,7 @@ class Judge:
         self.judge = DataPortJudge(GRACE)
 
     def say(self, accused: str, watchers: str, reason: str = "no answer") -> None:
-        """Let each watcher report that the accused ports don't answer, for this reason, and that all other ports do."""
+        """Let each watcher report, with this reason, that the accused ports don't answer. All other ports answer."""
         for watcher in watchers:
             self.judge.note(watcher, dict.fromkeys(accused, reason))
         self.judge.turn(self.table, self.now)

@@ -278,7 +278,7 @@ def test_a_duty_pinned_elsewhere_leaves_a_shard_that_no_longer_takes_another_pal
 
 @pytest.mark.parametrize("is_forgotten", [False, True])
 def test_a_duty_pinned_to_a_shard_that_is_gone_goes_to_another(world: DutyWorld, is_forgotten: bool) -> None:
-    """The duty is pinned to s2, which doesn't take the duty's pallet. The duty waits only while s2 is up."""
+    """The duty is pinned to s2, which doesn't take the duty's pallet. The duty waits for s2 only while s2 is up."""
     world.join("s1")
     world.join("s2", pallets=("mail",))
     world.create("feeds", ["a"])

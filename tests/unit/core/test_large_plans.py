@@ -72,8 +72,8 @@ def test_new_nodes_get_their_share_with_the_fewest_moves(zones: int) -> None:
     has = {n.node: n.partitions_after for n in plan.nodes}
     moved = [m for m in plan.moves if set(m.replicas) != set(m.target_replicas)]
     assert set(has.values()) == {share, share + 1}
-    # Each plan that gives all nodes equal shares has to move this many replicas to the new nodes. This plan moves no
-    # other replicas.
+    # Every plan with equal shares has to move as many replicas to the new nodes as these nodes have in the end. This
+    # plan moves no other replicas.
     assert len(moved) == plan.minimum_moves == sum(has[f"n{i:04}"] for i in range(100, 108)) <= 8 * (share + 1)
     assert not plan.notes
 
@@ -97,7 +97,7 @@ def test_the_work_is_proportional_to_the_table(zones: int, drains: bool) -> None
         state = a_table(40 * size, 1000 * size, more=0 if drains else 2 * size, zones=zones)
         return lines_of(lambda: planned(state, *[f"n{i:04}" for i in range(2 * size if drains else 0)]))
 
-    assert work(4) < 4.6 * work(1)  # four times as much, and a little more for sorting
+    assert work(4) < 4.6 * work(1)  # four times the work, and a little more for sorting
 
 
 def test_the_work_does_not_grow_with_the_number_of_keyspaces() -> None:

@@ -153,7 +153,7 @@ def test_the_number_of_splits_at_once_and_of_partitions_a_node_are_limited(monke
 
 
 def test_people_are_told_why_a_split_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each blocker has a remedy. The `caps` limit only splits that leaders propose, not those that people ask for."""
+    """Each blocker has a remedy. The `caps` apply to splits that leaders propose, not to those that people ask for."""
     c = three(points=[b"d", b"m"])
     row = rows_of(c)[0]
     assert split_blockers(c.state, row.id) == GetSplitBlockersResponse()
@@ -266,7 +266,9 @@ def test_another_node_leads_both_halves_when_the_leader_dies_during_a_split() ->
 
 
 def test_the_end_of_a_split_is_refused_for_an_older_in_sync_set() -> None:
-    """Through the row of the other half, a replica may have joined the set that hasn't made this half yet."""
+    """Both halves have the same in-sync set. By a change of the other half's row, a replica may have joined the set
+    that hasn't made this half yet.
+    """
     c = three(replicas=3)
     split(c, b"m")
     parent, child = rows_of(c)

@@ -225,7 +225,7 @@ def test_a_plan_for_explicit_replicas_has_exactly_those() -> None:
     plan = c.plan(partitions={1: others, 2: list(c.state.partitions[2].replicas)}, sizes={1: 10})
     (move,) = plan.moves
     assert (move.source, move.target, list(move.target_replicas), move.bytes) == ("", "", others, 30)
-    assert plan.minimum_moves == 1  # all replicas of the partition move in one move
+    assert plan.minimum_moves == 1  # one move replaces all replicas of the partition
 
 
 def test_plans_name_partitions_with_fewer_replicas_than_their_keyspace() -> None:
@@ -308,7 +308,7 @@ def test_a_plan_has_a_reason_and_a_rate_limit() -> None:
     counts=st.lists(st.integers(0, 20), min_size=1, max_size=6),
     weights=st.lists(st.sampled_from([0.5, 1.0, 2.0, 3.0]), min_size=6, max_size=6),
 )
-@example([0, 11, 7, 7], [2.0, 2.0, 3.0, 3.0, 0.5, 0.5])  # the share of n1 is 5, a whole number, and n1 has more
+@example([0, 11, 7, 7], [2.0, 2.0, 3.0, 3.0, 0.5, 0.5])  # n1 has 11 of 25, and its share is exactly 5
 def test_quotas_are_shares_within_the_limit_of_a_node(counts: list[int], weights: list[float]) -> None:
     nodes = [f"n{i}" for i in range(len(counts))]
     has, weight = dict(zip(nodes, counts, strict=True)), dict(zip(nodes, weights[: len(nodes)], strict=True))

@@ -69,7 +69,9 @@ def test_a_new_partition_has_a_leader_from_its_first_record_on() -> None:
 
 
 def test_a_node_that_fails_during_the_preparation_of_a_keyspace_leads_none_of_it() -> None:
-    """The partitions are recorded after the failure. Partitions whose only replica is on the node wait for the node."""
+    """The node fails before the partitions are recorded. A partition whose only replica is on this node waits for the
+    node, without a leader.
+    """
     c = Controller()
     c.register("a", "b")
     creation = Creation(c.state, CreateKeyspace("flights", 4, MURMUR3, 1))
@@ -148,7 +150,7 @@ def test_after_a_nodes_failure_a_leader_is_elected_from_the_isr_and_shrinks_it()
 
 
 def test_the_controller_takes_no_node_out_of_the_isr() -> None:
-    """Only the leader takes nodes out of the isr. It may be gone itself, although the table doesn't say so yet."""
+    """Only the leader takes nodes out of the isr. The leader may be gone, too, even if the table doesn't say so yet."""
     c = three_nodes()
     for gone in ("a", "b"):
         c.run(FailNodes({gone: "no heartbeat for 0.8 s"}))
@@ -222,7 +224,7 @@ def test_a_partition_is_offline_until_a_replica_in_sync_is_back() -> None:
     first, second, third = rows(c)[0].replicas
     c.fail(third)
     c.fail(second)
-    c.alter_isr(rows(c)[0], [first], eligible=[])  # the leader didn't wait for the others, so they aren't eligible
+    c.alter_isr(rows(c)[0], [first], eligible=[])  # the other replicas may lack entries, so they aren't eligible
     c.register(third, incarnation="2")
     c.fail(first)
     row = rows(c)[0]
@@ -240,7 +242,7 @@ def test_an_unclean_election_happens_only_if_allowed_and_is_counted() -> None:
         c = three_nodes(1, unclean=unclean)
         first, second, third = rows(c)[0].replicas
         c.fail(second, third)
-        c.alter_isr(rows(c)[0], [first], eligible=[])  # the leader didn't wait for the others, so they aren't eligible
+        c.alter_isr(rows(c)[0], [first], eligible=[])  # the other replicas may lack entries, so they aren't eligible
         c.register(third, incarnation="2")
         assert list(rows(c)[0].isr) == [first]
         c.fail(first)
@@ -251,7 +253,7 @@ def test_an_unclean_election_happens_only_if_allowed_and_is_counted() -> None:
 
 
 def test_a_leader_without_data_gives_way_to_a_replica_that_it_names() -> None:
-    """This is an unclean election, so the keyspace must allow unclean elections."""
+    """The named replica isn't in sync, so its election is unclean, and the keyspace must allow unclean elections."""
     for unclean in (True, False):
         c = three_nodes(1, unclean=unclean)
         (row,) = rows(c)

@@ -192,7 +192,9 @@ def test_only_the_suspect_is_blamed_if_other_duties_are_attached_beside_it() -> 
 
 
 def test_a_process_that_is_killed_once_makes_no_suspects() -> None:
-    """After a power cut, for example, all shards may attach all their duties again at the same time."""
+    """After a power cut, for example, all shards attach their duties again, and all may be killed meanwhile. One such
+    failure makes no duty a suspect.
+    """
     fleet = Poisoned()
     fleet.world.create("feeds", ids(20))
     fleet.world.follow()
@@ -238,7 +240,7 @@ def test_a_suspect_changed_while_a_process_dies_of_it_is_tried_again_at_once() -
 
 @pytest.mark.parametrize("grace_ms", [0, 60_000])
 def test_a_suspect_does_not_end_the_only_shard_for_ever(grace_ms: int) -> None:
-    """The shard's next process gets the other duties at once, even those kept for the shard, but not the suspect."""
+    """The shard's next process gets the other duties at once, even those that waited for it, but not the suspect."""
     fleet = Poisoned("bad", shards=("a",), grace_ms=grace_ms)
     fleet.world.create("feeds", [*ids(5), "bad"])
     fleet.settle()

@@ -241,8 +241,8 @@ def row_of(version: int, payload_id: bytes) -> Duty:
     ("after", "level", "doomed"),
     [
         (4, Consistency.CONSISTENCY_QUORUM, [(1, b"old")]),
-        (5, Consistency.CONSISTENCY_QUORUM, []),  # a change between these two replaced the payload `old` already
-        (4, Consistency.CONSISTENCY_LEADER, []),  # this change may still be lost
+        (5, Consistency.CONSISTENCY_QUORUM, []),  # the payload of version 4 is unknown here
+        (4, Consistency.CONSISTENCY_LEADER, []),  # this change may be lost: then a row still names `old`
     ],
 )
 async def test_a_replaced_payload_is_deleted_later(

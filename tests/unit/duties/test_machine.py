@@ -44,7 +44,9 @@ def test_attached_duties_are_reported_and_held(world: World) -> None:
 
 
 def test_the_release_of_a_later_assignment_ends_an_earlier_one(world: World) -> None:
-    """The controller has assigned the duty to this shard again, but the shard hasn't heard of the later assignment."""
+    """The controller has assigned each duty to this shard again, and takes it back before the shard has heard of the
+    later assignment.
+    """
     world.attach(held(1, 19))
     assert world.history == [("detach", [1])]
     world.history.clear()
@@ -314,7 +316,9 @@ def test_a_release_that_hangs_repeatedly_does_not_delay_other_duties(world: Worl
 
 
 def test_many_duties_are_released_before_the_reports_about_them_are_made() -> None:
-    """While the delegate still has duties, the machine only notes the released duties: that costs little."""
+    """To make the reports takes time. While the delegate still has duties, the machine only notes the released duties,
+    so that all are released in time.
+    """
     world = World(methods=(Method.ATTACH, Method.DETACH))
     world.connect()
     count = 3 * MAX_CALL_DUTIES

@@ -33,7 +33,7 @@ def test_a_leaving_shard_may_get_the_goodbye_before_its_last_report_is_recorded(
 def test_after_the_goodbye_a_shard_waits_for_its_delegate_without_busy_ticks(world: World) -> None:
     world.goodbye()
     assert world.timely()
-    world.pass_time(0.5)  # fails if the machine asks for one tick after the other
+    world.pass_time(0.5)  # fails if the machine asks for tick after tick at the same moment
     assert world.stopped == []
     world.end_calls()
     world.record()

@@ -26,7 +26,7 @@ class AnyCourse(RuleBasedStateMachine):
         self.world = World(ALL)
         self.world.answers = False
         self.epoch = 0
-        self.assigned: dict[int, int] = {}  # by duty: the epoch in the cluster's rows
+        self.assigned: dict[int, int] = {}  # each duty's epoch in the cluster's rows
         self.versions: dict[int, int] = {}
         self.given_back: set[tuple[int, int]] = set()  # assignments that the delegate has given back, for any reason
         self.given: set[tuple[int, int]] = set()

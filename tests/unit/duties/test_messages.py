@@ -32,8 +32,8 @@ from minka.v1 import duties_pb2 as rows
 from minka.v1 import duty_api_pb2 as api
 from minka.v1.shards_pb2 import HeldDuty
 
-# OTHER_NAMES: by message, the names of its dataclasses if they differ from the message's name. LEFT_OUT: by message,
-# the fields that its dataclasses don't have.
+# OTHER_NAMES: for each message whose dataclasses have other names, these names. LEFT_OUT: for each message, the fields
+# that its dataclasses don't have.
 OTHER_NAMES = {
     "Duty": ("DutyRow", "Duty"),
     "DutyStatus": ("DutyStatus", "Duty"),

@@ -19,7 +19,7 @@ class Stub:
     """A controller that answers reports when a test says so."""
 
     def __init__(self) -> None:
-        self.reports: list[list[str]] = []  # by call: the shards whose reports came with it
+        self.reports: list[list[str]] = []  # for each call: the shards whose reports came with it
         self.recorded: list[asyncio.Future[None]] = []
         self.signs: list[list[str]] = []
 

@@ -41,8 +41,8 @@ def sessions_with(relay: object, state: State, silence: float = 3.0) -> ShardSes
 
 
 async def begin(row: Shard | None, holdings: list[Holding]) -> Code:
-    """Process p1 of shard s, which holds these duties, begins a session at a node whose table has this row. Returns the
-    code of the refusal.
+    """Let process p1 of shard s begin a session. The process says that it holds these duties, and the node's table has
+    this row of the shard. Returns the code of the refusal.
     """
     state, relay = State(), Relay()
     if row is not None:
@@ -109,7 +109,9 @@ async def test_a_session_that_is_cancelled_while_its_shard_leaves_ends_quietly()
 
 
 async def test_a_shard_gets_a_goodbye_if_its_last_report_is_refused_because_the_shard_is_gone() -> None:
-    """The last report of a graceful stop. The controller records that the shard has ended, but refuses the report."""
+    """A shard that stops gracefully sends its last report. The controller has just recorded that the shard has ended,
+    and refuses the report.
+    """
     state = State()
     shard = Shard(name="s", incarnation="p1", state=ShardState.SHARD_STATE_LIVE)
     state.duties.put_shard(shard)

@@ -65,7 +65,7 @@ class World:
         self.calls: dict[int, CallDelegate] = {}
         self.history: list[tuple[str, list[int]]] = []  # the calls of the delegate: method and duties
         self.late: set[int] = set()  # calls that have taken too long
-        self.holds: dict[int, int] = {}  # by duty that the delegate has: the epoch
+        self.holds: dict[int, int] = {}  # the epochs of the delegate's duties
         self.said: list[ShardMessage] = []
         self.reports: list[ShardReport] = []
         self.cancelled: list[int] = []

@@ -106,7 +106,7 @@ async def test_requests_that_are_refused(method: str, path: str, named: dict[str
 
 
 async def test_a_bug_is_a_problem_document_too() -> None:
-    status, content_type, document = await ask("GET", "/v1/pallets")  # fails, since the node has no gateway
+    status, content_type, document = await ask("GET", "/v1/pallets")  # has to fail: the node has no gateway
     assert (status, content_type, document["code"]) == (500, MEDIA_TYPE, "INTERNAL")
 
 

@@ -178,8 +178,8 @@ def test_a_full_disk_that_is_far_away_is_not_in_sight() -> None:
 
 
 def test_a_full_disk_is_not_in_sight_if_the_decline_is_within_the_noise() -> None:
-    """By the median slope, the disk would be full within four days. But the interval of the slope includes values above
-    0.
+    """By the median slope, the disk would be full within four days. But the confidence interval of the slope includes
+    values above 0, so the free space may also grow.
     """
     rng = random.Random(5)
     (found,) = forecasts(points(lambda _: (30 + rng.gauss(0, 6)) * GIB, hours=12))

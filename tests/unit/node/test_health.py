@@ -102,7 +102,9 @@ async def test_the_counters_of_elections_do_not_fall_when_a_partition_goes() -> 
 
 
 async def test_the_table_is_known_once_the_nodes_own_row_has_come() -> None:
-    """The node may get the answer to its registration before the Raft entries that it missed while it was down."""
+    """The answer to the node's registration may come before the Raft entries that the node missed while it was down.
+    The node's own row comes after these entries.
+    """
     state = State()
     own = health(state)
     own._member.node.incarnation = "this process"

@@ -146,8 +146,8 @@ def test_an_entry_with_the_same_index_of_another_term_is_still_to_be_written() -
 
 
 def test_entries_that_others_have_committed_are_applied_during_a_write() -> None:
-    """The write under way doesn't have entry y. So y is applied only with the next Ready, although others have
-    committed it.
+    """The write under way has entry x, but not entry y. So y is applied only with the next Ready, although the other
+    nodes have acknowledged it.
     """
     group = Group(3)
     leader, ready, index = proposed(group)

@@ -167,8 +167,8 @@ def test_the_storage_in_memory_compacts() -> None:
 
 
 def test_a_commit_index_counts_only_up_to_the_last_matching_entry() -> None:
-    """The node's log may have more entries than the leader's message, from another leader. These entries may differ
-    from the committed ones.
+    """After the entries of the leader's message, the node's log may still have entries of another leader. These may
+    differ from the committed entries.
     """
     storage = bootstrapped([1, 2, 3])
     storage.append(stored([1, 1, 1, 1]))

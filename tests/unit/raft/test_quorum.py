@@ -1,4 +1,4 @@
-"""The majorities that the code finds equal those of a plain count, for small configurations that Hypothesis makes."""
+"""The code finds the same majorities as a plain count does, for small configurations that Hypothesis makes."""
 
 from itertools import product
 

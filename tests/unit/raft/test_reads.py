@@ -107,7 +107,7 @@ def test_the_only_voter_answers_at_once() -> None:
 
 
 def test_a_removed_leader_does_not_answer_alone() -> None:
-    """The removed leader isn't a voter any longer. Node 2, the only voter left, may have been the leader for long."""
+    """The removed leader is no longer a voter. Node 2, the only voter left, may have become the leader meanwhile."""
     group = Group(2, step_down_on_removal=False)
     leader = group.elect(1)
     leader.propose_conf_change(ConfChange(type=CONF_CHANGE_REMOVE_NODE, node_id=1))
@@ -195,7 +195,7 @@ def test_reads_are_dropped_with_the_leadership() -> None:
 
 
 def test_a_read_of_an_earlier_leadership_is_not_answered_in_a_later_one() -> None:
-    """Another leader may have committed entries between the two leaderships."""
+    """Between the two leaderships, another leader may have committed entries that the earlier answer would lack."""
     group = Group(3, check_quorum=False)
     leader = group.elect(1)
     group.isolate(1)
@@ -246,7 +246,7 @@ def test_the_only_voter_answers_after_it_has_committed_in_its_term_too() -> None
 
 def test_heartbeats_with_reads_are_frugal() -> None:
     """For a read, the leader sends heartbeats only to the voters, and leaves them out of its next regular heartbeats.
-    Regular heartbeats go to a part of the learners each time.
+    A regular heartbeat goes only to some of the learners, and the next one to others.
     """
     group = Group(3, learners=[4, 5, 6], learners_a_beat=2)
     leader = group.elect(1)

@@ -39,7 +39,8 @@ def stored(log: Log, term: int, commit: int) -> GroupStorage:
 
 
 COMMON: Log = [(2, b"a"), (2, b"b")]
-# No proof in (3, b""): a leader of term 3 without entry d may have this entry, too.
+# Each leader begins its term with an empty entry. So a leader that lost entry d, and leads again in term 3, has
+# (3, b"") as well: only the lack of d proves the loss.
 WITHOUT_PROOF: Log = [*COMMON, (3, b""), (3, b"d")]
 
 
@@ -128,8 +129,8 @@ def test_a_late_append_does_not_prove_a_loss() -> None:
 
 
 def test_a_commit_learned_from_a_later_term_counts_only_in_that_term() -> None:
-    """The leader of the node's former term may lack the committed entry. A late message of this leader may then ask to
-    replace the entry. This doesn't prove that the voters have lost the entry.
+    """Node 2 learns in term 5 that its entry is committed. The leader of term 4 may lack this entry, and a late message
+    of this leader may ask node 2 to replace it. Such a message doesn't prove that the voters have lost the entry.
     """
     node = Group(3, commit_by_vote=True).start(2, stored([(3, b"a")], term=4, commit=1), applied=1)
     stale = Message(type=MSG_APP, from_id=3, to=2, term=4, index=1, log_term=1, entries=[Entry(index=2, term=4)])

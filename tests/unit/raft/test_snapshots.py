@@ -177,8 +177,8 @@ def test_a_snapshot_and_later_entries_come_in_one_ready() -> None:
 
 
 def test_a_node_that_catches_up_otherwise_needs_no_snapshot() -> None:
-    """Node 3 never gets the snapshot, but answers that it has all entries. The leader continues with the later entries,
-    from wherever node 3 got the others.
+    """Node 3 never gets the snapshot, but answers that it has all entries. Wherever node 3 got them, the leader
+    continues with the later entries.
     """
     group = behind_a_snapshot()
     leader = group.nodes[1]

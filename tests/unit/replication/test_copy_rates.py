@@ -17,8 +17,8 @@ MB = 1_000_000
 
 
 class Copied:
-    """A partition of 1 GB and its copy. Up to 1 GB of log is kept for the copy: the partition's size, since that is
-    more than the setting, 100 MB.
+    """A partition of 1 GB and its copy. The log kept for a copy may be as large as the partition, or as large as the
+    setting (100 MB) if this is more. So here up to 1 GB of log is kept.
     """
 
     def __init__(self, limit: int | None = None, size: int = 1000 * MB) -> None:
@@ -94,8 +94,8 @@ def test_after_an_outrun_copy_the_next_one_waits_for_fewer_writes_or_a_minute() 
 
 
 def test_a_copy_outrun_while_it_followed_the_log_waits_for_fewer_writes() -> None:
-    """The last copy got its checkpoint, but then couldn't follow the log. So the next copy waits, even of a small
-    partition.
+    """The last copy got its checkpoint, but then couldn't follow the log. So the next copy waits, even if the
+    partition is small.
     """
     c = Copied(0, size=1 * MB)
     c.run(5, 40 * MB, 30 * MB)
@@ -153,7 +153,7 @@ def test_a_copy_near_its_bound_demands_at_most_a_rate_that_it_can_reach() -> Non
 def test_a_copy_that_is_far_too_slow_is_given_up_once_half_of_its_log_is_used(
     copies: int, kept: int, ends: bool
 ) -> None:
-    """A copy that demands a rate makes clients wait. That would be in vain if the copy can't end."""
+    """To give a copy its rate, the leader makes clients wait. If the copy can't end, they would wait in vain."""
     c = Copied()
     asked = []
     for second in range(8):

@@ -50,7 +50,7 @@ def test_rates_follow_the_load_and_fall_to_zero() -> None:
 
 
 def test_a_request_without_keys_does_not_count_as_load() -> None:
-    """The load must stay 0, even if such a request is the only one since the node's start."""
+    """The load stays 0, even if a request without keys is the only request since the node's start."""
     node = Node(1)
     node.stubs[1].load.count([])
     assert node.second(cpu=0.5) == [1]

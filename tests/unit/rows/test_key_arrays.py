@@ -68,7 +68,7 @@ _TYPES: dict[Any, st.SearchStrategy[Any]] = {
 
 @st.composite
 def _tables(draw: st.DrawFn) -> list[pa.Array]:
-    """Columns of some types, with nulls. They begin in the middle of their buffers."""
+    """Columns of some types, with nulls. The arrays are slices, so they begin in the middle of their buffers."""
     types = draw(st.lists(st.sampled_from(list(_TYPES)), min_size=1, max_size=4))
     rows = draw(st.integers(0, 8))
     skipped = draw(st.integers(0, 3))

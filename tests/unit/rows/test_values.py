@@ -1,4 +1,4 @@
-"""Values of columns are the same JSON as that of Spark's to_json. tests/pipeline compares them with Spark."""
+"""The JSON of columns as values equals the JSON that Spark's to_json makes. tests/pipeline compares it with Spark."""
 
 import base64
 import json

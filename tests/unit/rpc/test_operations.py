@@ -65,7 +65,7 @@ def test_the_active_controllers_answer_has_the_bytes_to_move(cluster: Controller
 
 
 def test_a_migration_that_needs_a_person_is_a_blocker_of_its_operation(cluster: Controller) -> None:
-    """A blocker that ends without a person is shown only in the row of the migration itself."""
+    """A blocker that ends without a person's help is shown only in the row of the migration itself."""
     moved = [thing.id for thing in list(cluster.state.under_way)[:2]]
     reported = [
         MigrationProgress(partition_id=moved[0], target="ephesus", blocked_by="outrun", remedy="minkactl operations …"),
@@ -79,7 +79,7 @@ def test_a_migration_that_needs_a_person_is_a_blocker_of_its_operation(cluster: 
 
 
 def test_only_the_active_controller_says_that_there_is_no_such_operation(cluster: Controller) -> None:
-    """Another node's copy of the table may lag behind: somebody who waits for an operation goes on to ask."""
+    """Another node's copy of the table may lag and not have the operation yet, so a caller goes on to ask."""
     with pytest.raises(MinkaError, match="NO_CONTROLLER"):
         ask(cluster, ids=[2])
     with pytest.raises(MinkaError, match="NOT_CONTROLLER") as refused:

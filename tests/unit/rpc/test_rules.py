@@ -63,7 +63,7 @@ def test_every_field_of_the_message_that_begins_a_stream_of_raw_bytes_has_a_rule
 
 
 def test_a_plan_may_name_more_than_a_thousand_nodes() -> None:
-    """The plan has the balance of each node, and may have a note about each."""
+    """The plan has the balance of each node, and may have a note about each node."""
     balances = [admin_pb2.NodeBalance(node=f"n{number}") for number in range(2000)]
     plan = admin_pb2.Plan(cluster_id="c", digest="d", nodes=balances, notes=["its disk is low"] * 2000)
     check(admin_pb2.ApplyPlanRequest(plan=plan))

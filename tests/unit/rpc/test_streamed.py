@@ -99,7 +99,7 @@ async def test_the_memory_reserved_after_a_large_answer_soon_shrinks() -> None:
 
     await node.stream(READ, sized(40 * MIB))
     await node.stream(READ, small())
-    assert 16 * MIB <= used[0] < 17 * MIB  # the reserve is at most a quarter of the memory
+    assert 16 * MIB <= used[0] < 17 * MIB  # at most a quarter of the 64 MiB stays reserved
     assert used[-1] < MIB
 
 

@@ -21,5 +21,5 @@ def crashed_copy(source: Path, target: Path) -> Path:
 
 
 def _state(folder: Path) -> list[tuple[Path, int]]:
-    # Times of files are left out: RocksDB may write to its file LOG at any time, which does no harm.
+    # The times of files don't count: RocksDB may write to its file LOG at any time, which does a copy no harm.
     return sorted((path, path.stat().st_ino) for path in folder.rglob("*"))

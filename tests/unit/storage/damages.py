@@ -12,7 +12,7 @@ def flipped(path: Path, place: float = 0.5) -> None:
 
 
 def flipped_at_its_start(path: Path) -> None:
-    flipped(path, 0.0)  # a table begins with the record of the database itself
+    flipped(path, 0.0)  # a table of RocksDB begins with the database's own record (its key is empty)
 
 
 def flipped_at_its_end(path: Path) -> None:

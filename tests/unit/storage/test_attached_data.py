@@ -32,8 +32,8 @@ class Halves:
         self.may_record = asyncio.Event()
         self.may_record.set()
         self.is_recording = asyncio.Event()
-        self.recorded: list[bool] = []  # by call of `_record`: True if the child was still attached
-        self.lost: list[bool] = []  # by call of `lost`: True if the child was still attached
+        self.recorded: list[bool] = []  # for each call of `_record`: True if the child was still attached
+        self.lost: list[bool] = []  # for each call of `lost`: True if the child was still attached
         self.parent.write([WriteBody(list(rows), list(rows.values()))], AT)
 
     def attach(self, at: Applied = AT) -> None:
@@ -78,7 +78,7 @@ def pages(data: DataDatabase, range_: KeyRange, reverse: bool, rows: int, size: 
 
 @pytest.mark.parametrize("in_memory", [True, False])
 async def test_writes_to_the_child_lie_over_the_parents_rows(tmp_path: Path, in_memory: bool) -> None:
-    """Reads of the child equal those of a dict with the expected rows, before and after the child has a database."""
+    """The child returns the same rows as a dict with the expected rows, before and after the child has a database."""
     halves = Halves(tmp_path, ROWS)
     if not in_memory:
         await halves.parent.flush()
@@ -175,7 +175,7 @@ async def test_the_parents_data_is_shared_from_the_marker_on(tmp_path: Path) -> 
 
 
 async def test_a_flush_of_the_child_ends_when_its_database_is_recorded(tmp_path: Path) -> None:
-    """The replica trims its log after a flush, so the flush must not end before the record of the database."""
+    """After a flush, the replica trims its log. So the flush must not end before the child's database is recorded."""
     halves = Halves(tmp_path, ROWS)
     halves.attach()
     child = halves.child

@@ -188,7 +188,7 @@ async def test_a_reader_that_stops_early_leaves_nothing_behind(
     assert isinstance(chunks, AsyncGenerator)
     assert await anext(chunks) == (b"content", zlib.crc32(b"content"))
     executor = asyncio.get_running_loop().run_in_executor
-    # The executor began to read the missing file before these calls. Once the calls have ended, the read has failed.
+    # The executor got the read of the missing file before these calls. Once the calls have ended, the read has failed.
     await asyncio.gather(*(executor(None, bool) for _ in range(100)))
     await chunks.aclose()
     del chunks

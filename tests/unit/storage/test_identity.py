@@ -78,7 +78,7 @@ def test_a_directory_of_another_format_is_refused(tmp_path: Path) -> None:
     """The node would misread the rows of another format."""
     identity.save(tmp_path, replace(OWN, format=identity.FORMAT + 1))
     assert refusal(tmp_path).code is Code.UNKNOWN_FORMAT
-    # The remedy warns that an empty directory doesn't help: the cluster knows the node (WRONG_DATA_DIRECTORY).
+    # The remedy warns that the cluster refuses the node with an empty directory, too (WRONG_DATA_DIRECTORY).
     assert "an empty data_dir alone is refused" in Code.UNKNOWN_FORMAT.info.remedy
     text = """{"cluster_id": "cluster", "node_id": "athens", "data_id": "data", "raft_id": 1, "cluster_name": "flights",
         "started": true, "checksum": 120319728}"""

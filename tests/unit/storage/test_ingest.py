@@ -102,8 +102,8 @@ async def recovered(copy: Path, log: Sequence[Entry], links: Path) -> Rows:
 async def test_rows_are_right_after_a_crash_at_any_moment(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A crash may come after a file was taken in and before this is recorded. The mark is then applied again, and must
-    not undo later writes.
+    """A crash may come when the database has taken in a file, but hasn't yet recorded the load. Then the replica
+    applies the mark again. The second ingest must not undo later writes.
     """
     rng = random.Random(seed)
     rows_of: dict[int, Rows] = {}

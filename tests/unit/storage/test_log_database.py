@@ -41,7 +41,7 @@ async def test_synced_writes_survive_a_crash(tmp_path: Path) -> None:
 
 
 async def test_writes_of_one_turn_of_the_loop_share_a_sync(tmp_path: Path) -> None:
-    """Writes that are staged in the same turn as the first call of `sync`, but after it, share its sync."""
+    """The first call of `sync` also covers the writes that are staged later in the same turn of the loop."""
     with opened(tmp_path) as db:
         futures = []
         for i in range(100):
@@ -53,7 +53,7 @@ async def test_writes_of_one_turn_of_the_loop_share_a_sync(tmp_path: Path) -> No
 
 
 async def test_writes_staged_during_a_sync_share_the_next_one(tmp_path: Path) -> None:
-    """One sync is under way at a time, and the next one covers all writes that were staged meanwhile."""
+    """Only one sync is under way at a time. The next sync covers all writes that were staged during this one."""
     with opened(tmp_path) as db:
 
         async def writer(number: int) -> None:
@@ -86,7 +86,7 @@ async def test_a_cancelled_waiter_does_not_cancel_the_sync_for_others(tmp_path: 
 async def test_no_task_waits_for_a_closed_database(
     tmp_path: Path, asks: Callable[[LogDatabase], asyncio.Future[None]]
 ) -> None:
-    """The database is closed before a write, or during it. Calls made before the close and after it all end."""
+    """The database is closed before or during a write. All calls end, those before the close and those after it."""
     for turns in range(2):
         db = LogDatabase.open(tmp_path / "log")
         futures = [asks(db)]
@@ -179,7 +179,7 @@ async def write_some(path: Path) -> Path:
 
 
 async def test_a_torn_tail_is_cut_off(tmp_path: Path) -> None:
-    """A power cut interrupted the torn write, so the node had not acknowledged it."""
+    """The torn write was interrupted by a power cut, before the node could acknowledge the write."""
     with opened(tmp_path / "log") as db:
         db.put(b"acknowledged", b"1")
         await db.sync()
@@ -210,7 +210,7 @@ async def test_a_second_process_is_refused(tmp_path: Path) -> None:
 
 
 async def test_an_unsynced_write_survives_a_kill_and_is_synced_soon(tmp_path: Path) -> None:
-    """`write` waits for no sync. The database syncs soon, once for this write and others."""
+    """`write` doesn't wait for a sync. Soon after it, one sync covers this write and others."""
     with opened(tmp_path / "log") as db:
         db.put(b"a", b"1")
         await db.write()
@@ -257,7 +257,9 @@ async def is_left_waiting(future: asyncio.Future[None]) -> bool:
 async def test_no_write_is_acknowledged_while_an_earlier_one_is_unsynced_for_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second write waits for the sync that is due. Otherwise a crash could lose more than promised."""
+    """The sync of the first write is due, so the second write waits for this sync. Otherwise a power cut could lose
+    more than the writes of the last 100 ms.
+    """
     with opened(tmp_path) as db:
         held = HeldSyncs(db, monkeypatch)
         db.put(b"first", b"1")
@@ -276,7 +278,9 @@ async def test_no_write_is_acknowledged_while_an_earlier_one_is_unsynced_for_lon
 async def test_writes_wait_for_their_sync_while_syncs_take_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If writes were acknowledged before their sync, a slow sync would leave them unsynced for longer than promised."""
+    """After a slow sync, a write is acknowledged only when it is synced: if the next sync is slow, too, the write stays
+    unsynced for longer than promised.
+    """
     with opened(tmp_path) as db:
         held = HeldSyncs(db, monkeypatch)
         slow = db.sync()
@@ -290,7 +294,7 @@ async def test_writes_wait_for_their_sync_while_syncs_take_long(
         await held.until_begun()
         assert await is_left_waiting(write)
         held.free.set()
-        await write  # this sync was quick, so the next write needn't wait for its own
+        await write  # this sync was quick, so the next write needn't wait for a sync
         syncs = db.counters.syncs
         await db.write()
         assert db.counters.syncs == syncs, "it waited for no sync"
@@ -309,7 +313,7 @@ async def test_writes_are_synced_even_while_the_loop_stands_still(tmp_path: Path
 async def test_a_disk_counts_as_stalled_while_the_write_of_the_mark_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Staged writes wait until the mark (see log_mark.py) is written."""
+    """One thread writes the log and its mark (see log_mark.py), so staged writes wait while the mark is written."""
     goes_on, began = threading.Event(), threading.Event()
 
     def write(*_: object) -> None:

@@ -25,7 +25,7 @@ async def grown(path: Path, writes: int) -> None:
 
 
 async def crashed(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy that a crash leaves of a database with tables and a log. The mark of the log's end was written before."""
+    """The files that a crash would leave of a database with tables and a log. The mark covers all 20 writes."""
     monkeypatch.setattr(log_database, "_MARK_SOON_S", 0.0)
     (path / "live").mkdir()
     db = LogDatabase.open(path / "live" / "log")
@@ -74,7 +74,7 @@ async def test_after_a_crash_a_missing_or_damaged_file_is_noticed(
 
 
 async def test_a_manifest_without_its_end_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """RocksDB takes the shorter manifest for an older one, and opens the database without its newest table."""
+    """RocksDB takes the shorter manifest for an older one, and would open the database without its newest table."""
     path = await crashed(tmp_path, monkeypatch)
     (manifest,) = (path / "log").glob("MANIFEST-*")
     manifest.write_bytes(manifest.read_bytes()[:-20])
@@ -114,7 +114,9 @@ async def test_a_missing_folder_or_mark_is_noticed(tmp_path: Path) -> None:
 
 
 async def test_one_slot_of_the_mark_may_be_damaged(tmp_path: Path) -> None:
-    """A crash may tear the write of one slot, so the other is enough. If both are damaged, the start is refused."""
+    """The mark is written to its two slots in turn. A crash may tear one slot, so the other one is enough for a start.
+    If both are damaged, the start is refused.
+    """
     await grown(tmp_path, 1)
     path = tmp_path / "log.mark"
     content = path.read_bytes()

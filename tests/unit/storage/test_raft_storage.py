@@ -178,7 +178,7 @@ async def test_a_lost_entry_is_noticed(tmp_path: Path) -> None:
     with pytest.raises(MinkaError, match="an entry of 2 to 11 is missing"):
         RaftStorage(db)
     with pytest.raises(MinkaError, match="CORRUPT_DATA"):
-        await db.sync()  # the database takes no more writes
+        await db.sync()  # after the damage was found, the database refuses all writes
     db.close()
 
 

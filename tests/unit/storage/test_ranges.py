@@ -146,7 +146,9 @@ async def test_a_range_with_one_huge_value_is_divided_around_it(tmp_path: Path) 
 async def test_a_scan_goes_on_once_deleted_keys_in_its_way_are_cleared(
     tmp_path: Path, reverse: bool, flushed: bool
 ) -> None:
-    """A page passes over a limited number of deleted keys. If there are more, the page ends before these keys."""
+    """A page passes over at most MAX_PASSED deleted keys. If there are more, the page ends before these keys. `clear`
+    removes their remains, so that the next page can pass.
+    """
     many = 3 * MAX_PASSED
     keys = [b"%06d" % n for n in range(many)]
     few = {0, 1, many - 2, many - 1}
@@ -171,7 +173,7 @@ async def test_a_scan_goes_on_once_deleted_keys_in_its_way_are_cleared(
 async def test_of_much_deleted_data_only_the_beginning_is_cleared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reverse: bool
 ) -> None:
-    """Each call of `clear` rewrites only the next few tables, as a whole."""
+    """Each call of `clear` clears only the range of the next few tables."""
     rng = random.Random(1)
     keys = [b"%06d" % n for n in range(40_000)]
     data = DataDatabase(tmp_path / "data", Cache(1 << 20))
@@ -207,7 +209,7 @@ async def test_a_database_with_many_deleted_keys_is_counted_and_divided(tmp_path
 
 
 async def test_the_share_of_a_range_in_a_database(tmp_path: Path) -> None:
-    """The share is rough, since it counts whole tables. If there is at most one table, the share is a half."""
+    """The share is rough, since it is computed from whole tables. If there is at most one table, the share is 0.5."""
     rng = random.Random(1)
     keys = [b"%06d" % n for n in range(80_000)]
     data = DataDatabase(tmp_path / "data", Cache(1 << 20))

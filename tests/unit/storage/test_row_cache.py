@@ -21,7 +21,7 @@ MIB = 1024 * KIB
 
 
 class Row(bytes):
-    """A value of a class that counts how many of its values are still in memory."""
+    """A row's value. The class counts the values that are still in memory."""
 
     alive = 0
 

@@ -51,7 +51,7 @@ class Model:
         return Size(sum(len(key) + len(value) for key, value in self.content.items()), len(self.content))
 
     def check(self, keys: float, bytes_: float) -> None:
-        """Check that the size is off by at most `keys` and `bytes_`, and by at most the stated error."""
+        """Check that the size is off by at most `keys` and `bytes_`, and at most about SURE times the stated error."""
         found, size, error = self.data.size(), self.size(), self.data.size_error()
         assert abs(found.keys - size.keys) <= keys
         assert abs(found.bytes - size.bytes) <= bytes_
@@ -93,8 +93,8 @@ async def test_the_size_of_new_keys_is_exact(tmp_path: Path, count: int) -> None
 
 @pytest.mark.parametrize("count", [100, 20_000])
 async def test_the_size_if_each_key_is_written_three_times(tmp_path: Path, count: int) -> None:
-    """In the first round, no sampled key exists yet. Later, all of them exist. So only the last block, which is
-    incomplete, is uncertain.
+    """In the first round, none of the keys that the database looks up exists yet. In later rounds, each of them exists.
+    So only the last block of writes, which is incomplete, is uncertain.
     """
     async with opened(tmp_path) as model:
         keys = names(count)
@@ -102,7 +102,7 @@ async def test_the_size_if_each_key_is_written_three_times(tmp_path: Path, count
             model.write(Random(seed).sample(keys, count), same(b"v" * 100, count))
             await model.data.flush()
         model.check(2 * _step(count), 2 * _step(count) * 116)
-        # Each table also has the applied offset as a key.
+        # Each of the three tables has a key for the applied offset. `size_at_most` leaves out only one of these keys.
         assert 3 * count <= model.data.size_at_most().keys <= 3 * count + 2
 
 
@@ -175,7 +175,7 @@ async def test_the_estimate_survives_a_crash_and_a_close(tmp_path: Path) -> None
         after = DataDatabase(crashed_copy(model.data.path, tmp_path / "crashed"), Cache(MIB))
         await after.open()
         assert after.size() == size
-        assert 0.5 * error < after.size_error() <= error  # smaller by at most the incomplete block
+        assert 0.5 * error < after.size_error() <= error  # the error of the incomplete block of writes isn't stored
         await after.close()
         await model.data.close()
         again = DataDatabase(model.data.path, Cache(MIB))
@@ -203,7 +203,7 @@ async def test_a_compaction_makes_the_size_exact(tmp_path: Path) -> None:
 
 
 async def test_a_table_with_only_deletions_is_compacted(tmp_path: Path) -> None:
-    """No other table has keys in its range, so without help RocksDB would move the table down unchanged."""
+    """No other table has keys in this table's range, so RocksDB alone would move the table down a level unchanged."""
     async with opened(tmp_path) as model:
         keys = names(1000)
         model.write(keys, same(None, 1000))
@@ -213,7 +213,7 @@ async def test_a_table_with_only_deletions_is_compacted(tmp_path: Path) -> None:
 
 
 async def test_a_database_without_an_estimate_has_the_size_of_its_tables(tmp_path: Path) -> None:
-    """Databases of older versions have no estimate, and nobody knows how many of their keys were overwritten."""
+    """Older versions of Minka stored no estimate. Until a compaction, nobody knows how many keys were overwritten."""
     options = data_options(Cache(MIB))
     options.create_if_missing(True)
     db = Rdict(str(tmp_path), options)

@@ -33,7 +33,7 @@ def test_each_step_is_started_and_the_step_before_it_is_awaited(
 
 
 def test_a_refusal_of_the_disk_is_raised(tmp_path: Path) -> None:
-    """The test's file is a pipe. For a pipe, the kernel refuses the call."""
+    """The test's file is a pipe. For a pipe, the kernel refuses `sync_file_range`."""
     reader, writer = os.pipe()
     with os.fdopen(reader, "rb"), os.fdopen(writer, "wb") as file, pytest.raises(OSError, match="Illegal seek"):
         Writeback(file)._ask(0, 1, WRITE)

@@ -43,7 +43,7 @@ def write_and_flush(bench: Bench, replica: Replica, flushes: int, size: int) -> 
 
 
 def test_the_log_is_kept_while_a_copy_is_sent_and_catches_up() -> None:
-    """The log may be kept for any time, but only up to a number of bytes."""
+    """There is no limit on the time for which the log is kept, only on its bytes."""
     bench, replica, progress, _ = moving()
     leader, settings = leader_of(replica), bench.node.settings
     write_and_flush(bench, replica, 8, 50)
@@ -111,7 +111,7 @@ def test_for_a_replica_in_sync_the_log_is_kept_as_for_others() -> None:
 
 
 def test_no_log_is_kept_for_a_copy_that_waits_for_its_checkpoint() -> None:
-    """The copy may wait for long. It doesn't need the log of this time: its checkpoint is taken after the wait."""
+    """The wait may be long. The checkpoint is taken after it, so the copy doesn't need the log written meanwhile."""
     bench, replica, progress, _ = moving()
     leader = leader_of(replica)
     leader.checkpoint_sent(progress, 4, bench.now)

@@ -8,8 +8,8 @@ MOST = 1000
 
 
 def copied(*kept: int) -> tuple[Bench, list[Replica]]:
-    """Make a leader for each number in `kept`: the bytes of log that it keeps for a copy of its partition (at most
-    MOST).
+    """Make a leader for each number in `kept`. It keeps this many bytes of log for a copy of its partition, and may
+    keep at most MOST bytes.
     """
     bench = Bench()
     replicas = []

@@ -118,8 +118,8 @@ def test_in_an_async_keyspace_a_mark_must_be_on_the_disk() -> None:
 
 
 def test_in_an_async_keyspace_a_followers_first_entry_must_be_on_the_disk() -> None:
-    """The follower makes the data's folder when it applies the entry. A power cut must not leave this folder without a
-    record of its owner.
+    """When the follower applies the entry, it makes the data's folder. A power cut must not leave this folder and
+    remove the log, which shows that the node has the replica.
     """
     f = Following(is_async=True)
     f.probe()
@@ -200,7 +200,9 @@ def test_a_follower_asks_for_a_checkpoint_instead_of_truncating_committed_entrie
 
 
 def test_entries_sent_before_the_request_for_a_checkpoint_are_ignored() -> None:
-    """These entries follow a truncation that the follower has refused. The stream goes on, for other partitions."""
+    """The follower has refused a truncation, and asks for a checkpoint. Entries that the leader sent after the
+    truncation still come: the stream goes on, since it also serves other partitions.
+    """
     f = Following(log_of(1, 1, 1))
     f.probe()
     f.append(3, watermark=2)
@@ -366,8 +368,8 @@ def test_a_follower_that_has_applied_the_last_watermark_is_as_new_as_its_stream(
 
 
 def test_a_follower_whose_row_is_older_than_a_split_does_not_call_its_data_new() -> None:
-    """By its row, the range still has the keys that the split gave to the child. The leader's log lacks later writes to
-    these keys.
+    """By this row, the follower's range still has the keys that the split gave to the child. But the parent's log lacks
+    later writes to these keys, so the follower's data for them may be old.
     """
     f = Following(log_of(1), generation=1)
     f.probe()

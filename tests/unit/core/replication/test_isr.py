@@ -203,7 +203,7 @@ def test_absent_nodes_are_taken_out() -> None:
     leader_of(replica).shrink()
     assert proposed(bench) == [("athens", "cyrene")]
     leader_of(replica).shrink()
-    assert proposed(bench) == []  # the change without byzantium is proposed already
+    assert proposed(bench) == []  # the set without byzantium has been proposed already
 
 
 def test_a_follower_that_has_not_caught_up_for_long_is_taken_out() -> None:

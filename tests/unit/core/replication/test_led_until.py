@@ -1,4 +1,4 @@
-"""The age of the data of a replica that leads, or has led: it counts from the end of its node's clearance."""
+"""The age of a leader's or a former leader's data. The age counts from the end of the node's clearance."""
 
 from minkad.core.replication.freshness import NEVER
 from minkad.core.replication.gate import Gate

@@ -21,14 +21,14 @@ def test_writes_to_the_right_partition_wait_once_little_of_its_log_is_left_to_co
     large = encode(WriteBody([b"p"], [bytes(40 * 1024)]))  # two such values don't fit into one entry
     m.bench.write(m.right, *[large] * 100)
     m.settle(m.right)
-    m.tick(0.0)  # copies the last page, and two of the hundred writes
+    m.tick(0.0)  # this tick copies the last page, and two of the hundred writes
     left = {m.right.applied - 2: gate_of(m.right)}
     for copied in range(6, 42, 4):
         m.settle(m.left)
         left[100 - copied] = gate_of(m.right)
     assert left == dict.fromkeys(range(98, 58, -4), Gate.OPEN)
     assert WakeAt(LEFT, SETTINGS.write_pause_timeout) in m.bench.take_all()
-    m.tick(SETTINGS.write_pause_timeout)  # the left partition has four entries left to apply, and new ones keep coming
+    m.tick(SETTINGS.write_pause_timeout)  # the left partition has four copied entries to apply, and more keep coming
     assert gate_of(m.right) is Gate.FROZEN
 
 
@@ -111,7 +111,7 @@ def test_while_the_outcome_is_unknown_writes_wait_and_the_leader_asks_again() ->
     m.answer(ask, UNKNOWN)
     m.tick(0.05)
     [again] = m.bench.take(AskFinishMerge)
-    m.answer(again.request, REFUSED)  # perhaps because the first request was recorded
+    m.answer(again.request, REFUSED)  # perhaps the first request was recorded
     assert gate_of(m.right) is Gate.FROZEN
     m.tick(9.0)
     assert len(m.bench.take(AskFinishMerge)) == 1

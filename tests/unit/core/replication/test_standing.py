@@ -64,7 +64,9 @@ def test_a_follower_that_lacks_only_uncommitted_entries_stays_in_the_isr() -> No
 
 
 def test_an_empty_follower_gets_even_a_long_log_while_nothing_is_committed() -> None:
-    """A follower that gets a checkpoint can't lead meanwhile. If the leader died then, no replica could lead."""
+    """While a follower gets a checkpoint, it can't lead. If the leader died meanwhile, no replica could lead. So the
+    leader sends the log instead of a checkpoint.
+    """
     long = log_of(1)
     long.append(1, a_write(b"k", b"v" * 300_000))
     bench = Bench()

@@ -111,7 +111,9 @@ def test_a_leader_that_is_not_ready_or_is_merging_appends_no_mark() -> None:
 
 
 def test_foreign_keys_remain_on_a_replica_that_never_got_the_mark_of_the_merge() -> None:
-    """The keys are older than a split. The mark would remove them, but an unclean leader may lack the mark."""
+    """The replica still has keys that a split gave to the other half. The mark of the merge would remove these keys,
+    but a leader by an unclean election may lack the mark.
+    """
     bench = Bench()
     replica = bench.host(row(end_key=b"t", leader="byzantium"))
     bench.adopt(replica, end_key=b"m")

@@ -13,8 +13,8 @@ _MINUTE_MS: Final = 60_000
 _STEPS_MS: Final = tuple(minutes * _MINUTE_MS for minutes in (1, 5, 15, 60, 180, 360, 1440))
 _MAX_POINTS: Final = 240  # the most points in a plot
 HOT: Final = 10  # the number of busiest partitions that are shown
-# A replica's size counts for this long after its node has reported it; every node reports all its sizes at least once an
-# hour.
+# A replica's size counts for this long after its node has reported it. Every node reports all its sizes at least once
+# an hour.
 _SIZE_HOLDS_MS: Final = 2 * 60 * _MINUTE_MS
 
 

@@ -233,8 +233,8 @@ class LoadClient:
         rows = [row for row in table.partitions if row.keyspace_id == found.id]
         problems: dict[Code, list[str]] = {}
         nodes = {node.id: node for node in table.nodes if node.state != NodeState.NODE_STATE_FAILED}
-        # A FAILED node may still be in in-sync sets, since the leaders take it out only after the controller has marked
-        # it.
+        # FAILED nodes don't count as in sync. They may still be in in-sync sets, since leaders take a node out only
+        # after the controller has marked it.
         behind = [row for row in rows if row.leader not in nodes or len(nodes.keys() & row.isr) < found.min_insync]
         if behind:
             names = ", ".join(f"{keyspace}/{row.slot}" for row in behind[:10])

@@ -1,8 +1,8 @@
 """A synchronous client that reads the writes to a keyspace from the logs of its partitions.
 
-The changes of a partition come in the order of its log. The changes from before a split are in the parent's log; the
-parent is the partition from which another one was split off. Nodes keep `storage.change_retention_mib` of a log; asking
-for older changes raises CHANGES_GONE.
+The changes of a partition come in the order of its log. If a partition was split off from another one, its parent, then
+the parent's log has the changes of its keys from before the split. Nodes keep `storage.change_retention_mib` of a log;
+asking for older changes raises CHANGES_GONE.
 """
 
 import time

@@ -13,7 +13,9 @@ _MINUTE_MS: Final = 60_000
 _STEPS_MS: Final = tuple(minutes * _MINUTE_MS for minutes in (1, 5, 15, 60, 180, 360, 1440))
 _MAX_POINTS: Final = 240  # the most points in a plot
 HOT: Final = 10  # the number of busiest partitions that are shown
-_SIZE_HOLDS_MS: Final = 2 * 60 * _MINUTE_MS  # every node reports all its sizes at least once an hour
+# A replica's size counts for this long after its node has reported it. Every node reports all its sizes at least once
+# an hour.
+_SIZE_HOLDS_MS: Final = 2 * 60 * _MINUTE_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +35,9 @@ class ClusterPoint:
 
 @dataclass(frozen=True, slots=True)
 class NodePoint:
-    """A node in one step: operations a second, the number of processors that its process kept busy, and, at the step's
-    end, the bytes of its replicas and the free bytes. `room` is the bytes that the node can still take: its free bytes,
-    or less if it has a capacity.
+    """A node in one step: operations a second, the number of processors that its process kept busy, the bytes of its
+    replicas at the step's end, and the least free bytes in the step. `room` is the bytes that the node can still take:
+    its free bytes, or less if it has a capacity.
     """
 
     node: str
@@ -115,9 +117,9 @@ def step_of(from_ms: int, to_ms: int) -> int:
 
 
 def coarser(intervals: Iterable[NodeInterval], step_ms: int) -> list[NodeInterval]:
-    """Add up the intervals of each node in each step. The results are in the order of time and node. A step begins
-    at a multiple of `step_ms`, and has the intervals that began in it. The intervals of a node must come in the order
-    of time.
+    """Add up the intervals of each node in each step. Of free bytes the result has the least; of sizes and capacities,
+    the last. The results are in the order of time and node. A step begins at a multiple of `step_ms`, and has the
+    intervals that began in it. The intervals of a node must come in the order of time.
     """
     steps: dict[tuple[int, str], NodeInterval] = {}
     rows: dict[tuple[int, str], dict[int, PartitionInterval]] = {}
@@ -223,8 +225,8 @@ def _unevenness(values: Sequence[float]) -> float | None:
 
 
 class _Sizes:
-    """The sizes of each node's replicas, as the node last reported them. A replica that its node no longer reports has
-    moved away.
+    """The sizes of each node's replicas, as the node last reported them. A replica that its node has not reported for
+    `holds_ms` has moved away.
     """
 
     def __init__(self, holds_ms: int) -> None:

@@ -15,7 +15,7 @@ from minka.load_report.analysis import NodePoint
 
 HOUR_MS: Final = 3_600_000
 _LEAST_POINTS: Final = 6
-_MAX_POINTS: Final = 400  # they give 80,000 pairs
+_MAX_POINTS: Final = 400  # 400 points give about 80,000 pairs
 _Z: Final = 1.96  # the number of standard deviations for a probability of 95 %
 _FARTHEST: Final = 10  # a forecast looks ahead at most this many times the length of the history
 

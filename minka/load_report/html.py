@@ -31,7 +31,8 @@ _COLOURS: Final = 8
 _MAX_LINES: Final = 8
 _MAX_TABLE_ROWS: Final = 48
 RING: Final = "m-3 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0"
-# An axis ends at 1, 2, 2.5, 5 or 10 (times a power of ten, in its unit), and has this number of parts.
+# The possible ends of an axis, each with the number of parts into which it divides the axis. An end is multiplied by a
+# power of ten, in the axis's unit.
 _ENDS: Final = ((1, 5), (2, 4), (2.5, 5), (5, 5), (10, 5))
 
 _STYLE: Final = """

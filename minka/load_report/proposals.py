@@ -24,7 +24,7 @@ _EVEN: Final = 1.1  # moves go on until the busiest node has at most this times 
 _LARGE: Final = 4  # a partition of at least this times its keyspace's median size is large
 _LEAST_LARGE: Final = 256 << 20
 _MAX_PARTS: Final = 16
-_MAX_MOVES: Final = 50  # of each kind; people wouldn't read more
+_MAX_MOVES: Final = 50  # because of traffic, or to make room on one node; people wouldn't read more
 _FULL_SOON_MS: Final = 14 * 86_400_000
 _LITTLE_ROOM: Final = 0.1  # a node is filling up if a smaller part of its file system is free
 

@@ -106,7 +106,7 @@ def decode_key(key: bytes) -> tuple[KeyPart, ...]:
 
 
 def _joined(columns: Sequence[KeyPart]) -> bytes:
-    # Each character of a str, or byte of bytes, would count as a column.
+    # Without this check, each character of a str (or byte of bytes) would count as a column.
     if isinstance(columns, str | bytes) or not isinstance(columns, Iterable):
         kind = type(columns).__name__
         raise MinkaError(Code.INVALID_ARGUMENT, f"the columns are {kind}, not a sequence; a single column is (column,)")
@@ -166,8 +166,8 @@ def _integer(value: int, name: str) -> bytes:
 
 
 def _floating(code: int, ieee: bytes, nan: bool) -> bytes:
-    """A float's bytes, so that they sort: the sign bit of a positive float is flipped, and all bits of a negative
-    float.
+    """A float's bytes, changed so that they sort as the floats do: in a positive float the sign bit is flipped, in a
+    negative float all bits are flipped.
     """
     if nan:
         return bytes([code]) + NAN[code]

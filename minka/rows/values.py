@@ -104,7 +104,7 @@ def _floating(value: float) -> str | msgspec.Raw:
     """A float in the form of Java's Double.toString, with the fewest digits that read as the same number."""
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    two_digits = f"{value:.1e}"  # Java writes at least two: 4.9E-324, not 5.0E-324
+    two_digits = f"{value:.1e}"  # Java writes the nearest number of at least two digits: 4.9E-324, not 5.0E-324
     number = Decimal(two_digits if float(two_digits) == value else float.__repr__(value))
     sign, digits, _ = number.as_tuple()
     text = "".join(map(str, digits)).rstrip("0") or "0"

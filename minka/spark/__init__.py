@@ -35,13 +35,13 @@ around `load`, `save` and actions.
 
 | option | default | |
 |---|---|---|
-| `endpoints` | as a client's | host:port of some of the nodes, separated by commas |
+| `endpoints` | those of `minka.connect` | host:port of some of the nodes, separated by commas |
 | `keyspace` | required | the keyspace's name |
 | `keyColumns` | `key` | the columns of the key, separated by commas (for `export`: `key_columns=["day", "number"]`) |
 | `keyFormat` | by the schema | `columns` (default with `keyColumns`); `text`, `binary`: the only column is the key |
 | `timeout` | 60 | seconds for which a partition may be without a leader that answers |
 | `splitBytes` | 268435456 | reading: several tasks read a partition of more than twice this many bytes; 0: one task |
-| `changesSince` | | reading: `ExportReport.versions` as JSON: instead of rows, the changes since that export |
+| `changesSince` | | reading: `ExportReport.versions` as JSON; the query gets the changes since that export |
 | `batchBytes` | 2097152 | writing: bytes of keys and values in one batch |
 | `deleteColumn` | | writing: a boolean column; where it is true, the key is removed |
 | `startingOffsets` | latest | streams: where the first query begins, `latest` or `earliest` |

@@ -145,7 +145,7 @@ def _integer(value: Column) -> Column:
     return (
         F.when(value > 0, positive)
         .when(value == 0, _literal(ZERO))
-        .when(value == _LEAST, F.lit(encode_key((_LEAST,))))  # its absolute value doesn't fit in 64 bits
+        .when(value == _LEAST, F.lit(encode_key((_LEAST,))))  # -value would not fit in a bigint
         .when(value < 0, negative)
         .otherwise(_literal(NULL))
     )

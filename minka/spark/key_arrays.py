@@ -267,8 +267,8 @@ class _Keys:
         return codes, codes == key_format.NULL
 
     def advance(self, lengths: npt.NDArray[Any], *, where: _Flags, refused: _Flags) -> None:
-        """Go to the next column: by `lengths` bytes in rows where `where` is true, else by one byte. Rows for which
-        `refused` is true are bad.
+        """Go to the next column: by `lengths` bytes in rows where `where` is true. In other rows the column is null,
+        which takes one byte. Rows for which `refused` is true are bad.
         """
         self.at = self.at + np.where(where, lengths, 1)
         self.bad |= refused | (self.at > self.ends)

@@ -135,7 +135,9 @@ class Layout:
         return keys
 
     def values_of(self, batch: pa.RecordBatch) -> list[bytes | None]:
-        """The values of the rows; None for a row whose key is to be deleted. Raises INVALID_ARGUMENT for a null."""
+        """The values of the rows; None for a row whose key is to be deleted. Without a delete column, raises
+        INVALID_ARGUMENT for a null.
+        """
         if self.has_json:
             names = [field.name for field in self.value_fields]
             rows = zip(*(batch.column(name).to_pylist() for name in names), strict=True)

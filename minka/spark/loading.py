@@ -453,7 +453,7 @@ class _Run:
         if not is_all and (options.last_by or options.on_conflict == "keep"):
             return  # the number of rows left out of the earlier files isn't known
         written = there + sum(row.rows + row.repeated + row.kept for row in rows)
-        if read != written:  # after a machine has died, Spark counts repeated work twice
+        if read != written:  # after a machine has died, Spark counts repeated work twice; so count again
             counts = _counted(found)
             self._bad, read = counts["bad"], counts["rows"] - counts["bad"]
         if read != written:

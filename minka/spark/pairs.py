@@ -93,8 +93,8 @@ def pairs_of(frame: DataFrame, columns: PairColumns, *others: Column) -> DataFra
 
 
 def problem_of(frame: DataFrame) -> Column:
-    """The expression for the reason why a pair can't be in a keyspace, as text; null if the pair can be. The expression
-    reads the columns `key`, `value` and, if the data frame has it, UNREADABLE.
+    """The expression for the reason why a pair can't be in a keyspace, as text; null if there is no such reason. The
+    expression reads the columns `key`, `value` and, if the data frame has it, UNREADABLE.
     """
     key, value, size = F.col("key"), F.col("value"), F.octet_length
     is_unreadable = F.col(UNREADABLE).isNotNull() if UNREADABLE in frame.columns else F.lit(False)

@@ -77,7 +77,7 @@ class _Rate:
         """The rate, given that `count` units are done at `now` (seconds); None until there are enough samples."""
         samples = self._samples
         if count is None or (samples and count < samples[-1][1]):
-            samples.clear()  # a count that falls: Spark has begun its own next stage
+            samples.clear()  # the count fell, since Spark has begun its own next stage
         if count is None:
             return None
         samples.append((now, count))

@@ -70,7 +70,8 @@ class ChangeStreamReader(DataSourceStreamReader):
             begins: dict[int, int] = {}
             for id_ in sorted(rows.keys() - known.keys()):
                 self._find_begin(client, rows, id_, known, begins)
-            # A leader that has just been elected may know a lower end than the former leader did, or none.
+            # A leader that has just been elected may know a lower end than the former leader did, or none. The stream's
+            # offset must not go back, so the greatest known offset counts.
             offsets = {str(id_): max(ends[id_], known.get(id_, 0), begins.get(id_, 0)) for id_ in rows}
             return {"offsets": offsets, "begins": {str(id_): offset for id_, offset in begins.items()}}
 

@@ -37,7 +37,9 @@ from minka.v1.cluster_pb2 import Keyspace, Partition
 from minka.v1.snapshots_pb2 import PartitionSnapshot
 
 _AT_ONCE: Final = 4  # the number of partitions whose digests are computed at the same time
-_GROUP: Final = 64  # the partitions that are read as a group; at most twice as many snapshots are held open
+# Partitions are read in groups of this size. Partitions that differ are compared once there are this many of them;
+# until then their snapshots stay open. So the snapshots of at most twice as many partitions are open.
+_GROUP: Final = 64
 _LISTED: Final = 1000
 _COMPARED: Final = "key binary, kind string"
 Kind = Literal["missing", "different", "extra"]

@@ -101,8 +101,8 @@ def write_batches(client: Client, batches: Iterable[Pairs], timeout: float) -> N
 
 
 def _write(client: Client, pairs: Pairs, timeout: float) -> None:
-    """Write a batch. If that fails, try again for `timeout` seconds: writing the batch twice does no harm. Raises the
-    error of the last try.
+    """Write a batch. After an error that may pass, or if the outcome isn't known, write the batch again, for `timeout`
+    seconds: writing it twice does no harm. Raises the error of the last try.
     """
     puts = {key: value for key, value in pairs.items() if value is not None}
     deletes = [key for key, value in pairs.items() if value is None]

@@ -470,7 +470,7 @@ class TestCompletion:
     def test_an_unreachable_cluster_is_silence_and_soon(self) -> None:
         assert self.complete("minkactl kv count ", environ={"MINKA_ENDPOINTS": "127.0.0.1:1"}) == ([], "")
         assert self.complete("minkactl kv count ", environ={"MINKA_ENDPOINTS": "nonsense"}) == ([], "")
-        # An address of TEST-NET-1: no machine has it, so nobody even refuses the connection.
+        # An address of TEST-NET-1: no machine has it, so the attempt to connect gets no answer, not even a refusal.
         assert self.complete("minkactl kv count ", environ={"MINKA_ENDPOINTS": "192.0.2.1:7400"}) == ([], "")
         assert self.complete("minkactl operations show ", environ={"MINKA_ENDPOINTS": "127.0.0.1:1"}) == ([], "")
 

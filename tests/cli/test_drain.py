@@ -144,7 +144,8 @@ def test_a_drain_that_runs_is_watched(run: Run, draining: AnsweringNode, status:
     result = run("drain", "cyrene", "--endpoints", draining.address)
     assert (result.exit_code, draining.requests("DrainNode")) == (0, [])
     assert "operation 12 drains cyrene already" in result.stderr
-    # With --decommission, the command asks for more than the running drain does. So the active controller refuses it.
+    # The running drain moves no replicas. With --decommission, the command asks for more than this drain does, so the
+    # active controller refuses it.
     draining.answers["PlanReassign"] = make_plan()
     draining.answers["DrainNode"] = MinkaError(Code.OPERATION_RUNNING, "operation 12 drains cyrene already")
     more = run("drain", "cyrene", "--decommission", "--yes", "--endpoints", draining.address)
@@ -210,8 +211,8 @@ def test_a_mistyped_node(run: Run, node: AnsweringNode, command: str) -> None:
 
 @pytest.fixture
 def electing(node: AnsweringNode) -> Callable[..., None]:
-    """A function that prepares the answer to elect-leaders: operation 13 has SUCCEEDED, but has skipped the partitions
-    of the blockers.
+    """A function that prepares the answer to elect-leaders: operation 13 has SUCCEEDED. Each argument is a blocker of a
+    partition that the operation has skipped.
     """
 
     def answer(*skipped: Blocker) -> None:

@@ -129,7 +129,7 @@ def apply(run: Run, tmp_path: Path) -> None:
         "create\tmaps/tiles\tweight 1, stationary, payload of 3 bytes",
     ]
     assert shown.stderr == "3 to create, 2 to update, 0 unchanged\nNothing was changed (--dry-run).\n"
-    assert run("apply", "-f", str(file)).exit_code == Exit.USAGE  # it has no terminal, so it can't ask
+    assert run("apply", "-f", str(file)).exit_code == Exit.USAGE  # minkactl has no terminal here, so it can't ask
     assert as_json(run, "pallets")[0]["balancer"]["kind"] == "round_robin"
     assert "5 changes are made." in run("apply", "-f", str(file), "--yes").stderr
     assert as_json(run, "duty", "get", "feeds/bbc")["payload"] == "ftp://xy"

@@ -60,7 +60,7 @@ def blocked(node: AnsweringNode) -> AnsweringNode:
 
 
 def test_documents_have_every_field_of_the_messages() -> None:
-    """This test fails when a message gets a new field, and the row of `minka.admin` doesn't."""
+    """This test fails if a protobuf message gets a new field, and its class in `minka.admin` doesn't get the field."""
     common = [one.name for one in Operation.DESCRIPTOR.fields if one.containing_oneof is None]
     for kind in Operation.DESCRIPTOR.oneofs_by_name["kind"].fields:
         message = Operation(id=12)

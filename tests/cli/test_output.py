@@ -371,7 +371,7 @@ def test_a_terminal_shows_what_is_wrong(node: AnsweringNode, status: GetStatusRe
     assert ended.status == Exit.UNHEALTHY
     assert "is not healthy" in ended.text
     assert "cyrene failed at 2023-11-1" in ended.text
-    assert "minkactl status --watch" in ended.text  # the node answers, so the cluster may recover
+    assert "minkactl status --watch" in ended.text  # a cluster that answers may recover, so watching makes sense
 
 
 def test_watching_a_pipe(run: Run, node: AnsweringNode, status: GetStatusResponse) -> None:

@@ -39,7 +39,7 @@ RUNNING, SUCCEEDED, FAILED = (
 
 
 def looks(end: OperationState.ValueType = SUCCEEDED) -> list[GetOperationsResponse]:
-    """Return a node's successive answers about operation 12. One migration copies data, and is blocked for a while; the
+    """Return a node's answers about operation 12, in order. One migration copies data, and is blocked for a while; the
     other migration is pending. In the last answer, the operation has ended.
     """
     answers = []

@@ -148,8 +148,8 @@ def test_a_damaged_leader_hands_over_to_one_in_sync_by_itself(
 
 
 def test_offsets_of_different_leaderships_are_not_compared() -> None:
-    """The election would lose all entries after the offset at which the logs diverge. There may be more such entries
-    than the difference between the logs' ends, so minkactl names no number.
+    """The election would lose all entries of cyrene after the offset at which the two logs diverge. The ends of the
+    logs don't show this offset, so minkactl names no number of lost entries.
     """
     left = Copy("athens", False, CopyDescription(log_end_offset=90, log_end_epoch=3))
     for end in (80, 91):
@@ -182,8 +182,8 @@ def test_minkactl_decides_nothing_by_a_table_that_may_be_outdated(
     run: Run, offline: AnsweringNode, status: GetStatusResponse, command: list[str]
 ) -> None:
     """The answering node has no clearance. So its table may be outdated: the drain of cyrene may have ended, and
-    another
-    node may lead flights/5."""
+    another node may lead flights/5.
+    """
     status.from_controller = status.has_clearance = False
     status.running.add(id=3).drain.node = "cyrene"
     result = run(*command, "--endpoints", offline.address, "--timeout", "2")

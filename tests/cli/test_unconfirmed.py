@@ -26,7 +26,7 @@ def asked(node: AnsweringNode) -> AnsweringNode:
 
 @pytest.fixture(params=["not the controller", "without clearance"])
 def lost(request: pytest.FixtureRequest, status: GetStatusResponse) -> None:
-    """The answering node isn't the active controller, or has no clearance: no quorum has confirmed that it still is."""
+    """The answering node isn't the active controller, or no quorum has confirmed that it still is (no clearance)."""
     status.from_controller = request.param != "not the controller"
     status.has_clearance = request.param != "without clearance"
 

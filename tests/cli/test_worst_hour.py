@@ -101,7 +101,8 @@ def test_two_of_three_voters_dead(run: Run, cluster: LocalCluster) -> None:
     assert shown.text.count("was live") == 3
     assert "\x1b[32m" not in shown.text  # no text is green
 
-    cluster.restart("cyrene", ready=False)  # as the second of the commands does; one is enough
+    # As the second of the recommended commands does. One of the two is enough for a quorum.
+    cluster.restart("cyrene", ready=False)
     once(run, "a quorum decides, and all is served", lambda d: d["known"] and d["served"]["served"] == PARTITIONS)
     once(run, "cyrene is live", lambda d: d["known"] and node_rows(d)["cyrene"]["state"] == "live")
 

@@ -82,7 +82,7 @@ class Divider(Admin):
         self._keys = sorted(keys)[1:]
 
     def begin(self) -> Operation | None:
-        """Merge partitions at some of their bounds, or split them at other keys."""
+        """Merge partitions at one to three of their bounds, or split partitions at two of the clients' keys."""
         bounds = [row.start_key for row in self.lab.rows(RANGES) if row.start_key]
         if bounds and self.rng.random() < len(bounds) / len(self._keys):
             return self.control.merge(

@@ -112,7 +112,7 @@ def cells(replicas: int, running: bool) -> list[Cell]:
 
 
 class Template:
-    """The directories of a cluster with data, as `kill -9` of its nodes left them. Each cell begins with a copy."""
+    """The directories of a cluster with data, as `kill -9` of its nodes left them. The test of a cell uses a copy."""
 
     def __init__(self, path: Path, replicas: int) -> None:
         self.path = path
@@ -126,7 +126,7 @@ class Template:
                 for start in range(0, len(rows) // 2, 50):
                     client.put_many(dict(rows[start : start + 50]))
                 copied(cluster.node(VICTIM[replicas]).data_dir, self.old)
-                for name in cluster.nodes:  # after a restart, the log database has tables, too
+                for name in cluster.nodes:  # in a restart, RocksDB makes tables from the WAL of the log database
                     cluster.kill(name)
                 for name in cluster.nodes:
                     cluster.restart(name, ready=False)
@@ -219,7 +219,9 @@ def written(client: Client) -> dict[bytes, bytes]:
 
 
 def answered(client: Client, rows: Mapping[bytes, bytes]) -> str:
-    """Read everything. Returns "" if all values were right, or the code with which the nodes refused a read."""
+    """Read all rows, and check that no value is wrong. Returns the code with which the nodes refused a read; "" if they
+    refused none.
+    """
     refused = ""
     keys = list(rows)
     for start in range(0, len(keys), 40):

@@ -22,8 +22,8 @@ class Disk:
         self.mount = mounted(undo, self.image, directory / name)
 
     def fill(self, room: int) -> None:
-        """Fill the disk until exactly `room` bytes are free. Fewer bytes are never free, not even for a moment:
-        otherwise a node might notice this, and exit.
+        """Fill the disk until exactly `room` bytes are free. At no moment are fewer bytes free, since a node might
+        notice that and exit.
         """
         with self._ballast.open("ab", buffering=0) as file:
             for size in _CHUNKS:

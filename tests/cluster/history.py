@@ -21,7 +21,7 @@ from tests.cluster.linearizability import Event, Kind, Outcome
 CLIENTS: Final = 3
 TASKS: Final = 4
 TIMEOUTS_S: Final = (0.3, 0.7, 2.0)
-PAUSE_S: Final = 0.015  # seconds; longest pause between a task's operations. Shorter pauses show little more
+PAUSE_S: Final = 0.015  # the longest pause between a task's operations; shorter pauses hardly find more errors
 STOP_S: Final = 30.0
 MAX_EVENTS: Final = 100_000
 # For each kind of request: its kind, whether it deletes, and its share of all requests in percent.

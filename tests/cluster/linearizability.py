@@ -83,8 +83,8 @@ def check(history: Iterable[Event], initial: bytes | None = None, steps: int = D
     Before its first operation each key has the value `initial`. Raises ValueError if two writes of a key have the same
     value, since a read's value must show which write it is from. Any number of deletes is allowed.
 
-    A stale read has no place in the order. It is right if the key had the value at some moment from `age` seconds
-    before the call until the answer.
+    The order that explains the other answers has no stale reads. A stale read is right if the key had the value at some
+    moment from `age` seconds before the call until the answer.
     """
     by_key: defaultdict[bytes, list[Event]] = defaultdict(list)
     for event in history:
@@ -202,7 +202,7 @@ class _Search:
     An open delete is a delete with an unknown outcome. Open deletes differ only in the times of their calls, so the
     search uses the earliest one first. It uses an open delete only just before a read that finds nothing: anywhere
     else, the order without the delete is right, too. If two ways lead to the same state, the way that used fewer open
-    deletes can continue like the other one, so the search drops the other one.
+    deletes can continue like the way that used more, so the search drops the latter.
     """
 
     def __init__(self, events: Sequence[Event], open_deletes: Sequence[float], initial: bytes | None) -> None:

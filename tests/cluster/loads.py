@@ -30,7 +30,7 @@ def upload(
 
 
 def _belongs(key: bytes, target: LoadTarget, count: int) -> bool:
-    if target.slot == target.partition_id:  # a keyspace by ranges
+    if target.slot == target.partition_id:  # in a keyspace by ranges, a partition's slot is its id
         return target.range.contains(key)
     return murmur3(key) % count == target.slot
 

@@ -202,7 +202,7 @@ class Nemesis:
         self._cluster.restart(self._a_leader())
 
     def stop_a_leader(self) -> None:
-        """Pause a leader with SIGSTOP for longer than its clearance. Later, the leader must notice the pause."""
+        """Pause a leader with SIGSTOP for longer than its clearance. Once the leader continues, it must notice this."""
         self._stop(self._a_leader())
 
     def stop_the_controller(self) -> None:
@@ -227,8 +227,8 @@ class Nemesis:
         self._part({leader}, sorted(set(NODES) - {leader}))
 
     def lose_one_way(self) -> None:
-        """Drop all packets that a node sends to the others, or all packets that the others send to the node. Packets in
-        the opposite direction arrive. "The others" are all other nodes, or only one of them.
+        """Drop all packets in one direction between a node and the other nodes, or between a node and only one other
+        node. Packets in the opposite direction arrive.
         """
         network = self._network()
         one = self._rng.choice([self._a_leader(), self._lab.controller(), self._rng.choice(NODES)])

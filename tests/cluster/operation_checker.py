@@ -19,7 +19,7 @@ from tests.cluster.linearizability import Outcome, Result, Verdict
 
 DEFAULT_STEPS: Final = 1_000_000
 SLACK_S: Final = 0.05  # the greatest difference between the clocks of leaders and clients
-NOT_TOLD: Final = -1  # a version that exists, but that no answer in the order so far has named
+NOT_TOLD: Final = -1  # stands for a version that no answer in the order so far has named
 _SHOWN: Final = 12
 
 
@@ -149,9 +149,9 @@ def _versions_with_two_values(events: Iterable[Operated]) -> str:
 
 
 def _unanswered(events: Iterable[Operated], answered: Iterable[Operated]) -> tuple[list[Operated], list[Operated]]:
-    """Return the operations without an answer, in two lists. Those in the first list surely took effect, at the latest
-    when somebody first saw the effect; their time of return is set to that moment. Those in the second list may not
-    have taken effect.
+    """Return two lists of operations without an answer. The operations in the first list surely took effect, at the
+    latest when somebody first saw their value: `returned` is set to this moment. The operations in the second list may
+    not have taken effect.
     """
     first_seen: dict[bytes, float] = {}
     for event in answered:
@@ -180,7 +180,7 @@ class Model:
     """Computes the effects of operations on a key, one after the other."""
 
     def __init__(self, events: Sequence[Operated], slack: float) -> None:
-        """Some of the answers in `events` tell the values and expiries of versions."""
+        """`events`: all operations on the key. Their answers show the values and expiries of some versions."""
         self._slack = slack
         named = Counter(chain.from_iterable((event.version, event.expected_version) for event in events))
         self._repeated = {version for version, count in named.items() if version and count > 1}
@@ -373,7 +373,9 @@ class _Search:
         self._conditional = [i for i, e in enumerate(self._perhaps) if e.kind is Kind.PUT and not e.is_blind]
 
     def _alikes(self) -> list[int]:
-        """For each operation without an answer, return the equal operations that were called before it, as bits."""
+        """For each operation without an answer, return the equal operations that were called before it, as bits. An
+        operation with a lifetime counts as equal to none.
+        """
         found: list[int] = []
         seen: defaultdict[tuple[object, ...], int] = defaultdict(int)
         for index, e in enumerate(self._perhaps):
@@ -388,7 +390,9 @@ class _Search:
     def run(self, key: bytes, steps: int) -> Result:
         """Look for one order that explains all operations."""
         start = furthest = _Place(0, 0, ABSENT)
-        fewest: defaultdict[_Place, list[int]] = defaultdict(list, {start: [0]})  # the sets of used operations
+        # By place: the sets of operations without an answer that the ways to this place have used, as bits. A set that
+        # contains another set of the same place is left out.
+        fewest: defaultdict[_Place, list[int]] = defaultdict(list, {start: [0]})
         stack = [(start, 0)]
         while stack:
             place, used = stack.pop()
@@ -462,7 +466,8 @@ class _Search:
                 return []
             if (number, at) not in found:
                 by = self._perhaps[free[at]].by
-                most, least = number // by, -(-number // self._perhaps[free[-1]].by)  # numbers of increments
+                # The greatest and the smallest number of increments that may add up to `number`.
+                most, least = number // by, -(-number // self._perhaps[free[-1]].by)
                 if least > min(most, len(free) - at) or (least == most and not between(number, at, most)):
                     return []
                 with_it = [one | 1 << free[at] for one in adding(number - by, at + 1)]
@@ -521,7 +526,7 @@ class _Search:
 
         if is_seen(state):
             return True
-        others: list[State] = []  # states that lifetimes make possible
+        others: list[State] = []  # states to which `state` may lead if the key expires, or its lifetime changes
         if state.value is not None and self._may_live_longer:
             written = self._model.written
             others = [written(state, None), written(state, state.value), written(state, state.value, (-inf, inf))]

@@ -17,14 +17,14 @@ from tests.cluster.operation_checker import Kind, Operated
 
 COUNTERS: Final = 3
 TTLS_S: Final = (0.05, 0.2, 0.5, 1.5)
-# For each kind of request: its kind, the condition if it is a put, and its share of all requests in percent.
+# For each kind of request for a register: its kind, the condition if it is a put, and its share in percent.
 _MIX: Final = (
     (Kind.GET, If.ALWAYS, 20), (Kind.GET_VERSIONED, If.ALWAYS, 20), (Kind.PUT, If.ALWAYS, 16),
     (Kind.PUT, If.ABSENT, 12), (Kind.PUT, If.VERSION, 14), (Kind.PUT, If.VALUE, 8), (Kind.EXPIRE, If.ALWAYS, 5),
     (Kind.PERSIST, If.ALWAYS, 5),
 )  # fmt: skip
 _LIVES: Final = 0.35  # the share of puts whose value expires
-_DELETES: Final = 0.2  # the share of deletes among puts with or without a condition
+_DELETES: Final = 0.2  # the share of deletes among puts without a lifetime, except conditional puts of absent keys
 
 
 class OperationRecorder(Workers[Operated]):
@@ -40,7 +40,7 @@ class OperationRecorder(Workers[Operated]):
         self._wall = time.time() - time.monotonic()
 
     def writes(self, event: Operated) -> bool | None:
-        """True for a write, False for a read; None for a put whose condition doesn't hold."""
+        """True for a put or an increment that was done, False for a read, None for any other operation."""
         if event.is_read:
             return False
         return True if event.done and event.kind in (Kind.PUT, Kind.ADD) else None

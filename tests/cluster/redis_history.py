@@ -26,7 +26,7 @@ COUNTERS: Final = 3
 TTLS_S: Final = (0.05, 0.2, 0.5, 1.5)
 _TIMEOUT_S: Final = 1.0
 _CODE: Final = re.compile(r"(?:ERR )?([A-Z_]+): ")
-# For each kind of request: its kind, the condition if it is a put, whether it deletes, its share of all in percent.
+# For each kind of request for a register: its kind, the condition if it is a put, if it deletes, its share in percent.
 _MIX: Final = (
     (Kind.GET, If.ALWAYS, False, 40), (Kind.PUT, If.ALWAYS, False, 20), (Kind.PUT, If.ABSENT, False, 14),
     (Kind.PUT, If.PRESENT, False, 10), (Kind.PUT, If.PRESENT, True, 6), (Kind.EXPIRE, If.ALWAYS, False, 5),
@@ -50,7 +50,7 @@ class RedisRecorder(Workers[Operated]):
         super().__init__(loop, endpoints, keyspace, [*self._registers, *self._counters], seed)
 
     def writes(self, event: Operated) -> bool | None:
-        """True for a write, False for a read; None for a put whose condition doesn't hold."""
+        """True for a put or an increment that was done, False for a read, None for any other operation."""
         if event.is_read:
             return False
         return True if event.done and event.kind in (Kind.PUT, Kind.ADD) else None
@@ -157,6 +157,6 @@ def _was_sent(error: BaseException | None) -> bool:
     """False if the client sent nothing, since it could not connect."""
     if error is None:
         return False
-    if isinstance(error, RedisClusterException):  # it names no cause, or follows from another error
+    if isinstance(error, RedisClusterException):  # the error from which it follows, if known, tells more
         return error.__context__ is None or _was_sent(error.__context__) or _was_sent(error.__cause__)
     return " connecting to " not in str(error)

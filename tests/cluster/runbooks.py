@@ -50,7 +50,7 @@ with socket.socket(socket.AF_UNIX) as asked:
 sys.stderr.write(answer)
 sys.exit(1 if answer else 0)
 """
-# Stands in for minkactl. To these commands, which would ask a question, it adds --yes.
+# Stands in for minkactl. It adds --yes to the commands of the `case`, which would otherwise ask a question.
 _MINKACTL: Final = """#!/bin/sh
 case "$*" in "node rebuild"* | "raft remove"* | "raft promote"* | *--decommission) set -- "$@" --yes ;; esac
 exec {python} -I -S {forks} {server} "$@"

@@ -1,8 +1,8 @@
 """A process that hosts duties, and writes what it does to a file: `python -m tests.cluster.shard_process FILE JSON`.
 
-The process writes a line for each call of the delegate. It also asks `Duty.is_held` regularly, and writes a line with
-the duties for which it may act. Each line has two times, before and after the call or the questions. All
-processes of a machine share the clock of these times.
+The process writes a line for each call of the delegate, with the time of the call. Regularly, it also asks all duties
+`Duty.is_held`, and writes a line with the duties for which it may act, and the times before and after the questions.
+All processes of a machine share the clock of these times.
 """
 
 import json

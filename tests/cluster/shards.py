@@ -77,7 +77,7 @@ class Shards:
 
         def launch() -> "subprocess.Popen[bytes]":
             if namespace is not None:
-                enter_network(namespace)  # only this thread enters it
+                enter_network(namespace)  # of all threads of this process, only this one enters it
             with path.with_suffix(".log").open("wb") as log:
                 return subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, env={**os.environ})
 

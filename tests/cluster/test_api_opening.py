@@ -1,4 +1,4 @@
-"""The programs at the beginning of docs/api.md run; only the endpoints are replaced. The test among them runs in
+"""The programs at the beginning of docs/api.md run, with other endpoints. The fourth program is a test, which runs in
 `test_testing.py`.
 """
 

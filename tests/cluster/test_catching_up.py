@@ -1,4 +1,4 @@
-"""A node that was away catches up with a snapshot while the cluster takes writes. This delays no write."""
+"""A node that was away catches up with a snapshot while the cluster takes writes. Catching up delays no write."""
 
 import signal
 import threading

@@ -182,8 +182,8 @@ serving.DRAIN_SECONDS = serving.SHUTDOWN_SECONDS = 20.0
 
 @pytest.mark.timeout(120)
 def test_a_cluster_that_is_stopped_node_by_node_waits_for_nobody_who_has_stopped(tmp_path: Path) -> None:
-    """A stopping node that waits for another node until a time limit logs a warning. Here the limit is 20 s, so that no
-    short delay on a busy machine causes a warning.
+    """A node that stops waits for other nodes at most until a time limit, and logs a warning if it reaches this limit.
+    Here the limit is 20 s, so that a short delay on a busy machine causes no warning.
     """
     (tmp_path / "sitecustomize.py").write_text(PATIENT)
     with LocalCluster(3, directory=tmp_path / "c", config=QUICK, env={"PYTHONPATH": str(tmp_path)}) as cluster:

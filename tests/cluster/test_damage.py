@@ -61,7 +61,7 @@ def test_an_older_copy_of_a_data_directory_and_one_of_another_cluster() -> None:
         cluster.kill(name)
         newest = node.data_dir.rename(cluster.directory / "newest")
 
-        shutil.copytree(copy, node.data_dir)  # a copy from the process that has just ended
+        shutil.copytree(copy, node.data_dir)  # the copy was made while the node's last process ran
         said = refused(cluster, name)
         assert said.startswith(
             "DATA_DIRECTORY_ROLLED_BACK: the leader of the coordinator knows that this node had more"
@@ -73,7 +73,7 @@ def test_an_older_copy_of_a_data_directory_and_one_of_another_cluster() -> None:
         wait_settled(control, 3)
         cluster.kill(name)
         newest = node.data_dir.rename(newest)
-        shutil.copytree(copy, node.data_dir)  # a copy from an earlier process: other nodes know of more starts
+        shutil.copytree(copy, node.data_dir)  # the copy is older than the last start, of which other nodes know
         for _ in range(3):  # as systemd would start it again and again
             said = refused(cluster, name)
             assert said.startswith("DATA_DIRECTORY_ROLLED_BACK: this is start 2 of the data directory")
@@ -89,9 +89,9 @@ def test_an_older_copy_of_a_data_directory_and_one_of_another_cluster() -> None:
 
 
 def log_of(data_dir: Path, scratch: Path) -> tuple[dict[bytes, bytes], int]:
-    """Read a stopped node's log database: returns all rows except Raft's hard state, and the commit index of the hard
-    state. A start that the node refuses may change none of these. It may change the term and the vote, which this
-    function doesn't return.
+    """Read a stopped node's log database. Returns two things that a refused start of the node must not change: all rows
+    without Raft's hard state, and the commit index in the hard state. A refused start may change the hard state's term
+    and vote.
     """
     shutil.copytree(data_dir / "log", scratch / "log")
     shutil.copy(data_dir / "log.mark", scratch)
@@ -110,8 +110,8 @@ def led_by_turns(control: Control, names: list[str]) -> int:
 
 
 def test_a_node_refuses_to_follow_a_majority_that_was_set_back() -> None:
-    """Two of three nodes start with backups of their data. These lack writes that the third node has acknowledged. The
-    third node refuses to follow the two nodes.
+    """Two of three nodes start with backups of their data. The backups lack writes that the third node has
+    acknowledged, so the third node refuses to follow the two nodes.
     """
     with LocalCluster(3, config=QUICK) as cluster, Control(cluster.endpoints) as control:
         survivor, *others = cluster.nodes
@@ -139,7 +139,7 @@ def test_a_node_refuses_to_follow_a_majority_that_was_set_back() -> None:
             cluster.restart(name, ready=False)
         eventually("their controller", lambda: control.status().from_controller)
         for goes_on in (False, True):
-            if goes_on:  # the survivor's log is no longer the longest
+            if goes_on:  # the logs of the others become longer than the survivor's log
                 eventually("a longer log", lambda: led_by_turns(control, others) > kept[1] + 5)
             said = refused(cluster, survivor)
             assert said.startswith("QUORUM_ROLLED_BACK: "), said
@@ -153,7 +153,8 @@ def test_a_node_refuses_to_follow_a_majority_that_was_set_back() -> None:
             (cluster.directory / f"{name}-newest").rename(cluster.node(name).data_dir)
         for name in cluster.nodes:
             cluster.restart(name, ready=False)
-        with Control(cluster.endpoints) as fresh:  # a client that knows no later table
+        # `control` may know a later table, from the nodes with the backups. So a new client reads the table.
+        with Control(cluster.endpoints) as fresh:
             table = wait_settled(fresh, 3)
         assert {keyspace.name for keyspace in table.keyspaces} == {"flights", "later"}
         with Client(cluster.endpoints, keyspace="flights") as client:

@@ -141,7 +141,8 @@ def test_a_node_without_file_descriptors_is_replaced_and_comes_back() -> None:
         pid = cluster.node(victim).pid
         soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         assert soft == hard, "the daemon has raised its limit at the start"
-        # All descriptors below the new limit have been in use since the daemon's start, and stay in use.
+        # The daemon has used all descriptors below the new limit since its start, and keeps them. So it can open no
+        # others.
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (32, hard))
         eventually(f"another node leads what {victim} led", is_replaced(run, victim))
         run.write_everywhere()

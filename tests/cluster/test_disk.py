@@ -79,7 +79,8 @@ def test_a_full_disk_stops_the_node_until_there_is_room(small_disk: Path) -> Non
         )
         assert "Traceback" not in said
 
-        cluster.restart("athens", ready=False)  # as systemd does; there may be room for a start
+        # systemd restarts the node, too. If the disk has room for a start, the node becomes ready; otherwise it ends.
+        cluster.restart("athens", ready=False)
         eventually("a start without room", lambda: ended_or_ready(cluster))
         (small_disk / "ballast").unlink()
         if not cluster.node("athens").running:

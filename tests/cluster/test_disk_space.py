@@ -108,8 +108,8 @@ def known(control: Control) -> PartitionTable:
 
 
 def test_others_lead_while_the_controllers_disk_does_not_answer(tmp_path: Path) -> None:
-    """The node is the controller. Other nodes lead its partitions long before it would end. When its disk answers
-    again, the node continues without a restart.
+    """The node is the controller. Other nodes lead its partitions long before `max_sync_s`, after which the node would
+    end. When its disk answers again, the node continues without a restart.
     """
     held = tmp_path / "held"
     cluster = LocalCluster(3, config=CONFIG)
@@ -122,7 +122,7 @@ def test_others_lead_while_the_controllers_disk_does_not_answer(tmp_path: Path) 
         victim = control.status().coordinator.controller
         held.touch()
         (tmp_path / victim).write_text(f"log.sync.before=pause:{held}\n")
-        with contextlib.suppress(MinkaError):  # writes to its partitions wait until it is FAILED
+        with contextlib.suppress(MinkaError):  # writes to the victim's partitions wait until it is FAILED
             client.put_many(dict.fromkeys(KEYS, b"value"), timeout=2.0)
         client.put_many(dict.fromkeys(KEYS, b"value"), timeout=30.0)
         assert not any(p.leader == victim for p in known(control).partitions)

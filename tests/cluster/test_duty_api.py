@@ -138,7 +138,7 @@ def test_a_level_that_is_not_reached(cluster: LocalCluster, duties: Client) -> N
         duties.create_pallet("reach")
         cluster.signal(paused, signal.SIGSTOP)
         try:
-            with Client(endpoints) as client:  # also with its default timeout
+            with Client(endpoints) as client:  # one of its calls uses the default timeout
                 assert client.create("reach", "quorum", timeout=30.0).duty.version == 1
                 late: list[Callable[[], object]] = [
                     lambda: client.create("reach", "all", consistency="all", timeout=30.0),
@@ -173,7 +173,7 @@ async def test_payloads_that_nothing_names_are_swept(cluster: LocalCluster, duti
         stub: Any = DutiesStub(channel)
         rows = {one.duty.number: one.duty for one in (await stub.GetDuties(GetDutiesRequest(limit=10_000))).duties}
     now = await store.sweep(lambda: rows, lambda: True, unix_ms())
-    assert now == 0  # payloads this new may belong to a request under way
+    assert now == 0  # a payload without a duty may belong to a request under way, if it is new
     later = await store.sweep(lambda: rows, lambda: True, unix_ms() + 2 * 3_600_000)
     assert later >= 2
     assert not await store.get_many(orphans, 10.0)

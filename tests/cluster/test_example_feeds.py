@@ -66,7 +66,7 @@ def test_each_feed_is_polled_by_one_living_worker_after_others_were_killed(feeds
 
     eventually("all items that were published before are stored", lambda: len(feeds.items.all()) >= last.published)
     assert stored_by(feeds) == {"one", "two", "three"}
-    for feed, polls in enumerate(before.feeds):  # a killed worker's writes that come late
+    for feed, polls in enumerate(before.feeds):  # writes of the killed worker that arrive only now are refused
         if polls[-1].worker == "two":
             with pytest.raises(StaleToken):
                 feeds.items.add(f"feed-{feed:03}", polls[-1].epoch, "two", {"late": "too late"})

@@ -177,8 +177,8 @@ def test_every_method_answers_any_request_by_name(cluster: LocalCluster, channel
     strange = (None, (("minka-cluster", "another"),), (*known[:1], ("minka-node", "No Name")))
     for method in METHODS:
         path = f"/{method.containing_service.full_name}/{method.name}"
-        # Without TLS, a caller that knows the cluster's id counts as a node, so these two services would act on its
-        # random rows and terms. Therefore they get only requests of strangers.
+        # Without TLS, a caller that knows the cluster's id counts as a node, so these two services would act on random
+        # rows and terms. Therefore they only get requests without the metadata of a node of the cluster.
         believed = method.containing_service.name in ("Raft", "ReplicaControl")
         for _ in range(EXAMPLES):
             metadata = rng.choice(strange if believed else (*strange, known, known))

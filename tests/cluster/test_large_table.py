@@ -12,7 +12,7 @@ from minka.v1.cluster_pb2 import HashFunction, NodeState, PartitionTable
 from tests.cluster.cluster import eventually, settled
 
 KEYS = 20_000
-MAX_TURN_S = 0.1  # for 2000 partitions; half as much for 1000
+MAX_TURN_S = 0.1  # with 2,000 partitions; with 1,000, half of this is allowed
 _LONGEST = re.compile(r"^minka_loop_work_max_seconds (\S+)", re.MULTILINE)
 
 

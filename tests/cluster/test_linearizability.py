@@ -114,8 +114,8 @@ def test_histories_are_linearizable_while_ranges_are_split_and_merged(lab: Lab, 
 
 
 def judge(lab: Lab, name: str, faults: list[Fault], rng: random.Random, admin: Admin | None, *clients: Clients) -> None:
-    """Record the histories of all clients before, during and after the faults, and judge them. The faults hit leaders
-    of the keys of `clients[0]`.
+    """Record the histories of all clients before, during and after the faults, and judge them. Faults that hit a
+    leader hit one that leads a partition with a key of `clients[0]`.
     """
     lab.repair()
     with contextlib.ExitStack() as stack:

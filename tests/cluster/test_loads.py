@@ -119,8 +119,9 @@ def test_files_that_no_log_needs_are_removed(cluster: LocalCluster, tmp_path: Pa
 
 
 def test_the_files_of_a_load_are_removed_after_later_loads(cluster: LocalCluster, tmp_path: Path) -> None:
-    """A node keeps a load's file as long as it keeps the load's rows as changes. Later loads bring newer changes, so
-    the node removes the file even if only loads write to the keyspace.
+    """A node keeps a load's file as long as it keeps the load's rows as changes for readers. Later loads bring newer
+    changes, which take the place of the older ones. So the node removes the file even if only loads write to the
+    keyspace.
     """
     rows = {f"key-{i:02}".encode(): random.Random(i).randbytes(100_000) for i in range(20)}
     with LoadClient(cluster.endpoints) as client, Control(cluster.endpoints) as control:
@@ -192,7 +193,7 @@ def test_a_file_with_other_rows_than_it_says_is_refused(cluster: LocalCluster, t
 
 @pytest.mark.timeout(180)
 def test_a_node_that_is_down_during_the_upload(cluster: LocalCluster, tmp_path: Path) -> None:
-    """The load succeeds while the node is down; the node gets the rows when it is back. Users of other databases
+    """The load succeeds while a node is down; the node gets the rows when it is back. Users of other databases
     complain of loads that fail because a node restarted: tidb 36674, 43400.
     """
     rows = rows_of(5000, "down")

@@ -1,4 +1,4 @@
-"""Clients request much data, but don't read the answers. The node's memory stays bounded; it serves other clients."""
+"""Clients request much data, but don't read the answers. The node's memory stays bounded; other clients are served."""
 
 import asyncio
 import re
@@ -102,7 +102,7 @@ async def take_slowly(call: Any) -> None:
     """Read the answers slowly: a quarter of a MiB at a time."""
     try:
         async for _ in call:
-            await asyncio.sleep(1.5)  # the client is slow
+            await asyncio.sleep(1.5)
     except grpc.aio.AioRpcError:
         return
 
@@ -123,7 +123,7 @@ async def served_meanwhile(cluster: LocalCluster, others: list[Awaitable[None]])
     tasks.append(asyncio.ensure_future(watch()))
     try:
         async with minka.AsyncClient(cluster.endpoints, keyspace="large", timeout=60) as client:
-            await asyncio.sleep(1.0)  # the others begin meanwhile; this test measures no times
+            await asyncio.sleep(1.0)  # meanwhile the others begin; nothing here depends on the exact time
             until = time.monotonic() + 3.0
             done = 0
             while done < ROUNDS or time.monotonic() < until:

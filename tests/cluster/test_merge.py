@@ -21,7 +21,7 @@ BOUNDS = [SORTED[i] for i in range(500, 6000, 500)] + [b"key-2", b"key-3"]
 
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_merges_under_load(replicas: int) -> None:
-    """Partitions are merged while clients work. If each has only one replica, they first move to the same node."""
+    """Partitions are merged while clients work. If they have one replica each, they first move to one node."""
     with LocalCluster(3, config=QUICK) as cluster, Control(cluster.endpoints) as control:
         nothing = HashFunction.HASH_FUNCTION_UNSPECIFIED
         control.create_keyspace("authors", 0, nothing, replicas=replicas, split_points=BOUNDS)

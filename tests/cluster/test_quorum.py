@@ -162,7 +162,7 @@ def test_a_leader_without_quorum_steps_down_and_its_clearance_ends(cluster: Loca
 
 
 def test_the_last_node_answers_stale_reads_of_all_partitions(cluster: LocalCluster) -> None:
-    """For a partition that the node has led itself, the age counts from the end of the node's clearance."""
+    """If the node has led the partition itself, the age of a stale read counts from the end of the node's clearance."""
     keys = [b"stale-%d" % number for number in range(60)]
     with Control(cluster.endpoints) as control, Client(cluster.endpoints, keyspace="everywhere") as client:
         control.create_keyspace("everywhere", 9, HashFunction.HASH_FUNCTION_MURMUR3, replicas=3)
@@ -195,7 +195,8 @@ def serve_until_refused(direct: Direct) -> float:
         codes = direct.read()
         if Code.NO_CLEARANCE in codes:
             return last
-        assert codes in ([None, None], [None, Code.OUTCOME_UNKNOWN])  # the clearance ended during the write
+        # The outcome of the write is unknown if the clearance ended during the write.
+        assert codes in ([None, None], [None, Code.OUTCOME_UNKNOWN])
         last = sent
     raise AssertionError("it serves on")
 

@@ -47,7 +47,7 @@ keys = st.integers(0, 2999).map(lambda number: b"%04d" % number)
 
 
 class Ranges(RuleBasedStateMachine):
-    """The rules by which Hypothesis makes an example: its steps work on a new keyspace."""
+    """The rules by which Hypothesis makes examples. The steps of each example work on its own new keyspace."""
 
     cluster: ClassVar[LocalCluster]
     done: ClassVar[set[str]]  # the kinds of operations that have begun at least once
@@ -55,7 +55,7 @@ class Ranges(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.rows: dict[bytes, bytes] = {}
-        self.owners: dict[tuple[int, int], str] = {}  # by partition and leader_epoch
+        self.owners: dict[tuple[int, int], str] = {}  # the leader, by partition and leader_epoch
         self.versions: dict[int, int] = {}
         self.restarts = 0
         self.steps = 0

@@ -26,7 +26,8 @@ from tests.cluster.certificates import make_certificates, section
 from tests.cluster.cluster import QUICK, eventually, wait_ended, wait_settled
 from tests.programs import program
 
-pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated:DeprecationWarning")  # Redis has these commands
+# redis-py says that some commands are deprecated, but Redis still has them.
+pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated:DeprecationWarning")
 
 NODES = 3
 MIB = 1024 * 1024

@@ -1,5 +1,5 @@
 """Every command of docs/operations.md works as written. Commands that change something are typed twice: the second
-command does the same again, or refuses. No data is lost.
+time, they do the same again, or refuse. No data is lost.
 """
 
 import shutil
@@ -212,7 +212,7 @@ def backups_and_restores_can_be_repeated(cluster: LocalCluster, operator: Machin
 
 
 def a_backup_that_fails_has_no_name(cluster: LocalCluster, operator: Machine, tmp_path: Path) -> None:
-    operator.stand_in("date", f"#!/bin/sh\necho >> {tmp_path}/dates; wc -l < {tmp_path}/dates\n")  # no date twice
+    operator.stand_in("date", f"#!/bin/sh\necho >> {tmp_path}/dates; wc -l < {tmp_path}/dates\n")  # always a new date
     for fails in ("cp", "mv", "sync"):
         operator.stand_in(fails, f'#!/bin/sh\n[ "$NODE" != cyrene ] || exit 1\n{_REAL.format(fails)}')
         ended = operator.type(block(BACKUP))

@@ -107,8 +107,8 @@ def test_every_replica_has_the_same_and_the_digest_is_by_its_definition(cluster:
 
 
 def test_a_replica_that_makes_a_snapshot_late_keeps_it_until_its_release(cluster: LocalCluster) -> None:
-    """A node is down when a reader opens the snapshot. When the node is back, it makes the snapshot from the log, and
-    keeps it until a reader releases it.
+    """A node is down when a reader opens a snapshot. When the node is back, it makes the snapshot from the log, and
+    keeps the snapshot until the reader releases it.
     """
     with (
         Control(cluster.endpoints) as control,

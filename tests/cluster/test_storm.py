@@ -1,5 +1,5 @@
-"""After a storm of faults, the cluster recovers automatically. Overloaded nodes drop messages, but only messages that
-senders repeat anyway, so this causes no additional load.
+"""After a storm of faults, the cluster recovers automatically. Overloaded nodes drop only messages that their senders
+repeat anyway, so the drops cause no additional load.
 """
 
 import random

@@ -45,7 +45,8 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """By the name of a distribution: the folder with its unpacked wheel."""
     folder = tmp_path_factory.mktemp("wheels")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    copy = folder / "checkout"  # a build leaves files, and would take in files of former builds
+    # Build in a copy: a build leaves files in its folder, and would put files that former builds left into the wheels.
+    copy = folder / "checkout"
     for name in ("client", "minka", "minkactl", "minkad", "pyspark_minka"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "build"))
     for name in ("LICENSE", "pyproject.toml", "setup.py"):

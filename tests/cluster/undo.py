@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, Self
 
-# A shell that reads commands, one a line, from its stdin. Its stdin ends with the test process, or earlier; then the
+# A shell that reads commands, one a line, from its stdin. When the test closes this pipe, or the test process ends, the
 # shell runs the commands, the last one first. The shell ignores the signals that may end the test.
 _KEEPER: Final = "trap '' HUP INT TERM PIPE; tac | sh"
 _TIMEOUT_S: Final = 30.0

@@ -66,7 +66,7 @@ class WantedRows(_message.Message):
     SLOTS_FIELD_NUMBER: _builtins.int
     keyspace: _builtins.str
     whole_up_to: _builtins.int
-    """for a keyspace by hash with more partitions than this, only `slots`; 0: always all"""
+    """of a keyspace by hash with more partitions, only `slots` are wanted; 0: always all"""
     @_builtins.property
     def slots(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
@@ -92,7 +92,7 @@ class GetTableResponse(_message.Message):
     CHANGES_FIELD_NUMBER: _builtins.int
     ZLIB_FIELD_NUMBER: _builtins.int
     zlib: _builtins.bytes
-    """a large answer, if the caller accepts zlib: only this, a compressed GetTableResponse"""
+    """a compressed GetTableResponse, in place of a large answer to a caller that accepts zlib"""
     @_builtins.property
     def table(self) -> _cluster_pb2.PartitionTable:
         """absent when the version is still known_version, or when there are changes"""
@@ -245,7 +245,7 @@ class NodeStatus(_message.Message):
     data_port_problem_ms: _builtins.int
     """for how long the data port hasn't answered"""
     behind_ms: _builtins.int
-    """for how long it has applied no entry to its table, although there are more"""
+    """how long it has applied no log entry, although another node has applied more"""
     clock_ahead_ms: _builtins.int
     """its Unix time minus HeartbeatResponse.clock_ms; absent until measured"""
     @_builtins.property
@@ -376,11 +376,11 @@ class TableSummary(_message.Message):
     """partitions whose in-sync replicas are all on nodes in GetStatusRequest.silent"""
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeCounts]:
-        """of each node of the table, in its order"""
+        """one for each node of the table, in the table's order"""
 
     @_builtins.property
     def keyspaces(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyspaceCounts]:
-        """of each keyspace of the table, in its order"""
+        """one for each keyspace of the table, in the table's order"""
 
     @_builtins.property
     def not_in_sync(self) -> _containers.RepeatedCompositeFieldContainer[Global___NotInSync]:
@@ -388,11 +388,11 @@ class TableSummary(_message.Message):
 
     @_builtins.property
     def others_not_in_sync(self) -> Global___NotInSync:
-        """all others: the union of their nodes, the sum of their partitions"""
+        """for all others together: all of their nodes, the sum of their partitions"""
 
     @_builtins.property
     def zones(self) -> _containers.RepeatedCompositeFieldContainer[Global___ZoneCounts]:
-        """of each zone of the nodes of the table"""
+        """one for each zone in which the table has a node"""
 
     @_builtins.property
     def unserved(self) -> Global___Unserved:
@@ -436,7 +436,7 @@ class Unserved(_message.Message):
     damaged: _builtins.int
     """partitions that their leader doesn't serve, since its copy is damaged"""
     unconfirmed: _builtins.int
-    """other partitions whose leader hasn't confirmed for seconds that it leads"""
+    """other partitions whose leader hasn't confirmed its election for seconds"""
     without_copy: _builtins.int
     """OFFLINE partitions without an undamaged copy on any node that is up"""
     @_builtins.property
@@ -528,7 +528,7 @@ class UnservedOnNode(_message.Message):
     damaged_online: _builtins.int
     """the ONLINE ones of `damaged`"""
     without_copy: _builtins.int
-    """partitions of Unserved.without_copy whose sole replica it has (NodeCounts.sole)"""
+    """partitions that count in Unserved.without_copy and in this node's NodeCounts.sole"""
     def __init__(
         self,
         *,
@@ -608,9 +608,9 @@ class NodeCounts(_message.Message):
     needed_replicas: _builtins.int
     """the greatest Keyspace.replicas of all keyspaces of which it has replicas"""
     offline_in_sync: _builtins.int
-    """its in-sync replicas of OFFLINE partitions"""
+    """its in-sync or eligible replicas of OFFLINE partitions"""
     keeps_from_writes: _builtins.int
-    """its replicas that aren't in sync, of partitions under min_insync"""
+    """partitions under min_insync of which it has a replica that isn't in sync"""
     bytes: _builtins.int
     """the sizes of its replicas, as their leaders last reported"""
     def __init__(
@@ -716,7 +716,7 @@ Global___NodeShare: _TypeAlias = NodeShare  # noqa: Y015
 
 @_typing.final
 class NotInSync(_message.Message):
-    """The number of under-replicated partitions of which exactly these nodes' replicas aren't in sync. Replicas that are
+    """How many under-replicated partitions have the same replicas that aren't in sync: those on `nodes`. Replicas that are
     being added (Partition.adding_replicas) don't count.
     """
 
@@ -1033,7 +1033,7 @@ class PlanReassignRequest(_message.Message):
 
     @_builtins.property
     def weights(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
-        """by node: its share relative to other nodes, instead of its Node.weight"""
+        """by node: its share relative to other nodes; replaces its Node.weight"""
 
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___AssignedReplicas]:
@@ -1102,7 +1102,7 @@ class Move(_message.Message):
     WEIGHT_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
     duty: _builtins.int
-    """its number; source and target are shards"""
+    """the duty's number; source and target are shards"""
     partition: _builtins.str
     """for people: "flights/7", "feeds/bbc" """
     source: _builtins.str
@@ -1245,7 +1245,7 @@ class Plan(_message.Message):
     table_version: _builtins.int
     created_ms: _builtins.int
     minimum_moves: _builtins.int
-    """a plan that is as even has at least this many; new orders of replicas don't count"""
+    """any equally even plan has at least this many moves; new orders of replicas don't count"""
     digest: _builtins.str
     """SHA-256, in hexadecimal, over all other fields"""
     reason: _builtins.str
@@ -1405,7 +1405,9 @@ class GetOperationsRequest(_message.Message):
     """0: 20"""
     with_migrations: _builtins.bool
     migrations_limit: _builtins.int
-    """for each operation: those under way first, then waiting ones; 0: all, in plan order"""
+    """The most migrations of one operation. If the operation has more, those under way come first, then those that wait,
+    then those that have ended. Otherwise, or if this is 0: all migrations, in the order of the plan.
+    """
     @_builtins.property
     def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """empty: at most `limit` operations, the newest first"""

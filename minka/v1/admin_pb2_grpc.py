@@ -102,8 +102,8 @@ class Metadata:
 
 class AdminStub:
     """Every node answers GetStatus, ListPartitions, GetOperations and DescribeNode from its own state. Only the active
-    controller answers the other requests, and GetOperations for an id that the node doesn't know: other nodes refuse these
-    with NOT_CONTROLLER and the controller's address.
+    controller answers the other requests; other nodes refuse them with NOT_CONTROLLER and the controller's address. In
+    the same way, they refuse GetOperations if they don't know one of the ids.
     """
 
     def __init__(self, channel):
@@ -221,8 +221,8 @@ class AdminStub:
 
 class AdminServicer:
     """Every node answers GetStatus, ListPartitions, GetOperations and DescribeNode from its own state. Only the active
-    controller answers the other requests, and GetOperations for an id that the node doesn't know: other nodes refuse these
-    with NOT_CONTROLLER and the controller's address.
+    controller answers the other requests; other nodes refuse them with NOT_CONTROLLER and the controller's address. In
+    the same way, they refuse GetOperations if they don't know one of the ids.
     """
 
     def GetStatus(self, request, context):
@@ -344,7 +344,7 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetSplitBlockers(self, request, context):
-        """Return the obstacles to splitting a partition now.
+        """Return the reasons why a partition can't be split now.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -483,8 +483,8 @@ def add_AdminServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class Admin:
     """Every node answers GetStatus, ListPartitions, GetOperations and DescribeNode from its own state. Only the active
-    controller answers the other requests, and GetOperations for an id that the node doesn't know: other nodes refuse these
-    with NOT_CONTROLLER and the controller's address.
+    controller answers the other requests; other nodes refuse them with NOT_CONTROLLER and the controller's address. In
+    the same way, they refuse GetOperations if they don't know one of the ids.
     """
 
     @staticmethod
@@ -1088,7 +1088,8 @@ class InventoryServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SplitKeys(self, request, context):
-        """Return keys that divide a partition, which this node leads, into parts of about the same bytes.
+        """Return keys that divide a partition into parts with about the same number of bytes. Refused with NOT_LEADER if this
+        node doesn't lead the partition.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -56,8 +56,8 @@ def add_MetadataServicer_to_server(servicer: MetadataServicer, server: _typing.U
 
 class AdminStub:
     """Every node answers GetStatus, ListPartitions, GetOperations and DescribeNode from its own state. Only the active
-    controller answers the other requests, and GetOperations for an id that the node doesn't know: other nodes refuse these
-    with NOT_CONTROLLER and the controller's address.
+    controller answers the other requests; other nodes refuse them with NOT_CONTROLLER and the controller's address. In
+    the same way, they refuse GetOperations if they don't know one of the ids.
     """
 
     @_typing.overload
@@ -94,7 +94,7 @@ class AdminStub:
     Split: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SplitRequest, _admin_pb2.SplitResponse]
     """Begin an operation that splits partitions of a keyspace by ranges at these keys."""
     GetSplitBlockers: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetSplitBlockersRequest, _admin_pb2.GetSplitBlockersResponse]
-    """Return the obstacles to splitting a partition now."""
+    """Return the reasons why a partition can't be split now."""
     Merge: _grpc.UnaryUnaryMultiCallable[_admin_pb2.MergeRequest, _admin_pb2.MergeResponse]
     """Begin an operation that merges partitions of a keyspace by ranges. For each of the keys, the partition that begins
     at the key is merged into the partition before it.
@@ -105,8 +105,8 @@ class AdminStub:
 @_typing.type_check_only
 class AdminAsyncStub(AdminStub):
     """Every node answers GetStatus, ListPartitions, GetOperations and DescribeNode from its own state. Only the active
-    controller answers the other requests, and GetOperations for an id that the node doesn't know: other nodes refuse these
-    with NOT_CONTROLLER and the controller's address.
+    controller answers the other requests; other nodes refuse them with NOT_CONTROLLER and the controller's address. In
+    the same way, they refuse GetOperations if they don't know one of the ids.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -140,7 +140,7 @@ class AdminAsyncStub(AdminStub):
     Split: _aio.UnaryUnaryMultiCallable[_admin_pb2.SplitRequest, _admin_pb2.SplitResponse]  # type: ignore[assignment]
     """Begin an operation that splits partitions of a keyspace by ranges at these keys."""
     GetSplitBlockers: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetSplitBlockersRequest, _admin_pb2.GetSplitBlockersResponse]  # type: ignore[assignment]
-    """Return the obstacles to splitting a partition now."""
+    """Return the reasons why a partition can't be split now."""
     Merge: _aio.UnaryUnaryMultiCallable[_admin_pb2.MergeRequest, _admin_pb2.MergeResponse]  # type: ignore[assignment]
     """Begin an operation that merges partitions of a keyspace by ranges. For each of the keys, the partition that begins
     at the key is merged into the partition before it.
@@ -150,8 +150,8 @@ class AdminAsyncStub(AdminStub):
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
     """Every node answers GetStatus, ListPartitions, GetOperations and DescribeNode from its own state. Only the active
-    controller answers the other requests, and GetOperations for an id that the node doesn't know: other nodes refuse these
-    with NOT_CONTROLLER and the controller's address.
+    controller answers the other requests; other nodes refuse them with NOT_CONTROLLER and the controller's address. In
+    the same way, they refuse GetOperations if they don't know one of the ids.
     """
 
     @_abc_1.abstractmethod
@@ -297,7 +297,7 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.GetSplitBlockersRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.GetSplitBlockersResponse, _abc.Awaitable[_admin_pb2.GetSplitBlockersResponse]]:
-        """Return the obstacles to splitting a partition now."""
+        """Return the reasons why a partition can't be split now."""
 
     @_abc_1.abstractmethod
     def Merge(
@@ -328,7 +328,9 @@ class InventoryStub:
     def __new__(cls, channel: _aio.Channel) -> InventoryAsyncStub: ...
     CountKeys: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CountKeysRequest, _admin_pb2.CountKeysResponse]
     SplitKeys: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SplitKeysRequest, _admin_pb2.SplitKeysResponse]
-    """Return keys that divide a partition, which this node leads, into parts of about the same bytes."""
+    """Return keys that divide a partition into parts with about the same number of bytes. Refused with NOT_LEADER if this
+    node doesn't lead the partition.
+    """
 
 @_typing.type_check_only
 class InventoryAsyncStub(InventoryStub):
@@ -337,7 +339,9 @@ class InventoryAsyncStub(InventoryStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     CountKeys: _aio.UnaryUnaryMultiCallable[_admin_pb2.CountKeysRequest, _admin_pb2.CountKeysResponse]  # type: ignore[assignment]
     SplitKeys: _aio.UnaryUnaryMultiCallable[_admin_pb2.SplitKeysRequest, _admin_pb2.SplitKeysResponse]  # type: ignore[assignment]
-    """Return keys that divide a partition, which this node leads, into parts of about the same bytes."""
+    """Return keys that divide a partition into parts with about the same number of bytes. Refused with NOT_LEADER if this
+    node doesn't lead the partition.
+    """
 
 class InventoryServicer(metaclass=_abc_1.ABCMeta):
     """Every node answers these requests about the keys on its own disks. For each answer it reads the disks."""
@@ -355,6 +359,8 @@ class InventoryServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.SplitKeysRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.SplitKeysResponse, _abc.Awaitable[_admin_pb2.SplitKeysResponse]]:
-        """Return keys that divide a partition, which this node leads, into parts of about the same bytes."""
+        """Return keys that divide a partition into parts with about the same number of bytes. Refused with NOT_LEADER if this
+        node doesn't lead the partition.
+        """
 
 def add_InventoryServicer_to_server(servicer: InventoryServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

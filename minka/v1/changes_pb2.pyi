@@ -105,7 +105,7 @@ class ReadChangesRequest(_message.Message):
     until_offset: _builtins.int
     """the last offset to read"""
     find_child: _builtins.int
-    """if set, send no changes, only where this partition was split off: ChangeBatch.child_at"""
+    """if set: send no changes, but only ChangeBatch.child_at for this child partition"""
     def __init__(
         self,
         *,
@@ -146,7 +146,7 @@ class ChangeBatch(_message.Message):
     next_offset: _builtins.int
     """all changes up to here have been sent"""
     child_at: _builtins.int
-    """the offset of the marker after which the child has a log of its own"""
+    """the offset of the SplitMarker after which the child has its own log; 0: there is none"""
     @_builtins.property
     def offsets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """the offset of each row"""

@@ -413,11 +413,11 @@ class Partition(_message.Message):
     leader: _builtins.str
     """"" when OFFLINE"""
     leader_epoch: _builtins.int
-    """bumped at each election; fences old leaders"""
+    """grows with each election; fences former leaders"""
     partition_epoch: _builtins.int
-    """bumped at each change of this row; compare-and-set"""
+    """grows with each change of this row; used for compare-and-set"""
     generation: _builtins.int
-    """bumped by a split, merge or move; fences clients"""
+    """grows with a split, a merge or a move; fences clients"""
     state: Global___PartitionState.ValueType
     successor: _builtins.str
     """the in-sync node to which the leader is to hand over gracefully"""
@@ -787,7 +787,7 @@ class Migration(_message.Message):
     operation_id: _builtins.int
     partition_id: _builtins.int
     duty: _builtins.int
-    """its number; source and target are shards"""
+    """the duty's number; source and target are shards"""
     source: _builtins.str
     target: _builtins.str
     state: Global___MigrationState.ValueType
@@ -856,7 +856,9 @@ class PartitionTable(_message.Message):
     version: _builtins.int
     """counts the changes of the rows below"""
     next_partition_id: _builtins.int
-    """in a table with all partitions: if a smaller id has no row, its partition is gone"""
+    """The id of the next new partition. If a table with all partitions lacks a row for a smaller id, the partition with
+    the smaller id is gone.
+    """
     @_builtins.property
     def cluster(self) -> Global___Cluster: ...
     @_builtins.property

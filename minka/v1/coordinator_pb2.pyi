@@ -364,7 +364,7 @@ class HeartbeatRequest(_message.Message):
     from_start: _builtins.bool
     """the node's earlier reports of migrations and damage are void"""
     without_clearance: _builtins.bool
-    """the node has none; a late answer to an earlier heartbeat may grant it"""
+    """the node lacks it; a late answer to an earlier heartbeat may grant it"""
     answered_sequence: _builtins.int
     """of the last heartbeat, on any stream, to which the node got the answer"""
     clock_ahead_ms: _builtins.int
@@ -487,7 +487,7 @@ class HeartbeatResponse(_message.Message):
     withheld: _builtins.str
     """why the node gets no clearance, and loses its present one; "" if it may get one"""
     clock_ms: _builtins.int
-    """when the controller answered, by a clock of its machine that nobody sets"""
+    """when the controller answered, by CLOCK_BOOTTIME of its machine"""
     clocks_ahead_ms: _builtins.int
     """how far the Unix time of most nodes is ahead of clock_ms; absent if unknown"""
     @_builtins.property
@@ -747,7 +747,7 @@ class FinishSplitRequest(_message.Message):
     leader_epoch: _builtins.int
     """precondition"""
     partition_epoch: _builtins.int
-    """precondition: the epoch of the row whose in-sync replicas are all made"""
+    """precondition: the partition_epoch of the row whose in-sync replicas all exist"""
     def __init__(
         self,
         *,
@@ -998,7 +998,7 @@ class UpdateReplicasResponse(_message.Message):
     FAILED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def unknown_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """the ids in `known_ids` whose rows the node lacks: they are to be sent"""
+        """the ids in `known_ids` whose rows the node lacks: these rows are to be sent"""
 
     @_builtins.property
     def hosted_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:

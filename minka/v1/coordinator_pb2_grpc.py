@@ -101,8 +101,8 @@ class CoordinatorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def HandOver(self, request, context):
-        """Record the target as the partition's leader: the present leader has closed its write gate, and the target has all
-        writes.
+        """Record the target as the partition's leader. The present leader calls this once it has closed its write gate and
+        the target has all writes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -138,8 +138,8 @@ class CoordinatorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ControlledShutdown(self, request, context):
-        """A node that wants to stop gives its leaderships to other nodes. It still serves, and repeats the call until it has
-        none.
+        """A node that wants to stop gives its leaderships to other nodes. It still serves, and repeats the call until the
+        answer's `remaining` is 0.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

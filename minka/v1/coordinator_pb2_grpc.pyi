@@ -38,8 +38,8 @@ class CoordinatorStub:
     Heartbeat: _grpc.StreamStreamMultiCallable[_coordinator_pb2.HeartbeatRequest, _coordinator_pb2.HeartbeatResponse]
     """One stream from each node. Each answer renews the node's clearance."""
     HandOver: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.HandOverRequest, _coordinator_pb2.HandOverResponse]
-    """Record the target as the partition's leader: the present leader has closed its write gate, and the target has all
-    writes.
+    """Record the target as the partition's leader. The present leader calls this once it has closed its write gate and
+    the target has all writes.
     """
     AlterIsr: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.AlterIsrRequest, _coordinator_pb2.AlterIsrResponse]
     """Change the in-sync sets of several partitions, which the calling node leads. Each change is a compare-and-set."""
@@ -52,8 +52,8 @@ class CoordinatorStub:
     new writes to the second are waiting.
     """
     ControlledShutdown: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ControlledShutdownRequest, _coordinator_pb2.ControlledShutdownResponse]
-    """A node that wants to stop gives its leaderships to other nodes. It still serves, and repeats the call until it has
-    none.
+    """A node that wants to stop gives its leaderships to other nodes. It still serves, and repeats the call until the
+    answer's `remaining` is 0.
     """
     Leave: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.LeaveRequest, _coordinator_pb2.LeaveResponse]
     """A node stops gracefully and gives up its clearance, so its partitions needn't wait for the failure detector."""
@@ -68,8 +68,8 @@ class CoordinatorAsyncStub(CoordinatorStub):
     Heartbeat: _aio.StreamStreamMultiCallable[_coordinator_pb2.HeartbeatRequest, _coordinator_pb2.HeartbeatResponse]  # type: ignore[assignment]
     """One stream from each node. Each answer renews the node's clearance."""
     HandOver: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.HandOverRequest, _coordinator_pb2.HandOverResponse]  # type: ignore[assignment]
-    """Record the target as the partition's leader: the present leader has closed its write gate, and the target has all
-    writes.
+    """Record the target as the partition's leader. The present leader calls this once it has closed its write gate and
+    the target has all writes.
     """
     AlterIsr: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.AlterIsrRequest, _coordinator_pb2.AlterIsrResponse]  # type: ignore[assignment]
     """Change the in-sync sets of several partitions, which the calling node leads. Each change is a compare-and-set."""
@@ -82,8 +82,8 @@ class CoordinatorAsyncStub(CoordinatorStub):
     new writes to the second are waiting.
     """
     ControlledShutdown: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ControlledShutdownRequest, _coordinator_pb2.ControlledShutdownResponse]  # type: ignore[assignment]
-    """A node that wants to stop gives its leaderships to other nodes. It still serves, and repeats the call until it has
-    none.
+    """A node that wants to stop gives its leaderships to other nodes. It still serves, and repeats the call until the
+    answer's `remaining` is 0.
     """
     Leave: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.LeaveRequest, _coordinator_pb2.LeaveResponse]  # type: ignore[assignment]
     """A node stops gracefully and gives up its clearance, so its partitions needn't wait for the failure detector."""
@@ -113,8 +113,8 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.HandOverRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.HandOverResponse, _abc.Awaitable[_coordinator_pb2.HandOverResponse]]:
-        """Record the target as the partition's leader: the present leader has closed its write gate, and the target has all
-        writes.
+        """Record the target as the partition's leader. The present leader calls this once it has closed its write gate and
+        the target has all writes.
         """
 
     @_abc_1.abstractmethod
@@ -157,8 +157,8 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.ControlledShutdownRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.ControlledShutdownResponse, _abc.Awaitable[_coordinator_pb2.ControlledShutdownResponse]]:
-        """A node that wants to stop gives its leaderships to other nodes. It still serves, and repeats the call until it has
-        none.
+        """A node that wants to stop gives its leaderships to other nodes. It still serves, and repeats the call until the
+        answer's `remaining` is 0.
         """
 
     @_abc_1.abstractmethod

@@ -59,7 +59,7 @@ class _FillByEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FillBy.ValueTy
     FILL_BY_UNSPECIFIED: _FillBy.ValueType  # 0
     """CAPACITY"""
     FILL_BY_CAPACITY: _FillBy.ValueType  # 1
-    """the weight that the shard has stated"""
+    """the shard's stated capacity is the largest sum of weights"""
     FILL_BY_WEIGHT: _FillBy.ValueType  # 2
     """fill_limit is the largest sum of weights"""
     FILL_BY_COUNT: _FillBy.ValueType  # 3
@@ -71,7 +71,7 @@ class FillBy(_FillBy, metaclass=_FillByEnumTypeWrapper):
 FILL_BY_UNSPECIFIED: FillBy.ValueType  # 0
 """CAPACITY"""
 FILL_BY_CAPACITY: FillBy.ValueType  # 1
-"""the weight that the shard has stated"""
+"""the shard's stated capacity is the largest sum of weights"""
 FILL_BY_WEIGHT: FillBy.ValueType  # 2
 """fill_limit is the largest sum of weights"""
 FILL_BY_COUNT: FillBy.ValueType  # 3
@@ -319,7 +319,7 @@ class DutyQuarantine(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     SINCE_MS_FIELD_NUMBER: _builtins.int
     shard: _builtins.str
-    """empty: the duty is kept from all shards with the version, since too many failed"""
+    """empty: too many shards with shard_version have failed, so none of them gets the duty"""
     shard_version: _builtins.str
     """the version of the user's application; shards with another version may try"""
     reason: _builtins.str
@@ -423,7 +423,9 @@ class Duty(_message.Message):
     deleting: _builtins.bool
     """it is removed as soon as its shards have released it"""
     was_attached: _builtins.bool
-    """a stationary duty was attached to a shard that hasn't released it as planned"""
+    """Only for a stationary duty: it was attached to a shard, and this shard hasn't released it as planned. If no shard
+    has the duty now, this shard has failed.
+    """
     @_builtins.property
     def quarantines(self) -> _containers.RepeatedCompositeFieldContainer[Global___DutyQuarantine]: ...
     @_builtins.property

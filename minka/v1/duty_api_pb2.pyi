@@ -118,7 +118,7 @@ class ChangePalletsResponse(_message.Message):
     PALLETS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def pallets(self) -> _containers.RepeatedCompositeFieldContainer[_duties_pb2.Pallet]:
-        """one for each change, as it is now; of a deleted pallet, the last row"""
+        """one for each change: the row as it is now, or a deleted pallet's last row"""
 
     def __init__(
         self,
@@ -213,7 +213,7 @@ Global___PalletSummary: _TypeAlias = PalletSummary  # noqa: Y015
 
 @_typing.final
 class HandOverTimes(_message.Message):
-    """How long duties were attached to no shard while planned moves moved them, without the time that delegates took."""
+    """How long duties were attached to no shard during planned moves. The time that the delegates took doesn't count."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -494,7 +494,7 @@ class ChangeDutiesResponse(_message.Message):
     DUTIES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def duties(self) -> _containers.RepeatedCompositeFieldContainer[_duties_pb2.Duty]:
-        """one for each change, as it is now; of a deleted duty, the last row"""
+        """one for each change: the row as it is now, or a deleted duty's last row"""
 
     def __init__(
         self,
@@ -533,7 +533,7 @@ class GetDutiesRequest(_message.Message):
     """0: 1000"""
     with_payloads: _builtins.bool
     quarantined: _builtins.bool
-    """only duties kept from some or all shards: attaching them failed or ended processes"""
+    """only duties that are kept from some or all shards: see `quarantines` and `suspicion`"""
     @_builtins.property
     def names(self) -> _containers.RepeatedCompositeFieldContainer[Global___DutyName]:
         """exactly these duties; refused if one doesn't exist"""

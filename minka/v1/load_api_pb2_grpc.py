@@ -76,8 +76,8 @@ class LoadsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def TouchLoad(self, request, context):
-        """Report that the job still works on the load. Until the commit, the controller aborts a load without such reports
-        after a while.
+        """Report that the job still works on the load. If no report comes for a while, and the load isn't committed, the
+        controller aborts the load.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -303,7 +303,7 @@ class LoadControlServicer:
     """
 
     def FinishLoadParts(self, request, context):
-        """The leader of partitions reports the parts of loads that it has taken in, and those that wait.
+        """A node reports the parts of loads that it has taken in as the leader of partitions, and the parts that wait.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -40,8 +40,8 @@ class LoadsStub:
     BeginLoad: _grpc.UnaryUnaryMultiCallable[_load_api_pb2.BeginLoadRequest, _load_api_pb2.LoadResponse]
     """Begin a load in a keyspace, or continue the load with this id."""
     TouchLoad: _grpc.UnaryUnaryMultiCallable[_load_api_pb2.TouchLoadRequest, _load_api_pb2.LoadResponse]
-    """Report that the job still works on the load. Until the commit, the controller aborts a load without such reports
-    after a while.
+    """Report that the job still works on the load. If no report comes for a while, and the load isn't committed, the
+    controller aborts the load.
     """
     CommitLoad: _grpc.UnaryUnaryMultiCallable[_load_api_pb2.CommitLoadRequest, _load_api_pb2.LoadResponse]
     """Commit the load: from then on the partitions take in all of these files. Refused with STALE_LOAD if some of the
@@ -61,8 +61,8 @@ class LoadsAsyncStub(LoadsStub):
     BeginLoad: _aio.UnaryUnaryMultiCallable[_load_api_pb2.BeginLoadRequest, _load_api_pb2.LoadResponse]  # type: ignore[assignment]
     """Begin a load in a keyspace, or continue the load with this id."""
     TouchLoad: _aio.UnaryUnaryMultiCallable[_load_api_pb2.TouchLoadRequest, _load_api_pb2.LoadResponse]  # type: ignore[assignment]
-    """Report that the job still works on the load. Until the commit, the controller aborts a load without such reports
-    after a while.
+    """Report that the job still works on the load. If no report comes for a while, and the load isn't committed, the
+    controller aborts the load.
     """
     CommitLoad: _aio.UnaryUnaryMultiCallable[_load_api_pb2.CommitLoadRequest, _load_api_pb2.LoadResponse]  # type: ignore[assignment]
     """Commit the load: from then on the partitions take in all of these files. Refused with STALE_LOAD if some of the
@@ -91,8 +91,8 @@ class LoadsServicer(metaclass=_abc_1.ABCMeta):
         request: _load_api_pb2.TouchLoadRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_load_api_pb2.LoadResponse, _abc.Awaitable[_load_api_pb2.LoadResponse]]:
-        """Report that the job still works on the load. Until the commit, the controller aborts a load without such reports
-        after a while.
+        """Report that the job still works on the load. If no report comes for a while, and the load isn't committed, the
+        controller aborts the load.
         """
 
     @_abc_1.abstractmethod
@@ -130,7 +130,7 @@ class LoadControlStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> LoadControlAsyncStub: ...
     FinishLoadParts: _grpc.UnaryUnaryMultiCallable[_load_api_pb2.FinishLoadPartsRequest, _load_api_pb2.FinishLoadPartsResponse]
-    """The leader of partitions reports the parts of loads that it has taken in, and those that wait."""
+    """A node reports the parts of loads that it has taken in as the leader of partitions, and the parts that wait."""
 
 @_typing.type_check_only
 class LoadControlAsyncStub(LoadControlStub):
@@ -138,7 +138,7 @@ class LoadControlAsyncStub(LoadControlStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     FinishLoadParts: _aio.UnaryUnaryMultiCallable[_load_api_pb2.FinishLoadPartsRequest, _load_api_pb2.FinishLoadPartsResponse]  # type: ignore[assignment]
-    """The leader of partitions reports the parts of loads that it has taken in, and those that wait."""
+    """A node reports the parts of loads that it has taken in as the leader of partitions, and the parts that wait."""
 
 class LoadControlServicer(metaclass=_abc_1.ABCMeta):
     """The calls of nodes to the active controller about loads."""
@@ -149,7 +149,7 @@ class LoadControlServicer(metaclass=_abc_1.ABCMeta):
         request: _load_api_pb2.FinishLoadPartsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_load_api_pb2.FinishLoadPartsResponse, _abc.Awaitable[_load_api_pb2.FinishLoadPartsResponse]]:
-        """The leader of partitions reports the parts of loads that it has taken in, and those that wait."""
+        """A node reports the parts of loads that it has taken in as the leader of partitions, and the parts that wait."""
 
 def add_LoadControlServicer_to_server(servicer: LoadControlServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

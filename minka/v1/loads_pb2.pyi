@@ -73,7 +73,7 @@ class Load(_message.Message):
     id: _builtins.str
     """chosen by the caller; a caller that begins the same id again continues the load"""
     number: _builtins.int
-    """never reused; a later load has a greater one"""
+    """never reused; a later load has a greater number"""
     keyspace_id: _builtins.int
     state: Global___LoadState.ValueType
     requested_by: _builtins.str
@@ -226,7 +226,7 @@ class LoadPart(_message.Message):
     rows: _builtins.int
     checksum: _builtins.int
     done: _builtins.bool
-    """the partition's leader has taken it in; each later leader has, too, or will"""
+    """the partition's leader has taken the part in; a later leader has done so, too, or will"""
     @_builtins.property
     def digest(self) -> Global___LoadDigest: ...
     def __init__(

@@ -25,8 +25,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class RecordBatch(_message.Message):
-    """The records of one command in a Raft entry. Either all commands of an entry are committed, or none. Nodes apply them
-    in their order.
+    """The records of one command in a Raft entry. Either all commands of an entry are committed, or none. Nodes apply the
+    commands in their order in the entry.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

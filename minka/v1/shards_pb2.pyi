@@ -64,7 +64,7 @@ class ShardHello(_message.Message):
     KNOWN_INDEX_FIELD_NUMBER: _builtins.int
     HOLDINGS_FIELD_NUMBER: _builtins.int
     known_index: _builtins.int
-    """the index of its newest instruction: a node that has applied less can't serve it yet"""
+    """newest instruction's `index`: a node that has applied less can't serve the shard yet"""
     @_builtins.property
     def shard(self) -> _duties_pb2.Shard:
         """name, incarnation, node, version, pallets, grace_ms"""

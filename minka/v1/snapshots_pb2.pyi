@@ -74,8 +74,8 @@ class PartitionSnapshot(_message.Message):
 
     @_builtins.property
     def late_nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The other nodes with replicas. If such a replica reaches the snapshot's offset later, it keeps the snapshot, too,
-        until the caller releases the snapshot at its node.
+        """The other nodes with replicas. If the replica on such a node reaches the snapshot's offset later, the node also
+        keeps the snapshot, until the caller releases it at this node.
         """
 
     def __init__(

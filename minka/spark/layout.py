@@ -135,9 +135,7 @@ class Layout:
         return keys
 
     def values_of(self, batch: pa.RecordBatch) -> list[bytes | None]:
-        """The values of the rows; None for a row whose key is to be deleted. Without a delete column, raises
-        INVALID_ARGUMENT for a null.
-        """
+        """The values of the rows; None for a row whose key is to be deleted. Raises INVALID_ARGUMENT for other nulls."""
         if self.has_json:
             names = [field.name for field in self.value_fields]
             rows = zip(*(batch.column(name).to_pylist() for name in names), strict=True)
@@ -146,11 +144,15 @@ class Layout:
             values = batch.column(VALUE).cast(pa.binary()).to_pylist()
         else:
             values = [b""] * batch.num_rows
-        if self.delete_column:
-            deleted = batch.column(self.delete_column).to_pylist()
-            return [None if is_deleted else value for value, is_deleted in zip(values, deleted, strict=True)]
-        if None in values:
-            text = "the column 'value' has a null; to delete keys, use the option deleteColumn"
+        if not self.delete_column:
+            if None in values:
+                text = "the column 'value' has a null; to delete keys, use the option deleteColumn"
+                raise MinkaError(Code.INVALID_ARGUMENT, text)
+            return values
+        deleted = batch.column(self.delete_column).to_pylist()
+        values = [None if is_deleted else value for value, is_deleted in zip(values, deleted, strict=True)]
+        if values.count(None) != deleted.count(True):
+            text = f"the column 'value' has a null in a row that {self.delete_column!r} doesn't mark for deletion"
             raise MinkaError(Code.INVALID_ARGUMENT, text)
         return values
 

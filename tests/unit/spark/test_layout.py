@@ -4,7 +4,7 @@ Spark.
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import DataType, StringType, StructType
+from pyspark.sql.types import BooleanType, DataType, StringType, StructType
 
 from minka.errors import Code, MinkaError
 from minka.spark.layout import Layout
@@ -32,6 +32,17 @@ def test_a_row_that_can_not_be_in_a_keyspace_is_refused(key: str | None, value: 
     plain = layout(key=StringType(), value=StringType())
     with pytest.raises(MinkaError, match=problem) as refused:
         _ = plain.keys_of(batch), plain.values_of(batch)
+    assert refused.value.code is Code.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("mark", [False, None])
+def test_only_rows_that_are_marked_delete_their_keys(mark: bool | None) -> None:
+    of_changes = layout("gone", key=StringType(), value=StringType(), gone=BooleanType())
+    rows: dict[str, list[object]] = {"key": ["a", "b", "c"], "value": ["v", None, "w"], "gone": [mark, True, True]}
+    assert of_changes.values_of(pa.RecordBatch.from_pydict(rows)) == [b"v", None, None]
+    rows["gone"][1] = mark
+    with pytest.raises(MinkaError, match="null in a row that 'gone' doesn't mark for deletion") as refused:
+        of_changes.values_of(pa.RecordBatch.from_pydict(rows))
     assert refused.value.code is Code.INVALID_ARGUMENT
 
 

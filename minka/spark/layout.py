@@ -135,7 +135,7 @@ class Layout:
         return keys
 
     def values_of(self, batch: pa.RecordBatch) -> list[bytes | None]:
-        """The values of the rows; None for a row whose key is to be deleted. Raises INVALID_ARGUMENT for other nulls."""
+        """The rows' values; None for a row whose key is to be deleted. Raises INVALID_ARGUMENT for other nulls."""
         if self.has_json:
             names = [field.name for field in self.value_fields]
             rows = zip(*(batch.column(name).to_pylist() for name in names), strict=True)

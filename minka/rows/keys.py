@@ -39,7 +39,7 @@ IDENTIFIER: Final = 0x30  # a UUID
 
 MAX_INTEGER_BYTES: Final = 255
 MAX_DEPTH: Final = 64  # the most levels of tuples in tuples
-_SHORT: Final = 8  # the most bytes of an integer whose length is part of its code
+_SHORT: Final = 8  # bytes: the code of an integer of at most this length contains the length
 _SIZES: Final = {SINGLE: 4, DOUBLE: 8, IDENTIFIER: 16}
 NAN: Final = {SINGLE: bytes.fromhex("ffc00000"), DOUBLE: bytes.fromhex("fff8000000000000")}
 

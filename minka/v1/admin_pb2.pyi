@@ -95,7 +95,7 @@ class GetTableResponse(_message.Message):
     """a compressed GetTableResponse, in place of a large answer to a caller that accepts zlib"""
     @_builtins.property
     def table(self) -> _cluster_pb2.PartitionTable:
-        """absent when the version is still known_version, or when there are changes"""
+        """absent if the version is still known_version, or if `changes` is set instead"""
 
     @_builtins.property
     def changes(self) -> _cluster_pb2.TableChanges:

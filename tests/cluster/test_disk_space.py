@@ -37,7 +37,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
         try:
             yield Disk(undo, tmp_path, "disk", DISK_BYTES)
         except NotPermitted as error:
-            pytest.skip(f"no disk of its own: {error}")
+            pytest.skip(f"the test can't make a disk for its node: {error}")
 
 
 def break_disk(disk: Disk) -> None:

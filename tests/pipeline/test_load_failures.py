@@ -142,7 +142,7 @@ def test_a_full_disk_ends_the_load(spark: SparkSession, tmp_path: Path, beside: 
         try:
             disk = Disk(undo, tmp_path, "disk", DISK_BYTES)
         except NotPermitted as error:
-            pytest.skip(f"no disk of its own: {error}")
+            pytest.skip(f"the test can't make a disk for its node: {error}")
         cluster = LocalCluster(3, config=QUICK)
         cluster.nodes["byzantium"].config = {"data_dir": str(disk.mount / "data")}
         with cluster, Control(cluster.endpoints) as control:

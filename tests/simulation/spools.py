@@ -44,7 +44,7 @@ def encode_rows(rows: Mapping[bytes, bytes]) -> bytes:
 
 
 class NodeSpool:
-    """A daemon's parts for loads, wired as `minkad.node.daemon` wires them."""
+    """The components of a daemon that handle loads, connected as in `minkad.node.daemon`."""
 
     def __init__(self, process: "Process") -> None:
         self._process = process

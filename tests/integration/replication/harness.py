@@ -291,7 +291,7 @@ class Cluster:
         return parent, child
 
     async def propose_split(self, request: ProposeSplitRequest) -> list[Partition]:
-        """Begin a split like the controller; tell each node that has a replica."""
+        """Begin a split as the controller does, and send the new rows to each node with a replica."""
         self.proposed.append(request)
         row = self.rows[request.partition_id]
         if row.splitting or row.generation != request.generation:
@@ -303,7 +303,7 @@ class Cluster:
         return list(halves)
 
     async def finish_split(self, request: FinishSplitRequest) -> list[Partition]:
-        """End a split like the controller; tell each node that has a replica."""
+        """End a split as the controller does, and send the new rows to each node with a replica."""
         if self.before_finish_split:
             raise self.before_finish_split.pop(0)
         child = self.rows[request.partition_id]

@@ -131,8 +131,9 @@ def test_an_older_copy_of_a_data_directory_is_refused() -> None:
 
 
 def test_a_member_registers_once_its_log_is_known_to_be_whole() -> None:
-    """Raft checks the log, and refuses an older copy. If such a copy could register before the check, it would take the
-    next number of starts, and the node's newest copy would be refused.
+    """Raft checks a node's log, and refuses a node that was started with an older copy of its data. If the older copy
+    could register before the check, the controller would record its count of starts, and refuse the newest copy, whose
+    count would then be too low.
     """
     c = Controller()
     c.register("athens", incarnation="1")

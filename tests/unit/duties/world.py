@@ -1,4 +1,6 @@
-"""A shard's state machine, a delegate whose calls a test ends or lets fail, and a node that sends what a test says."""
+"""A shard's state machine with a delegate and a node. The test ends each call of the delegate, and chooses the node's
+messages.
+"""
 
 import itertools
 from collections.abc import Iterable

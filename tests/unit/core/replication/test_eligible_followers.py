@@ -41,8 +41,8 @@ def test_a_follower_that_leaves_with_everything_is_eligible() -> None:
 
 
 def test_a_follower_that_may_lack_something_when_it_leaves_is_not_eligible() -> None:
-    """A new leader first has to commit all entries that the former leader may have acknowledged, and to do so, waits
-    for its eligible followers. If a follower that is gone became eligible, the leader would wait in vain.
+    """A new leader first has to commit all entries that the former leader may have acknowledged. The new leader waits
+    for its eligible followers to have them. If a follower that is gone became eligible, the leader would wait in vain.
     """
     bench, replica = led()
     bench.view.absent = {"byzantium"}

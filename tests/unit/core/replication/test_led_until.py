@@ -64,7 +64,7 @@ def test_a_leader_that_hands_over_was_up_to_date_until_reads_wait() -> None:
 
 
 def test_a_leader_whose_clearance_was_given_up_knows_no_age() -> None:
-    """Since an unknown moment, another replica may have led."""
+    """Another replica may have led since then, and this replica doesn't know from when on."""
     bench, replica = leading()
     bench.view.cleared_until = float("-inf")
     bench.replicas.stop_leading(5.0)

@@ -38,7 +38,7 @@ around `load`, `save` and actions.
 | `endpoints` | those of `minka.connect` | host:port of some of the nodes, separated by commas |
 | `keyspace` | required | the keyspace's name |
 | `keyColumns` | `key` | the columns of the key, separated by commas (for `export`: `key_columns=["day", "number"]`) |
-| `keyFormat` | by the schema | `columns`: `encode_key` of `keyColumns` (then the default); `text`, `binary`: one column as it is |
+| `keyFormat` | by the schema | `columns`: `encode_key` of `keyColumns`; `text`, `binary`: one column as it is |
 | `timeout` | 60 | seconds for which a partition may be without a leader that answers |
 | `splitBytes` | 268435456 | reading: several tasks read a partition of more than twice this many bytes; 0: one task |
 | `changesSince` | | reading: `ExportReport.versions` as JSON; the query gets the changes since that export |

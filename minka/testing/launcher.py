@@ -127,6 +127,10 @@ class Launcher:
         """True if the process no longer answers."""
         return self._connection.closed
 
+    def forget(self) -> None:
+        """Close this process's copy of the connection."""
+        self._connection.close()
+
     def ask(self, *request: Any) -> Any:
         """Send a request to the launcher's process, and return its answer. Raises MinkaError(PLAYGROUND_FAILED)."""
         with self._lock:
@@ -158,6 +162,16 @@ def launcher(index: int, env: dict[str, str]) -> Launcher:
     if key not in _launchers or _launchers[key].has_ended:
         _launchers[key] = Launcher(failpoints=_FAILPOINTS in env)
     return _launchers[key]
+
+
+def _forget() -> None:
+    """Close a fork's copies of the connections: the launchers must end with the process that started them."""
+    for one in _launchers.values():
+        one.forget()
+    _launchers.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def inherited() -> dict[str, str]:
@@ -192,6 +206,7 @@ def serve(descriptor: int) -> None:
             request = connection.recv()
         except EOFError:
             return
+        answer: Any = None
         match request:
             case ("start", node, may_fork):
                 starts += 1
@@ -200,11 +215,15 @@ def serve(descriptor: int) -> None:
                 if pid == 0:
                     connection.close()
                     _become(node, in_place=in_place)
-                connection.send(pid)
+                answer = pid
             case ("status", pid):
-                connection.send(_or_error(_status, pid))
+                answer = _or_error(_status, pid)
             case ("stopped", pid):
-                connection.send(_or_error(_has_stopped, pid))
+                answer = _or_error(_has_stopped, pid)
+        try:
+            connection.send(answer)
+        except OSError:
+            return  # the sender has ended meanwhile
 
 
 def _or_error(work: Callable[[Any], Any], argument: Any) -> Any:
@@ -252,7 +271,10 @@ def _fork(preloaded: bool) -> int:
 
 def _become(node: Start, *, in_place: bool) -> NoReturn:
     os.setsid() if node.own_session else os.setpgid(0, 0)
-    log = os.open(node.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    try:
+        log = os.open(node.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    except FileNotFoundError:  # the cluster was stopped meanwhile, and its directory is gone
+        sys.exit(1)
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)

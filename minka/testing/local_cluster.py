@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
 from typing import Any, Final, Self
 from weakref import finalize
@@ -25,10 +26,9 @@ from minka.cluster.name_rules import node_id_problem
 from minka.engine.arguments import checked_text, checked_timeout, invalid, items
 from minka.engine.grpc_calls import clipped
 from minka.errors import Code, MinkaError
-from minka.testing import loopback_ports
 from minka.testing.launcher import NodeProcess, Start, inherited, launcher
 from minka.testing.leftovers import Leftovers
-from minka.testing.loopback_ports import free_addresses
+from minka.testing.loopback_ports import HeldPorts
 from minka.v1.cluster_pb2 import NodeState
 
 NAMES: Final = (
@@ -40,6 +40,7 @@ STOP_TIMEOUT_S: Final = 10.0
 MAX_NODES: Final = 100
 PARTS_FILE: Final = "cluster.json"
 LOCK_FILE: Final = "cluster.lock"
+_FULL_BELOW_BYTES: Final = 1 << 20
 
 
 @dataclass(slots=True)
@@ -108,13 +109,19 @@ class LocalCluster:
 
     Without `directory` everything is in a temporary directory, which is removed at the end, even if this process is
     killed. The nodes never outlive this process. With `directory`, a cluster that an earlier run left there runs again,
-    with its data. `config` is merged into every node's configuration ({"membership": {"clearance_ms": 500}}), `env`
-    into every node's environment. Linux first divides processors among sessions, and each node has a session of its
-    own; with `shares_session` all nodes are in this process's session, so that priorities hold among the threads of all
-    processes. Methods that wait until nodes are ready wait at most `ready_timeout_s` seconds: give more on a slow
-    machine. After `stop` no node can be started. Only one cluster at a time can use a directory: the first, until its
-    `stop`, or until its process ends. A node's name is its id: 1 to 63 characters of a-z, 0-9, dot and dash. Methods
-    raise MinkaError(PLAYGROUND_FAILED), which names the log or the directory, and MinkaError(INVALID_ARGUMENT).
+    with its nodes and its data. Only one cluster at a time can use a directory: the first, until its `stop`, or until
+    its process ends.
+
+    `nodes` is a number from 1 to 20, or up to 100 names. A node's name is its id: 1 to 63 characters of a-z, 0-9, dot
+    and dash, with a letter or digit first. `config` is merged into every node's configuration ({"membership":
+    {"clearance_ms": 500}}), `env` into every node's environment. Linux first divides processors among sessions, and
+    each node has a session of its own; with `shares_session` all nodes are in this process's session, so that
+    priorities hold among the threads of all processes. Methods that wait until nodes are ready wait at most
+    `ready_timeout_s` seconds: give more on a slow machine.
+
+    After `stop` no node can be started. Several threads may use a cluster, but only one at a time may use a node. A
+    fork of this process can't use the cluster. Methods raise MinkaError(PLAYGROUND_FAILED), which names the log or the
+    directory, and MinkaError(INVALID_ARGUMENT).
     """
 
     directory: Path  # a folder for each node, by its name
@@ -136,7 +143,7 @@ class LocalCluster:
         if not 1 <= len(names) <= MAX_NODES:
             raise invalid(f"a local cluster has 1 to {MAX_NODES} nodes, not {len(names)}")
         for name in names:
-            checked_text(name, "a node's name", node_id_problem)
+            checked_text(name, "a node's name", _name_problem)
         if twice := [name for name, count in Counter(names).items() if count > 1]:
             raise invalid(f"two nodes have the same name: {', '.join(twice)}")
         if not isinstance(directory, Path | None):
@@ -146,6 +153,7 @@ class LocalCluster:
         self._env = _checked_env(env)
         self._shares_session = shares_session
         self.nodes = {}
+        self._adding = Lock()
         self._take(directory)
         if not self._load():
             voters = 3 if len(names) >= 3 else 1
@@ -196,18 +204,19 @@ class LocalCluster:
         """Start one more node, which joins through the others; without `name` it gets a name. With `ready` this waits
         until the node is ready.
         """
-        name = checked_text(name, "a node's name", lambda text: node_id_problem(text) if text else "")
+        name = checked_text(name, "a node's name", lambda text: _name_problem(text) if text else "")
         config, env = _checked_config(config), _checked_env(env)
-        name = name or next((free for free in NAMES if free not in self.nodes), "")
-        if not name or name in self.nodes or len(self.nodes) >= MAX_NODES:
-            problem = (
-                f"{name} exists already"
-                if name in self.nodes
-                else f"there are {len(self.nodes)} nodes: give a name for one more, up to {MAX_NODES}"
-            )
-            raise MinkaError(Code.PLAYGROUND_FAILED, problem)
-        self._check_going(name)
-        node = self._make(name, bootstrap=False)
+        with self._adding:
+            name = name or next((free for free in NAMES if free not in self.nodes), "")
+            if not name or name in self.nodes or len(self.nodes) >= MAX_NODES:
+                problem = (
+                    f"{name} exists already"
+                    if name in self.nodes
+                    else f"there are {len(self.nodes)} nodes: give a name for one more, up to {MAX_NODES}"
+                )
+                raise MinkaError(Code.PLAYGROUND_FAILED, problem)
+            self._check_going(name)
+            node = self._make(name, bootstrap=False)
         node.config, node.env = config, env
         self._launch(node)
         if ready:
@@ -231,6 +240,8 @@ class LocalCluster:
 
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send a signal to a running node; after SIGSTOP, wait until all its threads have stopped."""
+        if not isinstance(number, signal.Signals):
+            raise invalid(f"number={clipped(repr(number))} isn't one of signal.Signals")
         if not self._running(name).send_signal(number):
             raise _not_running(self.node(name))
 
@@ -269,7 +280,8 @@ class LocalCluster:
         """
         timeout_s = self._ready_timeout_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + timeout_s
-        for node in [self.node(name) for name in names] if names is not None else list(self.nodes.values()):
+        waited = list(self.nodes) if names is None else list(items(names, "the names of nodes"))
+        for node in [self.node(name) for name in waited]:
             while not is_ready(node.http_address):
                 if not node.running:
                     raise self._failure(node, node.ended())
@@ -278,10 +290,15 @@ class LocalCluster:
                 time.sleep(0.02)
 
     def stop(self, graceful: bool = False) -> None:
-        """End every node, with SIGTERM if `graceful`, else with SIGKILL, and remove the temporary files."""
+        """End every node, with SIGTERM if `graceful`, else with SIGKILL, and remove the temporary files. In a fork of
+        the process that made the cluster, this does nothing.
+        """
+        if os.getpid() != self._process_id:
+            return
         self._is_stopped = True
         _end(self.nodes.values(), signal.SIGTERM if graceful else signal.SIGKILL)
         _started.discard(self)
+        self._ports.release()
         self._unlock()
         if self._leftovers is not None:
             self._leftovers.remove()
@@ -298,15 +315,17 @@ class LocalCluster:
         for node in self.nodes.values():
             node.directory = self.directory / node.name
             node.directory.mkdir()
+            self._ports.hold([node.address, node.http_address, node.data_address])
         self._save()
 
     def _take(self, directory: Path | None) -> None:
         """Take the directory, or a new temporary one, for this cluster alone, until `stop`."""
         self._leftovers: Leftovers | None = None
         if directory is None:
-            directory = Path(tempfile.mkdtemp(prefix="minka-"))
+            directory = _temporary()
             self._leftovers = Leftovers([directory])
         self.directory = directory
+        self._ports, self._process_id = HeldPorts(), os.getpid()
         with _usable(directory):
             directory.mkdir(parents=True, exist_ok=True)
             self._unlock = finalize(self, _unlocked, _locked(directory))
@@ -314,7 +333,7 @@ class LocalCluster:
         self._is_stopped = False
 
     def _make(self, name: str, *, bootstrap: bool) -> LocalNode:
-        grpc, http, data = free_addresses(3)
+        grpc, http, data = self._ports.take(3)
         node = LocalNode(name, self.directory / name, grpc, http, data, bootstrap)
         with _usable(node.directory):
             node.directory.mkdir(exist_ok=True)
@@ -335,7 +354,7 @@ class LocalCluster:
         with _usable(path):
             for name, (grpc, http, data, bootstrap) in dict(json.loads(path.read_text("utf-8"))).items():
                 self.nodes[name] = LocalNode(name, self.directory / name, grpc, http, data, bootstrap)
-                loopback_ports.keep([grpc, http, data])
+                self._ports.hold([grpc, http, data])
         return True
 
     def _configuration(self, node: LocalNode) -> dict[str, Any]:
@@ -354,7 +373,14 @@ class LocalCluster:
         }
         return merged(merged(own, self._config), node.config)
 
+    def _check_ours(self) -> None:
+        if os.getpid() != self._process_id:
+            text = f"the cluster belongs to process {self._process_id}, and this process is a fork of it"
+            remedy = "Use the cluster in the process that made it, or make another LocalCluster here."
+            raise MinkaError(Code.PLAYGROUND_FAILED, text, remedy=remedy)
+
     def _check_going(self, name: str) -> None:
+        self._check_ours()
         if self._is_stopped:
             text = f"{name} can't be started: the cluster was stopped; make another LocalCluster"
             raise MinkaError(Code.PLAYGROUND_FAILED, text, node=name)
@@ -378,6 +404,7 @@ class LocalCluster:
         node.process = launcher(list(self.nodes).index(node.name), env).start(start)
 
     def _running(self, name: str) -> NodeProcess:
+        self._check_ours()
         node = self.node(name)
         if node.process is None or not node.running:
             raise _not_running(node)
@@ -386,7 +413,10 @@ class LocalCluster:
     def _failure(self, node: LocalNode, problem: str) -> MinkaError:
         tail = node.log.read_text("utf-8", "replace").splitlines()[-8:] if node.log.exists() else []
         said = "".join(f"\n    {line}" for line in tail)
-        return MinkaError(Code.PLAYGROUND_FAILED, f"{node.name} {problem}; {node.log} ends with:{said}", node=node.name)
+        free = shutil.disk_usage(self.directory).free
+        disk = f"; the disk of {self.directory} has only {free} bytes free" if free < _FULL_BELOW_BYTES else ""
+        text = f"{node.name} {problem}{disk}; {node.log} ends with:{said}"
+        return MinkaError(Code.PLAYGROUND_FAILED, text, node=node.name)
 
 
 @contextlib.contextmanager
@@ -397,6 +427,19 @@ def _usable(path: Path) -> Iterator[None]:
     except (OSError, TypeError, ValueError) as error:  # the last two come from a file's content, or a path with a NUL
         reason = error.strerror if isinstance(error, OSError) else error
         raise MinkaError(Code.PLAYGROUND_FAILED, f"a local cluster can't use {path}: {reason}") from error
+
+
+def _temporary() -> Path:
+    try:
+        return Path(tempfile.mkdtemp(prefix="minka-"))
+    except OSError as error:
+        raise MinkaError(Code.PLAYGROUND_FAILED, f"there is no temporary directory for a cluster: {error}") from error
+
+
+def _name_problem(name: str) -> str:
+    return node_id_problem(name) or (
+        "can't be the name of a file of the cluster" if name in (PARTS_FILE, LOCK_FILE) else ""
+    )
 
 
 def _locked(directory: Path) -> int:

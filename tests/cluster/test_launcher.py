@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from threading import Thread
@@ -12,8 +13,8 @@ import pytest
 
 from minka.admin.control import Control
 from minka.errors import MinkaError
-from minka.testing import launcher, local_cluster
-from minka.testing.local_cluster import LocalCluster
+from minka.testing import launcher, local_cluster, loopback_ports
+from minka.testing.local_cluster import LocalCluster, LocalNode
 from minka.v1.cluster_pb2 import HashFunction
 from tests.cluster.cluster import DEADLINE, QUICK, eventually
 
@@ -160,3 +161,64 @@ def test_a_started_cluster_keeps_its_directory(tmp_path: Path) -> None:
     finally:
         cluster.stop()
     assert cluster not in local_cluster._started
+
+
+# A fork leaves the `with` block after it has tried to use the cluster.
+FORKED = """
+import os, sys
+from minka.errors import MinkaError
+from minka.testing import LocalCluster
+with LocalCluster(1) as cluster:
+    if (pid := os.fork()) == 0:
+        try:
+            cluster.kill("athens")
+        except MinkaError as error:
+            print(error.message.replace(str(os.getppid()), "PARENT"), flush=True)
+        sys.exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert cluster.node("athens").running
+    cluster.restart("athens")
+"""
+# A process is killed while a fork of it goes on, until the end of stdin.
+SURVIVED = """
+import os, signal, sys
+from minka.testing import LocalCluster
+cluster = LocalCluster(1).start()
+print(cluster.node("athens").pid, cluster.directory, flush=True)
+if os.fork() == 0:
+    sys.stdin.read()
+    os._exit(0)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_fork_leaves_the_cluster_alone() -> None:
+    ended = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, check=True)
+    assert ended.stdout == "the cluster belongs to process PARENT, and this process is a fork of it\n"
+
+
+def test_nodes_end_with_their_process_although_a_fork_of_it_goes_on() -> None:
+    command = [sys.executable, "-c", SURVIVED]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        pid, directory = process.stdout.readline().split()
+        eventually("the node has ended", lambda: not Path(f"/proc/{pid}").exists())
+        eventually("its files are removed", lambda: not Path(directory).exists())
+        process.communicate()
+
+
+def test_clusters_that_are_not_stopped_have_different_ports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process uses its ports again after a while, but not those of a node that is killed."""
+    monkeypatch.setattr(loopback_ports, "_MAX_BLOCKS", 1)
+    with LocalCluster(["athens"], config=QUICK) as cluster:
+        cluster.kill("athens")
+        others = [LocalCluster(3) for _ in range(5)]
+        used = [address for other in others for node in other.nodes.values() for address in addresses_of(node)]
+        assert len({*used, *addresses_of(cluster.node("athens"))}) == len(used) + 3
+        cluster.restart("athens")
+    for other in others:
+        other.stop()
+
+
+def addresses_of(node: LocalNode) -> tuple[str, str, str]:
+    return node.address, node.http_address, node.data_address

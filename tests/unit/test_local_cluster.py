@@ -1,10 +1,13 @@
 """Refusals of `LocalCluster` before it starts any process."""
 
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -180,3 +183,32 @@ def test_on_a_slow_machine_nodes_get_more_time(tmp_path: Path, monkeypatch: pyte
             cluster.wait_ready()
     with pytest.raises(MinkaError, match="ready_timeout_s=0 isn't a positive time"):
         LocalCluster(1, tmp_path, ready_timeout_s=0)
+
+
+@pytest.mark.parametrize("name", ["cluster.json", "cluster.lock"])
+def test_a_node_is_not_named_like_a_file_of_the_cluster(tmp_path: Path, name: str) -> None:
+    error = refusal_of(lambda: LocalCluster([name], tmp_path))
+    assert (error.code, error.message) == (
+        Code.INVALID_ARGUMENT, f"a node's name can't be the name of a file of the cluster: {name!r}",
+    )  # fmt: skip
+
+
+def test_wrong_names_and_signals_are_refused(tmp_path: Path) -> None:
+    cluster, wrong = LocalCluster(1, tmp_path), cast(Any, 999)
+    assert refusal_of(lambda: cluster.wait_ready("athens")).message == "the names of nodes are wanted, not str"
+    assert refusal_of(lambda: cluster.signal("athens", wrong)).message == "number=999 isn't one of signal.Signals"
+    cluster.stop()
+
+
+def test_a_machine_without_a_temporary_directory_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/dev/null")
+    error = refusal_of(lambda: LocalCluster(1))
+    assert error.code is Code.PLAYGROUND_FAILED
+    assert error.message.startswith("there is no temporary directory for a cluster: ")
+
+
+def test_a_failure_on_a_full_disk_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LocalCluster, "_launch", lambda *_: None)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=4096))
+    error = refusal_of(LocalCluster(1, tmp_path).start)
+    assert f"athens was not started; the disk of {tmp_path} has only 4096 bytes free; " in error.message

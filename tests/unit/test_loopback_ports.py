@@ -10,7 +10,7 @@ import pytest
 
 from minka.errors import MinkaError
 from minka.testing import loopback_ports
-from minka.testing.loopback_ports import LOOPBACK, PORTS, _Blocks, free_addresses, keep
+from minka.testing.loopback_ports import LOOPBACK, PORTS, HeldPorts, _Blocks, free_addresses
 
 # A fork takes ports, and then its parent takes ports, too.
 FORKS = """
@@ -68,9 +68,29 @@ def test_a_process_whose_blocks_are_few_never_names_a_port_twice(small: None) ->
 
 
 def test_the_ports_of_an_earlier_run_are_claimed(small: None) -> None:
-    keep([f"{LOOPBACK}:{port}" for port in (40_003, 40_021, 40_022)])
+    held = HeldPorts()
+    held.hold([f"{LOOPBACK}:{port}" for port in (40_003, 40_021, 40_022)])
     with closing(_Blocks()) as another, pytest.raises(MinkaError, match="PLAYGROUND_FAILED"):
         another.free_ports(1)
+
+
+def test_held_ports_are_nobodys_until_they_are_released(small: None) -> None:
+    held, dropped = HeldPorts(), HeldPorts()
+    ports = {*held.take(3), *dropped.take(3)}
+    assert not ports & {*free_addresses(34)}
+    with pytest.raises(MinkaError, match="PLAYGROUND_FAILED"):
+        free_addresses(35)
+    held.release()
+    assert len({*free_addresses(37)} & ports) == 3
+    del dropped
+    assert len(free_addresses(40)) == 40
+
+
+def test_a_process_may_hold_more_ports_than_it_uses_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loopback_ports, "_MAX_BLOCKS", 1)
+    held = HeldPorts()
+    assert len({*held.take(50)}) == 50
+    held.release()
 
 
 def test_a_fork_gets_other_ports() -> None:

@@ -269,7 +269,6 @@ MUTATIONS = (
     Mutation("remove keys while a child is attached", "full", replication.remove_keys_while_attached),
     Mutation("forget that a child is attached", "full", replication.forget_attachments),
     Mutation("merge without the last writes", "full", replication.merge_too_early),
-    Mutation("begin a merge a second time", "full", replication.merge_again),
     Mutation("wake a replica before its time", "full", replication.wake_early),
     Mutation("decide operations by the applied rows", "full", operations.decide_by_applied_rows),
     Mutation("report an outcome that may still be lost", "full", operations.report_before_commit),

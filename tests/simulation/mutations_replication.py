@@ -12,11 +12,9 @@ from minkad.core.replication.follower import Follower, LeaderStream
 from minkad.core.replication.gate import WriteGate
 from minkad.core.replication.instructions import WakeAt
 from minkad.core.replication.leader import Leader
-from minkad.core.replication.merge import Merge, _Step, is_due
+from minkad.core.replication.merge import Merge, _Step
 from minkad.core.replication.messages import Ack, Append
 from minkad.core.replication.progress import Progress, Reaction
-from minkad.core.replication.replica import Replica as ReplicaCore
-from minkad.core.replication.replicas import Replicas
 from minkad.core.replication.split import SplitEnd
 from minkad.core.replication.state import ReplicaState, Role
 from minkad.core.state import State
@@ -200,20 +198,6 @@ def merge_too_early() -> Sequence[Patch]:
         return self._step is _Step.FREEZE or original(self)
 
     return [(Merge, "_catch_up", catch_up)]
-
-
-def merge_again() -> Sequence[Patch]:
-    """When either partition of a merge gets a row, the merge begins, even if it is under way already."""
-
-    def begin(self: Replicas, replica: ReplicaCore) -> Merge | None:
-        left = replica if replica.row.merge_from else self.hosted.get(replica.row.merge_into)
-        right = self.hosted.get(left.row.merge_from) if left is not None else None
-        if left is None or right is None or not is_due(left, right):
-            return None
-        merge = self._merges[left.id] = Merge(left, right)
-        return merge
-
-    return [(Replicas, "_begin_merge", begin)]
 
 
 def wake_early() -> Sequence[Patch]:

@@ -74,7 +74,7 @@ format: install ## Format the code and fix what can be fixed by itself
 	$(VENV)/bin/ruff check --fix
 	$(VENV)/bin/ruff format
 
-test: lint ## Install, lint, and run every test, real daemons and Spark included (25 minutes on two cores)
+test: lint ## Install, lint, and run every test, real daemons and Spark included (ten minutes on two cores)
 	$(PY) -m pytest --numprocesses=auto --dist=loadfile --no-loadscope-reorder
 
 # What is compiled is a part of the data port, so its tests are run.
@@ -84,7 +84,7 @@ test-compiled: install ## Compile what setup.py names in a copy of the tree, and
 	  tests/unit/test_compiled.py tests/unit/data_port tests/integration/replication/test_redis_clients.py \
 	  tests/cluster/test_redis.py
 
-unit: install ## Run the tests that need no daemon (three minutes)
+unit: install ## Run the tests that need no daemon (a minute)
 	$(PY) -m pytest --numprocesses=auto --dist=loadfile tests/unit
 
 demo: $(VENV)/.demo-data ## A cluster: 336,776 flights, a node that joins, partitions that move, duties that survive a kill; with proof

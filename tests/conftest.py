@@ -57,8 +57,10 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the files of tests/pipeline first: they take longest, and at the end other processes would wait for them."""
-    items.sort(key=lambda item: not item.nodeid.startswith("tests/pipeline/"))
+    """Run the longest files first, those of tests/pipeline and tests/simulation: at the end other processes would wait
+    for them.
+    """
+    items.sort(key=lambda item: not item.nodeid.startswith(("tests/pipeline/", "tests/simulation/")))
 
 
 def pytest_collection_finish() -> None:

@@ -10,7 +10,7 @@ import random
 import socket
 from collections import deque
 from collections.abc import Collection, Iterable
-from threading import Lock
+from threading import RLock
 from typing import Final
 from weakref import finalize
 
@@ -26,7 +26,7 @@ class _Blocks:
     """The blocks of this process. The claims end with the process. Several threads may use this."""
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        self._lock = RLock()  # a cluster that is garbage releases its ports at any moment, perhaps within `free_ports`
         self._claims: dict[int, int] = {}  # the sockets' descriptors, by the block's first port
         self._ports: deque[int] = deque()  # of the blocks; those that were used last are at the end
         self._held: set[int] = set()  # ports of clusters that aren't stopped

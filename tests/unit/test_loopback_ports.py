@@ -111,3 +111,20 @@ def test_they_do_not_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [free_addresses(20) for _ in range(10)]
     assert found[5:] == found[:5]
     assert len({address for some in found for address in some}) == 100
+
+
+def test_a_garbage_cluster_releases_its_ports_while_others_are_taken(
+    small: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The garbage collector runs at any moment, also while `free_ports` holds the lock."""
+    garbage = [HeldPorts()]
+    garbage[0].take(3)
+
+    def collect(port: int) -> bool:
+        garbage.clear()
+        return False
+
+    monkeypatch.setattr(loopback_ports, "_is_used", collect)
+    assert len(free_addresses(1)) == 1
+    monkeypatch.setattr(loopback_ports, "_is_used", lambda port: False)
+    assert len(free_addresses(40)) == 40

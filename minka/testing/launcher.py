@@ -204,7 +204,7 @@ def serve(descriptor: int) -> None:
     while True:
         try:
             request = connection.recv()
-        except EOFError:
+        except (EOFError, OSError):
             return
         answer: Any = None
         match request:

@@ -40,6 +40,8 @@ STOP_TIMEOUT_S: Final = 10.0
 MAX_NODES: Final = 100
 PARTS_FILE: Final = "cluster.json"
 LOCK_FILE: Final = "cluster.lock"
+_NEW_PARTS_FILE: Final = "cluster.json.new"
+_FILES: Final = (PARTS_FILE, _NEW_PARTS_FILE, LOCK_FILE)
 _FULL_BELOW_BYTES: Final = 1 << 20
 
 
@@ -119,8 +121,8 @@ class LocalCluster:
     priorities hold among the threads of all processes. Methods that wait until nodes are ready wait at most
     `ready_timeout_s` seconds: give more on a slow machine.
 
-    After `stop` no node can be started. Several threads may use a cluster, but only one at a time may use a node. A
-    fork of this process can't use the cluster. Methods raise MinkaError(PLAYGROUND_FAILED), which names the log or the
+    After `stop` no node can be started. Several threads may use different nodes of a cluster. A fork of this
+    process can't use the cluster. Methods raise MinkaError(PLAYGROUND_FAILED), which names the log or the
     directory, and MinkaError(INVALID_ARGUMENT).
     """
 
@@ -155,10 +157,15 @@ class LocalCluster:
         self.nodes = {}
         self._adding = Lock()
         self._take(directory)
-        if not self._load():
-            voters = 3 if len(names) >= 3 else 1
-            for index, name in enumerate(names):
-                self._make(name, bootstrap=index < voters)
+        try:
+            if not self._load():
+                voters = 3 if len(names) >= 3 else 1
+                for index, name in enumerate(names):
+                    self._make(name, bootstrap=index < voters)
+                self._save()
+        except BaseException:
+            self.stop()
+            raise
 
     def __enter__(self) -> Self:
         try:
@@ -187,6 +194,7 @@ class LocalCluster:
 
     def start(self) -> Self:
         """Start every node that doesn't run, and wait until all are ready."""
+        self._check_ours()
         for node in self.nodes.values():
             if not node.running:
                 self._launch(node)
@@ -204,6 +212,7 @@ class LocalCluster:
         """Start one more node, which joins through the others; without `name` it gets a name. With `ready` this waits
         until the node is ready.
         """
+        self._check_ours()
         name = checked_text(name, "a node's name", lambda text: _name_problem(text) if text else "")
         config, env = _checked_config(config), _checked_env(env)
         with self._adding:
@@ -217,7 +226,8 @@ class LocalCluster:
                 raise MinkaError(Code.PLAYGROUND_FAILED, problem)
             self._check_going(name)
             node = self._make(name, bootstrap=False)
-        node.config, node.env = config, env
+            node.config, node.env = config, env
+            self._save()
         self._launch(node)
         if ready:
             self.wait_ready([name])
@@ -295,7 +305,8 @@ class LocalCluster:
         """
         if os.getpid() != self._process_id:
             return
-        self._is_stopped = True
+        with self._adding:
+            self._is_stopped = True
         _end(self.nodes.values(), signal.SIGTERM if graceful else signal.SIGKILL)
         _started.discard(self)
         self._ports.release()
@@ -307,11 +318,13 @@ class LocalCluster:
         """End every node, and forget all data, and all nodes that aren't in `names`; `start` then makes a new cluster
         of the others. A cluster that was stopped may begin again, too.
         """
+        self._check_ours()
         self.stop()
-        for node in self.nodes.values():
-            shutil.rmtree(node.directory, ignore_errors=True)
-        self.nodes = {name: node for name, node in self.nodes.items() if name in names}
+        former = self.nodes
+        self.nodes = {name: node for name, node in former.items() if name in names}
         self._take(None if self._leftovers is not None else self.directory)
+        for node in former.values():
+            shutil.rmtree(node.directory, ignore_errors=True)
         for node in self.nodes.values():
             node.directory = self.directory / node.name
             node.directory.mkdir()
@@ -328,7 +341,7 @@ class LocalCluster:
         self._ports, self._process_id = HeldPorts(), os.getpid()
         with _usable(directory):
             directory.mkdir(parents=True, exist_ok=True)
-            self._unlock = finalize(self, _unlocked, _locked(directory))
+            self._unlock = finalize(self, _DirectoryLock(directory).release)
         self._unlock.atexit = False  # the lock ends with the process
         self._is_stopped = False
 
@@ -337,14 +350,15 @@ class LocalCluster:
         node = LocalNode(name, self.directory / name, grpc, http, data, bootstrap)
         with _usable(node.directory):
             node.directory.mkdir(exist_ok=True)
-        self.nodes[name] = node
-        self._save()
+        self.nodes = {**self.nodes, name: node}  # other threads may be iterating over the former nodes
         return node
 
     def _save(self) -> None:
         parts = {n.name: [n.address, n.http_address, n.data_address, n.bootstrap] for n in self.nodes.values()}
         with _usable(self.directory):
-            (self.directory / PARTS_FILE).write_text(json.dumps(parts, indent=2), "utf-8")
+            new = self.directory / _NEW_PARTS_FILE
+            new.write_text(json.dumps(parts, indent=2), "utf-8")
+            new.replace(self.directory / PARTS_FILE)
 
     def _load(self) -> bool:
         """Take over the nodes of an earlier run in this directory; return True if there was such a run."""
@@ -413,9 +427,7 @@ class LocalCluster:
     def _failure(self, node: LocalNode, problem: str) -> MinkaError:
         tail = node.log.read_text("utf-8", "replace").splitlines()[-8:] if node.log.exists() else []
         said = "".join(f"\n    {line}" for line in tail)
-        free = shutil.disk_usage(self.directory).free
-        disk = f"; the disk of {self.directory} has only {free} bytes free" if free < _FULL_BELOW_BYTES else ""
-        text = f"{node.name} {problem}{disk}; {node.log} ends with:{said}"
+        text = f"{node.name} {problem}{_full_disk(self.directory)}; {node.log} ends with:{said}"
         return MinkaError(Code.PLAYGROUND_FAILED, text, node=node.name)
 
 
@@ -437,26 +449,53 @@ def _temporary() -> Path:
 
 
 def _name_problem(name: str) -> str:
-    return node_id_problem(name) or (
-        "can't be the name of a file of the cluster" if name in (PARTS_FILE, LOCK_FILE) else ""
-    )
+    return node_id_problem(name) or ("can't be the name of a file of the cluster" if name in _FILES else "")
 
 
-def _locked(directory: Path) -> int:
-    """A descriptor with the directory's lock, until `_unlocked` or the end of this process."""
-    lock = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o666)
+class _DirectoryLock:
+    """The lock of a directory, until `release` or the end of this process. A fork doesn't keep it."""
+
+    def __init__(self, directory: Path) -> None:
+        self._descriptor = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o666)
+        _locks.add(self)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self.forget()
+            text = f"another local cluster uses {directory}: stop it first, or give each cluster its own directory"
+            raise MinkaError(Code.PLAYGROUND_FAILED, text) from error
+
+    def release(self) -> None:
+        """Unlock the directory. In a fork this does nothing."""
+        if self._descriptor >= 0:
+            # Closing may not unlock: a process that another thread is just beginning may have the descriptor, too.
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+            self.forget()
+
+    def forget(self) -> None:
+        """Close this process's copy of the descriptor."""
+        os.close(self._descriptor)
+        self._descriptor = -1
+        _locks.discard(self)
+
+
+_locks: Final[set[_DirectoryLock]] = set()
+
+
+def _forget_locks() -> None:
+    for lock in list(_locks):
+        lock.forget()
+
+
+os.register_at_fork(after_in_child=_forget_locks)
+
+
+def _full_disk(directory: Path) -> str:
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(lock)
-        text = f"another local cluster uses {directory}: stop it first, or give each cluster its own directory"
-        raise MinkaError(Code.PLAYGROUND_FAILED, text) from error
-    return lock
-
-
-def _unlocked(lock: int) -> None:
-    fcntl.flock(lock, fcntl.LOCK_UN)  # closing may not unlock: a fork of this process may have the descriptor, too
-    os.close(lock)
+        free = shutil.disk_usage(directory).free
+    except OSError:  # the cluster was stopped, and the directory is removed
+        return ""
+    return f"; the disk of {directory} has only {free} bytes free" if free < _FULL_BELOW_BYTES else ""
 
 
 def _checked_config(config: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -500,6 +539,7 @@ def make_whole(cluster: LocalCluster) -> None:
     """Make every node ready and LIVE, whatever a test has done to the cluster; this also takes back drains. If that
     fails, the cluster begins again without any data.
     """
+    cluster._check_ours()
     try:
         for node in cluster.nodes.values():
             if node.running:
@@ -531,15 +571,17 @@ def put_back(cluster: LocalCluster) -> Iterator[None]:
     added node may have some of the data.
     """
     before = {node.name: copy.deepcopy((node.config, node.env)) for node in cluster.nodes.values()}
-    yield
-    for name, settings in before.items():
-        node = cluster.node(name)
-        if (node.config, node.env) != settings:
-            node.config, node.env = settings
-            if node.running:
-                cluster.kill(name)
-    if cluster.nodes.keys() != before.keys():
-        cluster._begin_again(before)
+    try:
+        yield
+    finally:
+        for name, settings in before.items():
+            node = cluster.node(name)
+            if (node.config, node.env) != settings:
+                node.config, node.env = settings
+                if node.running:
+                    cluster.kill(name)
+        if cluster.nodes.keys() != before.keys():
+            cluster._begin_again(before)
 
 
 def configuration_of(cluster: LocalCluster, node: LocalNode) -> dict[str, Any]:

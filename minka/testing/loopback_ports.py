@@ -8,9 +8,9 @@ import errno
 import os
 import random
 import socket
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterable
-from threading import RLock
+from threading import Lock
 from typing import Final
 from weakref import finalize
 
@@ -19,18 +19,21 @@ from minka.errors import Code, MinkaError
 LOOPBACK: Final = "127.0.0.1"
 PORTS: Final = range(20_000, 32_000)  # below 32768, where ports for outgoing connections begin
 _BLOCK: Final = 20  # ports
-_MAX_BLOCKS: Final = 25  # of one process, without the ports that it holds; then it uses its ports again
+_MAX_BLOCKS: Final = 8  # of one process, without the ports that it holds; then it uses its ports again
+_NAME: Final = "minka-ports"
 
 
 class _Blocks:
     """The blocks of this process. The claims end with the process. Several threads may use this."""
 
     def __init__(self) -> None:
-        self._lock = RLock()  # a cluster that is garbage releases its ports at any moment, perhaps within `free_ports`
+        self._lock = Lock()
         self._claims: dict[int, int] = {}  # the sockets' descriptors, by the block's first port
         self._ports: deque[int] = deque()  # of the blocks; those that were used last are at the end
-        self._held: set[int] = set()  # ports of clusters that aren't stopped
         self._unused = 0
+        self._held = Counter[int]()  # ports of clusters that aren't stopped
+        # Ports that aren't held any more. A cluster may become garbage at any moment, also while the lock is held.
+        self._released: deque[int] = deque()
 
     def free_ports(self, count: int, *, hold: bool = False) -> list[int]:
         """Return `count` ports on which no process listens, and which no cluster of this process holds. Ports that this
@@ -39,57 +42,67 @@ class _Blocks:
         """
         found: list[int] = []
         with self._lock:
-            for _ in PORTS:
-                if not self._unused:
-                    self._claim_another(len(self._held) + (len(found) if hold else 0))
-                self._unused = max(self._unused - 1, 0)
+            self._drop_released()
+            looked, is_more = 0, True
+            while len(found) < count:
+                spare = len(self._ports) - len(self._held) - (len(found) if hold else 0)
+                if not self._unused and is_more and (spare < _MAX_BLOCKS * _BLOCK or looked == len(self._ports)):
+                    is_more = self._claim_another()
+                if looked == len(self._ports):
+                    text = f"no {count} ports between {PORTS.start} and {PORTS.stop} are free for this process"
+                    raise MinkaError(Code.PLAYGROUND_FAILED, text)
+                looked, self._unused = looked + 1, max(self._unused - 1, 0)
                 self._ports.rotate(-1)
-                port = self._ports[-1] if self._ports else 0
-                if port and port not in self._held and port not in found and not _is_used(port):
-                    found.append(port)
-                if len(found) == count:
-                    self._held.update(found if hold else ())
-                    return found
-        text = f"no {count} ports between {PORTS.start} and {PORTS.stop} that neither this process nor another one uses"
-        raise MinkaError(Code.PLAYGROUND_FAILED, text)
+                if self._ports[-1] not in self._held and not _is_used(self._ports[-1]):
+                    found.append(self._ports[-1])
+            self._held.update(found if hold else ())
+        return found
 
     def hold(self, ports: Collection[int]) -> None:
-        """Hold these ports of nodes that exist already. Their blocks are claimed, unless another process has them."""
+        """Hold these ports of nodes that exist already. Their blocks are claimed, unless another process has them.
+        Raises PLAYGROUND_FAILED.
+        """
         with self._lock:
+            self._drop_released()
             self._held.update(ports)
             for start in {port - port % _BLOCK for port in ports} - self._claims.keys():
                 self._claim(start)
 
-    def release(self, ports: Collection[int]) -> None:
+    def release(self, ports: Iterable[int]) -> None:
         """Let these ports be used again."""
-        with self._lock:
-            self._held.difference_update(ports)
+        self._released.extend(ports)
 
     def close(self) -> None:
         """Close this process's copies of the sockets."""
         while self._claims:
             os.close(self._claims.popitem()[1])
 
-    def _claim_another(self, taken: int) -> None:
-        if len(self._ports) - taken >= _MAX_BLOCKS * _BLOCK:
-            return
+    def _drop_released(self) -> None:
+        while self._released:
+            port = self._released.popleft()
+            self._held[port] -= 1
+            if self._held[port] <= 0:
+                del self._held[port]
+
+    def _claim_another(self) -> bool:
+        """Claim one more block; return False if other processes have all."""
         starts = range(PORTS.start, PORTS.stop, _BLOCK)
         for start in random.SystemRandom().sample(starts, len(starts)):
             if start not in self._claims and self._claim(start):
                 self._ports.extendleft(reversed(range(start, start + _BLOCK)))
                 self._unused = _BLOCK
-                return
+                return True
+        return False
 
     def _claim(self, start: int) -> bool:
-        claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
-            claim.bind(f"\0minka-ports-{start}")  # an abstract name: there is no file, so nothing is left behind
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as claim:
+                claim.bind(f"\0{_NAME}-{start}")  # an abstract name: there is no file, so nothing is left behind
+                self._claims[start] = claim.detach()
         except OSError as error:
-            claim.close()
             if error.errno == errno.EADDRINUSE:
                 return False
             raise MinkaError(Code.PLAYGROUND_FAILED, f"can't claim ports for nodes: {error}") from error
-        self._claims[start] = claim.detach()
         return True
 
 
@@ -108,7 +121,7 @@ os.register_at_fork(after_in_child=_start_anew)
 
 def free_addresses(count: int) -> list[str]:
     """Return different loopback addresses host:port at which no process listens now. No other process that uses this
-    function gets them while this process runs. This process gets them again after 500 other ports, or earlier if other
+    function gets them while this process runs. This process gets them again after 160 other ports, or earlier if other
     processes have claimed all other blocks. Raises MinkaError(PLAYGROUND_FAILED).
     """
     return [f"{LOOPBACK}:{port}" for port in _blocks.free_ports(count)]
@@ -131,8 +144,8 @@ class HeldPorts:
     def hold(self, addresses: Iterable[str]) -> None:
         """Hold the addresses of nodes that exist already. Raises MinkaError(PLAYGROUND_FAILED)."""
         ports = [int(address.rpartition(":")[2]) for address in addresses]
-        _blocks.hold(ports)
         self._ports.update(ports)
+        _blocks.hold(ports)
 
     def release(self) -> None:
         """Let others have the ports."""

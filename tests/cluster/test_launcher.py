@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack, closing
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from threading import Thread
@@ -168,22 +169,36 @@ FORKED = """
 import os, sys
 from minka.errors import MinkaError
 from minka.testing import LocalCluster
+from minka.testing.local_cluster import make_whole
 with LocalCluster(1) as cluster:
     if (pid := os.fork()) == 0:
-        try:
-            cluster.kill("athens")
-        except MinkaError as error:
-            print(error.message.replace(str(os.getppid()), "PARENT"), flush=True)
+        for use in (lambda: cluster.kill("athens"), cluster.start, cluster.add, lambda: make_whole(cluster)):
+            try:
+                use()
+            except MinkaError as error:
+                print(error.message.replace(str(os.getppid()), "PARENT"), flush=True)
         sys.exit(0)
     assert os.waitpid(pid, 0)[1] == 0
     assert cluster.node("athens").running
+    assert cluster.node("athens").data_dir.exists()
     cluster.restart("athens")
+"""
+# A fork drops a cluster that isn't started; then another cluster wants its directory.
+DROPPED = """
+import os, pathlib, sys
+from minka.testing import LocalCluster
+cluster = LocalCluster(1, pathlib.Path(sys.argv[1]))
+if (pid := os.fork()) == 0:
+    del cluster
+    os._exit(0)
+os.waitpid(pid, 0)
+LocalCluster(1, pathlib.Path(sys.argv[1]))
 """
 # A process is killed while a fork of it goes on, until the end of stdin.
 SURVIVED = """
-import os, signal, sys
+import os, pathlib, signal, sys
 from minka.testing import LocalCluster
-cluster = LocalCluster(1).start()
+cluster = LocalCluster(1, *map(pathlib.Path, sys.argv[1:])).start()
 print(cluster.node("athens").pid, cluster.directory, flush=True)
 if os.fork() == 0:
     sys.stdin.read()
@@ -194,7 +209,22 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_a_fork_leaves_the_cluster_alone() -> None:
     ended = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, check=True)
-    assert ended.stdout == "the cluster belongs to process PARENT, and this process is a fork of it\n"
+    assert ended.stdout == "the cluster belongs to process PARENT, and this process is a fork of it\n" * 4
+
+
+def test_a_fork_does_not_unlock_the_directory(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", DROPPED, str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert f"another local cluster uses {tmp_path}" in ended.stderr
+
+
+def test_a_directory_is_free_when_its_process_has_ended_although_a_fork_goes_on(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SURVIVED, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        eventually("the directory is free", lambda: LocalCluster(["athens"], tmp_path)).stop()
+        process.communicate()
 
 
 def test_nodes_end_with_their_process_although_a_fork_of_it_goes_on() -> None:
@@ -210,14 +240,17 @@ def test_nodes_end_with_their_process_although_a_fork_of_it_goes_on() -> None:
 def test_clusters_that_are_not_stopped_have_different_ports(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process uses its ports again after a while, but not those of a node that is killed."""
     monkeypatch.setattr(loopback_ports, "_MAX_BLOCKS", 1)
-    with LocalCluster(["athens"], config=QUICK) as cluster:
+    with closing(loopback_ports._Blocks()) as blocks, ExitStack() as others:
+        monkeypatch.setattr(loopback_ports, "_blocks", blocks)
+        cluster = others.enter_context(LocalCluster(["athens"], config=QUICK))
         cluster.kill("athens")
-        others = [LocalCluster(3) for _ in range(5)]
-        used = [address for other in others for node in other.nodes.values() for address in addresses_of(node)]
-        assert len({*used, *addresses_of(cluster.node("athens"))}) == len(used) + 3
+        used = [*addresses_of(cluster.node("athens"))]
+        for _ in range(5):
+            other = LocalCluster(3)
+            others.callback(other.stop)
+            used += [address for node in other.nodes.values() for address in addresses_of(node)]
+        assert len(set(used)) == len(used)
         cluster.restart("athens")
-    for other in others:
-        other.stop()
 
 
 def addresses_of(node: LocalNode) -> tuple[str, str, str]:

@@ -212,3 +212,17 @@ def test_a_failure_on_a_full_disk_says_so(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=4096))
     error = refusal_of(LocalCluster(1, tmp_path).start)
     assert f"athens was not started; the disk of {tmp_path} has only 4096 bytes free; " in error.message
+
+
+def test_a_cluster_that_can_not_be_made_keeps_nothing(tmp_path: Path) -> None:
+    (tmp_path / "cluster.json").write_text("5")
+    error = refusal_of(lambda: LocalCluster(1, tmp_path))  # the error keeps the frames of the constructor
+    (tmp_path / "cluster.json").unlink()
+    LocalCluster(1, tmp_path).stop()
+    assert error.code is Code.PLAYGROUND_FAILED
+
+
+def test_a_cluster_that_was_stopped_is_not_ready() -> None:
+    cluster = LocalCluster(1)
+    cluster.stop()
+    assert refusal_of(cluster.wait_ready).message.startswith("athens was not started; ")

@@ -1,5 +1,6 @@
 """The ports of local clusters: each process has its own."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -37,7 +38,8 @@ def _new_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There are only two blocks, and no port of them is in use."""
+    """There are only two blocks, and no port of them is in use. Other runs of this test have names of their own."""
+    monkeypatch.setattr(loopback_ports, "_NAME", f"minka-test-{os.getpid()}")
     monkeypatch.setattr(loopback_ports, "PORTS", SMALL)
     monkeypatch.setattr(loopback_ports, "_is_used", lambda port: False)
 
@@ -53,7 +55,7 @@ def test_each_process_has_blocks_of_its_own(small: None) -> None:
         ports = [*one.free_ports(20), *other.free_ports(20)]
         assert sorted(ports) == [*SMALL]
         with closing(_Blocks()) as third:
-            with pytest.raises(MinkaError, match="no 1 ports between 40000 and 40040"):
+            with pytest.raises(MinkaError, match="no 1 ports between 40000 and 40040 are free for this process"):
                 third.free_ports(1)
             one.close()
             assert third.free_ports(20) == ports[:20]
@@ -84,6 +86,16 @@ def test_held_ports_are_nobodys_until_they_are_released(small: None) -> None:
     assert len({*free_addresses(37)} & ports) == 3
     del dropped
     assert len(free_addresses(40)) == 40
+
+
+def test_a_port_that_two_clusters_hold_is_free_when_both_have_released_it(small: None) -> None:
+    first, second = HeldPorts(), HeldPorts()
+    (address,) = first.take(1)
+    second.hold([address])
+    first.release()
+    assert address not in free_addresses(39)
+    second.release()
+    assert address in free_addresses(40)
 
 
 def test_a_process_may_hold_more_ports_than_it_uses_again(monkeypatch: pytest.MonkeyPatch) -> None:

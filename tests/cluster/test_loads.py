@@ -31,18 +31,19 @@ SMALL_LOGS = {"storage": {"log_retention_mib": 1, "change_retention_mib": 1}}
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
     with with_failpoints(NODES, QUICK | SMALL_LOGS) as cluster, Control(cluster.endpoints) as control:
-        control.create_keyspace("hashed", 8, HashFunction.HASH_FUNCTION_MURMUR3, replicas=3)
         points = [b"key-0004000", b"key-0012000"]
-        control.create_keyspace("ranged", 0, HashFunction.HASH_FUNCTION_UNSPECIFIED, replicas=3, split_points=points)
+        for hashed, ranged in (("hashed", "ranged"), ("first-hashed", "first-ranged")):
+            control.create_keyspace(hashed, 8, HashFunction.HASH_FUNCTION_MURMUR3, replicas=3)
+            control.create_keyspace(ranged, 0, HashFunction.HASH_FUNCTION_UNSPECIFIED, replicas=3, split_points=points)
         wait_settled(control, live=3)
         yield cluster
 
 
-@pytest.mark.parametrize("keyspace", ["hashed", "ranged"])
+@pytest.mark.parametrize("keyspace", ["first-hashed", "first-ranged"])
 def test_a_load_is_taken_in(cluster: LocalCluster, tmp_path: Path, keyspace: str) -> None:
     rows = rows_of(ROWS)
     with LoadClient(cluster.endpoints) as client:
-        load = client.begin(f"first-{keyspace}", keyspace)
+        load = client.begin(keyspace, keyspace)
         files = upload(client, load, keyspace, rows, tmp_path)
         keys = list(rows)[::1000]
         assert not any(read_all(cluster, keyspace, keys).values()), "no row is visible before the commit"

@@ -78,9 +78,12 @@ def test_everything_works_with_tls(cluster: LocalCluster, tls: Tls, tmp_path: Pa
         with Client(cluster.endpoints, keyspace="flights", tls=tls) as client:
             client.put_many(ROWS)
             # Nodes send checkpoints and logs to each other.
-            operation = control.apply_plan(control.plan_reassign(to=["athens", "ephesus"]), "test")
-            wait_ended(control, operation.id)
-            assert {p.leader for p in wait_settled(control, live=4).partitions} == {"athens", "ephesus"}
+            plan = control.plan_reassign(to=["athens", "ephesus"], keyspaces=["flights"])
+            wait_ended(control, control.apply_plan(plan, "test").id)
+            table = wait_settled(control, live=4)
+            flights = next(keyspace.id for keyspace in table.keyspaces if keyspace.name == "flights")
+            leaders = {partition.leader for partition in table.partitions if partition.keyspace_id == flights}
+            assert leaders == {"athens", "ephesus"}
             assert client.get_many(list(ROWS)) == ROWS
     environ = {"XDG_CONFIG_HOME": str(tmp_path)}
     files = ("--tls-ca", str(tls.ca), "--tls-cert", str(tls.cert), "--tls-key", str(tls.key))

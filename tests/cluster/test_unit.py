@@ -28,7 +28,8 @@ ROWS = {b"key-%04d" % number: b"%d" % number for number in range(1000)}
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     cluster = LocalCluster(["athens"], config=QUICK, env=filtered(UNIT, tmp_path_factory.mktemp("filter")))
     with cluster, Control(cluster.endpoints) as control:
-        control.create_keyspace("hashed", 4, HashFunction.HASH_FUNCTION_MURMUR3, replicas=1)
+        for keyspace in ("put", "loaded"):
+            control.create_keyspace(keyspace, 4, HashFunction.HASH_FUNCTION_MURMUR3, replicas=1)
         wait_settled(control, live=1)
         yield cluster
 
@@ -57,9 +58,9 @@ def test_flushes_and_compactions_have_a_lower_priority(cluster: LocalCluster) ->
 
 
 def test_rows_are_put_and_read_from_a_snapshot(cluster: LocalCluster) -> None:
-    with Client(cluster.endpoints, keyspace="hashed") as client, SnapshotClient(cluster.endpoints) as reader:
+    with Client(cluster.endpoints, keyspace="put") as client, SnapshotClient(cluster.endpoints) as reader:
         client.put_many(ROWS)
-        keyspace = reader.keyspace("hashed")
+        keyspace = reader.keyspace("put")
         found: dict[bytes, bytes] = {}
         for row in reader.partitions(keyspace):
             (snapshot,) = reader.open(keyspace, row.id, ALL_KEYS)
@@ -71,7 +72,7 @@ def test_rows_are_put_and_read_from_a_snapshot(cluster: LocalCluster) -> None:
 def test_a_load_is_taken_in(cluster: LocalCluster, tmp_path: Path) -> None:
     rows = rows_of(2000)
     with LoadClient(cluster.endpoints) as client:
-        load = client.begin("load", "hashed")
-        client.commit(load, upload(client, load, "hashed", rows, tmp_path))
+        load = client.begin("load", "loaded")
+        client.commit(load, upload(client, load, "loaded", rows, tmp_path))
         assert client.wait(load.id).state == LoadState.LOAD_STATE_DONE
-    assert read_all(cluster, "hashed", list(rows)) == rows
+    assert read_all(cluster, "loaded", list(rows)) == rows

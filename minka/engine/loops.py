@@ -108,7 +108,8 @@ class ClientLoop:
 
     def stop(self, client: AsyncClosable, process: int) -> None:
         """Close the client, and end the calls that wait in other threads. `process` is the id of the process that made
-        the client; in a child that was forked from it, this does nothing.
+        the client; in a child that was forked from it, this does nothing. The garbage collector may call this on any
+        thread. On a thread that runs an event loop, this doesn't wait until the client is closed.
         """
         if process != os.getpid():
             return
@@ -116,11 +117,19 @@ class ClientLoop:
             self._stopping = True
             closing = asyncio.run_coroutine_threadsafe(client.close(), self._shared.loop)
             calls = list(self._calls)
-        if threading.current_thread() is self._shared.thread:  # the garbage collector's call: this thread can't wait
+        if _runs_a_loop():  # gRPC may have woken this thread's loop to handle the events of all loops: it can't wait
             return
         closing.result(_CLOSE_TIMEOUT_S)
         for call in concurrent.futures.wait(calls, _CLOSE_TIMEOUT_S / 2).not_done:
             call.cancel()
+
+
+def _runs_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _shared_loop() -> SharedLoop:

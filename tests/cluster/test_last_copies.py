@@ -13,7 +13,7 @@ from minka.admin.control import Control
 from minka.cluster.in_sync import eligible_replicas
 from minka.errors import Code, MinkaError
 from minka.testing.local_cluster import LocalCluster
-from minka.v1.cluster_pb2 import HashFunction, Partition, PartitionState
+from minka.v1.cluster_pb2 import HashFunction, NodeState, Partition, PartitionState
 from tests.cluster.cluster import QUICK, eventually, minkactl, wait_ended, wait_settled
 
 HOLDERS = ("cyrene", "ephesus", "delphi")  # the voters athens and byzantium stay: they are a quorum
@@ -58,7 +58,11 @@ class Loss:
 
     def start(self, node: str) -> None:
         self.cluster.restart(node, ready=False)
-        eventually(f"{node} is LIVE", lambda: node in self.live())
+        eventually(f"{node} is LIVE", lambda: node in self.live() and self.is_recorded_as_live(node))
+
+    def is_recorded_as_live(self, node: str) -> bool:
+        rows = {row.id: row for row in self.control.status().table.nodes}
+        return rows[node].state == NodeState.NODE_STATE_LIVE
 
     def live(self) -> list[str]:
         """Return the nodes from which the active controller got a heartbeat within the last second. A node without any

@@ -146,6 +146,18 @@ def test_a_garbage_collected_client_ends_its_tasks(cluster: Any) -> None:
     assert _tasks_end()
 
 
+async def test_a_client_that_is_garbage_on_the_thread_of_a_loop_does_not_block_it(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Perhaps gRPC has woken this loop to handle the events of all loops: the client couldn't be closed meanwhile."""
+    monkeypatch.setattr(loops, "_CLOSE_TIMEOUT_S", 0.0)  # a wait fails at once
+    client = await asyncio.to_thread(Client, cluster.endpoints, keyspace="flights")
+    await asyncio.to_thread(client.put, "key", b"v")
+    del client
+    gc.collect()
+    assert await asyncio.to_thread(_tasks_end)
+
+
 def test_all_clients_share_one_thread(cluster: Any) -> None:
     for _ in range(2):
         with Client(cluster.endpoints, keyspace="flights") as one, Client(cluster.endpoints, keyspace="flights") as two:

@@ -17,7 +17,8 @@ from types import TracebackType
 from typing import Final, Self
 
 from benchmarks.measure import Sample
-from benchmarks.processes import LOOPBACK, Group, free_ports
+from benchmarks.processes import Group, free_ports
+from minka.testing.loopback_ports import LOOPBACK
 
 REDIS: Final = "redis"
 ETCD: Final = "etcd"

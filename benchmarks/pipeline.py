@@ -23,7 +23,7 @@ from benchmarks.cluster import Clients
 from benchmarks.kv_worker import Work
 from benchmarks.measure import MINKA, Goal, Report, Sample, main, percentile
 from benchmarks.peers import REDIS, missing
-from benchmarks.processes import LOOPBACK, Group, free_ports
+from benchmarks.processes import Group, free_ports
 from minka.admin.control import Control
 from minka.bulk.sst_files import SstWriter
 from minka.spark import session
@@ -33,6 +33,7 @@ from minka.spark.loading import LoadOptions, load
 from minka.spark.pairs import PairColumns, pairs_of
 from minka.spark.split_planning import splits
 from minka.testing.local_cluster import LocalCluster
+from minka.testing.loopback_ports import LOOPBACK
 from minka.v1.cluster_pb2 import HashFunction, PartitionState
 from minkad.storage.rocks_data import data_options
 

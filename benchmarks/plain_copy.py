@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from benchmarks.processes import LOOPBACK, Group, answer, free_ports
+from benchmarks.processes import Group, answer, free_ports
+from minka.testing.loopback_ports import LOOPBACK
 
 _CHUNK_BYTES: Final = 1024 * 1024
 _TIMEOUT_S: Final = 120.0

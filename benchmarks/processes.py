@@ -2,7 +2,6 @@
 
 import json
 import random
-import socket
 import subprocess
 import tempfile
 import time
@@ -12,8 +11,8 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from minka.testing.leftovers import Leftovers
+from minka.testing.loopback_ports import is_used
 
-LOOPBACK: Final = "127.0.0.1"
 PORTS: Final = range(10_000, 20_000)  # so the ports of Redis's bus, 10,000 higher, are below the ephemeral range
 STOP_TIMEOUT_S: Final = 10.0
 
@@ -123,19 +122,8 @@ def free_ports(count: int, above: int = 0) -> list[int]:
     """Find `count` loopback ports. Nobody listens on them now, or on the ports that are higher by `above`."""
     found: list[int] = []
     for port in random.SystemRandom().sample(PORTS, 1000):
-        if all(is_free(number) for number in {port, port + above}):
+        if not any(is_used(number) for number in {port, port + above}):
             found.append(port)
             if len(found) == count:
                 return found
     raise RuntimeError(f"no {count} free ports from {PORTS.start} on")
-
-
-def is_free(port: int) -> bool:
-    """True if nobody listens on the port."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((LOOPBACK, port))
-        except OSError:
-            return False
-    return True

@@ -17,8 +17,9 @@ import uvloop
 from benchmarks.etcd_client import PUT, TXN, Calls, put_request, txn_request
 from benchmarks.measure import MINKA, Case, Goal, Report, main, sample_of
 from benchmarks.peers import ETCD, EtcdCluster, missing
-from benchmarks.processes import LOOPBACK, Group, Talk, free_ports
+from benchmarks.processes import Group, Talk, free_ports
 from benchmarks.raft_worker import COMMAND_BYTES, PROPOSE_METHOD
+from minka.testing.loopback_ports import LOOPBACK
 
 CONCURRENCY: Final = (1, 16, 128, 1024)
 STREAMS: Final = (1, 8, 32)

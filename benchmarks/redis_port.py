@@ -19,9 +19,10 @@ import uvloop
 from benchmarks.etcd_client import PUT, Calls, put_request
 from benchmarks.measure import MINKA, Case, Goal, Report, Sample, main, sample_of
 from benchmarks.peers import ETCD, REDIS, EtcdCluster, missing, redis_sample
-from benchmarks.processes import LOOPBACK, Group, free_ports
+from benchmarks.processes import Group, free_ports
 from minka.admin.control import Control
 from minka.testing.local_cluster import LocalCluster
+from minka.testing.loopback_ports import LOOPBACK
 from minka.v1.cluster_pb2 import HashFunction, Partition, PartitionState
 
 KEYS: Final = 100_000

@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import fcntl
 import json
 import os
 import shutil
@@ -26,6 +25,7 @@ from minka.cluster.name_rules import node_id_problem
 from minka.engine.arguments import checked_text, checked_timeout, invalid, items
 from minka.engine.grpc_calls import clipped
 from minka.errors import Code, MinkaError
+from minka.testing.directory_lock import LOCK_FILE, DirectoryLock
 from minka.testing.launcher import NodeProcess, Start, inherited, launcher
 from minka.testing.leftovers import Leftovers
 from minka.testing.loopback_ports import HeldPorts
@@ -39,7 +39,6 @@ READY_TIMEOUT_S: Final = 20.0
 STOP_TIMEOUT_S: Final = 10.0
 MAX_NODES: Final = 100
 PARTS_FILE: Final = "cluster.json"
-LOCK_FILE: Final = "cluster.lock"
 _NEW_PARTS_FILE: Final = "cluster.json.new"
 _FILES: Final = (PARTS_FILE, _NEW_PARTS_FILE, LOCK_FILE)
 _FULL_BELOW_BYTES: Final = 1 << 20
@@ -341,7 +340,7 @@ class LocalCluster:
         self._ports, self._process_id = HeldPorts(), os.getpid()
         with _usable(directory):
             directory.mkdir(parents=True, exist_ok=True)
-            self._unlock = finalize(self, _DirectoryLock(directory).release)
+            self._unlock = finalize(self, DirectoryLock(directory).release)
         self._unlock.atexit = False  # the lock ends with the process
         self._is_stopped = False
 
@@ -450,44 +449,6 @@ def _temporary() -> Path:
 
 def _name_problem(name: str) -> str:
     return node_id_problem(name) or ("can't be the name of a file of the cluster" if name in _FILES else "")
-
-
-class _DirectoryLock:
-    """The lock of a directory, until `release` or the end of this process. A fork doesn't keep it."""
-
-    def __init__(self, directory: Path) -> None:
-        self._descriptor = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o666)
-        _locks.add(self)
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            self.forget()
-            text = f"another local cluster uses {directory}: stop it first, or give each cluster its own directory"
-            raise MinkaError(Code.PLAYGROUND_FAILED, text) from error
-
-    def release(self) -> None:
-        """Unlock the directory. In a fork this does nothing."""
-        if self._descriptor >= 0:
-            # Closing may not unlock: a process that another thread is just beginning may have the descriptor, too.
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-            self.forget()
-
-    def forget(self) -> None:
-        """Close this process's copy of the descriptor."""
-        os.close(self._descriptor)
-        self._descriptor = -1
-        _locks.discard(self)
-
-
-_locks: Final[set[_DirectoryLock]] = set()
-
-
-def _forget_locks() -> None:
-    for lock in list(_locks):
-        lock.forget()
-
-
-os.register_at_fork(after_in_child=_forget_locks)
 
 
 def _full_disk(directory: Path) -> str:

@@ -45,7 +45,7 @@ class _Blocks:
             self._drop_released()
             looked, is_more = 0, True
             while len(found) < count:
-                spare = len(self._ports) - len(self._held) - (len(found) if hold else 0)
+                spare = len(self._ports) - len(self._held)
                 if not self._unused and is_more and (spare < _MAX_BLOCKS * _BLOCK or looked == len(self._ports)):
                     is_more = self._claim_another()
                 if looked == len(self._ports):
@@ -53,7 +53,7 @@ class _Blocks:
                     raise MinkaError(Code.PLAYGROUND_FAILED, text)
                 looked, self._unused = looked + 1, max(self._unused - 1, 0)
                 self._ports.rotate(-1)
-                if self._ports[-1] not in self._held and not _is_used(self._ports[-1]):
+                if self._ports[-1] not in self._held and not is_used(self._ports[-1]):
                     found.append(self._ports[-1])
             self._held.update(found if hold else ())
         return found
@@ -156,7 +156,8 @@ def _release(ports: set[int]) -> None:
     _blocks.release(ports)
 
 
-def _is_used(port: int) -> bool:
+def is_used(port: int) -> bool:
+    """True if a process listens on the loopback port."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -151,9 +151,14 @@ async def test_a_client_that_is_garbage_on_the_thread_of_a_loop_does_not_block_i
 ) -> None:
     """Perhaps gRPC has woken this loop to handle the events of all loops: the client couldn't be closed meanwhile."""
     monkeypatch.setattr(loops, "_CLOSE_TIMEOUT_S", 0.0)  # a wait fails at once
-    client = await asyncio.to_thread(Client, cluster.endpoints, keyspace="flights")
-    await asyncio.to_thread(client.put, "key", b"v")
-    del client
+    clients: list[Client] = []  # only this list refers to the client: else the executor's thread may free it
+
+    def use_a_client() -> None:
+        clients.append(Client(cluster.endpoints, keyspace="flights"))
+        clients[0].put("key", b"v")
+
+    await asyncio.to_thread(use_a_client)
+    clients.clear()
     gc.collect()
     assert await asyncio.to_thread(_tasks_end)
 

@@ -62,8 +62,8 @@ class ClientLoop:
         self._stopping = False
 
     def run(self, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
-        """Run the coroutine on the loop's thread, and wait for its result on this thread. Raises its errors, and
-        INVALID_ARGUMENT if the client is closed.
+        """Run the coroutine on the loop's thread, and wait for its result on this thread. Raises its errors,
+        INVALID_ARGUMENT if the client is closed, and OUTCOME_UNKNOWN if `stop` gave the call up.
         """
         try:
             future = self._begin(coroutine)
@@ -72,6 +72,8 @@ class ClientLoop:
             raise
         try:
             return future.result()
+        except concurrent.futures.CancelledError:
+            raise MinkaError(Code.OUTCOME_UNKNOWN, "the client was closed") from None
         except BaseException:
             future.cancel()  # this thread was interrupted, so nobody waits for the result
             raise
@@ -107,9 +109,10 @@ class ClientLoop:
         return future
 
     def stop(self, client: AsyncClosable, process: int) -> None:
-        """Close the client, and end the calls that wait in other threads. `process` is the id of the process that made
-        the client; in a child that was forked from it, this does nothing. The garbage collector may call this on any
-        thread. On a thread that runs an event loop, this doesn't wait until the client is closed.
+        """Close the client, which ends the calls that wait in other threads; give them up if that takes long. `process`
+        is the id of the process that made the client; in a child that was forked from it, this does nothing. The
+        garbage collector may call this on any thread. On a thread that runs an event loop, this doesn't wait until the
+        client is closed.
         """
         if process != os.getpid():
             return
@@ -119,9 +122,11 @@ class ClientLoop:
             calls = list(self._calls)
         if _runs_a_loop():  # gRPC may have woken this thread's loop to handle the events of all loops: it can't wait
             return
-        closing.result(_CLOSE_TIMEOUT_S)
-        for call in concurrent.futures.wait(calls, _CLOSE_TIMEOUT_S / 2).not_done:
+        unended = concurrent.futures.wait([closing, *calls], _CLOSE_TIMEOUT_S).not_done
+        for call in unended - {closing}:
             call.cancel()
+        if closing not in unended:
+            closing.result()
 
 
 def _runs_a_loop() -> bool:

@@ -1,14 +1,15 @@
 """The synchronous client. It runs the asyncio client on a thread that all synchronous clients share."""
 
 import asyncio
+import contextlib
 import gc
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -146,11 +147,27 @@ def test_a_garbage_collected_client_ends_its_tasks(cluster: Any) -> None:
     assert _tasks_end()
 
 
-async def test_a_client_that_is_garbage_on_the_thread_of_a_loop_does_not_block_it(
-    cluster: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@contextlib.contextmanager
+def _busy_loop() -> Iterator[Callable[[], bool]]:
+    """The clients' loop does nothing until the end of the block, but for at most 5 s. The function that is yielded ends
+    that, and returns True if the loop has waited for it.
+    """
+    release, released = threading.Event(), Future[bool]()
+
+    def end() -> bool:
+        release.set()
+        return released.result(10)
+
+    assert loops._shared is not None
+    loops._shared.loop.call_soon_threadsafe(lambda: released.set_result(release.wait(5)))
+    try:
+        yield end
+    finally:
+        end()
+
+
+async def test_a_client_that_is_garbage_on_the_thread_of_a_loop_does_not_block_it(cluster: Any) -> None:
     """Perhaps gRPC has woken this loop to handle the events of all loops: the client couldn't be closed meanwhile."""
-    monkeypatch.setattr(loops, "_CLOSE_TIMEOUT_S", 0.0)  # a wait fails at once
     clients: list[Client] = []  # only this list refers to the client: else the executor's thread may free it
 
     def use_a_client() -> None:
@@ -158,8 +175,10 @@ async def test_a_client_that_is_garbage_on_the_thread_of_a_loop_does_not_block_i
         clients[0].put("key", b"v")
 
     await asyncio.to_thread(use_a_client)
-    clients.clear()
-    gc.collect()
+    with _busy_loop() as end:
+        clients.clear()
+        gc.collect()
+        assert end()
     assert await asyncio.to_thread(_tasks_end)
 
 
@@ -218,6 +237,25 @@ def test_closing_ends_the_calls_of_other_threads(cluster: Any) -> None:
         for read in reads:
             with pytest.raises(MinkaError, match=r"closed"):
                 read.result(timeout=10)
+
+
+def test_calls_end_although_the_client_cannot_be_closed_in_time(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loops, "_CLOSE_TIMEOUT_S", 0.05)
+    client = Client(cluster.endpoints, keyspace="flights", timeout=30)
+    client.put("key", b"v")
+    for node in cluster.nodes.values():
+        node.go_on.clear()
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit(client.get, "key")
+        deadline = time.monotonic() + 10
+        while not client._loop._calls and time.monotonic() < deadline:
+            time.sleep(0.002)
+        with _busy_loop() as end:
+            client.close()
+            with pytest.raises(MinkaError, match="OUTCOME_UNKNOWN: the client was closed"):
+                read.result(timeout=10)
+            assert end()
+    assert _tasks_end()
 
 
 def test_a_program_that_never_closes_its_client_ends_quietly(cluster: Any) -> None:

@@ -16,7 +16,7 @@ from rocksdict import Cache
 
 from benchmarks.measure import MINKA, Goal, Report, Sample, main
 from minka.wire.kv_frames import WriteBody
-from minkad.replication.sizing import MAX_ERROR
+from minkad.replication.changing.sizing import MAX_ERROR
 from minkad.storage.applied import Applied
 from minkad.storage.data_database import DataDatabase
 from minkad.storage.size_estimate import Size

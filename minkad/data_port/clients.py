@@ -11,9 +11,9 @@ from minka.wire.data_port import Connection
 from minkad.process import tasks
 from minkad.process.memory import Memory
 from minkad.process.telemetry import Telemetry
-from minkad.replication.batches import checked_request, count, weight
-from minkad.replication.requests import Requests
-from minkad.replication.ticket import Ticket
+from minkad.replication.serving.client_frames import checked_request, count, weight
+from minkad.replication.serving.client_requests import Requests
+from minkad.replication.serving.ticket import Ticket
 
 MAX_FRAMES_IN_FLIGHT: Final = 64  # of one connection; with fewer, it is read further
 _FRAME_BYTES: Final = 16 * 1024  # the size that the next frame is expected to have

@@ -1,4 +1,4 @@
-"""Replication between nodes on their data ports (see minkad.replication.frames)."""
+"""Replication between nodes on their data ports (see minkad.replication.sending.peer_frames)."""
 
 import asyncio
 import logging

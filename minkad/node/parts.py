@@ -28,8 +28,8 @@ from minkad.node.settings import MIB
 from minkad.node.surroundings import ControllerCalls, NodeTable
 from minkad.process.clock import boottime, cluster_clock, unix_ms
 from minkad.process.telemetry import Telemetry
-from minkad.replication.context import LoadSources, Surroundings
 from minkad.replication.manager import ReplicaManager
+from minkad.replication.surroundings import LoadSources, Surroundings
 from minkad.rpc.channels import Channels
 from minkad.rpc.peers import Peers
 from minkad.rpc.raft import RaftCalls, RaftReceiver

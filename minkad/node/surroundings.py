@@ -17,7 +17,7 @@ from minkad.storage.disk_space import DiskWatch
 
 
 class NodeTable:
-    """This node's present copy of the table; `minkad.replication.context.ClusterTable`."""
+    """This node's present copy of the table; `minkad.replication.surroundings.ClusterTable`."""
 
     def __init__(self, state: Callable[[], State], member: Callable[[], Member], disk: DiskWatch) -> None:
         self._state = state
@@ -62,7 +62,7 @@ class NodeTable:
 
 
 class ControllerCalls:
-    """The active controller, through the member; `minkad.replication.context.Controller`."""
+    """The active controller, through the member; `minkad.replication.surroundings.Controller`."""
 
     def __init__(self, member: Callable[[], Member]) -> None:
         self._member = member

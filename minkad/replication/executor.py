@@ -14,9 +14,9 @@ from minkad.core.replication.instructions import Instruction, Outbox
 from minkad.core.replication.replicas import Replicas
 from minkad.process import tasks
 from minkad.process.failpoints import failpoint
-from minkad.replication.context import Controller
-from minkad.replication.replica import Replica
-from minkad.replication.requests import clear
+from minkad.replication.applying.hosted_replica import Replica
+from minkad.replication.serving.client_requests import clear
+from minkad.replication.surroundings import Controller
 
 R = TypeVar("R")
 Handler = Callable[[Any], None]

@@ -20,39 +20,39 @@ from minkad.core.replication.replicas import Replicas
 from minkad.core.replication.settings import ReplicationSettings
 from minkad.core.replication.state import Role
 from minkad.process.memory import Share
-from minkad.replication.adoption import Adoption, Turns
-from minkad.replication.changes import Changes
-from minkad.replication.checkpoint_receiver import CheckpointReceiver
-from minkad.replication.checkpoint_sender import CheckpointSenders, SendingContext
-from minkad.replication.committer import Committer
-from minkad.replication.context import LoadSources, Surroundings
-from minkad.replication.damage import Damage
-from minkad.replication.deletions import Deletions
+from minkad.replication.applying.committer import Committer
+from minkad.replication.applying.compacting import Trimming
+from minkad.replication.applying.flusher import Flusher
+from minkad.replication.applying.hosted_replica import META_END, META_PREFIX, Replica, ReplicaMeta, decode_meta
+from minkad.replication.applying.opening import Opening
+from minkad.replication.applying.partition_log import PartitionLog, ends_of_logs
+from minkad.replication.applying.reclaiming import Reclaiming
+from minkad.replication.applying.resting import Resting
+from minkad.replication.changing.adoption import Adoption, Turns
+from minkad.replication.changing.damage import Damage
+from minkad.replication.changing.deletions import Deletions
+from minkad.replication.changing.ingesting import Ingesting
+from minkad.replication.changing.isr_changes import IsrChanges
+from minkad.replication.changing.load_check import LoadCheck
+from minkad.replication.changing.sizing import SizeCheck
+from minkad.replication.changing.splitting import Splitting
 from minkad.replication.executor import Executor
-from minkad.replication.expiring import Expiring
-from minkad.replication.flusher import Flusher
-from minkad.replication.ingesting import Ingesting
-from minkad.replication.intervals import Intervals
-from minkad.replication.inventory import Inventory
-from minkad.replication.isr_changes import IsrChanges
-from minkad.replication.load_check import LoadCheck
-from minkad.replication.opening import Opening
-from minkad.replication.pace import Pace
-from minkad.replication.partition_log import PartitionLog, ends_of_logs
-from minkad.replication.rate_limit import RateLimit
-from minkad.replication.reclaiming import Reclaiming
-from minkad.replication.replica import META_END, META_PREFIX, Replica, ReplicaMeta, decode_meta
-from minkad.replication.replication_receiver import IncomingStream, ReplicationReceiver
-from minkad.replication.replication_sender import ReplicationSender, SenderContext
-from minkad.replication.reporting import Reporting
-from minkad.replication.requests import Requests
-from minkad.replication.resting import Resting
-from minkad.replication.routing import Routing
-from minkad.replication.sizing import SizeCheck
-from minkad.replication.snapshots import Snapshots
-from minkad.replication.splitting import Splitting
-from minkad.replication.trimming import Trimming
-from minkad.replication.writing import Writing
+from minkad.replication.reading.change_feed import Changes
+from minkad.replication.reading.intervals import Intervals
+from minkad.replication.reading.inventory import Inventory
+from minkad.replication.reading.reporting import Reporting
+from minkad.replication.reading.snapshots import Snapshots
+from minkad.replication.sending.checkpoint_receiver import CheckpointReceiver
+from minkad.replication.sending.checkpoint_sender import CheckpointSenders, SendingContext
+from minkad.replication.sending.pace import Pace
+from minkad.replication.sending.rate_limit import RateLimit
+from minkad.replication.sending.replication_receiver import IncomingStream, ReplicationReceiver
+from minkad.replication.sending.replication_sender import ReplicationSender, SenderContext
+from minkad.replication.serving.client_requests import Requests
+from minkad.replication.serving.expiring import Expiring
+from minkad.replication.serving.routing import Routing
+from minkad.replication.serving.writing import Writing
+from minkad.replication.surroundings import LoadSources, Surroundings
 from minkad.storage.data_database import DataDatabase
 from minkad.storage.scanner import Scanner
 from minkad.storage.size_estimate import Size

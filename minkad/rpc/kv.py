@@ -12,8 +12,8 @@ from minka.wire import kv_frames
 from minkad.process import tasks
 from minkad.process.memory import Memory, Share
 from minkad.process.telemetry import Telemetry
-from minkad.replication.batches import checked_request, count, weight
 from minkad.replication.manager import ReplicaManager
+from minkad.replication.serving.client_frames import checked_request, count, weight
 
 MAX_FRAMES_IN_FLIGHT: Final = 64  # of one stream; the next is read when one is answered
 _FRAME_BYTES: Final = 16 * 1024  # the expected size of the next frame

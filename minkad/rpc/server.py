@@ -46,7 +46,7 @@ from minkad.process.listening import bind_error, cannot_listen
 from minkad.process.memory import Memory
 from minkad.process.telemetry import Telemetry
 from minkad.replication.manager import ReplicaManager
-from minkad.rpc.changes import ChangeService
+from minkad.rpc.change_feed import ChangeService
 from minkad.rpc.channels import CONNECT_TIMEOUT
 from minkad.rpc.control import (
     AdminService,

@@ -16,7 +16,7 @@ from minka.v1.snapshots_pb2 import (
     SnapshotDigest,
 )
 from minka.v1.snapshots_pb2_grpc import SnapshotsServicer
-from minkad.replication.snapshots import Snapshots
+from minkad.replication.reading.snapshots import Snapshots
 from minkad.storage.scan_process import ScanRequest
 
 _BATCH_BYTES: Final = 512 * 1024

@@ -27,7 +27,7 @@ from minka.v1.raft_pb2 import MessageType, RaftMessageBatch
 from minka.wire import kv_frames
 from minka.wire.data_port import PREFACE, Hello, Kind, Purpose, Splitter, encode_hello
 from minkad.core.replication import messages
-from minkad.replication import frames
+from minkad.replication.sending import peer_frames as frames
 from tests.cluster.cluster import QUICK, create_keyspace, eventually, wait_settled
 from tests.http2 import preface
 

@@ -19,7 +19,7 @@ from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction, NodeState
 from minka.v1.loads_pb2 import Load, LoadState
 from minkad.process import failpoints
-from minkad.replication import ingesting  # noqa: F401  # declares its failpoints
+from minkad.replication.changing import ingesting  # noqa: F401 # declares its failpoints
 from tests.cluster.cluster import QUICK, eventually, spec_file, state_of, wait_ended, wait_settled, with_failpoints
 from tests.cluster.loads import read_all, rows_of, upload
 

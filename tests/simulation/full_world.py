@@ -19,9 +19,9 @@ from minkad.coordinator.controller_settings import ControllerSettings
 from minkad.coordinator.coordinator import Bootstrap
 from minkad.core.controller import MigrationCaps, VoterSettings
 from minkad.core.state import OPERATIONS_UNENDED, State, is_up
-from minkad.replication import load_check
-from minkad.replication.context import LoadSources
-from minkad.replication.meter import Meter
+from minkad.replication.changing import load_check
+from minkad.replication.reading.meter import Meter
+from minkad.replication.surroundings import LoadSources
 from tests.simulation.availability import FIRST_UNIX_MS, Availability
 from tests.simulation.data_clients import Clients
 from tests.simulation.data_oracle import DataOracle

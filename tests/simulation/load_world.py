@@ -9,7 +9,7 @@ from minka.v1.loads_pb2 import Load, LoadState
 from minkad.coordinator import load_requests
 from minkad.core.controller import loads as controller_loads
 from minkad.core.state import LOADS_UNENDED, State
-from minkad.replication.context import LoadSources
+from minkad.replication.surroundings import LoadSources
 from tests.simulation.full_world import FullWorld
 from tests.simulation.load_jobs import LoadJobs
 from tests.simulation.process import Process

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from minka.wire.kv_frames import Group
 from minka.wire.stored_values import has_expired
 from minkad.core.operations.decide import _Deciding
-from minkad.replication.replica import Replica
-from minkad.replication.requests import Requests
-from minkad.replication.ticket import Ticket
-from minkad.replication.unapplied import Unapplied, Waiting
+from minkad.replication.applying.hosted_replica import Replica
+from minkad.replication.serving.client_requests import Requests
+from minkad.replication.serving.ticket import Ticket
+from minkad.replication.serving.unapplied import Unapplied, Waiting
 from tests.simulation.mutations_full import Patch
 
 

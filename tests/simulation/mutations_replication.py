@@ -20,10 +20,10 @@ from minkad.core.replication.state import ReplicaState, Role
 from minkad.core.state import State
 from minkad.core.state import state as state_module
 from minkad.node.surroundings import NodeTable
+from minkad.replication.applying.hosted_replica import Pending, Replica
+from minkad.replication.changing.splitting import Splitting
 from minkad.replication.executor import Executor
-from minkad.replication.replica import Pending, Replica
-from minkad.replication.replication_receiver import IncomingStream, ReplicationReceiver
-from minkad.replication.splitting import Splitting
+from minkad.replication.sending.replication_receiver import IncomingStream, ReplicationReceiver
 from minkad.storage.applied import Applied
 from tests.simulation.mutations_full import Patch
 

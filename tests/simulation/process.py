@@ -36,9 +36,9 @@ from minkad.node.surroundings import ControllerCalls, NodeTable
 from minkad.process.clock import ClusterClock
 from minkad.process.memory import Memory
 from minkad.process.telemetry import Telemetry
-from minkad.replication.context import Surroundings
-from minkad.replication.links import ReplicationLinks
 from minkad.replication.manager import ReplicaManager, StorageSettings
+from minkad.replication.sending.links import ReplicationLinks
+from minkad.replication.surroundings import Surroundings
 from minkad.storage.disk_space import DiskWatch
 from minkad.storage.log_database import STALLED_S, LogDatabase
 from minkad.storage.raft_storage import RaftStorage

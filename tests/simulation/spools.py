@@ -14,7 +14,7 @@ from minka.errors import Code, MinkaError
 from minka.v1.load_api_pb2 import FetchRequest, FinishLoadPartsRequest
 from minka.v1.loads_pb2 import LoadFile
 from minkad.core.state import is_up
-from minkad.replication.context import LoadSources
+from minkad.replication.surroundings import LoadSources
 from minkad.spool.collecting import Collecting
 from minkad.spool.fetching import Fetching
 from minkad.spool.spool import Spool

@@ -1,4 +1,4 @@
-"""The messages of a leader and its followers about one partition; `minkad.replication.frames` carries them."""
+"""The messages of a leader and its followers about one partition; `minkad.replication.sending` carries them."""
 
 from enum import IntEnum
 

@@ -18,8 +18,8 @@ from minkad.data_port.resp.refusals import Refusals
 from minkad.data_port.resp.replies import RespError
 from minkad.process.memory import Share
 from minkad.process.telemetry import Outcome, Telemetry
-from minkad.replication.requests import Requests
-from minkad.replication.ticket import Ticket
+from minkad.replication.serving.client_requests import Requests
+from minkad.replication.serving.ticket import Ticket
 
 TIMEOUT_MS: Final = 5000
 """The longest time that a request waits before it is answered with an error."""

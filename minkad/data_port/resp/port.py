@@ -19,7 +19,7 @@ from minkad.data_port.resp.slot_keys import Walks
 from minkad.data_port.resp.table import COMMANDS
 from minkad.process.memory import Memory
 from minkad.process.telemetry import Telemetry
-from minkad.replication.requests import Requests
+from minkad.replication.serving.client_requests import Requests
 
 
 class RespPort:

@@ -14,7 +14,7 @@ from minkad.data_port.resp.keyspaces import View
 from minkad.data_port.resp.replies import RespError
 from minkad.data_port.resp.slots import Joined, Parts
 from minkad.process.memory import Share
-from minkad.replication.requests import FEW_BYTES
+from minkad.replication.serving.client_requests import FEW_BYTES
 
 STALE_MS: Final = 5000
 """An older replica doesn't answer a connection with READONLY."""

@@ -24,7 +24,7 @@ from minkad.data_port.resp.keyspaces import ClusterView, HashView, View
 from minkad.data_port.resp.replies import RespError, bulk, values
 from minkad.data_port.resp.slots import Joined, Slot
 from minkad.process.memory import Share
-from minkad.replication.requests import MAX_PAGE_BYTES, MAX_PAGE_ROWS
+from minkad.replication.serving.client_requests import MAX_PAGE_BYTES, MAX_PAGE_ROWS
 
 _HASH_BITS: Final = 45
 _HASH_MASK: Final = (1 << _HASH_BITS) - 1

@@ -17,7 +17,7 @@ from minkad.data_port.resp.keyspaces import ClusterView
 from minkad.data_port.resp.replies import Reply, RespError, integer, reply
 from minkad.data_port.resp.scanning import Page, Place
 from minkad.data_port.resp.slots import Joined, Slot
-from minkad.replication.requests import MAX_PAGE_BYTES, MAX_PAGE_ROWS
+from minkad.replication.serving.client_requests import MAX_PAGE_BYTES, MAX_PAGE_ROWS
 
 
 def count_keys(connection: RespConnection, words: Words) -> Slot:

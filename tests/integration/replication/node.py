@@ -21,10 +21,10 @@ from minkad.data_port.port import DataPort
 from minkad.data_port.replication import DataLinks
 from minkad.process.memory import Memory, Share
 from minkad.process.telemetry import Telemetry
-from minkad.replication.context import Surroundings
-from minkad.replication.frames import Answer, decode_answer, encode
+from minkad.replication.applying.hosted_replica import Replica
 from minkad.replication.manager import ReplicaManager
-from minkad.replication.replica import Replica
+from minkad.replication.sending.peer_frames import Answer, decode_answer, encode
+from minkad.replication.surroundings import Surroundings
 from minkad.storage.disk_space import DiskWatch
 from minkad.storage.log_database import LogDatabase
 from minkad.storage.replica_store import ReplicaStore

@@ -13,7 +13,7 @@ import pytest
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Partition
 from minka.wire.key_operations import Lifetime, Set
-from minkad.replication.replica import Replica, meta_key
+from minkad.replication.applying.hosted_replica import Replica, meta_key
 from minkad.storage.checkpoint import Checkpoint, Incoming
 from tests.integration.replication.crashes import crash, restart_from
 from tests.integration.replication.halves import (

@@ -9,7 +9,7 @@ from minka.errors import Code
 from minka.wire import kv_frames
 from minka.wire.key_operations import Expire, Lifetime, Set
 from minkad.core.replication.gate import Gate
-from minkad.replication import expiring
+from minkad.replication.serving import expiring
 from tests.integration.replication.harness import cluster
 from tests.integration.replication.merges import merged, two
 from tests.integration.replication.node import Refused, TestNode, until

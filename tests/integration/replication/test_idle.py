@@ -9,7 +9,8 @@ import pytest
 
 from minkad.core.replication.leader import Leader
 from minkad.core.replication.settings import ReplicationSettings
-from minkad.replication import replication_sender, sizing
+from minkad.replication.changing import sizing
+from minkad.replication.sending import replication_sender
 from tests.integration.replication.harness import cluster
 from tests.integration.replication.node import led, until
 from tests.integration.replication.replicas import three

@@ -14,7 +14,7 @@ from minka.wire import kv_frames
 from minkad.core.replication.messages import Append, Entry
 from minkad.core.replication.settings import ReplicationSettings
 from minkad.core.replication.state import Role
-from minkad.replication.frames import Frame, decode_answer, encode
+from minkad.replication.sending.peer_frames import Frame, decode_answer, encode
 from tests.integration.replication.harness import cluster
 from tests.integration.replication.node import Refused, until
 from tests.integration.replication.replicas import cut_off, led_by, same_everywhere, three, until_fresh

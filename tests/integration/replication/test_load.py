@@ -10,7 +10,9 @@ import pytest
 
 from minka.errors import Code
 from minka.wire import kv_frames
-from minkad.replication import load, load_check, meter
+from minkad.replication.changing import load_check
+from minkad.replication.reading import meter
+from minkad.replication.reading import replica_load as load
 from tests.integration.replication.harness import Cluster, cluster
 from tests.integration.replication.node import Refused, TestNode, until
 

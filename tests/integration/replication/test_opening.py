@@ -8,7 +8,7 @@ import pytest
 from minka.wire import kv_frames
 from minka.wire.stored_values import values_of
 from minkad.process import turns
-from minkad.replication import resting
+from minkad.replication.applying import resting
 from minkad.replication.manager import StorageSettings
 from minkad.storage import data_database, openings
 from minkad.storage.openings import Openings

@@ -23,7 +23,7 @@ from minka.wire.key_operations import (
     Versioned,
 )
 from minka.wire.stored_values import version_at
-from minkad.replication.replica import Pending, Replica
+from minkad.replication.applying.hosted_replica import Pending, Replica
 from tests.integration.replication.halves import KEY, begin, ended
 from tests.integration.replication.harness import cluster
 from tests.integration.replication.held_syncs import held_syncs
@@ -96,7 +96,7 @@ async def test_an_operation_sees_all_of_a_large_write_that_is_half_applied(
             return applied
 
         monkeypatch.setattr(Replica, "_apply_slice", sliced)
-        monkeypatch.setattr("minkad.replication.committer._APPLY_SECONDS", 0.0)
+        monkeypatch.setattr("minkad.replication.applying.committer._APPLY_SECONDS", 0.0)
         await athens.put(1, {b"%05d" % number: b"v" for number in range(10_000)})
         outcomes = [outcome for task in seen for outcome in await task]
         assert [outcome.number for outcome in outcomes] == list(range(2, len(seen) + 2))

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from minkad.core.replication.messages import Ack, Append
-from minkad.replication.frames import Frame, decode_answer, encode
+from minkad.replication.sending.peer_frames import Frame, decode_answer, encode
 from tests.integration.replication.harness import cluster
 from tests.integration.replication.node import TestNode
 

@@ -16,8 +16,8 @@ from minkad.core.state.changes import Changed
 from minkad.data_port.resp import errands, slot_keys
 from minkad.data_port.resp.elsewhere import Elsewhere
 from minkad.data_port.resp.errands import Asked
-from minkad.replication.partition_log import PartitionLog
-from minkad.replication.requests import MAX_PAGE_ROWS
+from minkad.replication.applying.partition_log import PartitionLog
+from minkad.replication.serving.client_requests import MAX_PAGE_ROWS
 from tests.integration.replication.harness import Cluster, cluster
 from tests.integration.replication.node import until
 from tests.integration.replication.redis_client import RANGES, Client, client, clients, table_of

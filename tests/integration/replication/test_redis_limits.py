@@ -25,7 +25,7 @@ from minkad.data_port.resp.replies import RespError
 from minkad.data_port.resp.scanning import Scan
 from minkad.data_port.resp.service import TURN_S
 from minkad.data_port.resp.slots import Joined, SetSlot, Slot
-from minkad.replication import requests
+from minkad.replication.serving import client_requests as requests
 from tests.integration.replication.harness import Cluster, cluster
 from tests.integration.replication.node import TestNode, until
 from tests.integration.replication.redis_client import RANGES, client, clients, table_of

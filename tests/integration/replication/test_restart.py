@@ -9,7 +9,7 @@ import pytest
 
 from minka.errors import Code, MinkaError
 from minka.v1.coordinator_pb2 import UpdateReplicasResponse
-from minkad.replication import committer
+from minkad.replication.applying import committer
 from minkad.replication.manager import StorageSettings
 from minkad.storage.data_database import DataDatabase
 from minkad.storage.size_estimate import Size

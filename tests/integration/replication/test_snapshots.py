@@ -9,7 +9,7 @@ import pytest
 from minka.bulk.snapshot_reads import renewal_of
 from minka.errors import Code, MinkaError
 from minka.v1.snapshots_pb2 import DigestSnapshotRequest, RowBatch
-from minkad.replication import snapshots as module
+from minkad.replication.reading import snapshots as module
 from minkad.rpc.snapshots import SnapshotService
 from minkad.storage import scanner as scanner_module
 from minkad.storage.checkpoint import Checkpoint

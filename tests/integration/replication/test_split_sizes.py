@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from minkad.core.replication.settings import ReplicationSettings
-from minkad.replication import sizing
+from minkad.replication.changing import sizing
 from tests.integration.replication.halves import NODES, scanned
 from tests.integration.replication.harness import cluster
 from tests.integration.replication.node import until

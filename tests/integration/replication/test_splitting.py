@@ -10,8 +10,8 @@ from minka.errors import Code, MinkaError, newer_rows
 from minka.wire import kv_frames
 from minkad.core.replication.settings import ReplicationSettings
 from minkad.core.replication.state import Applying, Role
-from minkad.replication import replication_sender
-from minkad.replication.replica import Pending, Replica
+from minkad.replication.applying.hosted_replica import Pending, Replica
+from minkad.replication.sending import replication_sender
 from tests.integration.replication.halves import (
     KEY,
     LOWER,

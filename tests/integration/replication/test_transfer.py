@@ -11,8 +11,8 @@ from minka.errors import Code, MinkaError
 from minka.wire import kv_frames
 from minkad.core.replication.messages import Append
 from minkad.core.replication.settings import ReplicationSettings
-from minkad.replication.frames import decode_frame
 from minkad.replication.manager import StorageSettings
+from minkad.replication.sending.peer_frames import decode_frame
 from minkad.storage.applied import Applied
 from minkad.storage.data_database import DataDatabase
 from tests.integration.replication.harness import SOON, cluster

@@ -5,7 +5,7 @@ import contextlib
 import random
 
 from minka.errors import Code, MinkaError
-from minkad.replication.replica import Replica
+from minkad.replication.applying.hosted_replica import Replica
 from tests.integration.replication.harness import Cluster
 from tests.integration.replication.node import Refused, TestNode, until
 

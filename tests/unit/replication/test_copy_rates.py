@@ -9,8 +9,8 @@ from minka.v1.cluster_pb2 import Operation
 from minka.v1.coordinator_pb2 import MigrationProgress
 from minkad.core.replication.progress import Progress
 from minkad.core.replication.retention import CopyLog, Retention
-from minkad.replication.copy_rates import CopyRates
-from minkad.replication.replica import Replica
+from minkad.replication.applying.hosted_replica import Replica
+from minkad.replication.sending.copy_rates import CopyRates
 from minkad.storage.size_estimate import Size
 
 MB = 1_000_000

@@ -6,8 +6,8 @@ from typing import cast
 
 from minkad.core.replication.instructions import WakeAt
 from minkad.core.replication.replicas import Replicas
-from minkad.replication.context import Controller
 from minkad.replication.executor import Executor
+from minkad.replication.surroundings import Controller
 from tests.unit.core.replication.bench import Bench
 
 

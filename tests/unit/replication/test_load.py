@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import cast
 
-from minkad.replication.load import Load, Sample
-from minkad.replication.meter import Meter
-from minkad.replication.replica import Replica
+from minkad.replication.applying.hosted_replica import Replica
+from minkad.replication.reading.meter import Meter
+from minkad.replication.reading.replica_load import Load, Sample
 
 
 @dataclass

@@ -5,7 +5,7 @@ from math import inf
 
 import pytest
 
-from minkad.replication.pace import LEAST_RATE, LOOK_S, Pace
+from minkad.replication.sending.pace import LEAST_RATE, LOOK_S, Pace
 
 
 class Node:
@@ -15,7 +15,7 @@ class Node:
         self.now = 0.0
         self.requests, self.loop = (0.0, 0), (0.0, 0)
         self.pace = Pace(lambda: self.now, lambda: [self.requests, self.loop], lambda _: None)
-        monkeypatch.setattr("minkad.replication.pace.asyncio.sleep", self.sleep)
+        monkeypatch.setattr("minkad.replication.sending.pace.asyncio.sleep", self.sleep)
         self._looked_at = 0.0
 
     async def sleep(self, seconds: float) -> None:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from minka.v1.cluster_pb2 import Operation
-from minkad.replication.rate_limit import RateLimit
+from minkad.replication.sending.rate_limit import RateLimit
 
 
 def test_chunks_are_sent_in_pieces_of_the_size_of_a_burst() -> None:

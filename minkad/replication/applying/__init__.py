@@ -1,0 +1,1 @@
+"""Replicas with their logs and data: entries are stored, applied, flushed."""

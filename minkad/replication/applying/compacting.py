@@ -1,0 +1,79 @@
+"""Removes the keys that a replica has outside of its partition's range after a split or an abandoned merge.
+
+The leader says so in the log, so that all replicas remove them at the same place: a merge brings keys into the data
+before they are in the range, and those have to stay.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from minka.cluster.key_ranges import KeyRange
+from minka.errors import Code, MinkaError
+from minkad.core.replication.state import Role
+from minkad.core.state import range_of
+from minkad.process import tasks
+from minkad.process.failpoints import failpoint
+from minkad.replication.applying.hosted_replica import Replica
+from minkad.storage.data_database import DataDatabase
+from minkad.storage.log_database import LogDatabase
+
+log: Final = logging.getLogger(__name__)
+
+
+class Trimming:
+    """Compacts one replica at a time, since a compaction rewrites the tables on both sides of a bound."""
+
+    def __init__(self, log_db: LogDatabase, done: Callable[[Replica], None]) -> None:
+        self._log_db = log_db
+        self._done = done
+        self._waiting: dict[int, Replica] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def compact_soon(self, replica: Replica) -> None:
+        """Free the room of the removed keys, if any."""
+        if replica.trim.removed_outside is not None:
+            self._waiting[replica.id] = replica
+            if self._task is None:
+                self._task = tasks.start(self._run(), "trimming")
+
+    async def close(self) -> None:
+        """Finish the work under way, and begin nothing more."""
+        self._waiting.clear()
+        if self._task is not None:
+            await self._task
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                replica = self._waiting.pop(next(iter(self._waiting)))
+                try:
+                    await self._compact(replica)
+                except MinkaError as error:
+                    if error.code is Code.SHUTTING_DOWN:
+                        continue  # it was deleted or replaced meanwhile
+                    names = {"partition": replica.id, "reason": str(error)}
+                    log.error("a partition could not be trimmed", extra=names)
+                    if error.code is not Code.CORRUPT_DATA:
+                        self._log_db.fail(error)
+        finally:
+            self._task = None
+
+    async def _compact(self, replica: Replica) -> None:
+        """Free the room of the removed keys."""
+        kept, data = replica.trim.removed_outside, replica.data
+        if kept is None or not data.is_open or replica.role is Role.REMOVED:
+            return
+        await replica.log_first()
+        await self._free(data, kept)
+        if not replica.still_has(data) or replica.trim.removed_outside != kept:
+            return  # the meta of a deleted replica would make it a replica again at the next start
+        if replica.trim.compacted(kept, range_of(replica.row), is_changing=replica.takes_in_others_keys):
+            replica.stage_meta(self._log_db)
+        self._done(replica)
+
+    @staticmethod
+    @failpoint("trim.compact")
+    async def _free(data: DataDatabase, kept: KeyRange) -> None:
+        await data.compact_outside(kept)

@@ -1,0 +1,288 @@
+"""One replica of a partition with its data: `minkad.core.replication` decides, and entries are applied here."""
+
+import asyncio
+from collections import deque
+from typing import Final, NamedTuple
+
+import msgspec
+
+from minka.errors import Code, MinkaError
+from minka.v1.cluster_pb2 import Partition
+from minka.wire.kv_frames import GroupResult, WriteBody
+from minkad.core.replication.entries import Mark, SlowMark, TrimToRange, decode_entry
+from minkad.core.replication.node import Node
+from minkad.core.replication.replica import Replica as ReplicaCore
+from minkad.core.replication.state import Applying, Copy, Role
+from minkad.replication.applying.partition_log import PartitionLog
+from minkad.replication.reading.replica_load import Load
+from minkad.replication.serving.ticket import Ticket
+from minkad.replication.serving.unapplied import Unapplied
+from minkad.storage.applied import Applied
+from minkad.storage.data_database import DataDatabase
+from minkad.storage.log_database import LogDatabase
+from minkad.storage.versions import Versions
+
+META_PREFIX: Final = b"m"
+META_END: Final = b"n"
+DONE: Final = GroupResult(None, None)
+
+_REPLAY_BYTES: Final = 256 * 1024
+_NOTHING: Final = Unapplied()
+
+
+class ReplicaMeta(msgspec.Struct, array_like=True):
+    """The state that has to survive a restart besides log and data. It is kept in the log database under `meta_key`."""
+
+    row: bytes
+    base: int  # of the log
+    base_epoch: int
+    complete: bool  # False while a checkpoint replaces log and data
+    bytes: int  # of keys and values; an estimate, as of the last change of the meta
+    keys: int
+    untrimmed: bool = False  # the data may have keys outside of the range
+    attached_to: int = 0  # the partition to whose data this child's is attached, as of `base`; 0: to none
+    versions: Versions = Versions()  # as of `base`
+
+
+encode_meta: Final = msgspec.msgpack.Encoder().encode
+decode_meta: Final = msgspec.msgpack.Decoder(ReplicaMeta).decode
+
+
+def meta_key(partition_id: int) -> bytes:
+    """The key under which a replica's meta is kept."""
+    return META_PREFIX + partition_id.to_bytes(4, "big")
+
+
+class Pending(NamedTuple):
+    """An entry that is not applied yet. `ticket` is None if no client waits for it."""
+
+    offset: int
+    leader_epoch: int
+    write: WriteBody | Mark
+    size: int
+    ticket: Ticket | None
+    position: int  # the index of its result in the ticket
+    answer: GroupResult = DONE  # once it is applied
+
+
+class Replica(ReplicaCore):
+    """For the loop's thread."""
+
+    __slots__ = ("_pending", "_unapplied", "decidable_at", "load", "lock", "slice_start", "unflushed")
+
+    log: PartitionLog
+    data: DataDatabase
+
+    def __init__(
+        self, node: Node, row: Partition, log: PartitionLog, data: DataDatabase, change_bytes: int = 0
+    ) -> None:
+        """`change_bytes`: see `Retention`."""
+        super().__init__(node, row, log, data, change_bytes)
+        self.load = Load(row.id, node.used)
+        self.unflushed = 0  # bytes applied since the last flush
+        self._pending: deque[Pending] | None = None  # an empty deque takes as much memory as everything else here
+        self._unapplied: Unapplied | None = None
+        self.decidable_at = 0  # operations wait until this offset is applied: only then are its effects on rows known
+        self.slice_start = 0  # the number of applied keys of pending[0]
+        self.lock = asyncio.Lock()  # held while the data is replaced, deleted, or changed by a slow mark
+
+    @property
+    def pending(self) -> deque[Pending]:
+        """Entries in the order of their offsets. Entries to apply that aren't here are read back from the log."""
+        if self._pending is None:
+            self._pending = deque()
+        return self._pending
+
+    def add_pending(self, entry: Pending) -> None:
+        """A client's write was appended."""
+        self.pending.append(entry)
+        if self._unapplied is not None:
+            self._note(entry)
+
+    def unapplied_rows(self) -> Unapplied:
+        """The effects of the unapplied entries. Only a leader knows them, from `decidable_at` on."""
+        if self._unapplied is None and not self._pending:
+            return _NOTHING
+        if self._unapplied is None:
+            self._unapplied = Unapplied()
+            for entry in self.pending:
+                self._note(entry)
+        return self._unapplied
+
+    def _note(self, entry: Pending) -> None:
+        if self._unapplied is not None and isinstance(entry.write, WriteBody):
+            self._unapplied.appended(entry.offset, entry.write, entry.offset + self.version_base(entry.offset))
+
+    def note_applied(self, entries: list[Pending]) -> None:
+        """The entries are applied: answer those that wait for them."""
+        if self._unapplied is None:
+            return
+        for entry in entries:
+            if isinstance(entry.write, WriteBody):
+                self._unapplied.applied(entry.offset, entry.write)
+        if not self._pending:
+            self._unapplied = None
+
+    def recover(self, meta: ReplicaMeta, log_end: int) -> None:
+        """Take over the stored meta and the log, whose last entry on disk is `log_end` (0: there is none). Raises
+        CORRUPT_DATA, STORAGE_FAILED.
+        """
+        self.copy = Copy.WHOLE if meta.complete else Copy.INCOMPLETE
+        if meta.untrimmed:
+            self.trim.suspect(self.row.partition_epoch)
+        self.led_before = self.row.leader_epoch if self.row.leader == self.node.id else 0
+        self.log.recover(log_end)
+        self.recovered_to(self.log.end)
+
+    def stage_meta(self, log_db: LogDatabase) -> None:
+        """Stage the meta, which has to survive a restart."""
+        size, attachment = self.data.size(), self.data.attachment
+        meta = ReplicaMeta(
+            self.row.SerializeToString(),
+            self.log.base,
+            self.log.epoch_at(self.log.base),
+            self.is_complete,
+            size.bytes,
+            size.keys,
+            self.trim.has_foreign,
+            attachment.parent_id if attachment is not None else 0,
+            attachment.versions if attachment is not None else Versions(),
+        )
+        log_db.put(meta_key(self.id), encode_meta(meta))
+
+    def still_has(self, data: DataDatabase) -> bool:
+        """True if, after a wait, this is still the replica's data: the replica wasn't deleted, and no checkpoint has
+        replaced the data or, with the log emptied already, is about to.
+        """
+        return self.role is not Role.REMOVED and self.data is data and self.is_complete
+
+    def broke(self, error: BaseException) -> None:
+        """A step on this replica failed because of a bug. It counts as damaged, so that the node goes on with all
+        others: after a mark in the log, each node with a replica would otherwise end again and again.
+        """
+        self.data.condemn(MinkaError(Code.CORRUPT_DATA, f"partition {self.id}: it can't go on: {error!r}"))
+
+    async def log_first(self) -> None:
+        """Make the log durable. Await this before the data is made durable: the data must not be durable before the
+        log. Raises STORAGE_FAILED.
+        """
+        if self.is_async:
+            await self.log.sync()
+
+    def replace_data(self, data: DataDatabase) -> None:
+        """Replace damaged data with empty data."""
+        self.data = data
+        self.slice_start = 0
+        self.begin_again()
+
+    # Applying
+
+    def next_slow_mark(self) -> SlowMark | None:
+        """The next entry to apply, if it is a mark that is carried out in a task. Raises CORRUPT_DATA,
+        STORAGE_FAILED.
+        """
+        self._read_ahead()
+        entry = self.pending[0].write
+        return entry if isinstance(entry, SlowMark) else None
+
+    @property
+    def is_held_up(self) -> bool:
+        """True if the next entry is a mark that has to wait, because a child and its parent share data. Ask when the
+        mark is in `pending`.
+        """
+        entry = self.pending[0]
+        return not isinstance(entry.write, WriteBody) and self.data.is_shared(entry.offset)
+
+    def begin_mark(self) -> Pending:
+        """Apply nothing until `end_mark`. Returns the mark's entry."""
+        assert self.applying is not Applying.AT_MARK, f"partition {self.id} is at a mark already"
+        self.applying = Applying.AT_MARK
+        return self.pending[0]
+
+    def passed(self, entry: Pending) -> None:
+        """The mark is carried out."""
+        if self.pending and self.pending[0].offset == entry.offset:
+            self.pending.popleft()
+        self.applied = entry.offset
+
+    def end_mark(self) -> None:
+        """Applying goes on, after the mark if it was passed."""
+        self.applying = Applying.IDLE
+
+    def apply(self, max_keys: int) -> list[Pending]:
+        """Apply entries up to the high watermark and before the next slow mark, with about `max_keys` keys. Returns the
+        entries that are now applied whole. Raises CORRUPT_DATA, STORAGE_FAILED.
+        """
+        self._read_ahead()
+        first = self.pending[0].write
+        if isinstance(first, TrimToRange):
+            return [self._trim(first)]
+        assert isinstance(first, WriteBody), f"a slow mark is passed otherwise: {self}"
+        if len(first.keys) > max_keys:
+            return self._apply_slice(first, max_keys)
+        taken: list[Pending] = []
+        writes: list[WriteBody] = []
+        keys, offset = 0, self.applied
+        while self.pending and self.pending[0].offset == offset + 1 <= self.high_watermark and keys < max_keys:
+            write = self.pending[0].write
+            if not isinstance(write, WriteBody):
+                break
+            keys += len(write.keys)
+            if taken and keys > 2 * max_keys:
+                break
+            taken.append(self.pending.popleft())
+            writes.append(write)
+            offset += 1
+        last = taken[-1]
+        self.data.write(writes, Applied(last.offset, last.leader_epoch))
+        self.applied = last.offset
+        return taken
+
+    def _trim(self, mark: TrimToRange) -> Pending:
+        entry = self.pending.popleft()
+        removed = self.data.trim_to_range(mark.range, Applied(entry.offset, entry.leader_epoch))
+        self.applied = entry.offset
+        self.trimmed(mark, removed_any=removed)
+        return entry
+
+    def _read_ahead(self) -> None:
+        """Make sure that the next entry is in `pending`: clients' writes are there already, others are read back from
+        the log.
+        """
+        assert self.applied < self.high_watermark <= self.durable <= self.log.end, self
+        if self.pending and self.pending[0].offset == self.applied + 1:
+            return
+        end = min(self.high_watermark, self.pending[0].offset - 1) if self.pending else self.high_watermark
+        entries = [
+            Pending(offset, entry.leader_epoch, decode_entry(entry.body), len(entry.body), None, 0)
+            for offset, entry in enumerate(self.log.read(self.applied + 1, end, _REPLAY_BYTES), self.applied + 1)
+        ]
+        self.pending.extendleft(reversed(entries))
+
+    def _apply_slice(self, write: WriteBody, max_keys: int) -> list[Pending]:
+        """Apply a part of a large entry. After a crash the entry is applied from its start again, with the same
+        result.
+        """
+        entry = self.pending[0]
+        start, end = self.slice_start, self.slice_start + max_keys
+        part = msgspec.structs.replace(write, keys=write.keys[start:end], values=write.values[start:end])
+        if end < len(write.keys):
+            self.data.write([part], self.data.applied, entry.offset)
+            self.slice_start = end
+            return []
+        self.data.write([part], Applied(entry.offset, entry.leader_epoch))
+        self.applied, self.slice_start = entry.offset, 0
+        return [self.pending.popleft()]
+
+    def drop_pending(self) -> list[Pending]:
+        """Forget the unapplied entries, and return them; if they are applied after all, they are read back from the
+        log.
+        """
+        dropped = list(self._pending or ())
+        if self._unapplied is not None:
+            nothing, epoch = WriteBody([], []), self.row.leader_epoch
+            dropped += [Pending(0, epoch, nothing, 0, *waiting) for waiting in self._unapplied.waiting()]
+        self._pending = self._unapplied = None
+        self.decidable_at = self.log.end
+        self.slice_start = 0
+        return dropped

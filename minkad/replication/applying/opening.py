@@ -1,0 +1,101 @@
+"""Opens the data of replicas, which takes some milliseconds each, and tells the replicas."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from minka.errors import Code, MinkaError
+from minkad.core.replication.instructions import OpenData
+from minkad.core.replication.replicas import Replicas
+from minkad.process import tasks
+from minkad.process.failpoints import failpoint
+from minkad.replication.applying.hosted_replica import Replica
+from minkad.replication.surroundings import Surroundings
+
+log: Final = logging.getLogger(__name__)
+
+
+class Opening:
+    """For the loop's thread. Opens the data of a replica once, however many ask for it."""
+
+    def __init__(
+        self,
+        around: Surroundings,
+        replicas: Mapping[int, Replica],
+        core: Replicas,
+        carry_out: Callable[[], None],
+        opened: Callable[[Replica], None],
+    ) -> None:
+        """`carry_out` carries out what is in the outbox. `opened` is called with a replica whose data was opened."""
+        self._replicas = replicas
+        self._core = core
+        self._carry_out = carry_out
+        self._on_opened = opened
+        self._fail = around.log_db.fail
+        self._clock = around.clock
+        self._under_way: dict[int, asyncio.Task[MinkaError | None]] = {}
+        self._closed = False
+
+    def instructed(self, instruction: OpenData) -> None:
+        """Carry out the instruction."""
+        if (replica := self._replicas.get(instruction.partition_id)) is not None:
+            self.begin(replica)
+
+    def begin(self, replica: Replica) -> None:
+        """Open the replica's data soon."""
+        if replica.id in self._under_way or self._closed:
+            return
+        task = tasks.start(self._open(replica), f"opening the data of {replica.id}", replica.broke)
+        self._under_way[replica.id] = task
+        task.add_done_callback(lambda _: self._under_way.pop(replica.id))
+
+    async def wait(self, replica: Replica) -> None:
+        """Return when the replica's data is open, or found to be useless. Raises STORAGE_FAILED, SHUTTING_DOWN."""
+        self.begin(replica)
+        task = self._under_way.get(replica.id)
+        if task is not None:
+            await asyncio.wait([task])
+        if task is None or task.cancelled():
+            raise MinkaError(Code.SHUTTING_DOWN, "the node is stopping")
+        if task.exception() is not None:
+            return  # the replica is condemned
+        if (failure := task.result()) is not None and failure.code is Code.STORAGE_FAILED:
+            raise failure
+
+    async def close(self) -> None:
+        """Open nothing more."""
+        self._closed = True
+        for task in self._under_way.values():
+            task.cancel()
+        await asyncio.gather(*self._under_way.values(), return_exceptions=True)
+
+    async def _open(self, replica: Replica) -> MinkaError | None:
+        failure: MinkaError | None = None
+        try:
+            await self.open_data(replica)
+        except MinkaError as error:
+            failure = error
+        except Exception as error:
+            log.exception("the data could not be opened", extra={"partition": replica.id})
+            replica.broke(error)
+        if self._replicas.get(replica.id) is not replica:
+            return failure
+        try:
+            if failure is not None and failure.code is Code.STORAGE_FAILED:
+                log.error("data can't be opened", extra={"partition": replica.id, "reason": str(failure)})
+                if not self._core.data_failed(replica.id, failure):
+                    self._fail(failure)
+            else:  # damage was noted; whoever replaces the data goes on automatically
+                self._core.data_opened(replica.id, self._clock())
+                self._on_opened(replica)
+        except MinkaError as error:
+            self._fail(error)
+        self._carry_out()
+        return failure
+
+    @staticmethod
+    @failpoint("replica.open")
+    async def open_data(replica: Replica) -> None:
+        replica.check_data()
+        await replica.data.open()

@@ -1,0 +1,69 @@
+"""While the disk is low, compactions free the room of deleted and overwritten values at once. When it becomes low, the
+log that is kept for copies is given up.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from minka.errors import MinkaError
+from minkad.core.replication.copy_logs import NONE
+from minkad.core.replication.state import Role
+from minkad.replication.applying.flusher import Flusher
+from minkad.replication.applying.hosted_replica import Replica
+from minkad.replication.background_task import BackgroundTask
+from minkad.storage.disk_space import DiskWatch
+
+log: Final = logging.getLogger(__name__)
+
+_INTERVAL_S: Final = 1.0
+_LEAST_BYTES: Final = 1024 * 1024  # a compaction that frees less than this, or
+_LEAST_SHARE: Final = 0.1  # less than this share of a partition's tables, isn't worth it
+
+
+class Reclaiming(BackgroundTask):
+    """Compacts one partition at a time, the one with the most to gain. A compaction writes what remains before it
+    removes the old tables, so a partition without room for it has to wait for others.
+    """
+
+    def __init__(
+        self,
+        replicas: Mapping[int, Replica],
+        disk: DiskWatch,
+        flusher: Flusher,
+        fail: Callable[[MinkaError], None],
+    ) -> None:
+        """`fail`: see `BackgroundTask`."""
+        super().__init__("reclaiming", self._run, fail)
+        self._replicas = replicas
+        self._disk = disk
+        self._flusher = flusher
+        self._was_low = False
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(_INTERVAL_S)
+            was_low, self._was_low = self._was_low, self._disk.is_low
+            if not self._was_low:
+                continue
+            if not was_low:  # from here on the log hardly grows: only deletes are taken
+                self._flusher.bound_copies(NONE)
+            replica = max(self._replicas.values(), key=self._gain, default=None)
+            if replica is None or not self._gain(replica):
+                continue
+            try:
+                await self._flusher.flush(replica)
+                await replica.data.compact()
+            except MinkaError as error:
+                log.info("no room was made", extra={"partition": replica.id, "reason": str(error)})
+
+    def _gain(self, replica: Replica) -> int:
+        """About the number of bytes that a compaction would free; 0 if it isn't worth it, or has no room."""
+        data = replica.data
+        if not data.is_known or replica.role is Role.REMOVED or replica.is_receiving:
+            return 0
+        size, at_most = data.size().bytes, data.size_at_most().bytes
+        gain = at_most - size
+        is_worth_it = gain >= max(_LEAST_BYTES, _LEAST_SHARE * at_most)
+        return gain if is_worth_it and 2 * size < self._disk.space.free_bytes else 0

@@ -1,0 +1,74 @@
+"""Closes databases that nobody has used for a while, when many are open. They are a cache; the next one to close is
+found as in CLOCK: ask each in turn if it was used since it was last asked.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+from minka.errors import Code, MinkaError
+from minkad.core.replication.state import Applying, Copy, Role
+from minkad.process.turns import turn
+from minkad.replication.applying.hosted_replica import Replica
+from minkad.replication.background_task import BackgroundTask
+from minkad.replication.surroundings import Surroundings
+
+log: Final = logging.getLogger(__name__)
+
+_INTERVAL_S: Final = 1.0
+_AT_ONCE: Final = 500  # replicas looked at before other tasks get a turn
+
+
+class Resting(BackgroundTask):
+    """One database is closed at a time."""
+
+    def __init__(
+        self,
+        around: Surroundings,
+        replicas: Mapping[int, Replica],
+        flush: Callable[[Replica], Awaitable[None]],
+        most: int,
+    ) -> None:
+        """`most`: the number of databases that may stay open."""
+        super().__init__("resting", self._run, around.log_db.fail)
+        self._replicas = replicas
+        self._store = around.store
+        self._fail = around.log_db.fail
+        self._flush = flush
+        self._most = most
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(_INTERVAL_S)
+            if self._store.open_databases > self._most:
+                await self._close_some()
+
+    async def _close_some(self) -> None:
+        for number, replica in enumerate(list(self._replicas.values()), 1):
+            if number % _AT_ONCE == 0:
+                await turn()
+            if self._store.open_databases <= self._most:
+                return
+            if not replica.data.take_used() and _may_rest(replica):
+                await self._close_one(replica)
+                await turn()
+
+    async def _close_one(self, replica: Replica) -> None:
+        data = replica.data
+        try:
+            async with replica.lock:
+                await self._flush(replica)
+                if replica.still_has(data):
+                    await data.rest(lambda: replica.still_has(data) and _may_rest(replica))
+        except MinkaError as error:
+            if error.code is Code.STORAGE_FAILED:
+                log.error("a database was not closed", extra={"partition": replica.id, "reason": str(error)})
+                self._fail(error)
+
+
+def _may_rest(replica: Replica) -> bool:
+    """True if nothing that takes longer works with the data."""
+    is_changing = replica.is_restructured or replica.trim.has_foreign or replica.trim.removed_outside is not None
+    is_usable = replica.role is not Role.REMOVED and replica.copy is Copy.WHOLE and replica.damage is None
+    return is_usable and not is_changing and replica.applying is Applying.IDLE

@@ -1,0 +1,1 @@
+"""Replicas come, go and change: rows, splits, loads, damage, in-sync sets."""

@@ -1,0 +1,92 @@
+"""Deletes the replicas that the node must no longer have."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final
+from weakref import WeakValueDictionary
+
+from minka.errors import MinkaError
+from minka.v1.cluster_pb2 import Partition
+from minkad.core.replication.state import Role
+from minkad.process import tasks
+from minkad.process.failpoints import failpoint
+from minkad.replication.applying.flusher import Flusher
+from minkad.replication.applying.hosted_replica import Replica, meta_key
+from minkad.replication.sending.checkpoint_receiver import CheckpointReceiver
+from minkad.replication.surroundings import Surroundings
+
+_AT_ONCE: Final = 4
+
+
+class Deletions:
+    """For the loop's thread."""
+
+    def __init__(
+        self,
+        around: Surroundings,
+        replicas: Mapping[int, Replica],
+        failed: dict[int, MinkaError],
+        flusher: Flusher,
+        receiver: CheckpointReceiver,
+        gone: Callable[[Replica], None],
+    ) -> None:
+        """`gone` removes a deleted replica from `replicas`; this class removes it from `failed`."""
+        self._replicas = replicas
+        self._failed = failed
+        self._log_db = around.log_db
+        self._store = around.store
+        self._flusher = flusher
+        self._receiver = receiver
+        self._gone = gone
+        self._under_way: dict[int, asyncio.Task[None]] = {}
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._folders: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
+
+    def __contains__(self, partition_id: int) -> bool:
+        """True if the partition's replica is being deleted."""
+        return partition_id in self._under_way
+
+    def folder(self, partition_id: int) -> asyncio.Lock:
+        """Hold this lock while you read the folder of a partition without a replica, so that it isn't removed
+        meanwhile: RocksDB would write its own log into the folder, and leave it there.
+        """
+        return self._folders.setdefault(partition_id, asyncio.Lock())
+
+    async def delete(self, row: Partition) -> None:
+        """Nothing is left of the partition when this returns. Raises STORAGE_FAILED."""
+        if row.id not in self._under_way:
+            if row.id not in self._replicas and not self._store.exists(row.id):
+                return
+            task = tasks.awaited(self._delete(row), f"delete {row.id}")
+            self._under_way[row.id] = task
+            task.add_done_callback(lambda _: self._under_way.pop(row.id))
+        await asyncio.shield(self._under_way[row.id])
+
+    async def close(self) -> None:
+        """Wait for the deletions that are under way."""
+        await asyncio.gather(*self._under_way.values(), return_exceptions=True)
+
+    async def _delete(self, row: Partition) -> None:
+        async with self._slots:
+            replica = self._replicas.get(row.id)
+            if replica is not None:
+                await replica.data.detach_children()
+                async with replica.lock:
+                    await replica.data.detach_children()  # a split's marker may have made one before the lock was free
+                    await self.delete_replica(replica)
+            await self._receiver.discard(row.id)
+            async with self.folder(row.id):
+                await self._store.remove(row.id)
+            self._failed.pop(row.id, None)
+
+    @failpoint("replica.delete")
+    async def delete_replica(self, replica: Replica) -> None:
+        """Remove the replica's meta and log, durably; a folder without a meta is never served."""
+        assert replica.role is Role.REMOVED, f"partition {replica.id} is to be deleted as {replica.role}"
+        self._flusher.forget(replica)
+        replica.drop_pending()
+        replica.log.reset(0, 0)
+        self._log_db.delete(meta_key(replica.id))
+        await self._log_db.sync()
+        await replica.data.close()
+        self._gone(replica)

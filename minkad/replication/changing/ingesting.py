@@ -1,0 +1,421 @@
+"""How partitions take in committed loads.
+
+The leader of a partition sees in its own copy of the table which parts are due. It has the file or gets it from another
+node, makes sure that the other replicas have it, and appends a mark to the partition's log. Each replica that comes to
+the mark takes in a hard link of its file before it goes on, so all rows appear at once, at the same place of each log.
+The data records which loads it has taken in, so a repeated mark does nothing. The leader then tells the controller.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from minka.errors import Code, MinkaError
+from minka.v1.load_api_pb2 import FinishedPart, FinishLoadPartsRequest, PullFileRequest, WaitingPart
+from minka.v1.loads_pb2 import LoadFile, LoadPart
+from minkad.core.replication.entries import IngestMark, encode_mark
+from minkad.core.replication.gate import Gate
+from minkad.core.replication.leader import Leader
+from minkad.core.replication.state import Role
+from minkad.core.state import slices
+from minkad.process import tasks
+from minkad.process.failpoints import failpoint
+from minkad.process.turns import turn
+from minkad.replication.applying.committer import Committer
+from minkad.replication.applying.hosted_replica import Pending, Replica
+from minkad.replication.surroundings import LoadSources, Surroundings
+from minkad.storage.applied import Applied
+from minkad.storage.data_database import DataDatabase
+from minkad.storage.size_estimate import Size
+
+log: Final = logging.getLogger(__name__)
+
+_LOOK_SECONDS: Final = 1.0
+_PULL_SECONDS: Final = 30.0
+_FIRST_BACKOFF: Final = 0.05
+_LONGEST_BACKOFF: Final = 2.0
+_FLUSH_FIRST_BYTES: Final = 256 * 1024
+_TOLD_AT_ONCE: Final = 1000
+_LOOKED_AT_ONCE: Final = 200
+_PREPARED_AT_ONCE: Final = 16
+_LINKS_AT_ONCE: Final = 2  # files that are being read for their checksums
+
+Key = tuple[int, int]  # load number, partition id
+
+
+@dataclass(slots=True)
+class _Report:
+    """Parts to report to the active controller, and reported parts that aren't in the table yet."""
+
+    finished: dict[Key, int] = field(default_factory=dict)  # the leader_epoch
+    told: dict[Key, int] = field(default_factory=dict)
+    waiting: dict[Key, str] = field(default_factory=dict)
+    waiting_told: dict[Key, str] = field(default_factory=dict)
+
+
+class Ingesting:
+    """For the loop's thread."""
+
+    def __init__(
+        self,
+        around: Surroundings,
+        replicas: Mapping[int, Replica],
+        committer: Committer,
+        flush: Callable[[Replica], Awaitable[None]],
+        sources: LoadSources,
+        open_data: Callable[[Replica], None],
+    ) -> None:
+        """`open_data` begins to open a replica's data; `take_next` is called afterwards."""
+        self._open_data = open_data
+        self._node_id = around.node_id
+        self._replicas = replicas
+        self._is_absent = around.table.is_absent
+        self._committer = committer
+        self._log_db = around.log_db
+        self._flush = flush
+        self._spool = sources.spool
+        self._fetching = sources.fetching
+        self._table = sources.table
+        self._pull = sources.pull
+        self._finish = sources.finish
+        self._preparing: dict[Key, asyncio.Task[None]] = {}
+        self._making: dict[int, asyncio.Task[None]] = {}
+        self._report = _Report()
+        self._reporting: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._timer: asyncio.Task[None] | None = None
+        self._slots = asyncio.Semaphore(_PREPARED_AT_ONCE)
+        self._links = asyncio.Semaphore(_LINKS_AT_ONCE)
+        self._taking = asyncio.Lock()  # taking in a file holds the GIL for some milliseconds
+
+    def start(self) -> None:
+        """Begin to look at the loads once a second, and whenever something has changed."""
+        self._timer = tasks.start(self._keep_looking(), "loads")
+
+    async def close(self) -> None:
+        """Stop; half-done work is begun again after the next start."""
+        single = (self._reporting, self._looking, self._timer)
+        under_way = [*self._preparing.values(), *self._making.values(), *(task for task in single if task is not None)]
+        for task in under_way:
+            task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
+
+    # What is due
+
+    def loads_changed(self) -> None:
+        """The loads in this node's copy of the table have changed."""
+        if self._looking is None or self._looking.done():
+            self._looking = tasks.start(self._look_at_all(), "looking at loads")
+
+    async def _keep_looking(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            self._report.told.clear()  # the controller may not have taken the reports
+            await self._look_at_all()
+
+    async def _look_at_all(self) -> None:
+        due = list(self._table().due)
+        for some in slices(due, _LOOKED_AT_ONCE):
+            for partition_id in some:
+                if (replica := self._replicas.get(partition_id)) is not None:
+                    self.take_next(replica)
+            await turn()
+
+    def take_next(self, replica: Replica) -> None:
+        """The replica has another row or has applied more, or the table has changed: take in the next part that is due,
+        if this node has to.
+        """
+        table = self._table()
+        leader = replica.leader
+        if replica.id not in table.due or not replica.is_ready or leader is None:
+            return
+        if replica.data.is_closed and not replica.data.is_known:
+            self._open_data(replica)
+            return
+        try:
+            replica.take_over_data()
+        except MinkaError:
+            return  # it is damaged: others will lead
+        for part in table.due_parts(replica.id):
+            key = part.load_number, replica.id
+            if replica.data.loads.has(part.load_number):
+                self._tell_finished(key, leader.leader_epoch)
+                continue
+            if key not in self._preparing and part.load_number not in leader.marked_loads:
+                self._prepare_soon(replica, leader, part)
+            return  # the others follow, in the order of their commits
+
+    def _prepare_soon(self, replica: Replica, leader: Leader, part: LoadPart) -> None:
+        key = part.load_number, replica.id
+        name = f"load {part.load_number} of {replica.id}"
+        task = self._preparing[key] = tasks.start(self._prepare(replica, leader, part), name, tasks.told)
+        task.add_done_callback(lambda ended: self._prepared(key, ended))
+
+    def _prepared(self, key: Key, task: asyncio.Task[None]) -> None:
+        del self._preparing[key]
+        self._stop_waiting(key)
+
+    # The leader
+
+    async def _prepare(self, replica: Replica, leader: Leader, part: LoadPart) -> None:
+        """Append the mark to the log once enough replicas have the file."""
+        key, backoff = (part.load_number, replica.id), _FIRST_BACKOFF
+
+        def goes_on() -> bool:
+            is_due = part.load_number in self._table().due.get(replica.id, ())
+            return is_due and replica.leader is leader
+
+        while goes_on():
+            try:
+                async with self._slots:
+                    await self._have_file(replica, part)
+                if replica.unflushed >= _FLUSH_FIRST_BYTES or replica.data.in_memory:
+                    await self._flush(replica)  # else the file, and users' writes, would wait for the flush
+                if goes_on() and replica.is_ready and replica.gate.state is Gate.OPEN:
+                    self._append_mark(replica, leader, part)
+                    return
+            except MinkaError as error:
+                self._wait_for(key, error)
+            await asyncio.sleep(backoff)
+            backoff = min(2 * backoff, _LONGEST_BACKOFF)
+
+    @failpoint("ingest.prepare")
+    async def _have_file(self, replica: Replica, part: LoadPart) -> None:
+        """Have the file here and at all other replicas that can be reached. Raises NOT_ENOUGH_SPOOLS if fewer than
+        min_insync nodes have it.
+        """
+        file, row = _file_of(part), replica.row
+        await self._fetching.ensure(part.load_number, file, row.replicas)
+        async with self._links:
+            await self._spool.verify(part.load_number, part.name, part.checksum)
+        others = [node for node in row.replicas if node != self._node_id and node not in row.removing_replicas]
+        request = PullFileRequest(load_number=part.load_number, file=file)
+
+        async def pulled(node: str) -> None:
+            await self._pull(node, request)
+
+        present = [node for node in others if not self._is_absent(node)]
+        pulls = {tasks.awaited(pulled(node), f"pull by {node}"): node for node in present}
+        if pulls:
+            _, slow = await asyncio.wait(pulls, timeout=_PULL_SECONDS)
+            for pull in slow:
+                pull.cancel()
+            await asyncio.gather(*pulls, return_exceptions=True)
+        failed = {node: pull.exception() for pull, node in pulls.items() if not pull.cancelled() and pull.exception()}
+        have = 1 + sum(not pull.cancelled() and pull.exception() is None for pull in pulls)
+        if have < min(max(1, replica.min_insync), len(row.replicas)):
+            reasons = "; ".join(f"{node}: {error}" for node, error in failed.items()) or "the others are away"
+            text = f"{have} of {replica.min_insync} nodes have {part.name}: {reasons[:1000]}"
+            raise MinkaError(Code.NOT_ENOUGH_SPOOLS, text)
+
+    @failpoint("ingest.mark")
+    def _append_mark(self, replica: Replica, leader: Leader, part: LoadPart) -> None:
+        mark = IngestMark(
+            part.load_number,
+            self._table().lowest_open(),
+            part.name,
+            part.bytes,
+            part.checksum,
+            part.rows,
+            part.digest.bytes,
+        )
+        leader.marked_loads.add(part.load_number)
+        replica.decidable_at = replica.append(encode_mark(mark))
+
+    # Each replica
+
+    def make(self, replica: Replica, mark: IngestMark) -> None:
+        """The next entry to apply is this mark: applying goes on after the file is taken in."""
+        entry = replica.begin_mark()
+        task = tasks.start(
+            self._make(replica, mark, entry), f"taking load {mark.load_number} in {replica.id}", replica.broke
+        )
+        self._making[replica.id] = task
+        task.add_done_callback(lambda ended: self._made(replica, ended))
+
+    def _made(self, replica: Replica, task: asyncio.Task[None]) -> None:
+        if self._making.get(replica.id) is task:  # the next mark may have come already
+            del self._making[replica.id]
+
+    async def _make(self, replica: Replica, mark: IngestMark, entry: Pending) -> None:
+        data = replica.data
+        try:
+            while not data.loads.has(mark.load_number):
+                link = await self._own_link(replica, data, mark)
+                if link is None or not await self._take_in(replica, data, link, mark, entry):
+                    return  # it was deleted, or replaced by a checkpoint
+            async with replica.lock:
+                if not _is_same(replica, data):
+                    return
+                if data.applied.offset < entry.offset:  # it was taken in before
+                    data.write([], Applied(entry.offset, entry.leader_epoch))
+                replica.passed(entry)
+        except MinkaError as error:
+            names = {"partition": replica.id, "load": mark.load_number, "reason": str(error)}
+            log.error("a load could not be taken in", extra=names)
+            if data.damage is None:
+                self._log_db.fail(error)
+            return
+        finally:
+            replica.end_mark()
+            self._stop_waiting((mark.load_number, replica.id))
+        self._committer.passed_mark(replica)
+        await self._settle(replica, mark)
+
+    async def _settle(self, replica: Replica, mark: IngestMark) -> None:
+        """Flush, so that the load is durably in the data and the log may be trimmed after its mark."""
+        names = {"partition": replica.id, "load": mark.load_number, "rows": mark.rows}
+        log.info("a part of a load was taken in", extra=names)
+        try:
+            await self._flush(replica)
+        except MinkaError as error:
+            if error.code is Code.STORAGE_FAILED:
+                self._log_db.fail(error)
+
+    async def _take_in(
+        self, replica: Replica, data: DataDatabase, link: Path, mark: IngestMark, entry: Pending
+    ) -> bool:
+        """Take the file in. False if the replica was deleted or replaced meanwhile. Removes a damaged file, so that it
+        is fetched from another node.
+        """
+        try:
+            async with replica.lock, self._taking:
+                if not _is_same(replica, data):
+                    return False
+                await self._ingest(replica, link, mark, entry)
+        except MinkaError as error:
+            if error.code is not Code.CORRUPT_DATA or data.damage is not None:
+                raise
+            self._wait_for((mark.load_number, replica.id), error)
+            await self._spool.remove(mark.load_number, [mark.name])
+            await asyncio.sleep(_LONGEST_BACKOFF)
+        finally:
+            await self._spool.discard(link)
+        return True
+
+    @failpoint("ingest.take")
+    async def _ingest(self, replica: Replica, link: Path, mark: IngestMark, entry: Pending) -> None:
+        taken = replica.data.loads.with_load(mark.load_number, entry.offset, mark.floor, replica.log.base)
+        applied = Applied(entry.offset, entry.leader_epoch)
+        await replica.data.ingest(link, Size(mark.data_bytes, mark.rows), taken, applied)
+        replica.retention.applied_bytes += mark.data_bytes
+
+    async def _own_link(self, replica: Replica, data: DataDatabase, mark: IngestMark) -> Path | None:
+        """A hard link of the file, whose content was checked; None if the replica no longer has this data, or a
+        checkpoint replaces it. Meanwhile the replica only stops applying.
+        """
+        file = LoadFile(name=mark.name, partition_id=replica.id, bytes=mark.bytes, rows=mark.rows)
+        file.checksum = mark.checksum
+        backoff = _FIRST_BACKOFF
+        while _is_same(replica, data):
+            try:
+                await self._fetching.ensure(mark.load_number, file, replica.row.replicas)
+                async with self._links:
+                    return await self._spool.link(mark.load_number, mark.name, mark.checksum)
+            except MinkaError as error:
+                self._wait_for((mark.load_number, replica.id), error)
+                if error.code is Code.UNKNOWN_FILE and self._is_to_be_had_otherwise(replica, mark):
+                    text = f"partition {replica.id}: its log needs {mark.name} of a load, which no node has now"
+                    data.condemn(MinkaError(Code.CORRUPT_DATA, text))
+                    return None
+            await asyncio.sleep(backoff)
+            backoff = min(2 * backoff, _LONGEST_BACKOFF)
+        return None
+
+    def _is_to_be_had_otherwise(self, replica: Replica, mark: IngestMark) -> bool:
+        """True if the leader has certainly taken the load in, so that a checkpoint of its data has it."""
+        table = self._table()
+        is_due = mark.load_number in table.due.get(replica.id, ())
+        return replica.role is Role.FOLLOWER and mark.load_number < table.next_number and not is_due
+
+    def is_in_log(self, partition_id: int, number: int) -> bool:
+        """True if the log of the partition here has, or may have, the mark of the load."""
+        replica = self._replicas.get(partition_id)
+        if replica is None or replica.role is Role.REMOVED:
+            return False
+        if replica.data.is_closed and not replica.data.is_known:
+            self._open_data(replica)
+            return True  # until more is known
+        try:
+            replica.take_over_data()
+        except MinkaError:
+            return True  # the data may be made from the log again
+        if replica.data.loads.has(number):
+            return replica.data.loads.is_in_log(number, replica.log.base)
+        return replica.applied < replica.log.end
+
+    # Telling
+
+    def _wait_for(self, key: Key, error: MinkaError) -> None:
+        """Log once why a part waits, and tell the controller, which passes it on to a client that asks for the load."""
+        if self._report.waiting.get(key) != str(error):
+            names = {"load": key[0], "partition": key[1], "reason": str(error)}
+            log.warning("a part of a load waits", extra=names)
+            self._report.waiting[key] = str(error)
+            self._tell()
+
+    def _stop_waiting(self, key: Key) -> None:
+        if self._report.waiting.pop(key, None) is not None:
+            self._tell()
+
+    def _tell_finished(self, key: Key, leader_epoch: int) -> None:
+        if self._report.told.get(key) != leader_epoch:
+            self._report.finished[key] = leader_epoch
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._reporting is None or self._reporting.done():
+            self._reporting = tasks.start(self._tell_all(), "loads' reports")
+
+    async def _tell_all(self) -> None:
+        """Tell the controller all there is, one call at a time."""
+        report, backoff = self._report, _FIRST_BACKOFF
+        while report.finished or report.waiting != report.waiting_told:
+            await asyncio.sleep(0)  # so that one call tells all that is applied in this turn of the loop
+            some, waiting = dict(list(report.finished.items())[:_TOLD_AT_ONCE]), dict(report.waiting)
+            request = FinishLoadPartsRequest(
+                node_id=self._node_id,
+                finished=[
+                    FinishedPart(load_number=number, partition_id=partition_id, leader_epoch=epoch)
+                    for (number, partition_id), epoch in some.items()
+                ],
+                waiting=[
+                    WaitingPart(load_number=number, partition_id=partition_id, reason=reason[:4000])
+                    for (number, partition_id), reason in list(waiting.items())[:_TOLD_AT_ONCE]
+                ],
+            )
+            try:
+                await self._tell_controller(request)
+            except MinkaError as error:
+                log.info("taken-in parts of loads are reported again", extra={"reason": str(error)})
+                await asyncio.sleep(backoff)
+                backoff = min(2 * backoff, _LONGEST_BACKOFF)
+                continue
+            report.waiting_told = waiting
+            for key, epoch in some.items():
+                report.told[key] = epoch
+                if report.finished.get(key) == epoch:
+                    del report.finished[key]
+
+    @failpoint("ingest.finish")
+    async def _tell_controller(self, request: FinishLoadPartsRequest) -> None:
+        await self._finish(request)
+
+
+def _is_same(replica: Replica, data: DataDatabase) -> bool:
+    """True if the replica still has this data, without known damage."""
+    return replica.still_has(data) and data.damage is None
+
+
+def _file_of(part: LoadPart) -> LoadFile:
+    return LoadFile(
+        name=part.name,
+        partition_id=part.partition_id,
+        bytes=part.bytes,
+        rows=part.rows,
+        checksum=part.checksum,
+        digest=part.digest,
+    )

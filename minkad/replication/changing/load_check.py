@@ -1,0 +1,109 @@
+"""Proposes to split the partitions that are too busy (load-based splitting, as in CockroachDB)."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from minka.cluster.key_ranges import KeyRange
+from minka.errors import Code, MinkaError
+from minka.v1.cluster_pb2 import Partition
+from minka.v1.coordinator_pb2 import ProposeSplitRequest
+from minkad.core.load_split import NoCut, best_cut
+from minkad.replication.applying.hosted_replica import Replica
+from minkad.replication.background_task import BackgroundTask
+from minkad.replication.reading.meter import Meter
+from minkad.replication.surroundings import Surroundings
+
+log: Final = logging.getLogger(__name__)
+
+_INTERVAL_S: Final = 1.0
+SUSTAINED_S: Final = 5.0
+# A node that uses more of a processor than this is busy: Python runs on one processor.
+_BUSY_PROCESSORS: Final = 0.8
+_SHARE_OF_NODE: Final = 0.5
+_LEAST_OPS: Final = 500  # with fewer, something else keeps the node busy: a compaction, a checkpoint
+
+
+class LoadCheck(BackgroundTask):
+    """Looks once a second. A partition is too busy with more than `max_ops` operations a second, or with half of the
+    operations of a node whose process has used up nearly a whole processor. It is split after five seconds too busy.
+    Each half is split in turn only after it has been too busy for as long, so there are no more partitions than the
+    load needs.
+    """
+
+    def __init__(
+        self,
+        around: Surroundings,
+        replicas: Mapping[int, Replica],
+        used: set[int],
+        learn: Callable[[Partition], None],
+        changed: Callable[[Replica], None],
+    ) -> None:
+        """`used`: see `Load`. `changed` is called with each replica whose figures have changed, for the last time when
+        they are 0.
+        """
+        super().__init__("load check", self._run, around.log_db.fail)
+        self._node_id = around.node_id
+        self._known_keyspace = around.table.keyspace
+        self._propose = around.controller.propose_split
+        self._learn = learn
+        self._changed = changed
+        self._clock = around.clock
+        self.meter = Meter(replicas, used, around.clock)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(_INTERVAL_S)
+            used = self.meter.tick()
+            for replica in used:
+                await self._check_load(replica)
+                self._changed(replica)
+
+    async def _check_load(self, replica: Replica) -> None:
+        load, now = replica.load, self._clock()
+        if not self._is_too_busy(replica):
+            load.cool()
+            return
+        load.begin(now, replica.row.generation)
+        if now - load.looked_at < SUSTAINED_S:
+            return
+        load.looked_at = now
+        try:
+            await self._split(replica)
+        except MinkaError as error:
+            if error.code is Code.SPLIT_REFUSED:
+                load.not_split = f"too busy, and not split yet: {error.message}"
+            log.info("a busy partition is not split yet", extra={"partition": replica.id, "reason": str(error)})
+        await asyncio.sleep(0)  # it took milliseconds: let other tasks run
+
+    def _is_too_busy(self, replica: Replica) -> bool:
+        if not replica.is_ready or replica.is_restructured:
+            return False
+        keyspace = self._known_keyspace(replica.row.keyspace_id)
+        if keyspace is None or not keyspace.max_ops:
+            return False
+        ops, meter = replica.load.steady_ops, self.meter
+        is_busy_node = meter.processors >= _BUSY_PROCESSORS and ops >= _LEAST_OPS
+        return ops > keyspace.max_ops or (is_busy_node and ops >= _SHARE_OF_NODE * meter.ops)
+
+    async def _split(self, replica: Replica) -> None:
+        """Propose the split. Raises MinkaError; the next try follows later."""
+        load, row = replica.load, replica.row
+        assert load.sample is not None, "what is too busy is sampled"
+        cut = best_cut(load.sample.spans, KeyRange(row.start_key, row.end_key))
+        if isinstance(cut, NoCut):
+            if cut.reason and not load.not_split:
+                log.warning("a busy partition can't be split", extra={"partition": row.id, "reason": cut.reason})
+            load.not_split = cut.reason and f"too busy, and {cut.reason}"
+            return
+        request = ProposeSplitRequest(
+            node_id=self._node_id, partition_id=row.id, generation=row.generation, key=cut.key
+        )
+        figures = {"partition": row.id, "ops": round(load.ops), "cpu_percent": round(load.cpu_percent)}
+        for new in await self._propose(request):
+            self._learn(new)
+        load.cool()
+        log.info(
+            "a partition was too busy", extra=figures | {"below": round(cut.below, 2), "above": round(cut.above, 2)}
+        )

@@ -1,0 +1,1 @@
+"""Whole partitions for readers: snapshots, changes, counts and reports."""

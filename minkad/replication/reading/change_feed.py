@@ -1,0 +1,182 @@
+"""The change feed of partitions: applied entries, read from their logs."""
+
+from array import array
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import aclosing
+from itertools import accumulate
+from pathlib import Path
+from typing import Final
+
+from minka.errors import Code, MinkaError, with_rows
+from minka.v1.changes_pb2 import ChangeBatch, ChangePosition
+from minka.v1.snapshots_pb2 import RowBatch
+from minka.wire.kv_frames import StoredWrite, WriteBody
+from minka.wire.stored_values import values_of
+from minkad.core.replication.entries import IngestMark, SplitMarker, decode_entry, is_mark
+from minkad.core.replication.state import Role
+from minkad.process import turns
+from minkad.replication.applying.hosted_replica import Replica
+from minkad.storage.scan_process import ScanRequest
+from minkad.storage.scanner import Scanner
+
+_READ_BYTES: Final = 256 * 1024  # of entries before other tasks get a turn; a larger entry is read whole
+
+
+class Changes:
+    """For the loop's thread. Any replica serves what it has applied, with or without clearance: applied entries never
+    change.
+    """
+
+    def __init__(
+        self, replicas: Mapping[int, Replica], scanner: Scanner, file_of: Callable[[int, str], Path | None]
+    ) -> None:
+        """`file_of(load_number, name)`: the path of a load's file on this node, or None."""
+        self._replicas = replicas
+        self._scanner = scanner
+        self._file_of = file_of
+
+    def positions(self, partition_ids: Iterable[int]) -> list[ChangePosition]:
+        """The positions of those of the partitions that are here."""
+        found = [replica for id_ in partition_ids if (replica := self._replicas.get(id_)) is not None]
+        return [_position(replica) for replica in found if _is_usable(replica)]
+
+    async def read(self, partition_id: int, after: int, until: int) -> AsyncGenerator[ChangeBatch, None]:
+        """The changes after the offset `after`, up to and including `until`, in batches; between two batches, the
+        caller gives other tasks a turn. Raises PARTITION_NOT_HERE, CHANGES_GONE, NOT_LEADER if `until` is not applied
+        here, CORRUPT_DATA, STORAGE_FAILED.
+        """
+        while after < until:
+            replica = self._usable(partition_id)
+            if until > replica.applied:
+                text = f"partition {partition_id} is at offset {replica.applied} here, not at {until}"
+                raise with_rows(MinkaError(Code.NOT_LEADER, text), [replica.row])
+            first = self._first(replica, after)
+            batch = _Batch()
+            after, mark = batch.add(replica, first, until)
+            encoded = [batch.encode(after)]
+            del batch  # one copy at most while the reader takes nothing
+            yield encoded.pop()
+            if mark is not None:
+                async with aclosing(self._taken_in(replica, after + 1, mark)) as batches:
+                    async for taken_in in batches:
+                        yield taken_in
+                after += 1
+                yield ChangeBatch(next_offset=after)
+
+    async def _taken_in(self, replica: Replica, offset: int, mark: IngestMark) -> AsyncGenerator[ChangeBatch, None]:
+        """The rows of a load's file, as puts. Only the batch after the last of them counts their offset as read. The
+        first batch is empty: the scan of the file then waits for its turn.
+        """
+        if await self._was_taken_in(replica, offset, mark.load_number):
+            return
+        path = self._file_of(mark.load_number, mark.name)
+        if path is None:
+            text = f"partition {replica.id}: the file of the load at offset {offset} is no longer here"
+            raise with_rows(MinkaError(Code.CHANGES_GONE, text), [replica.row])
+        request = ScanRequest(str(path), b"", b"", "rows", batch_bytes=_READ_BYTES)
+        yield ChangeBatch()
+        async with aclosing(self._scanner.scan(request)) as answers:
+            async for answer in answers:
+                rows = RowBatch.FromString(answer)
+                yield ChangeBatch(
+                    offsets=[offset] * rows.rows,
+                    key_offsets=rows.key_offsets,
+                    keys=rows.keys,
+                    value_offsets=rows.value_offsets,
+                    values=rows.values,
+                    deleted=bytes(rows.rows),
+                    next_offset=offset - 1,
+                )
+
+    async def _was_taken_in(self, replica: Replica, offset: int, load_number: int) -> bool:
+        """True if an earlier mark has taken in the same load: this mark then did nothing."""
+        after = replica.log.base
+        while after + 1 < offset:
+            entries = replica.log.read(after + 1, offset - 1, _READ_BYTES)
+            for entry in entries:
+                mark = decode_entry(entry.body) if is_mark(entry.body) else None
+                if isinstance(mark, IngestMark) and mark.load_number == load_number:
+                    return True
+            after += len(entries)
+            await turns.turn()
+        return False
+
+    async def child_at(self, partition_id: int, after: int, child_id: int) -> int:
+        """The offset of the mark after `after` that split the child off; 0: none. Raises the same as `read`."""
+        while True:
+            replica = self._usable(partition_id)
+            if after >= replica.applied:
+                return 0
+            entries = replica.log.read(self._first(replica, after), replica.applied, _READ_BYTES)
+            for offset, entry in enumerate(entries, after + 1):
+                mark = decode_entry(entry.body)
+                if isinstance(mark, SplitMarker) and mark.child_id == child_id:
+                    return offset
+            after += len(entries)
+            await turns.turn()
+
+    def _usable(self, partition_id: int) -> Replica:
+        replica = self._replicas.get(partition_id)
+        if replica is None or not _is_usable(replica):
+            raise MinkaError(Code.PARTITION_NOT_HERE, f"this node has no whole replica of partition {partition_id}")
+        return replica
+
+    @staticmethod
+    def _first(replica: Replica, after: int) -> int:
+        if after < replica.log.base:
+            text = f"partition {replica.id}: changes after offset {replica.log.base} are kept, not after {after}"
+            raise with_rows(MinkaError(Code.CHANGES_GONE, text), [replica.row])
+        return after + 1
+
+
+def _is_usable(replica: Replica) -> bool:
+    return replica.role is not Role.REMOVED and replica.is_complete and not replica.is_receiving
+
+
+def _position(replica: Replica) -> ChangePosition:
+    return ChangePosition(
+        partition_id=replica.id,
+        base_offset=replica.log.base,
+        end_offset=max(replica.applied, replica.log.base),
+        is_leader=replica.is_ready,
+    )
+
+
+class _Batch:
+    """Collects changes as columns."""
+
+    def __init__(self) -> None:
+        self._offsets: list[int] = []
+        self._keys: list[bytes] = []
+        self._values: list[bytes | None] = []
+
+    def add(self, replica: Replica, first: int, until: int) -> tuple[int, IngestMark | None]:
+        """Add the next entries. Returns the offset of the last added entry, and the next entry if it is the mark of a
+        load.
+        """
+        offset = first - 1
+        for offset, entry in enumerate(replica.log.read(first, until, _READ_BYTES), first):
+            write = decode_entry(entry.body)
+            if isinstance(write, IngestMark):
+                return offset - 1, write
+            if isinstance(write, WriteBody):
+                self._offsets += [offset] * len(write.keys)
+                self._keys += write.keys
+                self._values += values_of(write.values) if isinstance(write, StoredWrite) else write.values
+        return offset, None
+
+    def encode(self, next_offset: int) -> ChangeBatch:
+        values = [value or b"" for value in self._values]
+        return ChangeBatch(
+            offsets=self._offsets,
+            key_offsets=_ends(self._keys),
+            keys=b"".join(self._keys),
+            value_offsets=_ends(values),
+            values=b"".join(values),
+            deleted=bytes([value is None for value in self._values]),
+            next_offset=next_offset,
+        )
+
+
+def _ends(parts: list[bytes]) -> bytes:
+    return array("i", accumulate(map(len, parts), initial=0)).tobytes()

@@ -1,0 +1,95 @@
+"""Counts what a node has on its disks by reading it, and finds the keys at which to split the partitions that
+it leads.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+from minka.cluster.key_ranges import KeyRange
+from minka.errors import Code, MinkaError, with_rows
+from minka.v1.admin_pb2 import PartitionCount
+from minkad.core.replication.state import Role
+from minkad.replication.applying.hosted_replica import Replica
+from minkad.replication.changing.deletions import Deletions
+from minkad.storage.replica_store import ReplicaStore
+from minkad.storage.split_keys import split_keys
+
+_MAX_PARTS: Final = 1000
+_POLL_SECONDS: Final = 1.0
+
+
+class Inventory:
+    """For the loop's thread."""
+
+    def __init__(
+        self,
+        replicas: Mapping[int, Replica],
+        store: ReplicaStore,
+        deletions: Deletions,
+        changed: Callable[[int], asyncio.Future[None]],
+    ) -> None:
+        """The future of `changed` is done when a partition's row or replica changes."""
+        self._replicas = replicas
+        self._store = store
+        self._deletions = deletions
+        self._changed = changed
+
+    async def count_keys(self, partition_ids: Collection[int]) -> list[PartitionCount]:
+        """Count the keys on this node's disks by reading them. Without ids: of all partitions, also those that it
+        should not have. Leaves out a partition that isn't here or is deleted meanwhile. Raises CORRUPT_DATA,
+        STORAGE_FAILED.
+        """
+        counts = []
+        for id_ in partition_ids or sorted({*self._replicas, *self._store.partition_ids()}):
+            replica = self._replicas.get(id_)
+            try:
+                count = await (self._count_leftover(id_) if replica is None else self._count(replica))
+            except MinkaError as error:
+                if error.code is not Code.SHUTTING_DOWN:
+                    raise
+                continue  # it was deleted or replaced meanwhile
+            if count is not None:
+                counts.append(count)
+        return counts
+
+    async def _count(self, replica: Replica) -> PartitionCount:
+        row = replica.row
+        if replica.log.base:
+            replica.check_data()  # raises if its folder is gone, which isn't the same as empty
+        size = await replica.data.count(KeyRange(row.start_key, row.end_key))
+        return PartitionCount(
+            partition_id=row.id, keys=size.keys, bytes=size.bytes, leader=replica.is_ready, generation=row.generation
+        )
+
+    async def _count_leftover(self, partition_id: int) -> PartitionCount | None:
+        """Count the keys of a folder that no replica uses, if there is one."""
+        async with self._deletions.folder(partition_id):
+            if not self._store.exists(partition_id) or partition_id in self._replicas:
+                return None
+            data = self._store.data(partition_id)
+            try:
+                size = await data.count()
+            finally:
+                await data.close()
+        return PartitionCount(partition_id=partition_id, keys=size.keys, bytes=size.bytes)
+
+    async def split_keys(self, partition_id: int, parts: int) -> list[bytes]:
+        """Keys that divide a partition that this node leads into `parts` parts of about equal bytes; see
+        `minkad.storage.split_keys`. Raises PARTITION_NOT_HERE, NOT_LEADER, NO_SPLIT_KEY, INVALID_ARGUMENT.
+        """
+        if not 2 <= parts <= _MAX_PARTS:
+            raise MinkaError(Code.INVALID_ARGUMENT, f"{parts} parts: 2 to {_MAX_PARTS} are possible")
+        replica = self._replicas.get(partition_id)
+        if replica is None:
+            raise MinkaError(Code.PARTITION_NOT_HERE, f"this node has no partition {partition_id}")
+        while replica.trim.has_foreign and replica.role is Role.LEADER:
+            await asyncio.wait([self._changed(replica.id)], timeout=_POLL_SECONDS)
+        if not replica.is_ready:
+            text = f"partition {partition_id} is led by {replica.row.leader or 'nobody'}"
+            raise with_rows(MinkaError(Code.NOT_LEADER, text), [replica.row])
+        await replica.log_first()
+        keys = await split_keys(replica.data, parts)
+        if not keys:
+            raise MinkaError(Code.NO_SPLIT_KEY, f"partition {partition_id} has no two keys")
+        return keys

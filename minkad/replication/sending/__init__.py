@@ -1,0 +1,1 @@
+"""Entries and checkpoints between leaders and followers, at both ends."""

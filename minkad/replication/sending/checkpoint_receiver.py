@@ -1,0 +1,173 @@
+"""A checkpoint that comes from the leader and replaces a follower's data."""
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Final
+
+from minka.errors import Code, MinkaError
+from minka.wire.kv_frames import UNDECODABLE
+from minkad.core.replication.messages import KeptFile
+from minkad.core.replication.state import Copy
+from minkad.process.failpoints import failpoint
+from minkad.replication.applying.hosted_replica import Replica
+from minkad.replication.sending.pace import Pace
+from minkad.replication.sending.peer_frames import ShipHeader, Shipped, decode_header, decode_trailer, encode
+from minkad.replication.surroundings import Surroundings
+from minkad.storage.checkpoint import CheckpointFile, Incoming
+from minkad.storage.data_database import DataDatabase
+
+_MAX_KEPT: Final = 10_000  # files of one checkpoint
+_AT_ONCE: Final = 32  # checkpoints; a leader that sends one more tries again soon
+
+
+class CheckpointReceiver:
+    """A replica stays as it is until the whole checkpoint has come. If the transfer breaks, the files that came whole
+    are kept.
+    """
+
+    def __init__(
+        self,
+        around: Surroundings,
+        replicas: Mapping[int, Replica],
+        new_data: Callable[[int], DataDatabase],
+        pace: Pace,
+    ) -> None:
+        self._replicas = replicas
+        self._log_db = around.log_db
+        self._store = around.store
+        self._new_data = new_data
+        self._pace = pace
+        self._check_room = around.disk.check_room
+        self._kept: dict[int, list[KeptFile]] = {}
+        self._under_way: set[int] = set()  # partitions
+
+    def kept(self, partition_id: int) -> list[KeptFile]:
+        """The files that were kept of a checkpoint whose transfer broke."""
+        return self._kept.get(partition_id, [])
+
+    async def discard(self, partition_id: int) -> None:
+        """Remove the kept files of a checkpoint; a transfer under way removes its own when it ends. Raises
+        STORAGE_FAILED.
+        """
+        if partition_id not in self._under_way and self._kept.pop(partition_id, None) is not None:
+            await self._store.incoming(partition_id, [], {}).discard()
+
+    async def install(self, messages: AsyncIterator[bytes]) -> bytes:
+        """Take a checkpoint in and put it in place. Returns an encoded `Shipped`.
+
+        Raises NOT_LEADER, OVERLOADED, DISK_LOW, INVALID_ARGUMENT, CORRUPT_DATA, STORAGE_FAILED.
+        """
+        header = await _decoded_header(messages)
+        replica = self._following(header)
+        if replica.is_receiving or replica.id in self._under_way:
+            raise MinkaError(Code.OVERLOADED, f"partition {header.partition_id} is being received already")
+        if len(self._under_way) >= _AT_ONCE:
+            raise MinkaError(Code.OVERLOADED, f"{_AT_ONCE} checkpoints are being received already")
+        self._check_room(sum(size for name, size in header.files if name not in header.kept))
+        incoming = self._announced(header)
+        self._under_way.add(replica.id)
+        replica.begin_receiving()
+        try:
+            await self._receive(incoming, messages)
+            await replica.data.detach_children()
+            async with replica.lock:
+                await replica.data.detach_children()  # a split's marker may have made one before the lock was free
+                if self._following(header) is not replica:
+                    raise MinkaError(Code.NOT_LEADER, f"partition {replica.id} has changed hands")
+                self._kept.pop(replica.id, None)
+                await self.replace(replica, incoming)
+                return encode(Shipped(replica.durable))
+        except MinkaError as error:
+            if error.code in (Code.CORRUPT_DATA, Code.NOT_LEADER, Code.STORAGE_FAILED):
+                self._kept.pop(replica.id, None)
+                await incoming.discard()
+            raise
+        finally:
+            replica.end_receiving()
+            self._under_way.discard(replica.id)
+            if self._replicas.get(replica.id) is replica:
+                if replica.id in self._kept:
+                    self._keep(header, incoming)
+            elif self._kept.pop(replica.id, None) is not None:
+                await incoming.discard()
+
+    def _announced(self, header: ShipHeader) -> Incoming:
+        there = {file.name: file.checksum for file in self.kept(header.partition_id)}
+        if missing := set(header.kept) - there.keys():
+            raise MinkaError(Code.INVALID_ARGUMENT, f"{len(missing)} files are not here, such as {missing.pop()!r}")
+        files = [CheckpointFile(*file) for file in header.files]
+        incoming = self._store.incoming(header.partition_id, files, {name: there[name] for name in header.kept})
+        self._kept[header.partition_id] = []
+        return incoming
+
+    def _keep(self, header: ShipHeader, incoming: Incoming) -> None:
+        sizes = dict(header.files)
+        files = [KeptFile(name, sizes[name], checksum) for name, checksum in incoming.finished().items()]
+        self._kept[header.partition_id] = files[:_MAX_KEPT]
+
+    def _following(self, header: ShipHeader) -> Replica:
+        replica = self._replicas.get(header.partition_id)
+        if replica is None or replica.follower is None or replica.row.leader_epoch != header.leader_epoch:
+            text = f"partition {header.partition_id} is not followed here at leader_epoch {header.leader_epoch}"
+            raise MinkaError(Code.NOT_LEADER, text)
+        return replica
+
+    @failpoint("following.receive")
+    async def _receive(self, incoming: Incoming, messages: AsyncIterator[bytes]) -> None:
+        found = await incoming.write(_content(incoming, messages, self._pace))
+        try:
+            trailer = decode_trailer(await anext(messages))
+        except (StopAsyncIteration, *UNDECODABLE) as error:
+            raise MinkaError(Code.INVALID_ARGUMENT, "a checkpoint without its checksums") from error
+        incoming.check(trailer.checksums, found)
+        await incoming.verify()
+
+    async def replace(self, replica: Replica, incoming: Incoming) -> None:
+        """Replace the replica's log and data with the checkpoint."""
+        await self.clear(replica)
+        await self.put_in_place(replica, incoming)
+        await self.take_over(replica)
+
+    @failpoint("following.clear")
+    async def clear(self, replica: Replica) -> None:
+        """Record durably that the data on disk must not be used from here on."""
+        replica.copy = Copy.REPLACING
+        replica.drop_pending()
+        replica.log.reset(0, 0)
+        replica.stage_meta(self._log_db)
+        await self._log_db.sync()
+        await replica.data.close()
+
+    @failpoint("following.install")
+    async def put_in_place(self, replica: Replica, incoming: Incoming) -> None:
+        await incoming.install(replica.data.path)
+        replica.data = self._new_data(replica.id)
+        await replica.data.open()
+
+    @failpoint("following.take_over")
+    async def take_over(self, replica: Replica) -> None:
+        """The log goes on after the checkpoint."""
+        applied = replica.data.applied
+        replica.begin_at(applied.offset, applied.leader_epoch)
+        replica.copy = Copy.RECEIVING  # whole again; `end_receiving` follows once that is durable
+        if replica.row.start_key or replica.row.end_key:
+            replica.trim.suspect()  # the sender's data may have keys outside of the range
+        replica.stage_meta(self._log_db)
+        await self._log_db.sync()
+
+
+async def _decoded_header(messages: AsyncIterator[bytes]) -> ShipHeader:
+    try:
+        return decode_header(await anext(messages))
+    except (StopAsyncIteration, *UNDECODABLE) as error:
+        raise MinkaError(Code.INVALID_ARGUMENT, "a checkpoint without its header") from error
+
+
+async def _content(incoming: Incoming, messages: AsyncIterator[bytes], pace: Pace) -> AsyncIterator[bytes]:
+    """The content as it comes; the sender waits while nobody takes it."""
+    while not incoming.complete:
+        try:
+            content = await anext(messages)
+        except StopAsyncIteration:
+            return
+        await pace.take(len(content))
+        yield content

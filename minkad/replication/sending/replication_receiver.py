@@ -1,0 +1,168 @@
+"""The followers' side of replication: one stream from each leader's node."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Final
+
+from minka.errors import Code, MinkaError
+from minka.wire import kv_frames
+from minkad.core.replication.follower import LeaderStream
+from minkad.core.replication.messages import Ack, Append
+from minkad.core.replication.state import Role
+from minkad.process import tasks
+from minkad.process.failpoints import failpoint
+from minkad.process.turns import turn
+from minkad.replication.applying.committer import Committer
+from minkad.replication.applying.hosted_replica import Replica
+from minkad.replication.sending.checkpoint_receiver import CheckpointReceiver
+from minkad.replication.sending.peer_frames import Answer, decode_frame, encode
+
+_MANY: Final = 64  # partitions in a frame, after which other tasks get a turn
+_UNSTORED_BYTES: Final = 64 * 1024 * 1024  # appended by all leaders and not written yet; above this, no frame is read
+_MAX_PROBES: Final = 65_536  # probes that came before their rows
+
+
+class IncomingStream(LeaderStream):
+    """A leader's stream, with the newest answer for each partition that is yet to be sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wake = asyncio.Event()
+        self.partitions: set[int] = set()  # those whose followers may answer here
+        self._acks: dict[int, Ack] = {}
+        self._beat = False
+
+    def answer(self, ack: Ack) -> None:
+        """Send the answer soon."""
+        waiting = self._acks.get(ack.partition_id)
+        if waiting is not None and waiting.lineage is not None and ack.lineage is None:
+            return  # the leader needs the probe's answer first, and then asks again for newer entries
+        self._acks[ack.partition_id] = ack
+        self.wake.set()
+
+    def beat(self) -> None:
+        """Send an answer soon, even with nothing but the time."""
+        self._beat = True
+        self.wake.set()
+
+    def take(self) -> list[Ack] | None:
+        """The answers to send; None if there is nothing to send."""
+        self.wake.clear()
+        if not self._acks and not self._beat:
+            return None
+        acks, self._acks, self._beat = list(self._acks.values()), {}, False
+        return acks
+
+
+class ReplicationReceiver:
+    """Serves the leaders of the partitions that this node follows."""
+
+    def __init__(
+        self,
+        replicas: Mapping[int, Replica],
+        committer: Committer,
+        checkpoints: CheckpointReceiver,
+        clock: Callable[[], float],
+        carry_out: Callable[[], None],
+    ) -> None:
+        self._replicas = replicas
+        self._committer = committer
+        self._checkpoints = checkpoints
+        self._clock = clock
+        self._carry_out = carry_out
+        self.early_probes: dict[int, tuple[int, IncomingStream]] = {}  # probes that came before their rows
+        self._unstored = 0  # bytes of frames that came since all was last stored
+
+    async def append(self, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """Serve one stream from a leader's node: takes its frames and yields answers. Raises INVALID_ARGUMENT,
+        INTERNAL.
+        """
+        stream = IncomingStream()
+        reader = tasks.awaited(self._read(frames, stream), "frames of a leader")
+        reader.add_done_callback(lambda _: stream.wake.set())
+        try:
+            while True:
+                await stream.wake.wait()
+                acks = stream.take()
+                if acks is not None:
+                    yield encode(Answer(acks, self._clock()))
+                if reader.done():
+                    reader.result()
+                    return
+        finally:
+            tasks.drop(reader)
+            for partition_id in stream.partitions:
+                self._end(partition_id, stream)
+            self.early_probes = {key: value for key, value in self.early_probes.items() if value[1] is not stream}
+
+    def row_changed(self, replica: Replica) -> None:
+        """Answer a probe that came before the row."""
+        probe = self.early_probes.get(replica.id)
+        if probe is not None and replica.role is Role.FOLLOWER and probe[0] == replica.row.leader_epoch:
+            del self.early_probes[replica.id]
+            self._answer_probe(replica, probe[1])
+
+    def age(self, replica: Replica) -> float:
+        """The seconds since a follower's data was certainly up to date; infinite if it never was."""
+        if replica.follower is not None:
+            replica.follower.refresh()
+        return self._clock() - replica.freshness.at
+
+    def _end(self, partition_id: int, stream: IncomingStream) -> None:
+        """Nothing more comes for the partition on this stream."""
+        replica = self._replicas.get(partition_id)
+        if replica is not None and replica.follower is not None and replica.follower.stream is stream:
+            replica.follower.disconnected()
+
+    async def _read(self, frames: AsyncIterator[bytes], stream: IncomingStream) -> None:
+        async for data in frames:
+            try:
+                frame = decode_frame(data)
+            except kv_frames.UNDECODABLE as error:
+                raise MinkaError(Code.INVALID_ARGUMENT, f"a replication frame: {error}") from error
+            stream.number = frame.stream_number
+            for partition_id in frame.dropped:
+                stream.partitions.discard(partition_id)
+                self._end(partition_id, stream)
+            known_at = frame.echo or stream.known_at
+            for append in frame.appends:
+                self._take(append, stream, known_at)
+            stream.known_at = known_at
+            self._carry_out()
+            if len(frame.appends) >= _MANY:
+                await turn()
+            if frame.echo is not None:
+                stream.beat()
+            self._unstored += len(data)
+            if self._unstored > _UNSTORED_BYTES:
+                await self._committer.stored()
+                self._unstored = 0
+
+    def _take(self, append: Append, stream: IncomingStream, known_at: float) -> None:
+        replica = self._replicas.get(append.partition_id)
+        if replica is None or replica.follower is None or replica.row.leader_epoch != append.leader_epoch:
+            if append.probe:
+                self._answer_later(append, stream)
+            return  # this node or the leader hasn't got the newer row yet
+        if append.probe:
+            self._answer_probe(replica, stream)
+        else:
+            self._append(replica, append, stream, known_at)
+
+    @failpoint("following.append")
+    def _append(self, replica: Replica, append: Append, stream: IncomingStream, known_at: float) -> None:
+        assert replica.follower is not None, replica
+        replica.follower.append(append, stream, known_at)
+
+    def _answer_later(self, append: Append, stream: IncomingStream) -> None:
+        """Keep the probe until the row comes; a probe of a former leader is never answered."""
+        probe = self.early_probes.get(append.partition_id)
+        if probe is None and len(self.early_probes) >= _MAX_PROBES:
+            return
+        if probe is None or (probe[0], probe[1].number) <= (append.leader_epoch, stream.number):
+            self.early_probes[append.partition_id] = (append.leader_epoch, stream)
+
+    def _answer_probe(self, replica: Replica, stream: IncomingStream) -> None:
+        assert replica.follower is not None, replica
+        stream.partitions.add(replica.id)
+        replica.follower.probed(stream, self._checkpoints.kept(replica.id))

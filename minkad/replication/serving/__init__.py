@@ -1,0 +1,1 @@
+"""Requests of clients, from a frame to its answer."""

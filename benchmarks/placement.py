@@ -15,9 +15,9 @@ from typing import Any, Final, TypeVar
 from benchmarks.measure import MINKA, Goal, Report, Sample, main
 from minka.v1.admin_pb2 import Plan, PlanReassignRequest
 from minka.v1.cluster_pb2 import Keyspace, Node, NodeState, Partition, PartitionState
+from minkad.core.duties.placement import BALANCERS, BalancerSettings, DutyPlan, PlacedDuty, ShardRoom
 from minkad.core.placement import plan_reassign
 from minkad.core.placement.assign import assign_replicas
-from minkad.core.placement.duties import BALANCERS, BalancerSettings, DutyPlan, PlacedDuty, ShardRoom
 from minkad.core.state import State
 
 RING: Final = "uhashring"

@@ -26,7 +26,6 @@ from minkad.coordinator.acknowledgements import Acknowledgements, pieces_of
 from minkad.coordinator.controller_settings import ControllerSettings
 from minkad.coordinator.node_reports import NodeReports
 from minkad.coordinator.outboxes import Outboxes, UpdateReplicas
-from minkad.coordinator.shard_control import ShardControl
 from minkad.coordinator.table_lags import TableLags
 from minkad.coordinator.upkeep import Upkeep
 from minkad.core.clearance import CLOCK_RATIO
@@ -54,6 +53,7 @@ from minkad.core.controller.keyspaces import Creation
 from minkad.core.controller.loads import Commit
 from minkad.core.controller.rows import ROWS_A_RECORD, rows_in, together
 from minkad.core.state import DutyState, State, is_up, slices
+from minkad.duties.control.shard_control import ShardControl
 from minkad.process import tasks
 from minkad.process.clock import unix_ms
 from minkad.process.failpoints import failpoint

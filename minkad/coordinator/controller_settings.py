@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from minkad.coordinator.shard_control import ShardSettings
 from minkad.core.controller import MigrationCaps
+from minkad.duties.control.shard_control import ShardSettings
 
 
 @dataclass(frozen=True, slots=True)

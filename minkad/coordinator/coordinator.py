@@ -16,7 +16,6 @@ from minka.v1.coordinator_pb2 import UpdateReplicasRequest, UpdateReplicasRespon
 from minka.v1.records_pb2 import RecordBatch
 from minkad.coordinator.active_controller import ActiveController
 from minkad.coordinator.controller_settings import ControllerSettings
-from minkad.coordinator.duty_history import DutyHistory
 from minkad.coordinator.raft_driver import RaftDriver
 from minkad.core.controller import (
     CreateCluster,
@@ -27,6 +26,7 @@ from minkad.core.controller import (
     next_membership_change,
 )
 from minkad.core.state import NotifyShard, State
+from minkad.duties.control.duty_history import DutyHistory
 from minkad.process import tasks
 from minkad.process.clock import unix_ms
 from minkad.process.failpoints import failpoint

@@ -1,1 +1,1 @@
-"""Every node's part in duties: payloads, the requests of clients, the sessions of shards."""
+"""Duties: `control` runs at the active controller, `node` at every node; `minkad.core.duties` has what is pure."""

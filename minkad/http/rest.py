@@ -24,7 +24,7 @@ from minka.duties.documents import (
 from minka.duties.limits import MAX_REQUEST_BYTES
 from minka.errors import Code, MinkaError
 from minka.v1 import duty_api_pb2 as api
-from minkad.duties.gateway import DutyGateway
+from minkad.duties.node.gateway import DutyGateway
 from minkad.http.openapi import Query, Route, describe
 from minkad.http.problems import error_registry, local_names, problems
 

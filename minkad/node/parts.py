@@ -16,10 +16,10 @@ from minkad.core.state import State, is_up
 from minkad.data_port.raft import RaftPorts, RaftTransport
 from minkad.data_port.replication import DataLinks
 from minkad.data_port.watch import Watch
-from minkad.duties.gateway import DutyGateway
-from minkad.duties.payloads import PayloadStore
-from minkad.duties.relay import Relay
-from minkad.duties.sessions import ShardSessions
+from minkad.duties.node.gateway import DutyGateway
+from minkad.duties.node.payloads import PayloadStore
+from minkad.duties.node.relay import Relay
+from minkad.duties.node.shard_sessions import ShardSessions
 from minkad.history.recorder import HistoryRecorder
 from minkad.history.store import HistoryStore
 from minkad.node import settings

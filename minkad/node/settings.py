@@ -10,11 +10,11 @@ from minkad.config import Config
 from minkad.coordinator.controller_settings import ControllerSettings
 from minkad.coordinator.coordinator import Bootstrap
 from minkad.coordinator.member import MemberSettings
-from minkad.coordinator.shard_control import ShardSettings
 from minkad.core.controller import MigrationCaps, VoterSettings
 from minkad.core.raft import Config as RaftConfig
 from minkad.core.raft import Storage
-from minkad.duties.sessions import SessionSettings
+from minkad.duties.control.shard_control import ShardSettings
+from minkad.duties.node.shard_sessions import SessionSettings
 from minkad.process.clock import unix_ms
 from minkad.replication.manager import StorageSettings
 

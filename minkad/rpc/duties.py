@@ -6,8 +6,8 @@ from typing import Any, Final, TypeVar
 import grpc
 
 from minka.v1.duty_api_pb2_grpc import DutiesServicer, DutyControlServicer
-from minkad.coordinator.duty_requests import DutyRequests
-from minkad.duties.gateway import DutyGateway
+from minkad.duties.control.duty_requests import DutyRequests
+from minkad.duties.node.gateway import DutyGateway
 from minkad.rpc.control import answered_by
 from minkad.rpc.deadlines import time_to_answer
 

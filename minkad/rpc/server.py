@@ -32,14 +32,14 @@ from minka.v1 import (
 from minka.v1.admin_pb2 import DescribeNodeResponse
 from minkad.coordinator.client_tables import ClientTables
 from minkad.coordinator.coordinator import Coordinator
-from minkad.coordinator.duty_requests import DutyRequests
 from minkad.coordinator.load_requests import LoadRequests
 from minkad.coordinator.member import Member
 from minkad.coordinator.node_requests import NodeRequests
-from minkad.coordinator.shard_requests import ShardRequests
 from minkad.coordinator.table_counting import TableCounting
-from minkad.duties.gateway import DutyGateway
-from minkad.duties.sessions import ShardSessions
+from minkad.duties.control.duty_requests import DutyRequests
+from minkad.duties.control.shard_requests import ShardRequests
+from minkad.duties.node.gateway import DutyGateway
+from minkad.duties.node.shard_sessions import ShardSessions
 from minkad.history.recorder import HistoryRecorder
 from minkad.process import tasks
 from minkad.process.listening import bind_error, cannot_listen

@@ -7,8 +7,8 @@ import grpc
 
 from minka.v1.shards_pb2 import ShardHeartbeatsRequest, ShardHeartbeatsResponse, ShardMessage
 from minka.v1.shards_pb2_grpc import ShardCoordinatorServicer, ShardsServicer
-from minkad.coordinator.shard_requests import ShardRequests
-from minkad.duties.sessions import ShardSessions
+from minkad.duties.control.shard_requests import ShardRequests
+from minkad.duties.node.shard_sessions import ShardSessions
 from minkad.process.memory import Memory
 from minkad.rpc.control import answered_by
 

@@ -7,7 +7,7 @@ import pytest
 
 from minka.duties import Client, changes
 from minka.testing.local_cluster import LocalCluster
-from minkad.core.controller.duties.suspects import KEPT_AWAY_FROM
+from minkad.core.duties.control.suspects import KEPT_AWAY_FROM
 from tests.cluster.cluster import QUICK, eventually
 from tests.cluster.shard_process import POISON
 from tests.cluster.shards import QUICK_SHARDS, ShardProcess, Shards, make_duties, running

@@ -20,7 +20,7 @@ from minka.errors import Code, MinkaError
 from minka.testing.local_cluster import LocalCluster
 from minka.v1.duty_api_pb2 import GetDutiesRequest
 from minka.v1.duty_api_pb2_grpc import DutiesStub
-from minkad.duties.payloads import PayloadStore
+from minkad.duties.node.payloads import PayloadStore
 from minkad.process.clock import unix_ms
 from tests.cluster.cluster import QUICK, eventually, wait_settled
 

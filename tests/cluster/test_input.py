@@ -27,7 +27,7 @@ from minka.v1.raft_pb2 import MessageType, RaftMessageBatch
 from minka.wire import kv_frames
 from minka.wire.data_port import PREFACE, Hello, Kind, Purpose, Splitter, encode_hello
 from minkad.core.replication import messages
-from minkad.replication.sending import peer_frames as frames
+from minkad.replication.sending import peer_frames
 from tests.cluster.cluster import QUICK, create_keyspace, eventually, wait_settled
 from tests.http2 import preface
 
@@ -215,10 +215,13 @@ def test_frames_of_any_kind_are_answered_by_name(cluster: LocalCluster, channel:
     ]
     entries = [messages.Entry(1, b"x"), messages.Entry(2, b"")]
     replication = [
-        frames.Frame([messages.Append(row.id, row.leader_epoch, 0, 0, 0, entries, probe, probe)], [1, 99], 0.0)
+        peer_frames.Frame([messages.Append(row.id, row.leader_epoch, 0, 0, 0, entries, probe, probe)], [1, 99], 0.0)
         for probe in (False, True)
     ]
-    ship = [frames.ShipHeader(row.id, row.leader_epoch, [("a", 3), ("../b", -1)], ["c"]), frames.ShipTrailer([1, 2])]
+    ship = [
+        peer_frames.ShipHeader(row.id, row.leader_epoch, [("a", 3), ("../b", -1)], ["c"]),
+        peer_frames.ShipTrailer([1, 2]),
+    ]
     known = identity(cluster)
     codes: Counter[str] = Counter()
     for purpose, kinds in ((None, requests), (Purpose.KV, requests), ("append", replication), ("ship", ship)):

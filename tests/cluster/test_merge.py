@@ -12,7 +12,7 @@ from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction, OperationState
 from minkad.process import failpoints
 from minkad.replication import executor  # noqa: F401  # it declares failpoints
-from minkad.replication.applying import compacting as trimming
+from minkad.replication.applying import compacting  # noqa: F401  # it declares failpoints
 from tests.cluster.cluster import QUICK, eventually, spec_file, wait_ended, wait_settled, with_failpoints
 from tests.cluster.ranges import BALLAST, NODES, SORTED, Readers, check, load_ballast, rows_of
 from tests.cluster.workload import Workload

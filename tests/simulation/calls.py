@@ -38,7 +38,7 @@ from minka.v1.shards_pb2 import (
     ShardHeartbeatsResponse,
 )
 from minkad.coordinator.load_requests import LoadRequests
-from minkad.coordinator.shard_requests import ShardRequests
+from minkad.duties.control.shard_requests import ShardRequests
 from minkad.rpc.control import check_process
 from tests.simulation.streams import Way
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 from minka.v1.cluster_pb2 import NodeState
 from minka.v1.duties_pb2 import AssignmentState, Duty, FillBy, OnFailure, Shard, ShardState
 from minka.v1.shards_pb2 import HeldDuty
-from minkad.core.controller.duties.rooms import is_canary
-from minkad.core.controller.duties.suspects import is_suspect
+from minkad.core.duties.control.rooms import is_canary
+from minkad.core.duties.control.suspects import is_suspect
 from minkad.core.state import Assignment, DutyState, weight_of
 from tests.simulation.shard_process import ShardProcess
 from tests.simulation.trace import Violation

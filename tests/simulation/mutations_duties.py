@@ -10,11 +10,11 @@ from minka.duties._reports import Reports
 from minka.v1.duties_pb2 import AssignmentsChanged, AssignmentState, Shard
 from minka.v1.records_pb2 import Record
 from minka.v1.shards_pb2 import Holding, ShardGrant, ShardHeartbeatsRequest, ShardHeartbeatsResponse
-from minkad.coordinator.duty_requests import DutyRequests
-from minkad.coordinator.shard_control import ShardControl
-from minkad.core.controller.duties import changes, distribution, mover, reports, rows
+from minkad.core.duties.control import distribution, duty_changes, duty_mover, duty_rows, reports
 from minkad.core.state import Assignment, DutyState
-from minkad.duties.sessions import ShardSessions
+from minkad.duties.control.duty_requests import DutyRequests
+from minkad.duties.control.shard_control import ShardControl
+from minkad.duties.node.shard_sessions import ShardSessions
 from tests.simulation.mutations_full import Patch
 
 _A = AssignmentState
@@ -104,7 +104,7 @@ def same_epoch_again() -> Sequence[Patch]:
 
 def give_away_at_once() -> Sequence[Patch]:
     """The controller counts a duty as released when it asks for the release."""
-    original = rows.in_state
+    original = duty_rows.in_state
 
     def in_state(
         shard: str, state: AssignmentState.ValueType, duties: Iterable[int], now_ms: int, reason: str = ""
@@ -112,7 +112,7 @@ def give_away_at_once() -> Sequence[Patch]:
         is_released = state == _A.ASSIGNMENT_STATE_RELEASING
         return original(shard, _A.ASSIGNMENT_STATE_UNSPECIFIED if is_released else state, duties, now_ms, reason)
 
-    return [(distribution, "in_state", in_state), (mover, "in_state", in_state)]
+    return [(distribution, "in_state", in_state), (duty_mover, "in_state", in_state)]
 
 
 def any_epoch() -> Sequence[Patch]:
@@ -139,15 +139,15 @@ def no_grace() -> Sequence[Patch]:
 
 def delete_before_release() -> Sequence[Patch]:
     """The controller deletes a duty before its shard has released it."""
-    original = changes._Batch._delete
+    original = duty_changes._Batch._delete
 
-    def delete(self: changes._Batch, row: Any) -> None:
+    def delete(self: duty_changes._Batch, row: Any) -> None:
         original(self, row)
         for one in self._state.assignments(row.number):
             self._released.pop(one.shard, None)
             self._dropped.setdefault(one.shard, []).append(row.number)
 
-    return [(changes._Batch, "_delete", delete)]
+    return [(duty_changes._Batch, "_delete", delete)]
 
 
 def forget_next_epoch() -> Sequence[Patch]:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 from minka.duties._events import Disconnected, Received
 from minka.errors import Code, MinkaError
 from minka.v1.shards_pb2 import ShardInstruction, ShardMessage
-from minkad.coordinator.duty_requests import DutyRequests
-from minkad.coordinator.shard_requests import ShardRequests
-from minkad.duties.relay import Relay
-from minkad.duties.sessions import SessionSettings, ShardSessions
+from minkad.duties.control.duty_requests import DutyRequests
+from minkad.duties.control.shard_requests import ShardRequests
+from minkad.duties.node.relay import Relay
+from minkad.duties.node.shard_sessions import SessionSettings, ShardSessions
 from minkad.process.memory import Memory
 from tests.simulation.streams import Way
 

@@ -36,20 +36,6 @@ from minkad.core.controller.commands import (
 from minkad.core.controller.data_ports import DataPortJudge, Unanswered, watched_by
 from minkad.core.controller.decide import decide, facts
 from minkad.core.controller.drains import DrainNode
-from minkad.core.controller.duties.commands import (
-    ChangeDuties,
-    ChangePallets,
-    FailShards,
-    LeaveShard,
-    NoteFlap,
-    RegisterShard,
-    ReportShards,
-)
-from minkad.core.controller.duties.distribution import Distributor, describe_unplaced
-from minkad.core.controller.duties.health import score
-from minkad.core.controller.duties.rebalance import BalancePallet, compare_pallet, held_back, plan_rebalance
-from minkad.core.controller.duties.rooms import rooms
-from minkad.core.controller.duties.shards import is_process, is_registered
 from minkad.core.controller.failure_detector import FailureDetector
 from minkad.core.controller.isr import check_caller, isr_refusal
 from minkad.core.controller.load_balancer import SpreadLoad
@@ -62,6 +48,20 @@ from minkad.core.controller.schedule import Scheduler, unfinished
 from minkad.core.controller.seats import Seats
 from minkad.core.controller.splits import Split
 from minkad.core.controller.voters import VoterSettings, change_voters, check_transfer, next_membership_change
+from minkad.core.duties.control.distribution import Distributor, describe_unplaced
+from minkad.core.duties.control.duty_commands import (
+    ChangeDuties,
+    ChangePallets,
+    FailShards,
+    LeaveShard,
+    NoteFlap,
+    RegisterShard,
+    ReportShards,
+)
+from minkad.core.duties.control.duty_rebalance import BalancePallet, compare_pallet, held_back, plan_rebalance
+from minkad.core.duties.control.rooms import rooms
+from minkad.core.duties.control.shard_lives import is_process, is_registered
+from minkad.core.duties.control.trust import score
 
 __all__ = [
     "BALANCERS",

@@ -7,7 +7,8 @@ from minka.v1.cluster_pb2 import Cluster, Durability, HashFunction, Node
 from minka.v1.coordinator_pb2 import DiskSpace, IsrChange
 from minka.v1.load_api_pb2 import FinishedPart
 from minka.v1.loads_pb2 import LoadFile
-from minkad.core.controller.duties.commands import (
+from minkad.core.controller.operation_kind import Begins
+from minkad.core.duties.control.duty_commands import (
     ChangeDuties,
     ChangePallets,
     FailShards,
@@ -16,7 +17,6 @@ from minkad.core.controller.duties.commands import (
     RegisterShard,
     ReportShards,
 )
-from minkad.core.controller.operation_kind import Begins
 from minkad.core.state import Placed
 
 

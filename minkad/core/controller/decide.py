@@ -47,7 +47,10 @@ from minkad.core.controller.commands import (
     TouchLoad,
     UndrainNode,
 )
-from minkad.core.controller.duties.commands import (
+from minkad.core.controller.operation_kind import Begins
+from minkad.core.controller.unclean import elect_unclean
+from minkad.core.duties.control.decide_duties import duty_facts
+from minkad.core.duties.control.duty_commands import (
     ChangeDuties,
     ChangePallets,
     FailShards,
@@ -56,9 +59,6 @@ from minkad.core.controller.duties.commands import (
     RegisterShard,
     ReportShards,
 )
-from minkad.core.controller.duties.decide import duty_facts
-from minkad.core.controller.operation_kind import Begins
-from minkad.core.controller.unclean import elect_unclean
 from minkad.core.state import State
 
 

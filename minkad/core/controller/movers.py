@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from minka.v1.cluster_pb2 import Migration
-from minkad.core.controller.duties.mover import DutyMover
 from minkad.core.controller.mover import Mover
 from minkad.core.controller.reassignment import PartitionMover
+from minkad.core.duties.control.duty_mover import DutyMover
 from minkad.core.state import Placed, State
 
 MOVERS: Final[Mapping[str, Mover]] = {"partition_id": PartitionMover(), "duty": DutyMover()}

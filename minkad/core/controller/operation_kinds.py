@@ -5,11 +5,11 @@ from typing import Final
 
 from minka.v1.cluster_pb2 import Operation
 from minkad.core.controller.drains import Drains
-from minkad.core.controller.duties.rebalance import Rebalances
 from minkad.core.controller.merges import Merges
 from minkad.core.controller.operation_kind import OperationKind
 from minkad.core.controller.preferred import Elections
 from minkad.core.controller.splits import Splits
+from minkad.core.duties.control.duty_rebalance import Rebalances
 
 OPERATION_KINDS: Final[Mapping[str, OperationKind]] = {
     "reassign": OperationKind(),  # it consists of its migrations alone

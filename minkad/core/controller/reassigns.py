@@ -9,8 +9,8 @@ from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import Move, Plan
 from minka.v1.cluster_pb2 import Migration, MigrationState, NodeState, Operation, ReassignOperation, RebalanceOperation
 from minkad.core.controller.at_once import ROWS_A_STEP
-from minkad.core.controller.duties import rebalance
 from minkad.core.controller.operation_kind import Begins
+from minkad.core.duties.control import duty_rebalance
 from minkad.core.placement.moving import destinations_in_pieces
 from minkad.core.state import State, replace
 
@@ -60,7 +60,7 @@ def migrations_of(plan: Plan) -> Iterator[Migration]:
     places = Counter[int]()
     for move in plan.moves:
         if move.HasField("duty"):
-            yield rebalance.migration_of(move)
+            yield duty_rebalance.migration_of(move)
             continue
         is_simple = replace(move.replicas, move.source, move.target) == list(move.target_replicas)
         yield Migration(
@@ -97,7 +97,7 @@ def _check_moves(state: State, plan: Plan) -> Iterator[None]:
         if number % ROWS_A_STEP == 0:
             yield
         if move.HasField("duty"):
-            if (problem := rebalance.problem_of(state, move)) is not None:
+            if (problem := duty_rebalance.problem_of(state, move)) is not None:
                 raise MinkaError(Code.STALE_PLAN, f"{move.partition} can't go to {move.target}: {problem}")
             continue
         if move.partition_id in destination:

@@ -1,6 +1,6 @@
 """The replicated state: the tables that the Raft log builds, the same on every node."""
 
-from minkad.core.state.duties import (
+from minkad.core.duties.duty_table import (
     Assignment,
     DutyState,
     Load,

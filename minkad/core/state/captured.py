@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from minka.v1.cluster_pb2 import Migration, StateSnapshot
-from minkad.core.state.duties import DutyState
+from minkad.core.duties.duty_table import DutyState
 from minkad.core.state.loads import LoadTable
 from minkad.core.state.slices import slices
 

@@ -31,9 +31,9 @@ from minka.v1.records_pb2 import (
     Record,
     RecordBatch,
 )
+from minkad.core.duties.duty_table import DutyState, NotifyShard
 from minkad.core.state.captured import CapturedState
 from minkad.core.state.changes import Changed, ChangeLog
-from minkad.core.state.duties import DutyState, NotifyShard
 from minkad.core.state.loads import LoadTable
 from minkad.core.state.partitions import Partitions
 from minkad.core.state.placed import Placed

@@ -6,7 +6,7 @@ import pytest
 
 from minka.v1.records_pb2 import Record, RecordBatch
 from minka.v1.shards_pb2 import DelegateTime, Holding, ShardReport, ShardReported
-from minkad.coordinator.duty_history import DutyHistory
+from minkad.duties.control.duty_history import DutyHistory
 from tests.unit.core.duty_world import DutyWorld
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from minka.v1.cluster_pb2 import Node, NodeState, Operation
 from minka.v1.duty_api_pb2 import PalletChange
-from minkad.coordinator import shard_control
-from minkad.coordinator.shard_control import ShardControl, ShardSettings
 from minkad.core.controller import BalancePallet, ChangePallets, Command
 from minkad.core.state import State
+from minkad.duties.control import shard_control
+from minkad.duties.control.shard_control import ShardControl, ShardSettings
 from tests.unit.core.duty_world import DutyWorld
 
 

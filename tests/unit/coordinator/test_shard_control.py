@@ -9,9 +9,9 @@ import pytest
 from minka.v1.cluster_pb2 import Operation
 from minka.v1.duties_pb2 import Shard, ShardState
 from minka.v1.shards_pb2 import ShardHeartbeatsRequest, ShardSign
-from minkad.coordinator.shard_control import ShardControl, ShardSettings
 from minkad.core.controller import Command, FailShards, NoteFlap
 from minkad.core.state import State
+from minkad.duties.control.shard_control import ShardControl, ShardSettings
 
 SETTINGS = ShardSettings(clearance=3.0, failure_timeout=3.6)
 

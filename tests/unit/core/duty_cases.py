@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from minkad.core.placement.duties import BalancerSettings, DutyPlan, FillBy, PlacedDuty, PreSort, ShardRoom
+from minkad.core.duties.placement import BalancerSettings, DutyPlan, FillBy, PlacedDuty, PreSort, ShardRoom
 
 NAMES = tuple("abcdefgh")
 

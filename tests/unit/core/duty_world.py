@@ -23,7 +23,7 @@ from minkad.core.controller import (
     describe_unplaced,
     plan_rebalance,
 )
-from minkad.core.controller.duties.distribution import GATHER_MS
+from minkad.core.duties.control.distribution import GATHER_MS
 from minkad.core.state import DutyState, State
 
 _A = AssignmentState

@@ -9,9 +9,9 @@ from minka.v1.cluster_pb2 import Node, NodeState, OperationState
 from minka.v1.duties_pb2 import Balancer, BalancerKind, Canary, ShardState
 from minka.v1.duty_api_pb2 import DutyChange, DutyName, DutySpec, PalletChange
 from minkad.core.controller import ChangeDuties, ChangePallets, FailShards, LeaveShard, NoteFlap, score
-from minkad.core.controller.duties.decide import duty_facts
-from minkad.core.controller.duties.distribution import JOINED_MS, TIMER_MS
-from minkad.core.controller.duties.health import HALF_LIFE_MS
+from minkad.core.duties.control.decide_duties import duty_facts
+from minkad.core.duties.control.distribution import JOINED_MS, TIMER_MS
+from minkad.core.duties.control.trust import HALF_LIFE_MS
 from tests.unit.core.duty_world import TEN, DutyWorld
 
 

@@ -14,7 +14,7 @@ from minka.v1.duty_api_pb2 import DutyChange, DutySpec
 from minka.v1.shards_pb2 import FailedDuty, Holding, ShardReport
 from minkad.core.controller import ChangeDuties, NoteFlap, PauseOperation
 from minkad.core.controller.commands import CancelOperation
-from minkad.core.controller.duties.health import HALF_LIFE_MS
+from minkad.core.duties.control.trust import HALF_LIFE_MS
 from tests.unit.core.duty_world import DutyWorld
 
 NAMES = ("s1", "s2", "s3", "s4")

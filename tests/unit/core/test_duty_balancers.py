@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from minkad.core.placement.duties import BALANCERS, BalancerSettings, FillBy, PlacedDuty, PreSort, ShardRoom, compare
+from minkad.core.duties.placement import BALANCERS, BalancerSettings, FillBy, PlacedDuty, PreSort, ShardRoom, compare
 from tests.unit.core.duty_cases import applied, counts, duties_of, loaded, shards_of, weights
 
 DEFAULTS = BalancerSettings()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from minkad.core.placement.duties import (
+from minkad.core.duties.placement import (
     BALANCERS,
     BalancerSettings,
     DutyPlan,

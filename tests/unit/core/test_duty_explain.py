@@ -2,13 +2,13 @@
 
 from minka.v1.duties_pb2 import PalletCapacity, Shard
 from minkad.core.controller import RegisterShard
-from minkad.core.controller.duties import explain
+from minkad.core.duties.control import why_not_placed
 from tests.unit.core.duty_world import DutyWorld
 
 
 def says(world: DutyWorld, duty: str) -> dict[str, str]:
     """Return, for each shard, the sentence that explains why it has this duty or can't have it."""
-    return {one.shard: one.verdict for one in explain.verdicts(world.state, world.row(duty), world.now_ms)}
+    return {one.shard: one.verdict for one in why_not_placed.verdicts(world.state, world.row(duty), world.now_ms)}
 
 
 def resize(world: DutyWorld, name: str, capacity: int) -> None:
@@ -54,7 +54,7 @@ def test_the_verdict_about_a_shard_with_room_names_its_capacity() -> None:
 
 def summary_of(world: DutyWorld, duty: str) -> str:
     """Return the sentences that say where the duty is, and why."""
-    return explain.summary(world.state, world.row(duty), world.why_unplaced(duty), world.now_ms)
+    return why_not_placed.summary(world.state, world.row(duty), world.why_unplaced(duty), world.now_ms)
 
 
 def test_the_summary_of_a_duty_that_is_placed_and_then_pinned() -> None:

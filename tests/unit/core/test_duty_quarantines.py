@@ -7,8 +7,8 @@ import pytest
 from minka.v1.duties_pb2 import AssignmentState
 from minka.v1.duty_api_pb2 import DutyChange, DutyName
 from minkad.core.controller import ChangeDuties
-from minkad.core.controller.duties import explain
-from minkad.core.controller.duties.quarantines import MAX_OLD_REASON, MAX_QUARANTINES, MAX_REASON
+from minkad.core.duties.control import why_not_placed
+from minkad.core.duties.control.quarantines import MAX_OLD_REASON, MAX_QUARANTINES, MAX_REASON
 from tests.unit.core.duty_world import DutyWorld
 
 MANY = MAX_QUARANTINES + 4
@@ -67,7 +67,7 @@ def test_people_are_told_where_the_duty_failed_last_and_why(shards: int) -> None
     why = world.why_unplaced("bad")
     assert "no shard can take it: it is quarantined on" in why
     assert f"on {last}: ValueError: no" in why
-    verdicts = explain.verdicts(world.state, world.row("bad"), world.now_ms)
+    verdicts = why_not_placed.verdicts(world.state, world.row("bad"), world.now_ms)
     assert len(verdicts) == shards
     assert all("ValueError: no" in one.verdict and not one.possible for one in verdicts)
 
@@ -80,7 +80,7 @@ def test_a_synthetic_duty_stays_where_it_is_attached_and_people_are_told_where_i
         world.join(f"later{number:02}")
     tried = fail_everywhere(world)
     assert set(tried) == set(world.processes) - {"v1-00", "v1-01"}
-    text = explain.summary(world.state, world.row("bad"), "", world.now_ms)
+    text = why_not_placed.summary(world.state, world.row("bad"), "", world.now_ms)
     assert "on 2 of the shards" in text
     assert f"on {tried[-1]}: ValueError: no" in text
 

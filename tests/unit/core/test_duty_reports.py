@@ -6,9 +6,9 @@ import pytest
 
 from minka.v1.shards_pb2 import FailedDuty, Holding, ShardReport, ShardReported, WeighedDuty
 from minkad.core.controller import ReportShards
-from minkad.core.controller.duties.decide import duty_facts
-from minkad.core.controller.duties.rows import DUTIES_A_RECORD
 from minkad.core.controller.rows import ROWS_A_RECORD, rows_in
+from minkad.core.duties.control.decide_duties import duty_facts
+from minkad.core.duties.control.duty_rows import DUTIES_A_RECORD
 from tests.unit.core.duty_world import DutyWorld
 
 MANY = [f"d{number}" for number in range(3 * DUTIES_A_RECORD + 1)]

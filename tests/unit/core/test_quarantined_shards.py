@@ -6,7 +6,7 @@ import pytest
 
 from minka.v1.duties_pb2 import Shard, ShardState
 from minkad.core.controller import FailShards, NoteFlap
-from minkad.core.controller.duties.health import HALF_LIFE_MS
+from minkad.core.duties.control.trust import HALF_LIFE_MS
 from tests.unit.core.duty_world import DutyWorld
 
 TEN = [f"d{number}" for number in range(10)]

@@ -9,9 +9,9 @@ import pytest
 from minka.v1.duties_pb2 import AssignmentState, Duty, DutyTables
 from minka.v1.duty_api_pb2 import DutyChange, DutyName, DutySpec
 from minkad.core.controller import ChangeDuties
-from minkad.core.controller.duties import distribution, placing, suspects, trials
-from minkad.core.controller.duties.distribution import TIMER_MS
-from minkad.core.controller.duties.rows import duties_in_pieces, duty_with, in_state
+from minkad.core.duties.control import choosing, distribution, suspects, trials
+from minkad.core.duties.control.distribution import TIMER_MS
+from minkad.core.duties.control.duty_rows import duties_in_pieces, duty_with, in_state
 from minkad.core.state import DutyState, State
 from tests.unit.core.duty_world import DutyWorld, Process
 
@@ -351,7 +351,7 @@ def test_many_suspects_that_wait_for_a_shard_cost_little(
     for record in duties_in_pieces(duty_with(row, lambda new: setattr(new.suspicion, "failures", 2)) for row in rows):
         world.apply(record)
     world.now_ms += suspects.SLOW_TRIAL_MS
-    original = placing.chosen
+    original = choosing.chosen
 
     def counted(*arguments: Any) -> Any:
         asked.append(len(arguments[2]))

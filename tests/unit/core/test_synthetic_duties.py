@@ -4,7 +4,7 @@ import pytest
 
 from minka.v1.duties_pb2 import PalletCapacity, Shard
 from minkad.core.controller import RegisterShard
-from minkad.core.controller.duties.distribution import PIECE, SLOW_MS, WINDOW
+from minkad.core.duties.control.distribution import PIECE, SLOW_MS, WINDOW
 from tests.unit.core.duty_world import DutyWorld
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from minka.v1.cluster_pb2 import Node, NodeState
 from minka.v1.duties_pb2 import Balancer, BalancerKind
-from minkad.core.controller.duties.distribution import FORGOTTEN_PREPARATION_MS, TIMER_MS
-from minkad.core.controller.duties.mover import PREPARED_WITHIN_MS
+from minkad.core.duties.control.distribution import FORGOTTEN_PREPARATION_MS, TIMER_MS
+from minkad.core.duties.control.duty_mover import PREPARED_WITHIN_MS
 from tests.unit.core.duty_world import TEN, DutyWorld
 
 ROUND_ROBIN = Balancer(kind=BalancerKind.BALANCER_KIND_ROUND_ROBIN)

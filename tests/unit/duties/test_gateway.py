@@ -26,8 +26,8 @@ from minka.v1.duty_api_pb2 import (
 )
 from minka.v1.duty_api_pb2_grpc import add_DutyControlServicer_to_server
 from minkad.core.state import State
-from minkad.duties.gateway import DutyGateway
-from minkad.duties.payloads import PayloadStore, _id, _key, is_old, new_id
+from minkad.duties.node.gateway import DutyGateway
+from minkad.duties.node.payloads import PayloadStore, _id, _key, is_old, new_id
 from minkad.process.clock import boottime
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import pytest
 
 from minka.errors import Code, MinkaError
-from minkad.duties.payload_reads import MAX_BYTES, PayloadReads
+from minkad.duties.node.payload_reads import MAX_BYTES, PayloadReads
 
 
 class Store:

@@ -12,7 +12,7 @@ from minka.v1.shards_pb2 import (
     ShardHeartbeatsResponse,
     ShardReport,
 )
-from minkad.duties.relay import REPORT_CALLS, Relay
+from minkad.duties.node.relay import REPORT_CALLS, Relay
 
 
 class Stub:

@@ -12,7 +12,7 @@ from minka.errors import Code, MinkaError
 from minka.v1.duties_pb2 import Pallet, PalletCapacity, Shard, ShardState
 from minka.v1.shards_pb2 import Holding, ShardHello, ShardInstruction, ShardLeave, ShardMessage, ShardReport
 from minkad.core.state import State
-from minkad.duties.sessions import SessionSettings, ShardSessions
+from minkad.duties.node.shard_sessions import SessionSettings, ShardSessions
 from minkad.process.memory import Memory
 
 

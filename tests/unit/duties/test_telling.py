@@ -4,9 +4,9 @@ import pytest
 
 from minka.v1.duties_pb2 import AssignmentState, DutiesChanged, Duty, Pallet, Shard
 from minka.v1.shards_pb2 import Holding, ShardInstruction, ShardReport
+from minkad.core.duties.duty_table import assignments_changed
 from minkad.core.state import DutyState
-from minkad.core.state.duties import assignments_changed
-from minkad.duties.telling import MAX_BYTES, MAX_DUTIES, Telling
+from minkad.duties.node.telling import MAX_BYTES, MAX_DUTIES, Telling
 
 ASSIGNED = AssignmentState.ASSIGNMENT_STATE_ASSIGNED
 ATTACHED = AssignmentState.ASSIGNMENT_STATE_ATTACHED

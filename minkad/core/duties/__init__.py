@@ -1,0 +1,1 @@
+"""Duties, pure: their table, their control by the active controller, their placement on shards."""

@@ -1,0 +1,1 @@
+"""The active controller's part in duties, and its requests."""

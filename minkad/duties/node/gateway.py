@@ -1,0 +1,270 @@
+"""Clients' requests about duties, served by any node: it stores payloads, and asks the active controller for the rest.
+
+A request goes to the controller once, and again only if nothing can be done twice: a refusal, or a connection that was
+never made, proves that nothing was done. If the outcome of a change is unknown, the request is repeated only if each of
+its changes creates a duty, or gives a known version of a duty another payload: each change has its own payload id, by
+which the controller recognises that it is done. Any other change raises OUTCOME_UNKNOWN, since somebody else's change
+may have come in between.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+import grpc
+from google.protobuf.message import Message
+
+from minka.duties.limits import MAX_REQUEST_BYTES
+from minka.engine.grpc_calls import error_from_call
+from minka.errors import Code, MinkaError
+from minka.v1.admin_pb2 import Plan
+from minka.v1.duties_pb2 import Duty
+from minka.v1.duty_api_pb2 import (
+    ChangeDutiesRequest,
+    ChangeDutiesResponse,
+    ChangePalletsRequest,
+    ChangePalletsResponse,
+    ComparePalletRequest,
+    ComparePalletResponse,
+    Consistency,
+    DutyChange,
+    DutyStatus,
+    ExplainDutyRequest,
+    ExplainDutyResponse,
+    GetDutiesRequest,
+    GetDutiesResponse,
+    GetPalletsRequest,
+    GetPalletsResponse,
+    GetShardsRequest,
+    GetShardsResponse,
+    PlanRebalanceRequest,
+)
+from minka.v1.duty_api_pb2_grpc import DutyControlStub
+from minkad.core.state import State
+from minkad.duties.node.payloads import PayloadStore
+from minkad.process import tasks
+from minkad.process.clock import boottime
+
+_FIRST_PAUSE_S: Final = 0.02
+_MAX_PAUSE_S: Final = 0.25
+_LOOK_S: Final = 0.2  # between looks whether Raft now names another controller than the asked one
+_PAYLOAD_TRIES: Final = 5
+_UNKNOWN: Final = (Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED)
+
+
+class DutyGateway:
+    """Every method answers within `timeout` seconds, and raises MinkaError."""
+
+    def __init__(
+        self,
+        channel_to: Callable[[str], grpc.aio.Channel],
+        identity: Sequence[tuple[str, str]],
+        controller_address: Callable[[], str | None],
+        state: Callable[[], State],
+        payloads: PayloadStore,
+    ) -> None:
+        """`identity` is the metadata of a call between nodes, `controller_address` returns the active controller's
+        address, if known, and `state` the state that this node has applied.
+        """
+        self._channel_to = channel_to
+        self._identity = tuple(identity)
+        self._controller_address = controller_address
+        self._state = state
+        self._payloads = payloads
+
+    async def change_pallets(self, request: ChangePalletsRequest, timeout: float) -> ChangePalletsResponse:
+        """Make all of the changes, or none."""
+        response: ChangePalletsResponse = await self._forward("ChangePallets", request, _until(timeout), change=True)
+        return response
+
+    async def get_pallets(self, request: GetPalletsRequest, timeout: float) -> GetPalletsResponse:
+        """The pallets, each with the number and the weight of its duties."""
+        response: GetPalletsResponse = await self._forward("GetPallets", request, _until(timeout))
+        return response
+
+    async def get_shards(self, request: GetShardsRequest, timeout: float) -> GetShardsResponse:
+        """The shards, with their duties."""
+        response: GetShardsResponse = await self._forward("GetShards", request, _until(timeout))
+        return response
+
+    async def plan_rebalance(self, request: PlanRebalanceRequest, timeout: float) -> Plan:
+        """Make a plan; changes nothing."""
+        response: Plan = await self._forward("PlanRebalance", request, _until(timeout))
+        return response
+
+    async def compare_pallet(self, request: ComparePalletRequest, timeout: float) -> ComparePalletResponse:
+        """The moves that each balancer would make with the pallet's duties."""
+        response: ComparePalletResponse = await self._forward("ComparePallet", request, _until(timeout))
+        return response
+
+    async def explain_duty(self, request: ExplainDutyRequest, timeout: float) -> ExplainDutyResponse:
+        """The place of a duty, and the reasons for it."""
+        response: ExplainDutyResponse = await self._forward("ExplainDuty", request, _until(timeout))
+        return response
+
+    # Duties
+
+    async def change_duties(self, request: ChangeDutiesRequest, timeout: float) -> ChangeDutiesResponse:
+        """Make all of the changes, or none. Raises TOO_LARGE for payloads of more than 8 MiB together."""
+        until = _until(timeout)
+        before = self._replaced_by(request)
+        prepared = await self._with_payload_ids(request, until)
+        try:
+            response: ChangeDutiesResponse = await self._forward("ChangeDuties", prepared, until, change=True)
+        except MinkaError as error:
+            if error.code not in _UNKNOWN or not all(map(_is_recognised, prepared.changes)):
+                raise
+            response = await self._again(prepared, until, error)
+        if request.consistency != Consistency.CONSISTENCY_LEADER:  # what only the leader has may be lost again
+            self._payloads.delete_later(_unnamed(prepared, before, response.duties))
+        return response
+
+    def _replaced_by(self, request: ChangeDutiesRequest) -> list[Duty | None]:
+        """For each change: the row whose payload it replaces, as far as this node knows."""
+        duties = self._state().duties
+        return [
+            duties.named(one.update.pallet, one.update.id) if one.update.HasField("payload") else None
+            for one in request.changes
+        ]
+
+    async def _with_payload_ids(self, request: ChangeDutiesRequest, until: float) -> ChangeDutiesRequest:
+        """The request with stored payloads; each created duty has an id, with or without a payload."""
+        prepared = ChangeDutiesRequest()
+        prepared.CopyFrom(request)
+        specs = [(kind, getattr(one, kind)) for one in prepared.changes if (kind := _kind(one)) in ("create", "update")]
+        total = sum(len(spec.payload) for _, spec in specs)
+        if total > MAX_REQUEST_BYTES:
+            raise MinkaError(Code.TOO_LARGE, f"the payloads have {total} bytes; {MAX_REQUEST_BYTES} is the limit")
+        if total:
+            await self._check_pallets({spec.pallet for _, spec in specs}, until)
+        for _, spec in specs:
+            spec.payload_id, spec.payload_bytes = b"", 0
+        named = [spec for kind, spec in specs if kind == "create" or spec.HasField("payload")]
+        ids = await self._payloads.put_many([spec.payload for spec in named], _left(until))
+        for spec, payload_id in zip(named, ids, strict=True):
+            spec.payload_id, spec.payload_bytes = payload_id, len(spec.payload)
+            spec.ClearField("payload")
+        return prepared
+
+    async def _check_pallets(self, pallets: Iterable[str], until: float) -> None:
+        """Raises UNKNOWN_PALLET before a payload is stored for a pallet that doesn't exist."""
+        known = self._state().duties.pallets
+        if unknown := [pallet for pallet in pallets if pallet not in known]:
+            await self._forward("GetPallets", GetPalletsRequest(ids=unknown), until)
+
+    async def _again(self, request: ChangeDutiesRequest, until: float, unknown: MinkaError) -> ChangeDutiesResponse:
+        """Ask once more for a change that the controller recognises if it is done already. Raises `unknown` if that
+        doesn't settle it: somebody else has changed the duty meanwhile, or it was never this request's.
+        """
+        try:
+            response: ChangeDutiesResponse = await self._forward("ChangeDuties", request, until, change=True)
+        except MinkaError as refusal:
+            unsettled = (*_UNKNOWN, Code.DUTY_EXISTS, Code.VERSION_MISMATCH)
+            raise (unknown if refusal.code in unsettled or refusal.code.info.retriable else refusal) from None
+        return response
+
+    async def get_duties(self, request: GetDutiesRequest, timeout: float) -> GetDutiesResponse:
+        """The duties, with payloads where requested: then at most as many duties as have 8 MiB of payloads; `more`
+        tells if there are others.
+        """
+        until = _until(timeout)
+        for _ in range(_PAYLOAD_TRIES):
+            response: GetDutiesResponse = await self._forward("GetDuties", request, until)
+            if not request.with_payloads or await self._fill(response, until):
+                return response
+        raise MinkaError(Code.CORRUPT_DATA, "the payload of a duty can't be found")
+
+    async def _fill(self, response: GetDutiesResponse, until: float) -> bool:
+        """Add the payloads. False if the payload of a duty was replaced after its row was read."""
+        kept = _fitting(response.duties)
+        if kept < len(response.duties):
+            del response.duties[kept:]
+            response.more = True
+        wanted = [status.duty.payload_id for status in response.duties if status.duty.payload_bytes]
+        found = await self._payloads.get_many(wanted, _left(until))
+        for status in response.duties:
+            if status.duty.payload_bytes:
+                if (payload := found.get(status.duty.payload_id)) is None:
+                    return False
+                status.payload = payload
+        return True
+
+    # The active controller
+
+    async def _forward(self, method: str, request: Message, until: float, *, change: bool = False) -> Any:
+        """Ask until the controller takes the request. A `change` with an unknown outcome isn't repeated."""
+        pause = _FIRST_PAUSE_S
+        while True:
+            try:
+                return await self._ask_controller(method, request, until)
+            except MinkaError as error:
+                again = error.code.info.retriable or (not change and error.code is Code.OUTCOME_UNKNOWN)
+                if not again or boottime() + pause >= until:
+                    raise
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _MAX_PAUSE_S)
+
+    async def _ask_controller(self, method: str, request: Message, until: float) -> Any:
+        address = self._controller_address()
+        if address is None:
+            raise MinkaError(Code.NO_CONTROLLER, "no active controller is known to this node")
+        call = tasks.awaited(self._ask(address, method, request, _left(until)), method)
+        try:
+            while not call.done():
+                await asyncio.wait({call}, timeout=_LOOK_S)
+                if not call.done() and self._controller_address() not in (None, address):
+                    raise MinkaError(Code.OUTCOME_UNKNOWN, f"{address} is no longer the active controller")
+            return call.result()
+        finally:
+            tasks.drop(call)
+
+    async def _ask(self, address: str, method: str, request: Message, timeout: float) -> Any:
+        stub: Any = DutyControlStub(self._channel_to(address))
+        try:
+            return await getattr(stub, method)(request, timeout=timeout, metadata=self._identity)
+        except grpc.aio.AioRpcError as error:
+            raise error_from_call(error, address, repeatable=False) from error
+
+
+def _until(timeout: float) -> float:
+    return boottime() + timeout
+
+
+def _left(until: float) -> float:
+    return max(until - boottime(), 0.01)
+
+
+def _kind(change: DutyChange) -> str | None:
+    return change.WhichOneof("change")
+
+
+def _is_recognised(change: DutyChange) -> bool:
+    """True if the controller recognises a repeated request by the payload's id, and otherwise refuses a stale one."""
+    kind = _kind(change)
+    return kind == "create" or (kind == "update" and bool(change.update.payload_id and change.if_version))
+
+
+def _unnamed(
+    request: ChangeDutiesRequest, before: Sequence[Duty | None], after: Sequence[Duty]
+) -> Iterable[tuple[int, bytes]]:
+    """The payloads that certainly no row names after this change, or when the deleted duty's row is gone; each with its
+    duty's number.
+    """
+    rows = {(row.pallet, row.id): row for row in after}
+    for change, old in zip(request.changes, before, strict=True):
+        if change.HasField("delete"):
+            old = rows.get((change.delete.pallet, change.delete.id))  # the last row
+        elif old is None or (new := rows.get((old.pallet, old.id))) is None or old.version + 1 != new.version:
+            continue
+        if old is not None and old.payload_bytes:
+            yield old.number, old.payload_id
+
+
+def _fitting(duties: Sequence[DutyStatus]) -> int:
+    """The number of first duties whose payloads fit into one answer; at least one."""
+    total = 0
+    for place, status in enumerate(duties):
+        total += status.duty.payload_bytes
+        if total > MAX_REQUEST_BYTES and place:
+            return place
+    return len(duties)

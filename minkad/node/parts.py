@@ -22,6 +22,10 @@ from minkad.duties.node.relay import Relay
 from minkad.duties.node.shard_sessions import ShardSessions
 from minkad.history.recorder import HistoryRecorder
 from minkad.history.store import HistoryStore
+from minkad.loads.fetching import Fetching
+from minkad.loads.spool import Spool
+from minkad.loads.throttle import Throttle
+from minkad.loads.uploading import Uploading
 from minkad.node import settings
 from minkad.node.health import Health
 from minkad.node.settings import MIB
@@ -34,10 +38,6 @@ from minkad.rpc.channels import Channels
 from minkad.rpc.peers import Peers
 from minkad.rpc.raft import RaftCalls, RaftReceiver
 from minkad.rpc.spool import SpoolLinks
-from minkad.spool.fetching import Fetching
-from minkad.spool.spool import Spool
-from minkad.spool.throttle import Throttle
-from minkad.spool.uploading import Uploading
 from minkad.storage.disk_space import DiskWatch
 from minkad.storage.identity import Identity
 from minkad.storage.log_database import LogDatabase

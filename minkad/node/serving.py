@@ -17,6 +17,7 @@ from minkad.data_port.resp.port import RespPort
 from minkad.http import server as http
 from minkad.http.metrics import create_registry
 from minkad.http.rest import Rest
+from minkad.loads.collecting import Collecting
 from minkad.node.parts import Parts
 from minkad.node.settings import MIB
 from minkad.process import descriptors, garbage, systemd, tasks
@@ -27,7 +28,6 @@ from minkad.rpc.credentials import Credentials
 from minkad.rpc.server import Server
 from minkad.rpc.spool import SpoolService, spool_handler
 from minkad.rpc.validation import check
-from minkad.spool.collecting import Collecting
 from minkad.storage.disk_guard import DiskGuard
 
 log: Final = logging.getLogger(__name__)

@@ -16,9 +16,9 @@ from minka.v1.coordinator_pb2 import (
 from minka.v1.load_api_pb2 import FinishLoadPartsRequest, PullFileRequest
 from minkad.core.replication.node import ClusterView
 from minkad.core.state import LoadTable
+from minkad.loads.fetching import Fetching
+from minkad.loads.spool import Spool
 from minkad.replication.sending.links import ReplicationLinks
-from minkad.spool.fetching import Fetching
-from minkad.spool.spool import Spool
 from minkad.storage.disk_space import DiskWatch
 from minkad.storage.log_database import LogDatabase
 from minkad.storage.replica_store import ReplicaStore

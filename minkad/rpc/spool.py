@@ -23,11 +23,11 @@ from minka.v1.load_api_pb2 import (
 )
 from minka.v1.load_api_pb2_grpc import SpoolServicer, SpoolStub
 from minka.v1.loads_pb2 import LoadFile
+from minkad.loads.fetching import Fetching
+from minkad.loads.spool import Spool
+from minkad.loads.uploading import Uploading
 from minkad.rpc.channels import Metadata
 from minkad.rpc.validation import check
-from minkad.spool.fetching import Fetching
-from minkad.spool.spool import Spool
-from minkad.spool.uploading import Uploading
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 

@@ -14,10 +14,10 @@ from minka.errors import Code, MinkaError
 from minka.v1.load_api_pb2 import FetchRequest, FinishLoadPartsRequest
 from minka.v1.loads_pb2 import LoadFile
 from minkad.core.state import is_up
+from minkad.loads.collecting import Collecting
+from minkad.loads.fetching import Fetching
+from minkad.loads.spool import Spool
 from minkad.replication.surroundings import LoadSources
-from minkad.spool.collecting import Collecting
-from minkad.spool.fetching import Fetching
-from minkad.spool.spool import Spool
 from tests.simulation.streams import ByteStream
 
 if TYPE_CHECKING:

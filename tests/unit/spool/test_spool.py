@@ -14,12 +14,12 @@ from minka.errors import Code, MinkaError
 from minka.v1.load_api_pb2 import FetchRequest
 from minka.v1.loads_pb2 import Load, LoadFile, LoadPart, LoadState
 from minkad.core.state import LoadTable
-from minkad.spool import uploading as module
-from minkad.spool.collecting import Collecting
-from minkad.spool.fetching import Fetching
-from minkad.spool.spool import Spool
-from minkad.spool.throttle import Throttle
-from minkad.spool.uploading import Uploading
+from minkad.loads import uploading as module
+from minkad.loads.collecting import Collecting
+from minkad.loads.fetching import Fetching
+from minkad.loads.spool import Spool
+from minkad.loads.throttle import Throttle
+from minkad.loads.uploading import Uploading
 
 _S = LoadState
 
@@ -270,7 +270,7 @@ async def test_uploads_respect_their_rate_limit_and_give_way_to_clients(tmp_path
         return taken / (now - began)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("minkad.spool.throttle.asyncio.sleep", sleep)
+        patch.setattr("minkad.loads.throttle.asyncio.sleep", sleep)
         assert 9e6 < await upload(5, 10_000_000, 0.001) < 11e6
         assert max(slept) <= 1.0
         assert 9e4 < await upload(50, 100_000, 0.001) < 11e4, "the limit holds even if one chunk takes ten seconds"

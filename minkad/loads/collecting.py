@@ -7,7 +7,7 @@ from typing import Final
 
 from minka.v1.loads_pb2 import Load, LoadFile, LoadState
 from minkad.core.state import LoadTable
-from minkad.spool.spool import Spool
+from minkad.loads.spool import Spool
 
 log: Final = logging.getLogger(__name__)
 

@@ -8,11 +8,11 @@ from minka.bulk.row_digest import Digest
 from minka.errors import Code, MinkaError
 from minka.v1.loads_pb2 import LoadFile, LoadState
 from minkad.core.state import LoadTable
+from minkad.loads.cut import Cut, Outcome, Target
+from minkad.loads.spool import Spool
+from minkad.loads.throttle import Throttle
+from minkad.loads.worker import Worker
 from minkad.process import tasks
-from minkad.spool.cut import Cut, Outcome, Target
-from minkad.spool.spool import Spool
-from minkad.spool.throttle import Throttle
-from minkad.spool.worker import Worker
 
 _AT_ONCE: Final = 8  # files; each takes little more than a MiB of memory
 _SILENT_S: Final = 60.0  # an upload ends if it gets hardly anything for this long,
@@ -31,7 +31,7 @@ class Uploading:
         self._throttle = throttle
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._waiting = 0
-        self._cutter = Worker("minkad.spool.cut")
+        self._cutter = Worker("minkad.loads.cut")
 
     async def close(self) -> None:
         """End the process that cuts files."""

@@ -1,4 +1,4 @@
-"""Finds the real content of an uploaded file, in a process: `worker` starts `python -m minkad.spool.inspect`."""
+"""Finds the real content of an uploaded file, in a process: `worker` starts `python -m minkad.loads.inspect`."""
 
 import os
 import shutil
@@ -8,7 +8,7 @@ import msgspec
 from rocksdict import IngestExternalFileOptions, Options, Rdict
 
 from minka.errors import Code, MinkaError
-from minkad.spool.worker import serve
+from minkad.loads.worker import serve
 
 
 class Inspect(msgspec.Struct):

@@ -8,8 +8,8 @@ from typing import Final
 from minka.errors import Code, MinkaError
 from minka.v1.load_api_pb2 import FetchRequest
 from minka.v1.loads_pb2 import LoadFile
+from minkad.loads.spool import Spool
 from minkad.process import tasks
-from minkad.spool.spool import Spool
 
 log: Final = logging.getLogger(__name__)
 

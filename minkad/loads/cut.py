@@ -1,7 +1,7 @@
 """Makes new files from the rows of other sorted files, divided by other ranges.
 
 This reads every row and holds the interpreter's lock meanwhile, so it runs in a process of its own: `worker` starts
-`python -m minkad.spool.cut`.
+`python -m minkad.loads.cut`.
 """
 
 import os
@@ -17,8 +17,8 @@ from minka.bulk.sst_files import SstWriter
 from minka.cluster.key_ranges import KeyRange, readable
 from minka.errors import Code, MinkaError
 from minka.wire.stored_values import value_of
+from minkad.loads.worker import serve
 from minkad.process.failpoints import failpoint
-from minkad.spool.worker import serve
 
 
 class Target(msgspec.Struct):

@@ -17,9 +17,9 @@ from minka.bulk.sst_files import checksum_of
 from minka.cluster.key_ranges import KeyRange
 from minka.errors import Code, MinkaError
 from minka.v1.loads_pb2 import LoadFile
+from minkad.loads.inspect import Content, Inspect
+from minkad.loads.worker import Worker
 from minkad.process.failpoints import failpoint
-from minkad.spool.inspect import Content, Inspect
-from minkad.spool.worker import Worker
 from minkad.storage.checkpoint import sync_folder, sync_path
 from minkad.storage.rocks import storage_error
 from minkad.storage.threads import on_thread
@@ -41,7 +41,7 @@ class Spool:
         self._files: dict[int, dict[str, LoadFile]] = {}
         self._expected = 0  # bytes on their way here
         self._verified: dict[tuple[int, str, int], float] = {}  # when each was verified
-        self._inspector = Worker("minkad.spool.inspect")
+        self._inspector = Worker("minkad.loads.inspect")
 
     async def start(self) -> None:
         """Find the existing files. Raises STORAGE_FAILED."""

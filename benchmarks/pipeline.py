@@ -27,9 +27,9 @@ from benchmarks.processes import Group, free_ports
 from minka.admin.control import Control
 from minka.bulk.sst_files import SstWriter
 from minka.spark import session
-from minka.spark.batches import binary_columns
+from minka.spark.arrow_lists import binary_columns
 from minka.spark.exporting import export
-from minka.spark.loading import LoadOptions, load
+from minka.spark.filling import LoadOptions, load
 from minka.spark.pairs import PairColumns, pairs_of
 from minka.spark.split_planning import splits
 from minka.testing.local_cluster import LocalCluster

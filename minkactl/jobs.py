@@ -158,7 +158,7 @@ def run(
     SPARK_MISSING, and the errors of Spark and the job.
     """
     from minka.spark.failures import spark_failures
-    from minka.spark.sessions import session as spark_session
+    from minka.spark.spark_sessions import session as spark_session
     from minkactl.job_progress import shown
 
     logging.getLogger().addHandler(logging.NullHandler())  # for py4j's tracebacks at Ctrl-C

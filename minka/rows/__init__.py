@@ -7,8 +7,8 @@ Spark's jobs and the data source "minka" write and read the same formats (`minka
 """
 
 from minka.cluster.key_ranges import KeyRange
+from minka.rows.integers import date_of, decimal_of, scaled, timestamp_of
 from minka.rows.keys import KeyPart, Single, decode_key, encode_key, prefix_range
-from minka.rows.parts import date_of, decimal_of, scaled, timestamp_of
 from minka.rows.values import decode_value, encode_value
 
 __all__ = [

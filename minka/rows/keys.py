@@ -22,7 +22,7 @@ from uuid import UUID
 
 from minka.cluster.key_ranges import KeyRange
 from minka.errors import Code, MinkaError
-from minka.rows.parts import days_of, microseconds_of
+from minka.rows.integers import days_of, microseconds_of
 
 NULL: Final = 0x00
 BYTES: Final = 0x01

@@ -57,14 +57,14 @@ try:
     from minka.spark.digesting import DigestReport, digest
     from minka.spark.driver import log_file
     from minka.spark.exporting import ExportReport, export
+    from minka.spark.filling import FileLoad, LoadOptions, LoadReport, load, load_files, resume
     from minka.spark.inputs import read_files
     from minka.spark.load_analysis import ClusterLoadReport, HotPartition, load_report
-    from minka.spark.loading import FileLoad, LoadOptions, LoadReport, load, load_files, resume
     from minka.spark.lookups import lookup
     from minka.spark.pairs import PairColumns
     from minka.spark.progress import OnProgress, Progress
     from minka.spark.report import Report, StageReport
-    from minka.spark.sessions import session
+    from minka.spark.spark_sessions import session
     from minka.spark.split_planning import ExpectedRange, SplitsReport, splits
     from minka.spark.verifying import Difference, ReplicaDifference, UnreadReplica, VerifyReport, verify
 except ModuleNotFoundError as error:

@@ -14,8 +14,8 @@ from minka.bulk.change_feed import ChangeClient
 from minka.contexts import given_or_resolved
 from minka.engine.arguments import items
 from minka.errors import Code, MinkaError
+from minka.spark.column_layout import CHANGE, OFFSET, PARTITION
 from minka.spark.inputs import FileFormat, check_format
-from minka.spark.layout import CHANGE, OFFSET, PARTITION
 from minka.spark.parquet import ParquetFiles, local_folder
 from minka.spark.progress import OnProgress, running
 from minka.spark.report import Report, timestamp

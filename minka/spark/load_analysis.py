@@ -22,9 +22,9 @@ from minka.load_report.analysis import Imbalance, LoadAnalysis, analyse, step_of
 from minka.load_report.forecast import FullForecast, forecasts
 from minka.load_report.plan import make_plan
 from minka.load_report.proposals import Proposals, propose
-from minka.spark.history import MISSING, NODE, PARTITION, history, summed
 from minka.spark.progress import Job, OnProgress, running
 from minka.spark.report import Report, timestamp
+from minka.spark.traffic_history import MISSING, NODE, PARTITION, history, summed
 from minka.tls import Tls
 from minka.v1.cluster_pb2 import PartitionTable
 

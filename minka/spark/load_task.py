@@ -21,7 +21,7 @@ from minka.bulk.sst_files import SstWriter
 from minka.client import Client
 from minka.cluster.key_ranges import readable
 from minka.errors import Code, MinkaError
-from minka.spark.batches import binary_columns
+from minka.spark.arrow_lists import binary_columns
 from minka.spark.task_process import spare_the_collector
 from minka.spark.writer import write_batches
 from minka.tls import Tls

@@ -19,7 +19,7 @@ from pyspark.sql.types import DecimalType, DoubleType, FloatType, StructField
 from minka.cluster.key_ranges import ALL_KEYS, KeyRange
 from minka.errors import MinkaError
 from minka.rows import KeyPart, prefix_range, scaled
-from minka.spark.options import KeyFormat
+from minka.spark.source_options import KeyFormat
 
 _BEFORE_ALL: Final = b"\x00"  # no key is smaller
 

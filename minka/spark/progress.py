@@ -1,6 +1,6 @@
 """The progress of a job, for a caller that asks for it: named stages with tasks, rows, bytes, rates and time left.
 
-Spark counts a stage's tasks, and the rows that they have read (`minka.spark.tasks`). In a session whose driver is in
+Spark counts a stage's tasks, and the rows that they have read (`stage_tasks`). In a session whose driver is in
 this process, Spark counts rows also while a task runs; with Spark Connect it counts only tasks. A job sets its own
 counts, such as the rows that nodes have taken in, on its `Stage`; the job's counts replace Spark's.
 """
@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from minka.spark.failures import spark_failures
 from minka.spark.report import StageReport
-from minka.spark.tasks import Counted, tasks_of
+from minka.spark.stage_tasks import Counted, tasks_of
 
 INTERVAL_S: Final = 0.5
 WINDOW_S: Final = 5.0  # rates are those of the last five seconds

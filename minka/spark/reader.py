@@ -15,9 +15,9 @@ from minka.bulk.snapshot_reads import SnapshotClient
 from minka.client import Client
 from minka.cluster.key_ranges import KeyRange
 from minka.cluster.routing_table import RoutingTable
-from minka.spark.layout import Layout
-from minka.spark.options import SourceOptions
+from minka.spark.column_layout import Layout
 from minka.spark.predicates import WantedKeys, wanted_keys
+from minka.spark.source_options import SourceOptions
 from minka.spark.task_process import spare_the_collector
 from minka.v1.cluster_pb2 import Keyspace, Partition
 from minka.v1.snapshots_pb2 import PartitionSnapshot

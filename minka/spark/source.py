@@ -14,9 +14,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from minka.errors import Code, MinkaError
-from minka.spark.layout import DEFAULT_SCHEMA, Layout
-from minka.spark.options import SourceOptions
+from minka.spark.column_layout import DEFAULT_SCHEMA, Layout
 from minka.spark.reader import FilteringReader, SnapshotReader
+from minka.spark.source_options import SourceOptions
 from minka.spark.stream_reader import ChangeReader, ChangeStreamReader
 from minka.spark.writer import KeyspaceStreamWriter, KeyspaceWriter
 

@@ -13,8 +13,8 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 
 from minka.bulk.change_feed import ChangeClient
 from minka.errors import Code, MinkaError
-from minka.spark.layout import Layout
-from minka.spark.options import SourceOptions
+from minka.spark.column_layout import Layout
+from minka.spark.source_options import SourceOptions
 from minka.spark.task_process import spare_the_collector
 from minka.v1.cluster_pb2 import Partition
 

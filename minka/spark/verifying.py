@@ -22,7 +22,7 @@ from minka.client import Client
 from minka.cluster.key_ranges import KeyRange, readable
 from minka.contexts import given_or_resolved
 from minka.errors import MinkaError
-from minka.spark.batches import binary_columns
+from minka.spark.arrow_lists import binary_columns
 from minka.spark.digesting import digest_columns, digest_of_row
 from minka.spark.held_snapshots import HeldSnapshots
 from minka.spark.pairs import PairColumns, column_of, pairs_of, problem_of

@@ -14,8 +14,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from minka.client import Client
 from minka.engine.retry import delay_s
 from minka.errors import Code, MinkaError, OutcomeUnknown, Unavailable
-from minka.spark.layout import Layout
-from minka.spark.options import SourceOptions
+from minka.spark.column_layout import Layout
+from minka.spark.source_options import SourceOptions
 from minka.spark.task_process import spare_the_collector
 
 _IN_FLIGHT: Final = 2

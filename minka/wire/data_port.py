@@ -37,7 +37,7 @@ class Purpose(StrEnum):
     KV = "kv"  # a client's requests, and the node's responses: see minka.wire.kv_frames
     APPEND = "append"  # a leader's log for a follower: see minkad.replication.sending.peer_frames
     SHIP = "ship"  # the files of a checkpoint
-    PING = "ping"  # the other side answers each frame with an empty one: see minkad.data_port.watch
+    PING = "ping"  # the other side answers each frame with an empty one: see minkad.data_port.port_watch
     RAFT = "raft"  # messages of the coordinator's Raft group, in one direction: see minkad.data_port.raft
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from minkad.config.schema import DEFAULT, KEYS, Config
-from minkad.config.values import Peer, flow_text
+from minkad.config.yaml_values import Peer, flow_text
 
 _RELOADED = ("limits.", "loads.", "log.", "migrations.", "ranges.")
 RELOADABLE = frozenset(key for key in KEYS if key.startswith(_RELOADED))

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from minka.tls import Tls as TlsFiles
 from minkad.config.addresses import is_loopback, is_wildcard, join_address, split_address
-from minkad.config.values import (
+from minkad.config.yaml_values import (
     Integer,
     ListOf,
     Parser,

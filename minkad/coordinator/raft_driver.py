@@ -25,7 +25,7 @@ from minka.v1.raft_pb2 import (
 from minkad.coordinator.commit_news import CommitNews
 from minkad.coordinator.leader_silence import LeaderSilence
 from minkad.coordinator.piece import PIECE_S, Piece
-from minkad.coordinator.proposals import Proposals, answer, shares_of
+from minkad.coordinator.raft_proposals import Proposals, answer, shares_of
 from minkad.core.raft import (
     LogRolledBack,
     ProposalDropped,

@@ -7,10 +7,10 @@ from minka.wire.data_port import Connection, Purpose
 from minkad.data_port.clients import Clients
 from minkad.data_port.incoming import Incoming, Serve
 from minkad.data_port.listener import Listener
+from minkad.data_port.port_watch import Pings
 from minkad.data_port.raft import RaftService
 from minkad.data_port.replication import ReplicationServices
-from minkad.data_port.resp.port import RespPort
-from minkad.data_port.watch import Pings
+from minkad.data_port.resp.redis_port import RespPort
 from minkad.process.memory import Memory
 from minkad.process.telemetry import Telemetry
 from minkad.replication.manager import ReplicaManager

@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 import minka
-from minkad.http.problems import MEDIA_TYPE, Handler, Problem
+from minkad.http.problem_details import MEDIA_TYPE, Handler, Problem
 
 _REF: Final = "#/components/schemas/{name}"
 

@@ -26,7 +26,7 @@ from minka.errors import Code, MinkaError
 from minka.v1 import duty_api_pb2 as api
 from minkad.duties.node.gateway import DutyGateway
 from minkad.http.openapi import Query, Route, describe
-from minkad.http.problems import error_registry, local_names, problems
+from minkad.http.problem_details import error_registry, local_names, problems
 
 _Update = TypeVar("_Update", DutyUpdate, PalletUpdate)
 

@@ -15,9 +15,9 @@ from minkad import config as configuration
 from minkad.config import Config
 from minkad.node import settings
 from minkad.node.joining import new_identity, refuse_older_copy
-from minkad.node.parts import Parts
 from minkad.node.serving import Serving
 from minkad.node.settings import MIB
+from minkad.node.wiring import Parts
 from minkad.process import logs, systemd, tasks
 from minkad.process.clock import boottime
 from minkad.process.exits import end_at_once
@@ -25,12 +25,12 @@ from minkad.process.telemetry import Telemetry
 from minkad.rpc.channels import Channels
 from minkad.rpc.credentials import Credentials
 from minkad.storage import identity
-from minkad.storage.background import lower_background_priority
 from minkad.storage.disk_guard import DiskGuard
 from minkad.storage.disk_space import DiskWatch
 from minkad.storage.identity import Identity
 from minkad.storage.log_database import LogDatabase
 from minkad.storage.raft_storage import RaftStorage
+from minkad.storage.rocks_threads import lower_background_priority
 
 log: Final = logging.getLogger(__name__)
 

@@ -13,13 +13,13 @@ from minka.v1.cluster_pb2 import NodeState
 from minkad.config.addresses import is_loopback
 from minkad.data_port.port import DataPort
 from minkad.data_port.raft import RaftService
-from minkad.data_port.resp.port import RespPort
+from minkad.data_port.resp.redis_port import RespPort
 from minkad.http import server as http
 from minkad.http.metrics import create_registry
 from minkad.http.rest import Rest
 from minkad.loads.collecting import Collecting
-from minkad.node.parts import Parts
 from minkad.node.settings import MIB
+from minkad.node.wiring import Parts
 from minkad.process import descriptors, garbage, systemd, tasks
 from minkad.process.exits import end_at_once
 from minkad.process.loop_lag import LoopLag

@@ -13,12 +13,12 @@ from minka.v1.coordinator_pb2 import UpdateReplicasRequest, UpdateReplicasRespon
 from minka.wire.kv_frames import Request, Response
 from minkad.core.replication import instructions as i
 from minkad.core.replication.entries import IngestMark, SlowMark, SplitMarker
+from minkad.core.replication.follower_progress import Progress
 from minkad.core.replication.instructions import Outbox
 from minkad.core.replication.node import Node
-from minkad.core.replication.progress import Progress
+from minkad.core.replication.replica_state import Role
 from minkad.core.replication.replicas import Replicas
-from minkad.core.replication.settings import ReplicationSettings
-from minkad.core.replication.state import Role
+from minkad.core.replication.replication_settings import ReplicationSettings
 from minkad.process.memory import Share
 from minkad.replication.applying.committer import Committer
 from minkad.replication.applying.compacting import Trimming

@@ -8,8 +8,8 @@ import grpc
 from minka.v1.duty_api_pb2_grpc import DutiesServicer, DutyControlServicer
 from minkad.duties.control.duty_requests import DutyRequests
 from minkad.duties.node.gateway import DutyGateway
+from minkad.rpc.call_deadlines import time_to_answer
 from minkad.rpc.control import answered_by
-from minkad.rpc.deadlines import time_to_answer
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 Req = TypeVar("Req")

@@ -17,9 +17,9 @@ from minka.errors import Code, MinkaError, error_to_proto
 from minkad.process.logs import Seldom
 from minkad.process.memory import Memory, Share
 from minkad.process.turns import turn
+from minkad.rpc.call_deadlines import time_to_answer
 from minkad.rpc.channels import CLUSTER_METADATA, NODE_METADATA
-from minkad.rpc.deadlines import time_to_answer
-from minkad.rpc.rules import MAX_REQUEST_BYTES
+from minkad.rpc.field_rules import MAX_REQUEST_BYTES
 from minkad.rpc.validation import check
 
 log: Final = logging.getLogger(__name__)

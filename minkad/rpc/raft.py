@@ -16,7 +16,7 @@ from minka.v1.coordinator_pb2 import LocateRequest, LocateResponse, RaftSendResp
 from minka.v1.coordinator_pb2_grpc import RaftServicer, RaftStub
 from minka.v1.raft_pb2 import Message, MessageType, RaftMessageBatch
 from minkad.core.raft.sender import sender_of
-from minkad.rpc import rules
+from minkad.rpc import field_rules
 from minkad.rpc.channels import Channels
 from minkad.rpc.validation import check
 
@@ -52,7 +52,7 @@ class RaftReceiver(RaftServicer):
         """Returns the function that takes in the messages of a node with this gRPC address, as it says. Raises
         INVALID_ARGUMENT, and so does the function.
         """
-        if rules.address(address):
+        if field_rules.address(address):
             raise MinkaError(Code.INVALID_ARGUMENT, f"the sender of Raft messages has no address: {address[:64]!r}")
         known: set[int] = set()
 
@@ -146,7 +146,7 @@ class RaftCalls:
         if found.raft_id not in (0, raft_id):  # 0: a node of an earlier version
             text = f"at {address} is the node with raft id {found.raft_id} now, not that with {raft_id}"
             raise MinkaError(Code.UNREACHABLE, text)
-        if rules.address(found.data_address):
+        if field_rules.address(found.data_address):
             raise MinkaError(Code.UNREACHABLE, f"{address} says that its data port is at {found.data_address[:64]!r}")
         return found.data_address
 

@@ -59,11 +59,11 @@ from minkad.rpc.control import (
 )
 from minkad.rpc.credentials import Credentials
 from minkad.rpc.duties import DutyControlService, DutyService
+from minkad.rpc.field_rules import MAX_MESSAGE_BYTES
 from minkad.rpc.history import history_handler
 from minkad.rpc.interceptor import Interceptor
 from minkad.rpc.kv import kv_handler
 from minkad.rpc.raft import RaftReceiver
-from minkad.rpc.rules import MAX_MESSAGE_BYTES
 from minkad.rpc.shards import ShardCoordinatorService, ShardService
 from minkad.rpc.snapshots import SnapshotService
 from minkad.rpc.spool import SpoolService

@@ -1,4 +1,4 @@
-"""Applies `minkad.rpc.rules` to incoming requests. The rules of a type are collected when its first request comes."""
+"""Applies `minkad.rpc.field_rules` to requests. The rules of a type are collected when its first request comes."""
 
 from collections.abc import Callable
 from functools import cache
@@ -8,7 +8,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from minka.errors import Code, MinkaError
-from minkad.rpc.rules import COUNTS, REQUIRED, RULES, WRAPPERS, Rule, any_value
+from minkad.rpc.field_rules import COUNTS, REQUIRED, RULES, WRAPPERS, Rule, any_value
 
 _SHOWN: Final = 200  # characters of the faulty value
 _REMEMBERED: Final = 4096  # texts of one rule: the names of nodes come again and again

@@ -23,7 +23,7 @@ from minkad.storage.rocks import KIB, MIB, data_error
 from minkad.storage.rocks_data import RocksData, create_folder, open_folder, release
 from minkad.storage.row_cache import CachedRows, RowCache
 from minkad.storage.size_estimate import Size
-from minkad.storage.tables import Table
+from minkad.storage.sst_tables import Table
 from minkad.storage.taken_loads import TakenLoads
 from minkad.storage.threads import on_thread
 from minkad.storage.versions import Versions, loaded_version

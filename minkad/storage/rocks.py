@@ -28,7 +28,7 @@ from rocksdict import Options, Rdict, RdictIter, ReadOptions
 
 from minka.errors import Code, MinkaError
 from minka.wire.stored_values import MAX_HEAD_BYTES
-from minkad.core.replication.storage import DeletedAheadError
+from minkad.core.replication.replica_storage import DeletedAheadError
 
 KIB = 1024
 MIB = 1024 * KIB

@@ -25,7 +25,7 @@ from minka.cluster.key_ranges import KeyRange
 from minka.errors import Code, MinkaError
 from minka.wire.kv_frames import UNDECODABLE, WriteBody
 from minka.wire.stored_values import HEAD_BYTES
-from minkad.core.replication.storage import DeletedAheadError
+from minkad.core.replication.replica_storage import DeletedAheadError
 from minkad.storage.applied import Applied
 from minkad.storage.memory_data import MemoryCopy, MemoryData
 from minkad.storage.rocks import (
@@ -40,7 +40,7 @@ from minkad.storage.rocks import (
 )
 from minkad.storage.row_cache import CachedRows
 from minkad.storage.size_estimate import Size, SizeEstimate
-from minkad.storage.tables import FIRST_KEY, Table, deepest_of, puts, share_in, tables_of
+from minkad.storage.sst_tables import FIRST_KEY, Table, deepest_of, puts, share_in, tables_of
 from minkad.storage.taken_loads import TakenLoads
 from minkad.storage.threads import on_thread
 from minkad.storage.versions import Versions

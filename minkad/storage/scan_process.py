@@ -23,7 +23,7 @@ from minka.wire.stored_values import has_expired, value_of
 from minkad.process.priority import lower_priority
 from minkad.storage.rocks import MIB
 from minkad.storage.rocks_data import data_options
-from minkad.storage.tables import FIRST_KEY, tables_of
+from minkad.storage.sst_tables import FIRST_KEY, tables_of
 
 ANSWER: Final = b"A"
 ERROR: Final = b"E"

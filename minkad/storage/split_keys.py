@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from minka.cluster.key_ranges import KeyRange
-from minkad.core.replication.storage import DeletedAheadError
+from minkad.core.replication.replica_storage import DeletedAheadError
 from minkad.storage.data_database import DataDatabase
 from minkad.storage.rocks import MIB
 from minkad.storage.rocks_data import MAX_PASSED
-from minkad.storage.tables import FIRST_KEY, Table, deepest_of
+from minkad.storage.sst_tables import FIRST_KEY, Table, deepest_of
 
 _DEEPEST_SHARE: Final = 0.75
 _SLICE_KEYS: Final = 1000  # read before the loop gets its turn

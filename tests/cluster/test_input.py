@@ -26,7 +26,7 @@ from minka.v1.raft_pb2 import Message as RaftMessage
 from minka.v1.raft_pb2 import MessageType, RaftMessageBatch
 from minka.wire import kv_frames
 from minka.wire.data_port import PREFACE, Hello, Kind, Purpose, Splitter, encode_hello
-from minkad.core.replication import messages
+from minkad.core.replication import peer_messages
 from minkad.replication.sending import peer_frames
 from tests.cluster.cluster import QUICK, create_keyspace, eventually, wait_settled
 from tests.http2 import preface
@@ -213,9 +213,11 @@ def test_frames_of_any_kind_are_answered_by_name(cluster: LocalCluster, channel:
         asked(9, [b"a"]),
         kv_frames.Request(2**63, 0, [kv_frames.Group(0, 2**32, 2**40, b"\xdd\xff\xff\xff\xff")]),
     ]
-    entries = [messages.Entry(1, b"x"), messages.Entry(2, b"")]
+    entries = [peer_messages.Entry(1, b"x"), peer_messages.Entry(2, b"")]
     replication = [
-        peer_frames.Frame([messages.Append(row.id, row.leader_epoch, 0, 0, 0, entries, probe, probe)], [1, 99], 0.0)
+        peer_frames.Frame(
+            [peer_messages.Append(row.id, row.leader_epoch, 0, 0, 0, entries, probe, probe)], [1, 99], 0.0
+        )
         for probe in (False, True)
     ]
     ship = [

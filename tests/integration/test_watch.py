@@ -14,10 +14,10 @@ from minka.errors import Code, MinkaError
 from minka.testing.loopback_ports import free_addresses
 from minka.v1.cluster_pb2 import Node, NodeState
 from minka.wire.data_port import Purpose
-from minkad.data_port import watch as watching
+from minkad.data_port import port_watch
 from minkad.data_port.incoming import Incoming
 from minkad.data_port.listener import Listener
-from minkad.data_port.watch import Pings, Watch
+from minkad.data_port.port_watch import Pings, Watch
 from minkad.process.clock import boottime
 from tests.integration.replication.node import until
 
@@ -149,7 +149,7 @@ async def test_a_node_without_file_descriptors_reports_only_itself(monkeypatch: 
                 errno.EMFILE, "Too many open files"
             )
 
-        monkeypatch.setattr(watching, "connect", connect)
+        monkeypatch.setattr(port_watch, "connect", connect)
         await until(lambda: watch.unanswered().get("a") == "no file descriptors are left")
         assert said(watch) is None
 
@@ -177,7 +177,7 @@ async def test_an_unexpected_error_does_not_end_the_watch(monkeypatch: pytest.Mo
             raise ValueError("a bug")
 
         with monkeypatch.context() as bug:
-            bug.setattr(watching, "connect", connect)
+            bug.setattr(port_watch, "connect", connect)
             await until(lambda: said(watch) == "no answer")
         await until(lambda: said(watch) is None)
     assert ended == []

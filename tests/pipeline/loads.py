@@ -14,7 +14,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
 from minka.bulk.bulk_loads import LoadClient
-from minka.spark.loading import LoadOptions, LoadReport, load
+from minka.spark.filling import LoadOptions, LoadReport, load
 from minka.spark.pairs import PairColumns
 from minka.spark.verifying import VerifyReport, verify
 from minka.testing.local_cluster import LocalCluster

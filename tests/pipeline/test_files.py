@@ -10,8 +10,8 @@ from minka.admin.control import Control
 from minka.errors import Code, MinkaError
 from minka.spark.digesting import digest
 from minka.spark.exporting import export
+from minka.spark.filling import FileLoad, LoadOptions, load, load_files
 from minka.spark.inputs import read_files
-from minka.spark.loading import FileLoad, LoadOptions, load, load_files
 from minka.spark.pairs import UNREADABLE, PairColumns, pairs_of
 from minka.spark.split_planning import splits
 from minka.spark.verifying import verify

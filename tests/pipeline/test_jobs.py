@@ -10,7 +10,7 @@ from minka import Client
 from minka.admin.control import Control
 from minka.errors import MinkaError
 from minka.spark.exporting import ExportReport, export
-from minka.spark.loading import LoadOptions, load
+from minka.spark.filling import LoadOptions, load
 from minka.spark.lookups import lookup
 from minka.spark.pairs import PairColumns
 from minka.spark.split_planning import splits

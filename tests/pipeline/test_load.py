@@ -13,9 +13,9 @@ from minka.admin.control import Control
 from minka.bulk.bulk_loads import LoadClient
 from minka.errors import Code, MinkaError
 from minka.rows import decode_value, encode_key
-from minka.spark import loading
+from minka.spark import filling
+from minka.spark.filling import FileLoad, LoadOptions, LoadReport, job_text_of, load, load_files, resume
 from minka.spark.inputs import absolute
-from minka.spark.loading import FileLoad, LoadOptions, LoadReport, job_text_of, load, load_files, resume
 from minka.spark.pairs import PairColumns
 from minka.spark.verifying import verify
 from minka.testing.local_cluster import LocalCluster
@@ -262,7 +262,7 @@ def test_a_run_counts_bad_rows_even_if_all_files_are_uploaded_already(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(loading._Run, "_count_bad", die)
+        patch.setattr(filling._Run, "_count_bad", die)
         with pytest.raises(KeyboardInterrupt):
             loaded(spark, cluster, "bad", frame, **options)
     with pytest.raises(MinkaError, match="2 rows can't be loaded, only 1 may be left out; see ") as refused:
@@ -277,7 +277,7 @@ def test_a_row_of_another_partition_fails_the_load(
     """If Spark puts the rows of several partitions into one task, the load must fail, since clients would look for some
     of these rows in other partitions.
     """
-    monkeypatch.setattr(loading, "place_column", lambda *_: F.expr("if(key = 'k7', 4, 0)"))
+    monkeypatch.setattr(filling, "place_column", lambda *_: F.expr("if(key = 'k7', 4, 0)"))
     with pytest.raises(MinkaError, match="INTERNAL: rows of several partitions came to the task of place 0"):
         loaded(spark, cluster, "awkward", numbers(spark, 100), on_conflict="replace")
 

@@ -11,9 +11,9 @@ from minka import Client
 from minka.admin.control import Control
 from minka.bulk.bulk_loads import LoadClient, LoadTarget
 from minka.errors import Code, MinkaError
-from minka.spark import loading
+from minka.spark import filling
+from minka.spark.filling import FileLoad, LoadOptions, LoadReport, load, load_files, resume
 from minka.spark.load_source import bytes_of
-from minka.spark.loading import FileLoad, LoadOptions, LoadReport, load, load_files, resume
 from minka.spark.pairs import PairColumns
 from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction
@@ -191,7 +191,7 @@ def test_no_load_is_begun_if_the_arguments_are_refused(spark: SparkSession, clus
 def test_a_load_without_room_does_not_begin(
     spark: SparkSession, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "bytes_of", lambda _: 1 << 59)
+    monkeypatch.setattr(filling, "bytes_of", lambda _: 1 << 59)
     with pytest.raises(MinkaError, match="has room for") as refused:
         loaded(cluster, frame(spark, ROWS), KEYSPACE, "large")
     assert refused.value.code is Code.DISK_FULL

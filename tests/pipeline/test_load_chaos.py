@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from minka import Client
 from minka.admin.control import Control
 from minka.bulk.bulk_loads import LoadClient
-from minka.spark.loading import file_load_of, resume
+from minka.spark.filling import file_load_of, resume
 from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction
 from minka.v1.loads_pb2 import LoadState

@@ -17,7 +17,7 @@ from minka import Client
 from minka.admin.control import Control
 from minka.bulk.bulk_loads import LoadClient
 from minka.errors import Code, MinkaError
-from minka.spark.loading import LoadReport, tagging
+from minka.spark.filling import LoadReport, tagging
 from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction
 from minka.v1.loads_pb2 import LoadState

@@ -15,9 +15,9 @@ from pyspark.sql.types import BinaryType, StructType
 from minka import Client
 from minka.admin.control import Control
 from minka.rows import decode_value, encode_key, encode_value
-from minka.spark.layout import Layout
-from minka.spark.options import SourceOptions
+from minka.spark.column_layout import Layout
 from minka.spark.reader import FilteringReader, PartitionPart, SingleKeys, SnapshotReader
+from minka.spark.source_options import SourceOptions
 from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction
 from tests.cluster.cluster import CALM, eventually, wait_settled

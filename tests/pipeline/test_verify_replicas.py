@@ -12,8 +12,8 @@ from minka.bulk.snapshot_reads import SnapshotClient
 from minka.cluster.key_ranges import ALL_KEYS
 from minka.errors import Code, MinkaError
 from minka.spark import verifying
+from minka.spark.filling import LoadOptions, load
 from minka.spark.held_snapshots import HeldSnapshots
-from minka.spark.loading import LoadOptions, load
 from minka.spark.verifying import VerifyReport, verify
 from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction, Partition

@@ -14,7 +14,7 @@ from minka.wire.stored_values import HEAD_BYTES, LOADED, MAX_HEAD_BYTES, value_o
 from minkad.storage.applied import Applied
 from minkad.storage.attached_data import AttachedData, Attachment
 from minkad.storage.size_estimate import Size
-from minkad.storage.tables import Table
+from minkad.storage.sst_tables import Table
 from minkad.storage.taken_loads import TakenLoads
 from minkad.storage.versions import Versions, loaded_version
 from tests.simulation.data_disk import DataDisk, Image

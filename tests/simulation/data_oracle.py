@@ -15,7 +15,7 @@ from minka.wire.kv_frames import UNDECODABLE, Group, Op, StoredWrite, WriteBody
 from minka.wire.stored_values import value_of, values_of
 from minkad.core.clearance import CLOCK_RATIO
 from minkad.core.replication.entries import IngestMark, TrimToRange, decode_entry
-from minkad.core.replication.state import Role
+from minkad.core.replication.replica_state import Role
 from minkad.core.state import State, range_of
 from tests.simulation.replica_files import entry_keys, epoch_of, mark_in, offset_of, partition_of, partitions_in
 from tests.simulation.trace import Violation

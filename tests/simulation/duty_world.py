@@ -10,7 +10,7 @@ from unittest import mock
 from minkad.core.duties.control import distribution, suspects, trust
 from minkad.duties.control import duty_requests, shard_control
 from minkad.duties.control.shard_control import ShardSettings
-from minkad.duties.node import shard_sessions as sessions
+from minkad.duties.node import shard_sessions
 from tests.simulation.duty_checks import DutyChecks, check_indexes
 from tests.simulation.duty_clients import DutyClients
 from tests.simulation.endpoint import Endpoint
@@ -59,7 +59,7 @@ class DutyWorld(FullWorld):
             mock.patch.object(duty_requests, "unix_ms", self.unix_ms),
             mock.patch.object(shard_control, "BALANCE_INTERVAL_S", _BALANCE_INTERVAL),
             mock.patch.object(shard_control, "SETTLED_S", _SETTLED),
-            mock.patch.object(sessions, "time", clock),
+            mock.patch.object(shard_sessions, "time", clock),
             mock.patch.object(trust, "HALF_LIFE_MS", _HALF_LIFE_MS),
             mock.patch.object(suspects, "FIRST_PAUSE_MS", _FIRST_PAUSE_MS),
             mock.patch.object(suspects, "LONGEST_PAUSE_MS", _LONGEST_PAUSE_MS),

@@ -8,15 +8,15 @@ from minka.v1.coordinator_pb2 import IsrChange
 from minkad.core.clearance import Clearance
 from minkad.core.controller import isr
 from minkad.core.replication.eligibility import Eligibility
-from minkad.core.replication.follower import Follower, LeaderStream
+from minkad.core.replication.follower_progress import Progress, Reaction
+from minkad.core.replication.following import Follower, LeaderStream
 from minkad.core.replication.gate import WriteGate
 from minkad.core.replication.instructions import WakeAt
-from minkad.core.replication.leader import Leader
+from minkad.core.replication.leadership import Leader
 from minkad.core.replication.merge import Merge, _Step
-from minkad.core.replication.messages import Ack, Append
-from minkad.core.replication.progress import Progress, Reaction
+from minkad.core.replication.peer_messages import Ack, Append
+from minkad.core.replication.replica_state import ReplicaState, Role
 from minkad.core.replication.split import SplitEnd
-from minkad.core.replication.state import ReplicaState, Role
 from minkad.core.state import State
 from minkad.core.state import state as state_module
 from minkad.node.surroundings import NodeTable

@@ -30,7 +30,7 @@ from minkad.core.controller import watched_by
 from minkad.core.raft import Config, RawNode, Ready
 from minkad.core.raft.sender import sender_of
 from minkad.core.replication.instructions import Report
-from minkad.core.replication.settings import ReplicationSettings
+from minkad.core.replication.replication_settings import ReplicationSettings
 from minkad.core.state import State
 from minkad.node.surroundings import ControllerCalls, NodeTable
 from minkad.process.clock import ClusterClock
@@ -279,7 +279,7 @@ class Process(Endpoint):
             self.world.claims_loss(self, report.names)
 
     def _unanswered(self) -> dict[str, str]:
-        """The nodes whose data ports don't answer, as `minkad.data_port.watch.Watch` would report them."""
+        """The nodes whose data ports don't answer, as `minkad.data_port.port_watch.Watch` would report them."""
         machines = {node.id: self.world.machine(node.id) for node in self._watched()}
         patience = self.world.controller_settings.failure_timeout
         deaf = (name for name, one in machines.items() if one.deaf_since + patience <= self.world.now < one.deaf_until)

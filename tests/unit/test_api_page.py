@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import minka
-from minka.spark.options import _NAMES
+from minka.spark.source_options import _NAMES
 
 ROOT = Path(minka.__file__).parent.parent
 TEXT = (ROOT / "docs" / "api.md").read_text("utf-8").partition("## Error codes")[0]

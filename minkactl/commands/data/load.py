@@ -14,8 +14,8 @@ from minkactl.session import Session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from minka.spark.filling import LoadReport, Mode
     from minka.spark.load_task import OnConflict
-    from minka.spark.loading import LoadReport, Mode
     from minka.spark.progress import OnProgress
 
 COLUMNS: Final = (
@@ -124,7 +124,7 @@ def load(
     into = keyspace
 
     def job(context: "SparkSession", on_progress: "OnProgress | None") -> "LoadReport":
-        from minka.spark.loading import FileLoad, LoadOptions, load_files
+        from minka.spark.filling import FileLoad, LoadOptions, load_files
 
         how = LoadOptions(columns=files.columns(), **rules)
         what = FileLoad(source=source, file_format=files.format, schema=files.schema, options=how)
@@ -167,7 +167,7 @@ def _create(
 
 
 def _resume(session: Session, context: "SparkSession", load_id: str, on_progress: "OnProgress | None") -> "LoadReport":
-    from minka.spark.loading import resume
+    from minka.spark.filling import resume
 
     endpoints = session.endpoints()
     return resume(context, load_id, endpoints=endpoints.addresses, tls=endpoints.tls, on_progress=on_progress)

@@ -13,7 +13,7 @@ from minkad.core.controller import (
     merges,
     node_events,
     operations,
-    replicas,
+    row_answers,
     splits,
 )
 from minkad.core.controller.begin import begin, begin_queued
@@ -98,7 +98,7 @@ def facts(state: State, command: Command, now_ms: int) -> Iterable[Record]:  # n
         case CreateKeyspace():
             return keyspaces.create(state, command, now_ms)
         case ReportReplicas():
-            return replicas.report(state, command)
+            return row_answers.report(state, command)
         case HandOver():
             return hand_over.hand_over(state, command)
         case CancelMigration():

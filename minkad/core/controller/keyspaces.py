@@ -26,7 +26,7 @@ from minkad.core.controller.rows import ROWS_A_RECORD
 from minkad.core.controller.selectors import Live, new_partition_leader_selector
 from minkad.core.placement.assign import Placement
 from minkad.core.state import State, slices
-from minkad.core.state.names import PAYLOADS_KEYSPACE
+from minkad.core.state.display_names import PAYLOADS_KEYSPACE
 
 MAX_PARTITIONS: Final = 131_072  # of a keyspace; all are in one Raft entry, of some MiB
 MAX_PARTITIONS_IN_CLUSTER: Final = 262_144

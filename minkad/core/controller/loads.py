@@ -26,7 +26,7 @@ from minkad.core.controller.commands import (
     TouchLoad,
 )
 from minkad.core.state import State, partition_name, slices
-from minkad.core.state.names import PAYLOADS_KEYSPACE
+from minkad.core.state.display_names import PAYLOADS_KEYSPACE
 
 MAX_UNENDED: Final = 32
 MAX_JOB_BYTES: Final = 8 * 1024

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from minkad.core.replication.progress import Progress
+from minkad.core.replication.follower_progress import Progress
 
 
 @dataclass(slots=True)

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from minkad.core.replication.follower_progress import Progress
 from minkad.core.replication.instructions import Level, SendCheckpoint, WakeAt
-from minkad.core.replication.messages import KeptFile
 from minkad.core.replication.node import Node
-from minkad.core.replication.progress import Progress
+from minkad.core.replication.peer_messages import KeptFile
 
 OUTRUN: Final = "the node has fallen behind the writes, and the log that it lacks is no longer kept"
 AWAY: Final = "the node was away, or its copy can't be used, and the log is not enough"

@@ -3,7 +3,7 @@
 from heapq import nlargest
 from typing import Final
 
-from minkad.core.replication.state import ReplicaState
+from minkad.core.replication.replica_state import ReplicaState
 
 NONE: Final = 0
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from minka.cluster.in_sync import eligible_replicas, has_everything
 from minkad.core.replication.instructions import Level
 from minkad.core.replication.node import Node
-from minkad.core.replication.state import ReplicaState
+from minkad.core.replication.replica_state import ReplicaState
 
 
 class Eligibility:

@@ -8,11 +8,11 @@ from enum import Enum, auto
 
 from minka.errors import MinkaError
 from minka.v1.coordinator_pb2 import HandOverRequest, MigrationPhase
+from minkad.core.replication.follower_progress import Progress
 from minkad.core.replication.inquiry import Inquiry, Outcome
 from minkad.core.replication.instructions import AskHandOver, Changed, GateOpened, Level, Reached, WakeAt
 from minkad.core.replication.node import Node
-from minkad.core.replication.progress import Progress
-from minkad.core.replication.state import ReplicaState
+from minkad.core.replication.replica_state import ReplicaState
 
 
 class _Step(Enum):

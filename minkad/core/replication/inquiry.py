@@ -5,7 +5,7 @@ from enum import Enum, auto
 from typing import Final
 
 from minka.errors import Code, MinkaError
-from minkad.core.replication.settings import ReplicationSettings
+from minkad.core.replication.replication_settings import ReplicationSettings
 
 # The controller's answers that are refusals: nothing was recorded.
 REFUSALS: Final = frozenset(

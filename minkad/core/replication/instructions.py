@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from minka.cluster.key_ranges import KeyRange
 from minka.v1.coordinator_pb2 import FinishMergeRequest, FinishSplitRequest, HandOverRequest
-from minkad.core.replication.messages import Ack, KeptFile
-from minkad.core.replication.progress import Progress
+from minkad.core.replication.follower_progress import Progress
+from minkad.core.replication.peer_messages import Ack, KeptFile
 
 
 @dataclass(frozen=True, slots=True)

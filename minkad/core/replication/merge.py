@@ -18,7 +18,7 @@ from minkad.core.replication.entries import decode_entry
 from minkad.core.replication.inquiry import Inquiry, Outcome
 from minkad.core.replication.instructions import AskFinishMerge, Changed, Level, MakeRoom, OpenData, Reached, WakeAt
 from minkad.core.replication.replica import Replica
-from minkad.core.replication.storage import DeletedAheadError
+from minkad.core.replication.replica_storage import DeletedAheadError
 from minkad.core.state import range_of
 
 _PAGE_ROWS: Final = 250

@@ -7,8 +7,8 @@ from minka.errors import MinkaError
 from minka.v1.cluster_pb2 import Keyspace
 from minkad.core.replication.copy_logs import CopyLogs
 from minkad.core.replication.instructions import Apply, Outbox
-from minkad.core.replication.settings import ReplicationSettings
-from minkad.core.replication.state import Applying, ReplicaState
+from minkad.core.replication.replica_state import Applying, ReplicaState
+from minkad.core.replication.replication_settings import ReplicationSettings
 
 
 class ClusterView(Protocol):

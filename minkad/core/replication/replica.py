@@ -6,13 +6,13 @@ from minka.cluster.key_ranges import KeyRange
 from minka.errors import MinkaError
 from minka.v1.cluster_pb2 import Durability, Partition
 from minkad.core.replication.entries import TrimToRange, encode_mark, is_mark
-from minkad.core.replication.follower import Follower
+from minkad.core.replication.following import Follower
 from minkad.core.replication.instructions import GiveUp, Level, OpenData, Reached, Sync, SyncEpoch
-from minkad.core.replication.leader import Leader
+from minkad.core.replication.leadership import Leader
 from minkad.core.replication.node import Node
+from minkad.core.replication.replica_state import UNKNOWN_MIN_INSYNC, ReplicaState, Role, role_in
+from minkad.core.replication.replica_storage import ReplicaData, ReplicaLog
 from minkad.core.replication.split import SplitEnd, marker_due
-from minkad.core.replication.state import UNKNOWN_MIN_INSYNC, ReplicaState, Role, role_in
-from minkad.core.replication.storage import ReplicaData, ReplicaLog
 from minkad.core.state import range_of
 
 

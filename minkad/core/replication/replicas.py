@@ -10,7 +10,7 @@ from minkad.core.replication.instructions import Changed
 from minkad.core.replication.merge import Merge, is_due
 from minkad.core.replication.node import Node
 from minkad.core.replication.replica import Replica
-from minkad.core.replication.state import Role, role_in
+from minkad.core.replication.replica_state import Role, role_in
 
 _MAX_DEPARTED: Final = 10_000
 

@@ -12,7 +12,7 @@ from minka.v1.coordinator_pb2 import FinishSplitRequest
 from minkad.core.replication.entries import SplitMarker
 from minkad.core.replication.inquiry import Inquiry, Outcome
 from minkad.core.replication.instructions import AskFinishSplit, Level, WakeAt
-from minkad.core.replication.leader import Leader
+from minkad.core.replication.leadership import Leader
 from minkad.core.replication.node import Node
 
 

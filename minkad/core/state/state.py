@@ -33,7 +33,6 @@ from minka.v1.records_pb2 import (
 )
 from minkad.core.duties.duty_table import DutyState, NotifyShard
 from minkad.core.state.captured import CapturedState
-from minkad.core.state.changes import Changed, ChangeLog
 from minkad.core.state.loads import LoadTable
 from minkad.core.state.partitions import Partitions
 from minkad.core.state.placed import Placed
@@ -44,6 +43,7 @@ from minkad.core.state.ranges import (
     check_ranges,
     check_split,
 )
+from minkad.core.state.row_changes import Changed, ChangeLog
 from minkad.core.state.slices import ROWS_A_PIECE, slices
 from minkad.core.state.transitions import (
     MIGRATIONS_ENDED,

@@ -9,9 +9,9 @@ from minka.v1.cluster_pb2 import Node, NodeState
 from minkad.config.addresses import split_address
 from minkad.data_port.resp.command import Command, Kind, Words, upper
 from minkad.data_port.resp.connection import RespConnection
+from minkad.data_port.resp.connection_commands import unknown_subcommand
 from minkad.data_port.resp.keyspaces import ClusterView, SlotRange
 from minkad.data_port.resp.replies import OK, Reply, bulk, integer, reply
-from minkad.data_port.resp.session import unknown_subcommand
 from minkad.data_port.resp.slot_keys import count_keys, get_keys
 from minkad.data_port.resp.slots import Slot
 

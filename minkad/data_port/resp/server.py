@@ -9,11 +9,11 @@ from minka import __version__
 from minkad.config.addresses import split_address
 from minkad.data_port.resp.command import Command, Kind, Words, syntax_error, upper, wrong_number
 from minkad.data_port.resp.connection import RespConnection
+from minkad.data_port.resp.connection_commands import REDIS_VERSION, unknown_subcommand
 from minkad.data_port.resp.globs import Glob
 from minkad.data_port.resp.key_flags import key_flags
 from minkad.data_port.resp.keyspaces import View
 from minkad.data_port.resp.replies import OK, Reply, RespError, Simple, bulk, integer, reply
-from minkad.data_port.resp.session import REDIS_VERSION, unknown_subcommand
 
 # Settings that clients and redis-benchmark ask for; the values describe Minka in the words of Redis.
 _CONFIG: Final = {

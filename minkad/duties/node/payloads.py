@@ -17,7 +17,7 @@ from minka.errors import Code, MinkaError
 from minka.tls import Tls
 from minka.v1.duties_pb2 import Duty
 from minkad.core.state import slices
-from minkad.core.state.names import PAYLOADS_KEYSPACE
+from minkad.core.state.display_names import PAYLOADS_KEYSPACE
 from minkad.process import tasks
 from minkad.process.clock import boottime, unix_ms
 from minkad.process.turns import turn

@@ -8,7 +8,7 @@ from typing import Final
 from minka.errors import Code, MinkaError
 from minka.wire.kv_frames import WriteBody
 from minkad.core.replication.entries import SlowMark
-from minkad.core.replication.state import Applying, Role
+from minkad.core.replication.replica_state import Applying, Role
 from minkad.replication.applying.hosted_replica import Pending, Replica
 from minkad.storage.log_database import LogDatabase
 

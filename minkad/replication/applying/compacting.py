@@ -11,7 +11,7 @@ from typing import Final
 
 from minka.cluster.key_ranges import KeyRange
 from minka.errors import Code, MinkaError
-from minkad.core.replication.state import Role
+from minkad.core.replication.replica_state import Role
 from minkad.core.state import range_of
 from minkad.process import tasks
 from minkad.process.failpoints import failpoint

@@ -7,7 +7,7 @@ from typing import Final
 
 from minka.errors import Code, MinkaError
 from minkad.core.replication.node import Node
-from minkad.core.replication.state import Role
+from minkad.core.replication.replica_state import Role
 from minkad.process import tasks
 from minkad.replication.applying.hosted_replica import Replica
 from minkad.storage.data_database import DataDatabase

@@ -12,7 +12,7 @@ from minka.wire.kv_frames import GroupResult, WriteBody
 from minkad.core.replication.entries import Mark, SlowMark, TrimToRange, decode_entry
 from minkad.core.replication.node import Node
 from minkad.core.replication.replica import Replica as ReplicaCore
-from minkad.core.replication.state import Applying, Copy, Role
+from minkad.core.replication.replica_state import Applying, Copy, Role
 from minkad.replication.applying.partition_log import PartitionLog
 from minkad.replication.reading.replica_load import Load
 from minkad.replication.serving.ticket import Ticket

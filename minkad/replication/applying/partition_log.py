@@ -5,7 +5,7 @@ from typing import Final
 
 from minka.errors import MinkaError
 from minkad.core.replication.epochs import Epochs
-from minkad.core.replication.messages import Entry
+from minkad.core.replication.peer_messages import Entry
 from minkad.storage.log_database import LogDatabase
 
 _PREFIX: Final = b"p"

@@ -9,7 +9,7 @@ from typing import Final
 
 from minka.errors import MinkaError
 from minkad.core.replication.copy_logs import NONE
-from minkad.core.replication.state import Role
+from minkad.core.replication.replica_state import Role
 from minkad.replication.applying.flusher import Flusher
 from minkad.replication.applying.hosted_replica import Replica
 from minkad.replication.background_task import BackgroundTask

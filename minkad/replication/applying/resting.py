@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from minka.errors import Code, MinkaError
-from minkad.core.replication.state import Applying, Copy, Role
+from minkad.core.replication.replica_state import Applying, Copy, Role
 from minkad.process.turns import turn
 from minkad.replication.applying.hosted_replica import Replica
 from minkad.replication.background_task import BackgroundTask

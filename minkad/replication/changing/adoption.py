@@ -11,8 +11,8 @@ from typing import Final
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Partition
 from minka.v1.coordinator_pb2 import UpdateReplicasRequest, UpdateReplicasResponse
+from minkad.core.replication.replica_state import Copy, Role
 from minkad.core.replication.replicas import Replicas
-from minkad.core.replication.state import Copy, Role
 from minkad.process import tasks, turns
 from minkad.replication.applying.hosted_replica import Replica
 from minkad.replication.changing.deletions import Deletions

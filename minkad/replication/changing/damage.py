@@ -14,7 +14,7 @@ from typing import Final
 
 from minka.errors import Code, MinkaError
 from minka.v1.coordinator_pb2 import DamagedReplica
-from minkad.core.replication.state import Copy, Role
+from minkad.core.replication.replica_state import Copy, Role
 from minkad.process import tasks
 from minkad.replication.applying.committer import Committer
 from minkad.replication.applying.hosted_replica import Replica

@@ -7,7 +7,7 @@ from weakref import WeakValueDictionary
 
 from minka.errors import MinkaError
 from minka.v1.cluster_pb2 import Partition
-from minkad.core.replication.state import Role
+from minkad.core.replication.replica_state import Role
 from minkad.process import tasks
 from minkad.process.failpoints import failpoint
 from minkad.replication.applying.flusher import Flusher

@@ -18,8 +18,8 @@ from minka.v1.load_api_pb2 import FinishedPart, FinishLoadPartsRequest, PullFile
 from minka.v1.loads_pb2 import LoadFile, LoadPart
 from minkad.core.replication.entries import IngestMark, encode_mark
 from minkad.core.replication.gate import Gate
-from minkad.core.replication.leader import Leader
-from minkad.core.replication.state import Role
+from minkad.core.replication.leadership import Leader
+from minkad.core.replication.replica_state import Role
 from minkad.core.state import slices
 from minkad.process import tasks
 from minkad.process.failpoints import failpoint

@@ -13,8 +13,8 @@ from minka.errors import MinkaError
 from minka.v1.cluster_pb2 import Partition
 from minka.v1.coordinator_pb2 import AlterIsrRequest, AlterIsrResponse, IsrChange
 from minkad.core.replication.instructions import IsrProposal
-from minkad.core.replication.leader import Leader
-from minkad.core.replication.settings import ReplicationSettings
+from minkad.core.replication.leadership import Leader
+from minkad.core.replication.replication_settings import ReplicationSettings
 from minkad.process.turns import turn
 from minkad.replication.applying.hosted_replica import Replica
 from minkad.replication.background_task import BackgroundTask

@@ -21,9 +21,9 @@ from typing import Any, Final
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Partition
 from minkad.core.replication.entries import SplitMarker
+from minkad.core.replication.replica_state import Copy, Role
 from minkad.core.replication.replicas import Replicas
 from minkad.core.replication.split import awaits_child, provisional_row
-from minkad.core.replication.state import Copy, Role
 from minkad.process import tasks
 from minkad.process.failpoints import failpoint
 from minkad.replication.applying.committer import Committer

@@ -13,7 +13,7 @@ from minka.v1.snapshots_pb2 import RowBatch
 from minka.wire.kv_frames import StoredWrite, WriteBody
 from minka.wire.stored_values import values_of
 from minkad.core.replication.entries import IngestMark, SplitMarker, decode_entry, is_mark
-from minkad.core.replication.state import Role
+from minkad.core.replication.replica_state import Role
 from minkad.process import turns
 from minkad.replication.applying.hosted_replica import Replica
 from minkad.storage.scan_process import ScanRequest

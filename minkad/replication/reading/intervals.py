@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from minka.wire.history_rows import NO_LATENCY, PartitionInterval
-from minkad.core.replication.state import Role
+from minkad.core.replication.replica_state import Role
 from minkad.core.state import range_of
 from minkad.process.turns import turn
 from minkad.replication.applying.hosted_replica import Replica

@@ -9,7 +9,7 @@ from typing import Final
 from minka.cluster.key_ranges import KeyRange
 from minka.errors import Code, MinkaError, with_rows
 from minka.v1.admin_pb2 import PartitionCount
-from minkad.core.replication.state import Role
+from minkad.core.replication.replica_state import Role
 from minkad.replication.applying.hosted_replica import Replica
 from minkad.replication.changing.deletions import Deletions
 from minkad.storage.replica_store import ReplicaStore

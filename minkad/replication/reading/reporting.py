@@ -5,8 +5,8 @@ from typing import Final
 
 from minka.v1.admin_pb2 import CopyDescription
 from minka.v1.coordinator_pb2 import MigrationProgress, ReplicaStats
-from minkad.core.replication.leader import Leader
-from minkad.core.replication.state import Role
+from minkad.core.replication.leadership import Leader
+from minkad.core.replication.replica_state import Role
 from minkad.replication.applying.hosted_replica import Replica
 from minkad.replication.reading.intervals import owned_size
 from minkad.replication.sending.checkpoint_sender import CheckpointSenders

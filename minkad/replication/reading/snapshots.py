@@ -16,7 +16,7 @@ from minka.cluster.key_ranges import KeyRange
 from minka.errors import Code, MinkaError, with_rows
 from minka.v1.snapshots_pb2 import PartitionSnapshot, RowBatch
 from minkad.core.replication.entries import SnapshotMark, encode_mark
-from minkad.core.replication.state import Role
+from minkad.core.replication.replica_state import Role
 from minkad.core.state import range_of
 from minkad.process import tasks
 from minkad.process.failpoints import failpoint

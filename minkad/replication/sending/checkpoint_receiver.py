@@ -5,8 +5,8 @@ from typing import Final
 
 from minka.errors import Code, MinkaError
 from minka.wire.kv_frames import UNDECODABLE
-from minkad.core.replication.messages import KeptFile
-from minkad.core.replication.state import Copy
+from minkad.core.replication.peer_messages import KeptFile
+from minkad.core.replication.replica_state import Copy
 from minkad.process.failpoints import failpoint
 from minkad.replication.applying.hosted_replica import Replica
 from minkad.replication.sending.pace import Pace

@@ -8,9 +8,9 @@ from typing import Final
 
 from minka.errors import Code, MinkaError
 from minka.v1.coordinator_pb2 import MigrationPhase, MigrationProgress
+from minkad.core.replication.follower_progress import Progress
 from minkad.core.replication.instructions import SendCheckpoint
-from minkad.core.replication.progress import Progress
-from minkad.core.replication.settings import ReplicationSettings
+from minkad.core.replication.replication_settings import ReplicationSettings
 from minkad.process import tasks
 from minkad.process.failpoints import failpoint
 from minkad.replication.applying.hosted_replica import Replica

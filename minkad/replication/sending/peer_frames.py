@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from minkad.core.replication.messages import Ack, Append
+from minkad.core.replication.peer_messages import Ack, Append
 
 
 class Frame(msgspec.Struct, array_like=True, gc=False):

@@ -6,9 +6,9 @@ from typing import Final
 
 from minka.errors import Code, MinkaError
 from minka.wire import kv_frames
-from minkad.core.replication.follower import LeaderStream
-from minkad.core.replication.messages import Ack, Append
-from minkad.core.replication.state import Role
+from minkad.core.replication.following import LeaderStream
+from minkad.core.replication.peer_messages import Ack, Append
+from minkad.core.replication.replica_state import Role
 from minkad.process import tasks
 from minkad.process.failpoints import failpoint
 from minkad.process.turns import turn

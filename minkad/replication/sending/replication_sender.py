@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from minka.errors import MinkaError
-from minkad.core.replication.messages import Append
-from minkad.core.replication.progress import Progress
+from minkad.core.replication.follower_progress import Progress
+from minkad.core.replication.peer_messages import Append
 from minkad.process import tasks
 from minkad.process.failpoints import failpoint
 from minkad.process.turns import turn

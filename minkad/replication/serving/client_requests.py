@@ -12,7 +12,7 @@ from minka.wire import kv_frames
 from minka.wire.kv_frames import WRITING, Group, Op, Request, Response
 from minka.wire.stored_values import has_expired, value_of, values_of, versioned
 from minkad.core.replication.gate import Gate
-from minkad.core.replication.storage import DeletedAheadError
+from minkad.core.replication.replica_storage import DeletedAheadError
 from minkad.process import tasks
 from minkad.process.memory import Share
 from minkad.process.turns import turn

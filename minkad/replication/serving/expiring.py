@@ -16,8 +16,8 @@ from minka.cluster.key_ranges import KeyRange
 from minka.errors import Code, MinkaError
 from minka.wire.kv_frames import Group, Op
 from minka.wire.stored_values import expiry_of
-from minkad.core.replication.state import Role
-from minkad.core.replication.storage import DeletedAheadError
+from minkad.core.replication.replica_state import Role
+from minkad.core.replication.replica_storage import DeletedAheadError
 from minkad.process.turns import turn
 from minkad.replication.applying.hosted_replica import Replica
 from minkad.replication.background_task import BackgroundTask

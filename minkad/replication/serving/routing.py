@@ -8,7 +8,7 @@ from minka.errors import Code, MinkaError, with_rows
 from minka.v1.cluster_pb2 import Partition
 from minka.wire.kv_frames import WRITING, Group, Op
 from minkad.core.replication.gate import Gate
-from minkad.core.replication.state import UNKNOWN_MIN_INSYNC, Copy, Role
+from minkad.core.replication.replica_state import UNKNOWN_MIN_INSYNC, Copy, Role
 from minkad.replication.applying.hosted_replica import Replica
 from minkad.replication.sending.replication_receiver import ReplicationReceiver
 from minkad.replication.surroundings import Surroundings

@@ -16,7 +16,7 @@ from minka.v1.errors_pb2 import Error
 from minka.wire import key_operations, kv_frames
 from minka.wire.data_port import Connection
 from minka.wire.key_operations import Outcome, Versioned, decode_outcomes, decode_versioned
-from minkad.core.replication.leader import Leader
+from minkad.core.replication.leadership import Leader
 from minkad.data_port.port import DataPort
 from minkad.data_port.replication import DataLinks
 from minkad.process.memory import Memory, Share

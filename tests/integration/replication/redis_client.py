@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 from minka.v1.cluster_pb2 import Keyspace, Node, Partition, Partitioning
 from minkad.core.state import State
-from minkad.data_port.resp.port import RespPort
+from minkad.data_port.resp.redis_port import RespPort
 from minkad.data_port.resp.service import Service
 from tests.integration.replication.harness import Cluster
 from tests.integration.replication.node import TestNode

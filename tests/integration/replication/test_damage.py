@@ -11,7 +11,7 @@ import pytest
 
 from minka.errors import Code, MinkaError
 from minka.wire import kv_frames
-from minkad.core.replication.settings import ReplicationSettings
+from minkad.core.replication.replication_settings import ReplicationSettings
 from minkad.storage.data_database import DataDatabase
 from tests.integration.replication.crashes import lead_again, restart_from
 from tests.integration.replication.harness import Cluster, cluster

@@ -10,7 +10,7 @@ import pytest
 
 from minka.errors import Code, MinkaError
 from minka.v1.coordinator_pb2 import MigrationPhase
-from minkad.core.replication.settings import ReplicationSettings
+from minkad.core.replication.replication_settings import ReplicationSettings
 from tests.integration.replication.harness import cluster
 from tests.integration.replication.moves import ROWS, SMALL, arrived, check, two
 from tests.integration.replication.node import Refused, until

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from minkad.core.replication.leader import Leader
-from minkad.core.replication.settings import ReplicationSettings
+from minkad.core.replication.leadership import Leader
+from minkad.core.replication.replication_settings import ReplicationSettings
 from minkad.replication.changing import sizing
 from minkad.replication.sending import replication_sender
 from tests.integration.replication.harness import cluster

@@ -10,9 +10,9 @@ import pytest
 
 from minka.errors import Code, MinkaError, newer_rows
 from minka.v1.coordinator_pb2 import AlterIsrRequest, AlterIsrResponse
-from minkad.core.replication.messages import Append
-from minkad.core.replication.progress import Progress
-from minkad.core.replication.settings import ReplicationSettings
+from minkad.core.replication.follower_progress import Progress
+from minkad.core.replication.peer_messages import Append
+from minkad.core.replication.replication_settings import ReplicationSettings
 from tests.integration.replication.harness import cluster
 from tests.integration.replication.node import Refused, led, until
 from tests.integration.replication.replicas import cut_off, same_everywhere, three

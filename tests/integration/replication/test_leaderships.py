@@ -11,9 +11,9 @@ import pytest
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Partition
 from minka.wire import kv_frames
-from minkad.core.replication.messages import Append, Entry
-from minkad.core.replication.settings import ReplicationSettings
-from minkad.core.replication.state import Role
+from minkad.core.replication.peer_messages import Append, Entry
+from minkad.core.replication.replica_state import Role
+from minkad.core.replication.replication_settings import ReplicationSettings
 from minkad.replication.sending.peer_frames import Frame, decode_answer, encode
 from tests.integration.replication.harness import cluster
 from tests.integration.replication.node import Refused, until

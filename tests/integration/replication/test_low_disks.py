@@ -8,7 +8,7 @@ import pytest
 
 from minka.errors import Code
 from minka.v1.coordinator_pb2 import DiskSpace
-from minkad.core.replication.settings import ReplicationSettings
+from minkad.core.replication.replication_settings import ReplicationSettings
 from minkad.replication.manager import StorageSettings
 from tests.integration.replication.harness import Cluster, cluster
 from tests.integration.replication.node import Refused, TestNode, until

@@ -16,8 +16,8 @@ from minka.v1.coordinator_pb2 import FinishMergeRequest
 from minka.wire import kv_frames
 from minkad.core.replication.gate import Gate
 from minkad.core.replication.replica import Replica as ReplicaCore
-from minkad.core.replication.settings import ReplicationSettings
-from minkad.core.replication.state import Applying, Role
+from minkad.core.replication.replica_state import Applying, Role
+from minkad.core.replication.replication_settings import ReplicationSettings
 from minkad.storage.data_database import DataDatabase
 from minkad.storage.size_estimate import Size
 from tests.integration.replication.halves import KEY, LOWER, NODES, ROWS, UPPER, scanned

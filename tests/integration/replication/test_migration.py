@@ -12,7 +12,7 @@ import pytest
 
 from minka.errors import Code, MinkaError, newer_rows
 from minka.v1.coordinator_pb2 import MigrationPhase
-from minkad.core.replication.settings import ReplicationSettings
+from minkad.core.replication.replication_settings import ReplicationSettings
 from minkad.replication.manager import StorageSettings
 from tests.integration.replication.harness import Cluster, cluster
 from tests.integration.replication.moves import ROWS, SMALL, arrived, check, two

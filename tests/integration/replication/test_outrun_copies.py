@@ -6,7 +6,7 @@ from pathlib import Path
 
 from minka.v1.cluster_pb2 import Operation
 from minka.v1.coordinator_pb2 import DiskSpace, MigrationProgress
-from minkad.core.replication.settings import ReplicationSettings
+from minkad.core.replication.replication_settings import ReplicationSettings
 from minkad.replication.manager import StorageSettings
 from tests.integration.replication.harness import Cluster, cluster
 from tests.integration.replication.moves import ROWS, arrived, two

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from minkad.core.replication.messages import Ack, Append
+from minkad.core.replication.peer_messages import Ack, Append
 from minkad.replication.sending.peer_frames import Frame, decode_answer, encode
 from tests.integration.replication.harness import cluster
 from tests.integration.replication.node import TestNode

@@ -12,7 +12,7 @@ from minka.wire import kv_frames
 from minka.wire.key_operations import Add
 from minka.wire.kv_frames import Group, GroupResult, Op
 from minkad.core.state import State
-from minkad.core.state.changes import Changed
+from minkad.core.state.row_changes import Changed
 from minkad.data_port.resp import errands, slot_keys
 from minkad.data_port.resp.elsewhere import Elsewhere
 from minkad.data_port.resp.errands import Asked

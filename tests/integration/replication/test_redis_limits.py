@@ -25,7 +25,7 @@ from minkad.data_port.resp.replies import RespError
 from minkad.data_port.resp.scanning import Scan
 from minkad.data_port.resp.service import TURN_S
 from minkad.data_port.resp.slots import Joined, SetSlot, Slot
-from minkad.replication.serving import client_requests as requests
+from minkad.replication.serving import client_requests
 from tests.integration.replication.harness import Cluster, cluster
 from tests.integration.replication.node import TestNode, until
 from tests.integration.replication.redis_client import RANGES, client, clients, table_of
@@ -118,7 +118,7 @@ async def test_values_that_are_too_large_together_are_deleted_one_by_one(tmp_pat
 
 
 async def test_a_scan_for_keys_has_no_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests, "_PAGE_SECONDS", 30.0)  # else a page may end early on a slow machine
+    monkeypatch.setattr(client_requests, "_PAGE_SECONDS", 30.0)  # else a page may end early on a slow machine
     async with cluster(tmp_path) as c:
         athens = await led_by_byzantium(c, {b"a": bytes(MIB), b"b": b"1", b"c": bytes(MIB)})
         byzantium = c.nodes["byzantium"]

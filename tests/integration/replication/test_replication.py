@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from minka.v1.cluster_pb2 import Durability
-from minkad.core.replication.messages import Append
-from minkad.core.replication.progress import Progress
+from minkad.core.replication.follower_progress import Progress
+from minkad.core.replication.peer_messages import Append
 from minkad.replication.manager import StorageSettings
 from tests.integration.replication.harness import cluster
 from tests.integration.replication.node import until

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from minkad.core.replication.settings import ReplicationSettings
+from minkad.core.replication.replication_settings import ReplicationSettings
 from minkad.replication.changing import sizing
 from tests.integration.replication.halves import NODES, scanned
 from tests.integration.replication.harness import cluster

@@ -8,8 +8,8 @@ import pytest
 
 from minka.errors import Code, MinkaError, newer_rows
 from minka.wire import kv_frames
-from minkad.core.replication.settings import ReplicationSettings
-from minkad.core.replication.state import Applying, Role
+from minkad.core.replication.replica_state import Applying, Role
+from minkad.core.replication.replication_settings import ReplicationSettings
 from minkad.replication.applying.hosted_replica import Pending, Replica
 from minkad.replication.sending import replication_sender
 from tests.integration.replication.halves import (

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from minka.errors import Code
-from minkad.core.replication.state import Applying
+from minkad.core.replication.replica_state import Applying
 from tests.integration.replication.harness import cluster
 from tests.integration.replication.node import Refused, until
 from tests.integration.replication.replicas import applied, three, until_fresh

@@ -9,8 +9,8 @@ import pytest
 
 from minka.errors import Code, MinkaError
 from minka.wire import kv_frames
-from minkad.core.replication.messages import Append
-from minkad.core.replication.settings import ReplicationSettings
+from minkad.core.replication.peer_messages import Append
+from minkad.core.replication.replication_settings import ReplicationSettings
 from minkad.replication.manager import StorageSettings
 from minkad.replication.sending.peer_frames import decode_frame
 from minkad.storage.applied import Applied

@@ -24,7 +24,7 @@ from minkad.coordinator.coordinator import Coordinator
 from minkad.core.controller import MigrationCaps, VoterSettings, keyspaces
 from minkad.core.state import State, is_up
 from minkad.data_port import raft as raft_port
-from minkad.rpc.rules import COUNTS
+from minkad.rpc.field_rules import COUNTS
 from minkad.rpc.validation import check_of
 from tests.simulation.scale.fake_node import FakeNode
 from tests.simulation.scale.learner import FakeLearner

@@ -11,7 +11,7 @@ import yaml
 
 from minkad.config import RELOADABLE, load
 from minkad.config.schema import KEYS, Cluster, Config, Node
-from minkad.config.values import Integer, Peer
+from minkad.config.yaml_values import Integer, Peer
 from minkad.process import exits
 from tests.programs import program
 

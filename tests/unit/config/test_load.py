@@ -8,7 +8,7 @@ import pytest
 from minka.errors import Code, MinkaError
 from minkad.config import RELOADABLE, Config, apply_reload, describe, diff, load, variable
 from minkad.config.schema import KEYS, Membership, Migrations
-from minkad.config.values import Peer
+from minkad.config.yaml_values import Peer
 
 GOOD = """\
 node:

@@ -10,7 +10,7 @@ from minka.v1.admin_pb2 import GetTableRequest, GetTableResponse, WantedRows
 from minka.v1.cluster_pb2 import Cluster, Keyspace, Node, Partition, Partitioning
 from minkad.coordinator.client_tables import ClientTables
 from minkad.core.state import State
-from minkad.core.state.changes import Changed
+from minkad.core.state.row_changes import Changed
 
 FLIGHTS, FARES, AUTHORS = 1, 2, 3
 

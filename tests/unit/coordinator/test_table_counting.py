@@ -11,7 +11,7 @@ from minkad.coordinator import table_counting
 from minkad.coordinator.node_reports import NodeReports
 from minkad.coordinator.table_counting import TableCounting
 from minkad.core.state import State
-from minkad.core.state.changes import Changed
+from minkad.core.state.row_changes import Changed
 from minkad.core.table_counts import TableCounts
 
 ONLINE, ASSIGNED = PartitionState.PARTITION_STATE_ONLINE, PartitionState.PARTITION_STATE_ASSIGNED

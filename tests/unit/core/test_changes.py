@@ -6,7 +6,7 @@ from minka.cluster.routing_table import RoutingTable
 from minka.cluster.table_changes import with_changes
 from minka.v1.cluster_pb2 import PartitionTable
 from minkad.core.controller import Leave, RemoveNode
-from minkad.core.state import State, changes
+from minkad.core.state import State, row_changes
 from tests.unit.core.model import Controller
 from tests.unit.core.ranges import by_ranges, finish, merge, rows_of, split
 
@@ -83,7 +83,7 @@ def test_the_changes_after_one_move_are_one_row() -> None:
 
 
 def test_the_memory_for_changes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "KEPT_ROWS", 3)
+    monkeypatch.setattr(row_changes, "KEPT_ROWS", 3)
     c = Controller()
     c.register("athens", "byzantium", "cyrene", "ephesus")
     now = c.state.version

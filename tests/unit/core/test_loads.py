@@ -22,7 +22,7 @@ from minkad.core.controller import (
 from minkad.core.controller.commands import Command
 from minkad.core.controller.loads import MAX_UNENDED
 from minkad.core.state import KEPT_LOADS, State
-from minkad.core.state.names import PAYLOADS_KEYSPACE
+from minkad.core.state.display_names import PAYLOADS_KEYSPACE
 from tests.unit.core.model import Controller
 from tests.unit.core.ranges import by_ranges
 

@@ -8,7 +8,7 @@ import pytest
 
 from minka.errors import Code
 from minkad.http.metrics import create_registry
-from minkad.http.problems import MEDIA_TYPE, status_of
+from minkad.http.problem_details import MEDIA_TYPE, status_of
 from minkad.http.rest import _MAX_BODY, Rest
 from minkad.http.server import create_app, start
 from minkad.rpc.validation import check

@@ -12,7 +12,7 @@ from minka.v1.raft_pb2 import ConfState
 from minkad.coordinator.table_counting import TableCounting
 from minkad.core.clearance import Clearance
 from minkad.core.state import State
-from minkad.core.state.changes import Changed
+from minkad.core.state.row_changes import Changed
 from minkad.http.metrics import Lag
 from minkad.node.health import Health
 from minkad.process.clock import ClusterClock

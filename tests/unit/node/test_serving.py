@@ -5,8 +5,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from minka.errors import Code, MinkaError
-from minkad.node.parts import Parts
 from minkad.node.serving import Serving
+from minkad.node.wiring import Parts
 
 
 async def test_a_disk_failure_while_the_node_ends_raises_no_other_error() -> None:

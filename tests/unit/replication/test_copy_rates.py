@@ -7,7 +7,7 @@ import pytest
 
 from minka.v1.cluster_pb2 import Operation
 from minka.v1.coordinator_pb2 import MigrationProgress
-from minkad.core.replication.progress import Progress
+from minkad.core.replication.follower_progress import Progress
 from minkad.core.replication.retention import CopyLog, Retention
 from minkad.replication.applying.hosted_replica import Replica
 from minkad.replication.sending.copy_rates import CopyRates

@@ -8,7 +8,7 @@ import pytest
 
 from minka.errors import Code, MinkaError
 from minkad.process.memory import Memory
-from minkad.rpc.deadlines import time_to_answer
+from minkad.rpc.call_deadlines import time_to_answer
 from minkad.rpc.interceptor import Interceptor
 
 

@@ -32,7 +32,7 @@ from minka.v1.duty_api_pb2 import (
 )
 from minka.v1.raft_pb2 import Message as RaftMessage
 from minka.v1.raft_pb2 import MessageType, RaftMessageBatch
-from minkad.rpc import rules
+from minkad.rpc import field_rules
 from minkad.rpc.validation import check, check_of
 
 METHODS: list[Any] = [
@@ -85,7 +85,7 @@ def test_every_rule_belongs_to_a_field() -> None:
     # No method takes these messages: the first two begin streams of raw bytes, and the last one goes to the data port.
     for raw in (load_api_pb2.UploadHeader, load_api_pb2.FetchRequest, RaftMessageBatch):
         walk(raw.DESCRIPTOR)
-    assert set(rules.RULES) | set(rules.COUNTS) | set(rules.REQUIRED) | rules.WRAPPERS <= names
+    assert set(field_rules.RULES) | set(field_rules.COUNTS) | set(field_rules.REQUIRED) | field_rules.WRAPPERS <= names
 
 
 GOOD = {"id": "athens", "data_id": "d", "incarnation": "i", "address": "athens:7400"}

@@ -7,8 +7,8 @@ import pytest
 from pyspark.sql.types import BooleanType, DataType, StringType, StructType
 
 from minka.errors import Code, MinkaError
-from minka.spark.layout import Layout
-from minka.spark.options import SourceOptions
+from minka.spark.column_layout import Layout
+from minka.spark.source_options import SourceOptions
 
 
 def layout(delete_column: str = "", **columns: DataType) -> Layout:

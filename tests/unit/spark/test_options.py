@@ -3,7 +3,7 @@
 import pytest
 
 from minka.errors import Code, MinkaError
-from minka.spark.options import SourceOptions
+from minka.spark.source_options import SourceOptions
 
 
 def test_without_endpoints_the_data_source_finds_the_cluster_as_a_client_does(monkeypatch: pytest.MonkeyPatch) -> None:

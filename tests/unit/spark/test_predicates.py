@@ -35,8 +35,8 @@ from pyspark.sql.types import (
 
 from minka.cluster.key_ranges import KeyRange
 from minka.rows import encode_key, scaled
-from minka.spark.options import KeyFormat
 from minka.spark.predicates import WantedKeys, wanted_keys
+from minka.spark.source_options import KeyFormat
 
 TEXT = st.text("ab\x00\U0010ffff", max_size=4)
 VALUES: dict[DataType, st.SearchStrategy[Any]] = {

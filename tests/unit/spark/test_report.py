@@ -11,8 +11,8 @@ from minka.load_report.forecast import FullForecast
 from minka.load_report.proposals import Proposals, ProposedMove, ProposedSplit
 from minka.spark.digesting import DigestReport
 from minka.spark.exporting import ExportReport
+from minka.spark.filling import LoadReport
 from minka.spark.load_analysis import ClusterLoadReport, HotPartition
-from minka.spark.loading import LoadReport
 from minka.spark.progress import Progress
 from minka.spark.report import Report, StageReport, timestamp
 from minka.spark.split_planning import ExpectedRange, SplitsReport

@@ -13,7 +13,7 @@ from rocksdict import Cache
 
 from minka.cluster.key_ranges import KeyRange
 from minka.wire.kv_frames import WriteBody
-from minkad.core.replication.storage import DeletedAheadError
+from minkad.core.replication.replica_storage import DeletedAheadError
 from minkad.storage import rocks_data
 from minkad.storage import split_keys as dividing
 from minkad.storage.applied import Applied

@@ -11,17 +11,17 @@ from minka.wire.kv_frames import StoredWrite, WriteBody, encode
 from minka.wire.stored_values import LOAD_VERSIONS, head, values_of
 from minkad.core.replication.entries import decode_entry
 from minkad.core.replication.epochs import Epochs
+from minkad.core.replication.follower_progress import Progress
 from minkad.core.replication.gate import Gate
 from minkad.core.replication.instructions import Instruction, Outbox
-from minkad.core.replication.leader import Leader
-from minkad.core.replication.messages import Ack, Append, Entry, Standing
+from minkad.core.replication.leadership import Leader
 from minkad.core.replication.node import Node
-from minkad.core.replication.progress import Progress
+from minkad.core.replication.peer_messages import Ack, Append, Entry, Standing
 from minkad.core.replication.replica import Replica
+from minkad.core.replication.replica_state import Applying
+from minkad.core.replication.replica_storage import DeletedAheadError
 from minkad.core.replication.replicas import Replicas
-from minkad.core.replication.settings import ReplicationSettings
-from minkad.core.replication.state import Applying
-from minkad.core.replication.storage import DeletedAheadError
+from minkad.core.replication.replication_settings import ReplicationSettings
 
 NODES = ("athens", "byzantium", "cyrene")
 SETTINGS = ReplicationSettings()

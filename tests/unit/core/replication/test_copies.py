@@ -5,9 +5,9 @@ new copy states the reason.
 from dataclasses import replace
 
 from minkad.core.replication.checkpoints import AWAY, OUTRUN
+from minkad.core.replication.follower_progress import Progress
 from minkad.core.replication.instructions import Level, Report, SendCheckpoint
-from minkad.core.replication.messages import Ack, Standing
-from minkad.core.replication.progress import Progress
+from minkad.core.replication.peer_messages import Ack, Standing
 from minkad.core.replication.replica import Replica
 from tests.unit.core.replication.bench import SETTINGS, Bench, data_at, leader_of, log_of, row, sent
 

@@ -5,7 +5,7 @@ from typing import Any
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Keyspace
 from minkad.core.replication.instructions import IsrProposal, Level, Report
-from minkad.core.replication.messages import Standing
+from minkad.core.replication.peer_messages import Standing
 from minkad.core.replication.replica import Replica
 from tests.unit.core.replication.bench import SETTINGS, Bench, leader_of, log_of, row, sent
 

@@ -7,10 +7,10 @@ import pytest
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Durability, Keyspace
 from minkad.core.replication.entries import TrimToRange, encode_mark
-from minkad.core.replication.follower import Follower, LeaderStream
+from minkad.core.replication.following import Follower, LeaderStream
 from minkad.core.replication.freshness import NEVER
 from minkad.core.replication.instructions import Answer, Apply, Level, OpenData, Report, Sync
-from minkad.core.replication.messages import Ack, Append, Entry, KeptFile, Standing
+from minkad.core.replication.peer_messages import Ack, Append, Entry, KeptFile, Standing
 from minkad.core.replication.replica import Replica
 from tests.unit.core.replication.bench import At, Bench, MemoryData, MemoryLog, a_write, log_of, row
 

@@ -1,9 +1,9 @@
 """Changes of the in-sync set that a leader proposes: replicas that join, and replicas that leave."""
 
 from minkad.core.replication.instructions import IsrProposal
-from minkad.core.replication.messages import Standing
+from minkad.core.replication.peer_messages import Standing
 from minkad.core.replication.replica import Replica
-from minkad.core.replication.state import Copy
+from minkad.core.replication.replica_state import Copy
 from tests.unit.core.replication.bench import SETTINGS, Bench, a_write, leader_of, log_of, row, sent
 
 ALONE = ("athens",)

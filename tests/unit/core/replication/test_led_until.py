@@ -3,7 +3,7 @@
 from minkad.core.replication.freshness import NEVER
 from minkad.core.replication.gate import Gate
 from minkad.core.replication.replica import Replica
-from minkad.core.replication.state import Role
+from minkad.core.replication.replica_state import Role
 from tests.unit.core.replication.bench import Bench, gate_of, log_of, row
 
 

@@ -7,7 +7,7 @@ from minka.wire.kv_frames import WriteBody, encode
 from minkad.core.replication.entries import TrimToRange
 from minkad.core.replication.gate import Gate
 from minkad.core.replication.instructions import AskFinishMerge, Changed, Reached, WakeAt
-from minkad.core.replication.state import Role
+from minkad.core.replication.replica_state import Role
 from tests.unit.core.replication.bench import SETTINGS, MemoryData, a_write, gate_of, row
 from tests.unit.core.replication.merging import ALONE, LEFT, REFUSED, RIGHT, UNKNOWN, Merging, asked_to_end, request
 

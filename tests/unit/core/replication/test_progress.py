@@ -3,9 +3,9 @@
 import pytest
 
 from minka.errors import Code, MinkaError
+from minkad.core.replication.follower_progress import Progress, Reaction, Stage
 from minkad.core.replication.instructions import Send, SendCheckpoint, StartSending
-from minkad.core.replication.messages import Ack, Append, Entry, Standing
-from minkad.core.replication.progress import Progress, Reaction, Stage
+from minkad.core.replication.peer_messages import Ack, Append, Entry, Standing
 from tests.unit.core.replication.bench import Bench, MemoryLog, a_write, leader_of, log_of, row, sent
 
 BODY = a_write()

@@ -13,7 +13,7 @@ from minkad.core.replication.instructions import (
     StopSending,
     SyncEpoch,
 )
-from minkad.core.replication.state import Role
+from minkad.core.replication.replica_state import Role
 from tests.unit.core.replication.bench import Bench, MemoryLog, changed, data_at, leader_of, log_of, row
 
 

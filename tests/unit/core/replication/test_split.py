@@ -5,12 +5,12 @@ from typing import Any
 from minka.errors import Code, MinkaError
 from minka.v1.coordinator_pb2 import FinishSplitRequest
 from minkad.core.replication.entries import SplitMarker, decode_entry
-from minkad.core.replication.follower import LeaderStream
+from minkad.core.replication.following import LeaderStream
 from minkad.core.replication.instructions import Answer, Apply, AskFinishSplit, IsrProposal, WakeAt
-from minkad.core.replication.messages import Append
+from minkad.core.replication.peer_messages import Append
 from minkad.core.replication.replica import Replica
+from minkad.core.replication.replica_state import Applying, Role
 from minkad.core.replication.split import awaits_child, marker_due, provisional_row
-from minkad.core.replication.state import Applying, Role
 from tests.unit.core.replication.bench import NODES, Bench, MemoryData, MemoryLog, data_at, leader_of, log_of, row
 
 REFUSED = MinkaError(Code.STALE_EPOCH, "the row has changed")

@@ -4,9 +4,9 @@ from typing import Any
 
 from minka.errors import Code, MinkaError
 from minkad.core.replication.instructions import CancelCheckpoint, IsrProposal, Send, SendCheckpoint, StopSending
-from minkad.core.replication.messages import Ack, KeptFile, Standing
+from minkad.core.replication.peer_messages import Ack, KeptFile, Standing
 from minkad.core.replication.replica import Replica
-from minkad.core.replication.state import Copy
+from minkad.core.replication.replica_state import Copy
 from tests.unit.core.replication.bench import Bench, a_write, leader_of, log_of, row
 
 

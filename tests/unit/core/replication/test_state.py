@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from minka.errors import Code, MinkaError
 from minkad.core.replication.entries import SplitMarker, encode_mark
-from minkad.core.replication.state import Copy, ReplicaState, Role, role_in
+from minkad.core.replication.replica_state import Copy, ReplicaState, Role, role_in
 from tests.unit.core.replication.bench import MemoryData, MemoryLog, a_write, data_at, log_of, row
 
 

@@ -5,7 +5,7 @@ import pytest
 from minka.cluster.key_ranges import KeyRange
 from minkad.core.replication.entries import TrimToRange, decode_entry
 from minkad.core.replication.instructions import Sync
-from minkad.core.replication.trimming import RangeTrim
+from minkad.core.replication.range_trim import RangeTrim
 from tests.unit.core.replication.bench import Bench, MemoryLog, leader_of, row
 
 LOWER = KeyRange(b"", b"m")

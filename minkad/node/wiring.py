@@ -11,11 +11,11 @@ from minkad.coordinator.node_requests import NodeRequests
 from minkad.coordinator.raft_driver import RaftDriver
 from minkad.coordinator.table_counting import TableCounting
 from minkad.core.raft import RawNode
-from minkad.core.replication.settings import ReplicationSettings
+from minkad.core.replication.replication_settings import ReplicationSettings
 from minkad.core.state import State, is_up
+from minkad.data_port.port_watch import Watch
 from minkad.data_port.raft import RaftPorts, RaftTransport
 from minkad.data_port.replication import DataLinks
-from minkad.data_port.watch import Watch
 from minkad.duties.node.gateway import DutyGateway
 from minkad.duties.node.payloads import PayloadStore
 from minkad.duties.node.relay import Relay

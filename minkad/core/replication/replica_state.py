@@ -9,9 +9,9 @@ from minka.v1.cluster_pb2 import Partition
 from minkad.core.replication.entries import SplitMarker, decode_entry
 from minkad.core.replication.freshness import Freshness
 from minkad.core.replication.gate import Gate, WriteGate
+from minkad.core.replication.range_trim import RangeTrim
+from minkad.core.replication.replica_storage import ReplicaData, ReplicaLog
 from minkad.core.replication.retention import Retention
-from minkad.core.replication.storage import ReplicaData, ReplicaLog
-from minkad.core.replication.trimming import RangeTrim
 
 UNKNOWN_MIN_INSYNC: Final = 0
 

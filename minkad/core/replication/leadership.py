@@ -8,6 +8,7 @@ from minka.v1.coordinator_pb2 import HandOverRequest, MigrationPhase, MigrationP
 from minkad.core.replication.caught_up import CaughtUp
 from minkad.core.replication.checkpoints import Checkpoints
 from minkad.core.replication.eligibility import Eligibility
+from minkad.core.replication.follower_progress import Progress, Reaction, Stage
 from minkad.core.replication.hand_over import HandOver
 from minkad.core.replication.instructions import (
     CancelCheckpoint,
@@ -19,10 +20,9 @@ from minkad.core.replication.instructions import (
     StopSending,
     WakeAt,
 )
-from minkad.core.replication.messages import Ack, Standing
 from minkad.core.replication.node import Node
-from minkad.core.replication.progress import Progress, Reaction, Stage
-from minkad.core.replication.state import Copy, ReplicaState
+from minkad.core.replication.peer_messages import Ack, Standing
+from minkad.core.replication.replica_state import Copy, ReplicaState
 
 _PHASE = MigrationPhase
 

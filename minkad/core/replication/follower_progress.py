@@ -5,8 +5,8 @@ from enum import IntEnum
 from typing import Final
 
 from minka.errors import Code, MinkaError
-from minkad.core.replication.messages import Ack, Append, Entry, Standing
-from minkad.core.replication.state import ReplicaState
+from minkad.core.replication.peer_messages import Ack, Append, Entry, Standing
+from minkad.core.replication.replica_state import ReplicaState
 
 _READ_BYTES: Final = 256 * 1024  # read for one partition into one frame
 _UNACKNOWLEDGED_BYTES: Final = 4 * 1024 * 1024  # sent to one follower of a partition and not acknowledged yet

@@ -6,9 +6,9 @@ from minka.errors import Code, MinkaError
 from minkad.core.replication.entries import is_mark
 from minkad.core.replication.freshness import UNKNOWN
 from minkad.core.replication.instructions import Answer, Level, OpenData, Sync
-from minkad.core.replication.messages import Ack, Append, KeptFile, Standing
 from minkad.core.replication.node import Node
-from minkad.core.replication.state import ReplicaState
+from minkad.core.replication.peer_messages import Ack, Append, KeptFile, Standing
+from minkad.core.replication.replica_state import ReplicaState
 
 
 class LeaderStream:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from minka.errors import MinkaError
-from minkad.core.replication.messages import Entry
+from minkad.core.replication.peer_messages import Entry
 
 
 class DeletedAheadError(Exception):

@@ -12,9 +12,9 @@ from typing import Any
 import yaml
 
 from minka.errors import Code, MinkaError
-from minkad.config.rules import RULES
+from minkad.config.cross_checks import RULES
 from minkad.config.schema import DEFAULT, KEYS, SECTIONS, Config, Key
-from minkad.config.values import ListOf, Refused
+from minkad.config.yaml_values import ListOf, Refused
 
 _PREFIX = "MINKAD_"
 _MAX_FILE_BYTES = 1 << 20

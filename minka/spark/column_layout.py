@@ -14,9 +14,9 @@ from pyspark.sql.types import BinaryType, BooleanType, IntegerType, LongType, St
 from minka.cluster.key_ranges import readable
 from minka.errors import Code, MinkaError
 from minka.rows import encode_value
+from minka.spark.arrow_values import arrow_values
 from minka.spark.key_arrays import decode_keys, key_array
-from minka.spark.options import KeyFormat, SourceOptions
-from minka.spark.values import arrow_values
+from minka.spark.source_options import KeyFormat, SourceOptions
 from minka.v1.changes_pb2 import ChangeBatch
 from minka.v1.snapshots_pb2 import RowBatch
 

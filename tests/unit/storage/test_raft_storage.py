@@ -45,7 +45,8 @@ class Both:
             case 2:
                 await self.restart()
             case _:
-                start = rng.randint(max(first, last - 3), last + 1)
+                # A snapshot has only what is committed, which is never overwritten.
+                start = rng.randint(max(first, last - 3, self.memory.snapshot().metadata.index + 1), last + 1)
                 entries = [Entry(term=term + rng.choice([0, 0, 1]), index=start, data=rng.randbytes(rng.randrange(50)))]
                 for index in range(start + 1, start + rng.randrange(1, 8)):
                     entries.append(Entry(term=entries[-1].term, index=index, data=rng.randbytes(rng.randrange(50))))

@@ -144,10 +144,10 @@ class Health:
             clearance_lapsed_ms=None if lapsed is None else max(1, int(lapsed * 1000)),  # 0 would be now
             ready=all(check.ok for check in checks if check.needed_for_ready),
             checks=[NodeCheck(name=c.name, ok=c.ok, reason=c.reason) for c in checks if c.needed_for_ready],
-            leads=self._manager.serving() if serves else 0,
+            leads=self._manager.reporting.serving() if serves else 0,
             voters=[self._contact(voter, now) for voter in coordinator.driver.conf_state.voters if voter != raft.id],
-            copies=self._manager.copies(partitions),
-            stale_reads=self._manager.stale_reads(),
+            copies=self._manager.reporting.copies(partitions),
+            stale_reads=self._manager.reporting.stale_reads(),
         )
 
     def _contact(self, voter: int, now: float) -> VoterContact:
@@ -190,7 +190,7 @@ class Health:
             elections=rows.elections,
             unclean_elections=rows.unclean_elections,
             damaged=len(self._manager.damaged()),
-            lags={node: Lag(*lag) for node, lag in self._manager.follower_lags().items()},
+            lags={node: Lag(*lag) for node, lag in self._manager.reporting.follower_lags().items()},
             disk_total_bytes=self._disk.space.total_bytes,
             disk_free_bytes=self._disk.space.free_bytes,
             is_disk_low=self._disk.is_low,

@@ -14,7 +14,7 @@ from minka.v1.coordinator_pb2 import (
     ProposeSplitRequest,
 )
 from minka.v1.load_api_pb2 import FinishLoadPartsRequest, PullFileRequest
-from minkad.core.replication.node import ClusterView
+from minkad.core.replication.node_state import ClusterView
 from minkad.core.state import LoadTable
 from minkad.loads.fetching import Fetching
 from minkad.loads.spool import Spool

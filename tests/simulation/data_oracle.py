@@ -181,26 +181,31 @@ class DataOracle:
         must show every write that was acknowledged before then, and no refused write.
         """
         replica = process.manager.replicas.get(partition_id)
-        if replica is None or replica.role is Role.REMOVED or replica.row.keyspace_id not in self._world.keyspaces:
+        if (
+            replica is None
+            or replica.state.role is Role.REMOVED
+            or replica.state.row.keyspace_id not in self._world.keyspaces
+        ):
             return
         data = cast("SimDataDatabase", replica.data)
         if not data.is_open or data.is_attached:
             return
-        routing = process.manager._routing
+        routing = process.manager.routing
         try:
-            routing.stale(Group(Op.READ_STALE, partition_id, replica.row.generation, b""))
+            routing.stale(Group(Op.READ_STALE, partition_id, replica.state.row.generation, b""))
         except MinkaError:
             return
         age = routing.age(replica)
-        moment, row = self._world.now - age * CLOCK_RATIO, replica.row
+        moment, row = self._world.now - age * CLOCK_RATIO, replica.state.row
         group = self._group(row)
         for key, value in _within(group.known, range_of(row)).items():
             found = data.rows.get(key)
             if group.since[key] <= moment and (found is None or value_of(found) not in (value, group.either.get(key))):
                 raise Violation(
                     "a stale read is at most as old as it says",
-                    f"{process.machine.id}, {replica.role.value} of partition {row.id}, has {found!r} at {key!r} and "
-                    f"says that it is {age:.3f} s old, but {value!r} is {self._world.now - group.since[key]:.3f} s old",
+                    f"{process.machine.id}, {replica.state.role.value} of partition {row.id}, has {found!r} at {key!r} "
+                    f"and says that it is {age:.3f} s old, but {value!r} is "
+                    f"{self._world.now - group.since[key]:.3f} s old",
                 )
 
     # The data of replicas
@@ -252,15 +257,19 @@ class DataOracle:
         will replace its copy. So the claim must be true: at least one of these entries is missing in the leader's log.
         """
         follower = process.manager.replicas[partition_id]
-        other = self._world.machine(follower.row.leader).process
+        other = self._world.machine(follower.state.row.leader).process
         leader = other.manager.replicas.get(partition_id) if other is not None else None
-        if leader is None or leader.row.leader_epoch != follower.row.leader_epoch or leader.log.base > committed:
+        if (
+            leader is None
+            or leader.state.row.leader_epoch != follower.state.row.leader_epoch
+            or leader.log.base > committed
+        ):
             return
         if leader.log.common_end(follower.log.lineage(), committed) == committed:
             raise Violation(
                 "a follower is right that its leader lacks entries",
-                f"{process.machine.id} says that {follower.row.leader} lacks committed entries of partition "
-                f"{partition_id} up to {committed}, but {follower.row.leader} has them all",
+                f"{process.machine.id} says that {follower.state.row.leader} lacks committed entries of partition "
+                f"{partition_id} up to {committed}, but {follower.state.row.leader} has them all",
             )
 
     def lose(self, row: Partition) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from minka.wire.kv_frames import Group
 from minka.wire.stored_values import has_expired
 from minkad.core.operations.deciding import _Deciding
-from minkad.replication.applying.hosted_replica import Replica
+from minkad.replication.applying.hosted_replica import HostedReplica
 from minkad.replication.serving.client_requests import Requests
 from minkad.replication.serving.ticket import Ticket
 from minkad.replication.serving.unapplied import Unapplied, Waiting
@@ -37,7 +37,7 @@ def hide_expired_rows() -> Sequence[Patch]:
 
     def answer_read(
         self: Requests,
-        replica: Replica,
+        replica: HostedReplica,
         keys: list[bytes],
         rows: list[bytes | None],
         group: Group,

@@ -8,6 +8,7 @@ from minka.v1.coordinator_pb2 import IsrChange
 from minkad.core.clearance import Clearance
 from minkad.core.controller import isr
 from minkad.core.replication.eligibility import Eligibility
+from minkad.core.replication.entries import SplitMarker
 from minkad.core.replication.follower_progress import Progress, Reaction
 from minkad.core.replication.following import Follower, LeaderStream
 from minkad.core.replication.gate import WriteGate
@@ -20,10 +21,10 @@ from minkad.core.replication.split import SplitEnd
 from minkad.core.state import State
 from minkad.core.state import state as state_module
 from minkad.node.surroundings import NodeTable
-from minkad.replication.applying.hosted_replica import Pending, Replica
+from minkad.replication.applying.hosted_replica import HostedReplica, Pending
 from minkad.replication.changing.splitting import Splitting
-from minkad.replication.executor import Executor
 from minkad.replication.sending.replication_receiver import IncomingStream, ReplicationReceiver
+from minkad.replication.timers import Timers
 from minkad.storage.applied import Applied
 from tests.simulation.mutations_full import Patch
 
@@ -123,9 +124,9 @@ def accept_stale_epoch() -> Sequence[Patch]:
     """A follower accepts entries of a former leader, and this leader counts the follower's acknowledgement."""
 
     def take(self: ReplicationReceiver, append: Append, stream: IncomingStream, known_at: float) -> None:
-        replica = self._replicas.get(append.partition_id)
-        if replica is not None and append.leader_epoch < replica.row.leader_epoch:
-            append.leader_epoch = replica.row.leader_epoch
+        replica = self._node.replicas.get(append.partition_id)
+        if replica is not None and append.leader_epoch < replica.state.row.leader_epoch:
+            append.leader_epoch = replica.state.row.leader_epoch
         original_take(self, append, stream, known_at)
 
     def acknowledged(self: Progress, ack: Ack) -> Reaction:
@@ -156,14 +157,14 @@ def skip_markers() -> Sequence[Patch]:
     """A follower passes the marker of a split without creating the child."""
     original = Splitting._make
 
-    async def make(self: Splitting, parent: Replica, entry: Pending) -> None:
-        if parent.role is not Role.FOLLOWER:
-            await original(self, parent, entry)
+    async def make(self: Splitting, parent: HostedReplica, marker: SplitMarker, entry: Pending) -> None:
+        if parent.state.role is not Role.FOLLOWER:
+            await original(self, parent, marker, entry)
             return
         parent.data.write([], Applied(entry.offset, entry.leader_epoch))
         parent.passed(entry)
-        parent.end_mark()
-        self._committer.passed_mark(parent)
+        self._node.applied(parent, entry.offset, 0, self._clock())
+        self._node.mark_ended(parent, is_passed=True)
 
     return [(Splitting, "_make", make)]
 
@@ -180,7 +181,7 @@ def end_splits_early() -> Sequence[Patch]:
 
 def remove_keys_while_attached() -> Sequence[Patch]:
     """A replica removes keys from its data while a child is attached to this data."""
-    return [(Replica, "is_held_up", property(lambda _: False))]
+    return [(HostedReplica, "is_held_up", property(lambda _: False))]
 
 
 def forget_attachments() -> Sequence[Patch]:
@@ -201,12 +202,12 @@ def merge_too_early() -> Sequence[Patch]:
 
 
 def wake_early() -> Sequence[Patch]:
-    """When a timer rings too early, the executor wakes the replica at once instead of waiting until the due time. The
-    replica finds nothing due, and isn't woken again.
+    """When a timer rings too early, the replica is woken at once instead of at the due time. It finds nothing due, and
+    isn't woken again.
     """
 
-    def tick(self: Executor, wake: WakeAt) -> None:
+    def ring(self: Timers, wake: WakeAt) -> None:
         if not self._closed:
-            self._replicas.tick(wake.partition_id, self._clock())
+            self._tick(wake.partition_id, self._clock())
 
-    return [(Executor, "_tick", tick)]
+    return [(Timers, "_ring", ring)]

@@ -29,7 +29,7 @@ from minkad.coordinator.raft_driver import RaftDriver
 from minkad.core.controller import watched_by
 from minkad.core.raft import Config, RawNode, Ready
 from minkad.core.raft.sender import sender_of
-from minkad.core.replication.instructions import Report
+from minkad.core.replication.instructions import Instruction, Report
 from minkad.core.replication.replication_settings import ReplicationSettings
 from minkad.core.state import State
 from minkad.node.surroundings import ControllerCalls, NodeTable
@@ -43,6 +43,7 @@ from minkad.storage.disk_space import DiskWatch
 from minkad.storage.log_database import STALLED_S, LogDatabase
 from minkad.storage.raft_storage import RaftStorage
 from minkad.storage.replica_store import ReplicaStore
+from tests import strict_replicas  # noqa: F401  # each event is followed by a check
 from tests.simulation.calls import Calls
 from tests.simulation.data_disk import DataDisk, disk_work
 from tests.simulation.disk import RaftDisk
@@ -270,7 +271,15 @@ class Process(Endpoint):
             change_retention=world.change_retention,
         )
         manager = ReplicaManager(around, settings, storage)
-        manager.executor.handle({Report: self._reported})
+        carry_out = manager.node.carry_out
+
+        def noting(instruction: Instruction) -> None:
+            if isinstance(instruction, Report):
+                self._reported(instruction)
+            else:
+                carry_out(instruction)
+
+        manager.node.carry_out = noting
         return manager
 
     def _reported(self, report: Report) -> None:

@@ -6,7 +6,7 @@ from typing import Final
 
 from minkad.core.replication.follower_progress import Progress
 from minkad.core.replication.instructions import Level, SendCheckpoint, WakeAt
-from minkad.core.replication.node import Node
+from minkad.core.replication.node_state import NodeState
 from minkad.core.replication.peer_messages import KeptFile
 
 OUTRUN: Final = "the node has fallen behind the writes, and the log that it lacks is no longer kept"
@@ -28,7 +28,7 @@ class _Transfer:
 class Checkpoints:
     """A transfer is tried once; after a failure and a pause the follower is asked where it stands."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: NodeState) -> None:
         self._node = node
         self._transfers: dict[str, _Transfer] = {}
 

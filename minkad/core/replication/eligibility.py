@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 from minka.cluster.in_sync import eligible_replicas, has_everything
 from minkad.core.replication.instructions import Level
-from minkad.core.replication.node import Node
+from minkad.core.replication.node_state import NodeState
 from minkad.core.replication.replica_state import ReplicaState
 
 
 class Eligibility:
     """For one leadership. By the row a replica stays eligible; here its leader notes where it can't keep it so."""
 
-    def __init__(self, node: Node, state: ReplicaState) -> None:
+    def __init__(self, node: NodeState, state: ReplicaState) -> None:
         self.lost: set[str] = set()  # nodes, in the isr or eligible, that have lost committed entries
         self.late: set[str] = set()  # nodes, in sync or not, that have not caught up for long
         self._node = node

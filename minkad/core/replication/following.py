@@ -6,7 +6,7 @@ from minka.errors import Code, MinkaError
 from minkad.core.replication.entries import is_mark
 from minkad.core.replication.freshness import UNKNOWN
 from minkad.core.replication.instructions import Answer, Level, OpenData, Sync
-from minkad.core.replication.node import Node
+from minkad.core.replication.node_state import NodeState
 from minkad.core.replication.peer_messages import Ack, Append, KeptFile, Standing
 from minkad.core.replication.replica_state import ReplicaState
 
@@ -22,7 +22,7 @@ class LeaderStream:
 class Follower:
     """A replica's time as a follower at one leader_epoch. `stream`: where its leader was heard, and answers go."""
 
-    def __init__(self, node: Node, state: ReplicaState) -> None:
+    def __init__(self, node: NodeState, state: ReplicaState) -> None:
         self.state = state
         self.stream: LeaderStream | None = None
         self._node = node
@@ -176,7 +176,7 @@ class Follower:
     def advance(self) -> None:
         """Move the high watermark to the leader's, as far as the log is durable here."""
         state = self.state
-        state.high_watermark = max(state.high_watermark, min(state.durable, self._told))
+        state.commit(min(state.durable, self._told))
         state.log.bound_tail(state.durable)
         self._node.apply(state)
 

@@ -11,7 +11,7 @@ from minka.v1.coordinator_pb2 import HandOverRequest, MigrationPhase
 from minkad.core.replication.follower_progress import Progress
 from minkad.core.replication.inquiry import Inquiry, Outcome
 from minkad.core.replication.instructions import AskHandOver, Changed, GateOpened, Level, Reached, WakeAt
-from minkad.core.replication.node import Node
+from minkad.core.replication.node_state import NodeState
 from minkad.core.replication.replica_state import ReplicaState
 
 
@@ -25,7 +25,7 @@ class _Step(Enum):
 class HandOver:
     """The hand-over to one successor, until it is cancelled or the row has changed."""
 
-    def __init__(self, node: Node, state: ReplicaState, progress: Progress) -> None:
+    def __init__(self, node: NodeState, state: ReplicaState, progress: Progress) -> None:
         self.successor = progress.node_id
         self.blocked_by = ""
         self._node = node

@@ -3,10 +3,11 @@ ignored.
 """
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from minka.cluster.key_ranges import KeyRange
+from minka.v1.cluster_pb2 import Partition
 from minka.v1.coordinator_pb2 import FinishMergeRequest, FinishSplitRequest, HandOverRequest
 from minkad.core.replication.follower_progress import Progress
 from minkad.core.replication.peer_messages import Ack, KeptFile
@@ -43,7 +44,7 @@ class SendWatermark:
 
 @dataclass(frozen=True, slots=True)
 class SendCheckpoint:
-    """A follower needs a checkpoint; then call `Leader.checkpoint_sent` or `checkpoint_failed`. `kept`: the files that
+    """A follower needs a checkpoint; then call `Node.checkpoint_sent` or `checkpoint_failed`. `kept`: the files that
     the follower has of an earlier checkpoint whose transfer broke. `tries`: the number begun for this follower, this
     one included; `reason`: why the last one wasn't enough; `was_outrun`: the log after it fell behind the writes.
     """
@@ -78,21 +79,21 @@ class IsrProposal:
 
 @dataclass(frozen=True, slots=True)
 class AskHandOver:
-    """Ask the controller; `Leader.hand_over_answered` takes the answer."""
+    """Ask the controller; `Node.hand_over_answered` takes the answer."""
 
     request: HandOverRequest
 
 
 @dataclass(frozen=True, slots=True)
 class AskFinishSplit:
-    """Ask the controller; `SplitEnd.answered` takes the answer."""
+    """Ask the controller; `Node.split_answered` takes the answer."""
 
     request: FinishSplitRequest
 
 
 @dataclass(frozen=True, slots=True)
 class AskFinishMerge:
-    """Ask the controller; `Replicas.merge_answered` takes the answer."""
+    """Ask the controller; `Node.merge_answered` takes the answer."""
 
     request: FinishMergeRequest
 
@@ -114,7 +115,7 @@ class GiveUp:
 
 @dataclass(frozen=True, slots=True)
 class MakeRoom:
-    """Compact a range of the right partition's data, to remove its deleted keys; then call `Replicas.cleared`."""
+    """Compact a range of the right partition's data, to remove its deleted keys; then call `Node.room_made`."""
 
     left_id: int
     right_id: int
@@ -132,7 +133,7 @@ class GateOpened:
 
 @dataclass(frozen=True, slots=True)
 class SyncEpoch:
-    """Make it durable that this node leads at this epoch; then call `Leader.epoch_durable`."""
+    """Make it durable that this node leads at this epoch; then call `Node.epoch_stored`."""
 
     partition_id: int
     leader_epoch: int
@@ -140,7 +141,7 @@ class SyncEpoch:
 
 @dataclass(frozen=True, slots=True)
 class OpenData:
-    """Open the data of a replica, which takes a while; then call `Replicas.data_opened` or `data_failed`."""
+    """Open the data of a replica, which takes a while; then call `Node.data_opened` or `data_failed`."""
 
     partition_id: int
 
@@ -169,6 +170,23 @@ class Apply:
 
 
 @dataclass(frozen=True, slots=True)
+class RowAdopted:
+    """The replica has another row, after the row `was`: make it durable, with the next sync, unless the replica is to
+    be deleted; what follows from the row comes with later instructions.
+    """
+
+    partition_id: int
+    was: Partition
+
+
+@dataclass(frozen=True, slots=True)
+class MarkPassed:
+    """A mark that was carried out in a task is applied."""
+
+    partition_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class Changed:
     """Let requests that wait for the partition look again: it began or stopped serving, or has another row."""
 
@@ -177,7 +195,7 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class WakeAt:
-    """Call `Replica.tick` at this time of the node's clock."""
+    """Call `Node.tick` at this time of the node's clock."""
 
     partition_id: int
     at: float
@@ -220,6 +238,8 @@ Instruction = (
     | Sync
     | Answer
     | Apply
+    | RowAdopted
+    | MarkPassed
     | Changed
     | WakeAt
     | Report
@@ -227,16 +247,16 @@ Instruction = (
 
 
 class Outbox:
-    """The instructions of all replicas of a node, in their order."""
+    """The instructions of all replicas of a node, in their order, until the event that caused them is over."""
 
-    def __init__(self, wake: Callable[[], None]) -> None:
-        """`wake` is called when an instruction is put into the empty outbox, so that the shell takes it soon."""
-        self._wake = wake
+    def __init__(self) -> None:
         self._instructions: list[Instruction] = []
 
+    def __bool__(self) -> bool:
+        """True if there are any."""
+        return bool(self._instructions)
+
     def put(self, instruction: Instruction) -> None:
-        if not self._instructions:
-            self._wake()
         self._instructions.append(instruction)
 
     def take(self) -> list[Instruction]:

@@ -20,7 +20,7 @@ from minkad.core.replication.instructions import (
     StopSending,
     WakeAt,
 )
-from minkad.core.replication.node import Node
+from minkad.core.replication.node_state import NodeState
 from minkad.core.replication.peer_messages import Ack, Standing
 from minkad.core.replication.replica_state import Copy, ReplicaState
 
@@ -33,7 +33,7 @@ class Leader:
     eligible replicas, so that they have everything that is committed, like those in sync (KIP-966).
     """
 
-    def __init__(self, node: Node, state: ReplicaState, now: float) -> None:
+    def __init__(self, node: NodeState, state: ReplicaState, now: float) -> None:
         self.state = state
         self.leader_epoch = state.row.leader_epoch
         self.proposed: IsrProposal | None = None
@@ -236,7 +236,7 @@ class Leader:
         """Move the high watermark to the last offset that the whole in-sync set has."""
         state, end = self.state, self.in_sync_end()
         if end > state.high_watermark:
-            state.high_watermark = end
+            state.commit(end)
             if self.progress:
                 state.log.drop_tail(end)
                 makes_child = bool(state.row.splitting and state.row.split_to)

@@ -1,4 +1,4 @@
-"""One replica of a partition on this node. It acts by its row, its log and the messages of other nodes."""
+"""One replica of a partition on this node, which acts by its row, its log and the messages of other nodes."""
 
 from contextlib import suppress
 
@@ -9,7 +9,7 @@ from minkad.core.replication.entries import TrimToRange, encode_mark, is_mark
 from minkad.core.replication.following import Follower
 from minkad.core.replication.instructions import GiveUp, Level, OpenData, Reached, Sync, SyncEpoch
 from minkad.core.replication.leadership import Leader
-from minkad.core.replication.node import Node
+from minkad.core.replication.node_state import NodeState
 from minkad.core.replication.replica_state import UNKNOWN_MIN_INSYNC, ReplicaState, Role, role_in
 from minkad.core.replication.replica_storage import ReplicaData, ReplicaLog
 from minkad.core.replication.split import SplitEnd, marker_due
@@ -17,11 +17,13 @@ from minkad.core.state import range_of
 
 
 class Replica(ReplicaState):
-    """Its methods are events, which put instructions into the node's outbox. For one thread."""
+    """Its methods are called by `Node`, for events. They put instructions into the node's outbox."""
 
     __slots__ = ("_sync", "_sync_to_disk", "follower", "leader", "node", "split_end")
 
-    def __init__(self, node: Node, row: Partition, log: ReplicaLog, data: ReplicaData, change_bytes: int = 0) -> None:
+    def __init__(
+        self, node: NodeState, row: Partition, log: ReplicaLog, data: ReplicaData, change_bytes: int = 0
+    ) -> None:
         """`change_bytes`: see `Retention`."""
         super().__init__(row, log, data, change_bytes)
         self.node = node
@@ -38,6 +40,15 @@ class Replica(ReplicaState):
         if self.leader is not None and self.leader.counted and not self.is_ready:
             return "it waits for its in-sync set to have what may be acknowledged"
         return self.gate.state.value
+
+    def recover(self, *, is_complete: bool, has_foreign: bool) -> None:
+        """The node has started, and its disk has this row and this log. `is_complete`: they and the data fit together;
+        `has_foreign`: there may be keys outside of the range.
+        """
+        self.recovered(self.log.end, is_complete=is_complete)
+        if has_foreign:
+            self.trim.suspect(self.row.partition_epoch)
+        self.led_before = self.row.leader_epoch if self.row.leader == self.node.id else 0
 
     # Its row
 
@@ -139,7 +150,7 @@ class Replica(ReplicaState):
             if self.data.is_known or not self.data.is_closed:
                 self.take_over_data()
         if not self.data.is_known:
-            self.applied = self.flushed = self.log.base
+            self.begin_unknown()
         self.ready_at = self.log.end
         self.leader = Leader(self.node, self, now)
         self.node.outbox.put(SyncEpoch(self.id, self.row.leader_epoch))
@@ -157,6 +168,24 @@ class Replica(ReplicaState):
         elif self.follower is not None:
             self.follower.data_opened()
         self.node.apply(self)
+
+    def age(self, now: float) -> float:
+        """The seconds since its data was certainly up to date; infinite if it never was. A leader was up to date when
+        its node last had clearance.
+        """
+        if self.role is Role.LEADER:
+            self._note_led(now)
+        elif self.follower is not None:
+            self.follower.refresh()
+        return now - self.freshness.at
+
+    def given_up(self, now: float) -> None:
+        """Its data is damaged, and isn't made again from the log: the leader is told, or another replica leads."""
+        self.node.outbox.put(GiveUp(self.id, str(self.damage)))
+        if self.leader is not None:
+            self.leader.row_changed(now)
+        elif self.follower is not None:
+            self.follower.needs_checkpoint()
 
     def detached(self, now: float) -> None:
         """Its data is no longer attached to its parent's."""
@@ -222,12 +251,15 @@ class Replica(ReplicaState):
         elif self.follower is not None:
             self.follower.stored()
 
-    def has_applied(self, now: float) -> None:
-        """More is applied than before."""
+    def applied_to(self, offset: int, now: float) -> None:
+        """The data has everything up to `offset`."""
+        self.has_applied(offset)
         if self.leader is not None:
             if self.gate.is_closed:
                 self.leader.progressed(now)
             self._restructure(now)
+        elif self.role is Role.FOLLOWER:
+            self.log.drop_tail(offset)
 
     def tick(self, now: float) -> None:
         """It is the time for which a `WakeAt` asked, or later."""

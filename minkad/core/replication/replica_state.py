@@ -12,6 +12,7 @@ from minkad.core.replication.gate import Gate, WriteGate
 from minkad.core.replication.range_trim import RangeTrim
 from minkad.core.replication.replica_storage import ReplicaData, ReplicaLog
 from minkad.core.replication.retention import Retention
+from minkad.core.replication.story import Story
 
 UNKNOWN_MIN_INSYNC: Final = 0
 
@@ -54,10 +55,20 @@ class Applying(Enum):
 
 
 class ReplicaState:
-    """base <= applied <= high_watermark <= durable <= log.end.
+    """Its log, and how far each thing has come in it:
 
-    Applied entries are visible; a write is acknowledged once it is applied. Entries up to the high watermark are
-    committed: the whole in-sync set has them (KIP-101).
+        gone since the data has it | in the log, by offset
+        ---------------------------+------------------------------------------------------------------> log.end
+                            log.base       flushed       applied     high_watermark       durable
+        the data on disk has      <--------->|
+        clients can see           <------------------------>|
+        the whole in-sync set has <---------------------------------------->|  (committed: KIP-101)
+        the disk here has         <----------------------------------------------------------->|
+
+    So log.base <= flushed <= applied <= high_watermark <= durable <= log.end; `violated` has the exceptions. A write
+    is acknowledged once it is applied.
+
+    Only `Node` and the classes of this package that it calls change a state; the shell reads it.
     """
 
     __slots__ = (
@@ -83,42 +94,64 @@ class ReplicaState:
         "led_before",
         "log",
         "min_insync",
-        "not_split",
         "ready_at",
         "retention",
         "role",
         "row",
+        "story",
         "trim",
     )
 
-    data: ReplicaData
-
     def __init__(self, row: Partition, log: ReplicaLog, data: ReplicaData, change_bytes: int = 0) -> None:
         """`change_bytes`: see `Retention`."""
-        self.id = row.id
+        self.id = row.id  # of the partition
+        # The partition's newest row that was sent to this node; its partition_epoch never falls.
         self.row = row
+        # This node's part in the partition by the row, or IDLE while it can't take that part.
         self.role = Role.IDLE
         self.log = log
+        # Replaced as a whole: by a checkpoint, by a split, or by empty data when the copy is made again from the log.
         self.data = data
-        self._taken_over: ReplicaData | None = None  # the data whose applied offset was taken over
-        self.awaits_data = False  # it leads as soon as its data is open
+        # The data whose applied offset was taken over; a database that was opened since isn't looked at again.
+        self._taken_over: ReplicaData | None = None
+        # It is to lead, and leads as soon as its data is open: the data may be ahead of an `async` log.
+        self.awaits_data = False
+        # The use that log and data have. REPLACING and INCOMPLETE: they don't fit together.
         self.copy = Copy.WHOLE
+        # By its keyspace: writes need this many replicas in sync; UNKNOWN_MIN_INSYNC until the keyspace is known here.
         self.min_insync = 1
-        self.allows_unclean = False  # by its keyspace: a replica that isn't in sync may lead if no other can
-        self.is_async = False  # by its keyspace; "durable" then means that the operating system has it
-        self.durable = self.high_watermark = self.applied = self.flushed = log.base
+        # By its keyspace: a replica that isn't in sync may lead if no other can.
+        self.allows_unclean = False
+        # By its keyspace: an entry counts as durable as soon as the operating system has it.
+        self.is_async = False
+        # Everything up to here would survive what the keyspace wants survived: a crash of the process or of the
+        # machine. A follower acknowledges it. Falls only when the end of the log is cut off.
+        self.durable = log.base
+        # Everything up to here is committed. Never falls, and no entry up to it is cut off, except that a checkpoint
+        # replaces the log as a whole.
+        self.high_watermark = log.base
+        # The data has everything up to here, perhaps in memory alone. Falls when empty data replaces damaged data.
+        self.applied = log.base
+        # The data on disk has everything up to here, so that the log may be trimmed.
+        self.flushed = log.base
         self._written = self._synced = log.base  # what the operating system has, and what the disk has
-        self._barrier = 0  # see `barrier`
+        # Until this entry is on the disk, only entries on the disk count as durable: see `barrier`.
+        self._barrier = 0
         self._raised: tuple[tuple[int, int], ...] = ()  # see `raise_versions`
+        # QUEUED: the shell is to apply what is committed. AT_MARK: nothing is applied until a mark is carried out.
         self.applying = Applying.IDLE
-        self.led_before = 0  # it may have led at this leader_epoch before the node's start, and must not go on
-        self.durable_epoch = 0  # the newest leader_epoch that this node, after a crash, would know it led at
-        self.ready_at = 0  # the start of the leader's epoch; it serves once this offset is applied
+        # It may have led at this leader_epoch before the node's start, and must not go on at it: writes may be lost.
+        self.led_before = 0
+        # The newest leader_epoch that this node, after a crash, would know it led at. Followers are sent entries ahead
+        # of this node's own sync only at this epoch.
+        self.durable_epoch = 0
+        # Where the leader's epoch starts: it serves once this is applied, since it may have been acknowledged before.
+        self.ready_at = 0
         self.gate = WriteGate()
         self.retention = Retention(change_bytes)
         self.freshness = Freshness()
         self.trim = RangeTrim()
-        self.not_split = ""  # why it isn't split although it is too large
+        self.story = Story()
 
     def __repr__(self) -> str:
         offsets = f"{self.log.base} <= {self.applied} <= {self.high_watermark} <= {self.durable} <= {self.log.end}"
@@ -180,9 +213,29 @@ class ReplicaState:
         """True if a checkpoint is about to replace the copy here."""
         return self.copy in (Copy.RECEIVING, Copy.REPLACING)
 
+    # Its copy
+
     def begin_receiving(self) -> None:
         """A checkpoint is being received from now on."""
         self.copy = Copy.RECEIVING if self.is_complete else Copy.REPLACING
+
+    def clear(self) -> None:
+        """The checkpoint has come whole, and takes the place of log and data: stage the end of the log."""
+        assert self.is_receiving, self
+        self.copy = Copy.REPLACING
+        self.log.reset(0, 0)
+
+    def put_data(self, data: ReplicaData) -> None:
+        """Other data is in the place of the one here."""
+        self.data = data
+
+    def begin_with_checkpoint(self) -> None:
+        """The data is the checkpoint: stage a log that begins after it."""
+        applied = self.data.applied
+        self._begin_at(applied.offset, applied.leader_epoch)
+        self.copy = Copy.RECEIVING  # whole again; `end_receiving` follows once this is durable
+        if self.row.start_key or self.row.end_key:
+            self.trim.suspect()  # the sender's data may have keys outside of the range
 
     def end_receiving(self) -> None:
         """The checkpoint has broken off, or has replaced the copy here."""
@@ -192,6 +245,40 @@ class ReplicaState:
     def lose_data(self) -> None:
         """From now on the data can't be used, even after a restart."""
         self.copy = Copy.REPLACING if self.is_receiving else Copy.INCOMPLETE
+
+    def begin_child(self, offset: int, leader_epoch: int) -> None:
+        """A split has made its data, as of this entry of its parent: stage a log that begins after it. Until that is
+        durable, a repeated row gives it no role.
+        """
+        self.copy = Copy.MAKING
+        self._begin_at(offset, leader_epoch)
+        self.trim.suspect()
+
+    def end_child(self) -> None:
+        """The child's beginning is durable."""
+        if self.copy is Copy.MAKING:
+            self.copy = Copy.WHOLE
+
+    def begin_rebuilding(self) -> bool:
+        """Its data is damaged. Returns True if it is to be made again from the log, and is REBUILDING from now on."""
+        if not self.is_in_log or self.copy is not Copy.WHOLE:
+            return False
+        self.copy = Copy.REBUILDING
+        return True
+
+    def put_empty_data(self, data: ReplicaData) -> None:
+        """Empty data is in the place of damaged data: the whole log is applied again before anything is served."""
+        assert self.is_in_log, self
+        self.data = data
+        self.applied = self.flushed = 0
+        self.retention.begin_again()
+        self.ready_at = max(self.ready_at, self.high_watermark)
+        self.freshness.begin_again()
+
+    def end_rebuilding(self) -> None:
+        """The data was replaced, or couldn't be."""
+        if self.copy is Copy.REBUILDING:
+            self.copy = Copy.WHOLE
 
     @property
     def is_in_log(self) -> bool:
@@ -283,6 +370,11 @@ class ReplicaState:
 
     # Its log
 
+    def recovered(self, log_end: int, *, is_complete: bool) -> None:
+        """The log was recovered up to `log_end`. `is_complete`: no checkpoint was replacing log and data."""
+        self.copy = Copy.WHOLE if is_complete else Copy.INCOMPLETE
+        self.recovered_to(log_end)
+
     def recovered_to(self, offset: int) -> None:
         """The log was recovered, or begins here: everything is on the disk."""
         self.durable = self._written = self._synced = offset
@@ -321,21 +413,53 @@ class ReplicaState:
         )
         self._barrier = min(self._barrier, end)
 
-    def begin_at(self, offset: int, leader_epoch: int) -> None:
-        """The data is a checkpoint up to `offset`: stage a log that begins after it."""
+    def _begin_at(self, offset: int, leader_epoch: int) -> None:
+        """The data is a copy up to `offset`: stage a log that begins after it."""
         self.log.reset(offset, leader_epoch)
         self._taken_over = self.data
         self._barrier = 0
         self.high_watermark = self.applied = self.flushed = offset
         self.recovered_to(offset)
 
-    def begin_again(self) -> None:
-        """Empty data replaces damaged data: the whole log is applied again before anything is served."""
-        assert self.is_in_log, self
-        self.applied = self.flushed = 0
-        self.retention.begin_again()
-        self.ready_at = max(self.ready_at, self.high_watermark)
-        self.freshness.begin_again()
+    # Applying
+
+    def commit(self, offset: int) -> None:
+        """Everything up to `offset` is committed."""
+        if offset > self.high_watermark:
+            self.high_watermark = offset
+
+    def queue_apply(self) -> None:
+        """The shell is to apply what is committed."""
+        self.applying = Applying.QUEUED
+
+    def begin_mark(self) -> None:
+        """Apply nothing until `end_mark`: a mark is being carried out."""
+        assert self.applying is not Applying.AT_MARK, f"partition {self.id} is at a mark already"
+        self.applying = Applying.AT_MARK
+
+    def end_mark(self) -> None:
+        """Applying goes on, after the mark if it was carried out."""
+        self.applying = Applying.IDLE
+
+    def end_apply(self) -> None:
+        """Everything committed is applied, or the rest can't be now."""
+        if self.applying is Applying.QUEUED:
+            self.applying = Applying.IDLE
+
+    def has_applied(self, offset: int) -> None:
+        """The data has everything up to `offset`."""
+        self.applied = offset
+
+    def begin_unknown(self) -> None:
+        """The data isn't known: everything in the log is to be applied."""
+        self.applied = self.flushed = self.log.base
+
+    def flushed_to(self, offset: int) -> bool:
+        """The data on disk has everything up to `offset`. A marker that isn't carried out yet has to stay in the log,
+        so it doesn't count. Stages the removal of the entries that nobody needs; returns True if there were any.
+        """
+        self.flushed = max(self.flushed, min(offset, self.applied))
+        return self.trim_log()
 
     def trim_log(self) -> bool:
         """Stage the removal of the entries that nobody needs. Returns True if there were any."""
@@ -345,3 +469,21 @@ class ReplicaState:
             return False
         self.log.trim(base)
         return True
+
+    # Always true
+
+    def violated(self) -> str:
+        """What always holds, and doesn't now; "" if all does. Ask between two events."""
+        if self.role is Role.LEADER and self.row.leader_epoch <= self.led_before:
+            return "a leadership from before the start goes on"
+        if self.role is not Role.LEADER and self.gate.state is not Gate.OPEN:
+            return "its gate is closed, and it doesn't lead"
+        if self.durable > max(self._written, self._synced):
+            return "more is durable than was written"
+        if not self.is_complete or self.role is Role.REMOVED:
+            return ""
+        if self.durable > self.log.end:
+            return "more is durable than the log has"
+        if not self.log.base <= self.flushed <= self.applied <= self.high_watermark:
+            return "base <= flushed <= applied <= high_watermark"
+        return "" if self.high_watermark <= self.durable else "more is committed than is durable"

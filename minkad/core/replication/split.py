@@ -13,10 +13,10 @@ from minkad.core.replication.entries import SplitMarker
 from minkad.core.replication.inquiry import Inquiry, Outcome
 from minkad.core.replication.instructions import AskFinishSplit, Level, WakeAt
 from minkad.core.replication.leadership import Leader
-from minkad.core.replication.node import Node
+from minkad.core.replication.node_state import NodeState
 
 
-def marker_due(node: Node, leader: Leader) -> SplitMarker | None:
+def marker_due(node: NodeState, leader: Leader) -> SplitMarker | None:
     """The marker that the leader has to append now; None if there is none to append.
 
     An earlier leader's marker may be in the log already. Then this leader makes the child when it has applied the log
@@ -54,7 +54,7 @@ def provisional_row(parent: Partition, child_id: int) -> Partition:
 class SplitEnd:
     """The child's leader tells the controller, until it is recorded, that all replicas have databases of the child."""
 
-    def __init__(self, node: Node, leader: Leader) -> None:
+    def __init__(self, node: NodeState, leader: Leader) -> None:
         self._node = node
         self._leader = leader
         self._inquiry = Inquiry(node.settings)

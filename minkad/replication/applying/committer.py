@@ -3,21 +3,39 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from minka.errors import Code, MinkaError
 from minka.wire.kv_frames import WriteBody
-from minkad.core.replication.entries import SlowMark
-from minkad.core.replication.replica_state import Applying, Role
-from minkad.replication.applying.hosted_replica import Pending, Replica
+from minkad.core.replication.entries import IngestMark, Mark, SnapshotMark, SplitMarker, TrimToRange
+from minkad.core.replication.node import Node
+from minkad.core.replication.replica_state import Role
+from minkad.replication.applying.compacting import Compacting
+from minkad.replication.applying.flusher import Flusher
+from minkad.replication.applying.hosted_replica import HostedReplica, Pending
+from minkad.replication.applying.opening import Opening
+from minkad.replication.changing.ingesting import Ingesting
+from minkad.replication.changing.splitting import Splitting
+from minkad.replication.reading.changed_figures import ChangedFigures
+from minkad.replication.reading.snapshots import Snapshots
+from minkad.replication.serving.partition_waits import PartitionWaits
 from minkad.storage.log_database import LogDatabase
 
 _APPLY_KEYS: Final = 2000  # applied at once; they take about 5 ms
 _APPLY_SECONDS: Final = 0.005  # seconds of applying, after which other tasks run
 _STALL_RETRY_SECONDS: Final = 0.002
 
+_Ends = dict[HostedReplica, tuple[int, int]]  # by replica: the end of its log when staged, and its truncations
 
-_Ends = dict[Replica, tuple[int, int]]  # by replica: the end of its log when staged, and its number of truncations
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """The parts that carry out the marks in a log that take longer."""
+
+    splitting: Splitting
+    snapshots: Snapshots
+    ingesting: Ingesting | None  # None: this node takes in no loads
 
 
 class Committer:
@@ -25,39 +43,41 @@ class Committer:
 
     def __init__(
         self,
+        node: Node[HostedReplica],
         log_db: LogDatabase,
         clock: Callable[[], float],
-        carry_out: Callable[[], None],
-        on_applied: Callable[[Replica, int], None],
-        on_mark: Callable[[Replica, SlowMark], None],
-        open_data: Callable[[Replica], None],
+        opening: Opening,
+        marks: Marks,
+        flusher: Flusher,
+        compacting: Compacting,
+        figures: ChangedFigures,
+        waits: PartitionWaits,
     ) -> None:
-        """`carry_out` carries out what is in the outbox. `on_applied` is called with the number of bytes of bodies that
-        were applied. `on_mark` carries a slow mark out in a task; applying goes on with `passed_mark`. `open_data`
-        begins to open a replica's data; the entries to apply are queued again after that.
-        """
+        self._node = node
         self._log_db = log_db
         self._clock = clock
-        self._carry_out = carry_out
-        self._on_applied = on_applied
-        self._on_mark = on_mark
-        self._open_data = open_data
+        self._opening = opening
+        self._marks = marks
+        self._flusher = flusher
+        self._compacting = compacting
+        self._figures = figures
+        self._waits = waits
         self._groups: dict[asyncio.Future[None], _Ends] = {}  # writes on their way to the disk
-        self._queue: deque[Replica] = deque()
-        self._scheduled = False
+        self._queue: deque[HostedReplica] = deque()
+        self._is_scheduled = False
         self._closed = False
         self.pending_bytes = 0  # the bodies of writes that clients wait for
 
-    def sync(self, replica: Replica, *, to_disk: bool) -> None:
+    def sync(self, replica: HostedReplica, *, on_disk: bool) -> None:
         """Something was appended to the replica's log: make it durable with all else of this loop turn. Without
-        `to_disk`, an `async` keyspace only needs the operating system to have it.
+        `on_disk`, an `async` keyspace only needs the operating system to have it.
         """
-        on_disk = to_disk or not replica.is_async
-        stored = self._log_db.sync() if on_disk else self._log_db.write()
+        to_disk = on_disk or not replica.state.is_async
+        stored = self._log_db.sync() if to_disk else self._log_db.write()
         ends = self._groups.get(stored)
         if ends is None:
             ends = self._groups[stored] = {}
-            stored.add_done_callback(self._synced if on_disk else self._written)
+            stored.add_done_callback(self._synced if to_disk else self._written)
         ends[replica] = (replica.log.end, replica.log.truncations)
 
     async def stored(self) -> None:
@@ -73,19 +93,15 @@ class Committer:
 
     def _stored(self, stored: asyncio.Future[None], *, on_disk: bool) -> None:
         ends, error = self._groups.pop(stored), stored.exception()
-        apply_here = not self._scheduled
-        self._scheduled = True
-        now = self._clock()
-        for replica, (end, truncations) in ends.items():
-            if error is not None:
+        if error is not None:
+            for replica in ends:
                 self.give_up(replica, Code.OUTCOME_UNKNOWN, str(error))
-            else:
-                replica.log_stored(end, truncations, now, on_disk=on_disk)
-        self._carry_out()
-        if apply_here:
+            return
+        self._queue.extend(self._node.stored(ends, self._clock(), on_disk=on_disk))
+        if self._queue and not self._is_scheduled:
             self._apply_queued()
 
-    def apply(self, replica: Replica) -> None:
+    def apply(self, replica: HostedReplica) -> None:
         """Apply the replica's committed entries, after those of the replicas that are queued already."""
         self._queue.append(replica)
         self._schedule(0.0)
@@ -94,87 +110,122 @@ class Committer:
         """Apply nothing from here on; committed entries stay in the log."""
         self._closed = True
 
-    def passed_mark(self, replica: Replica) -> None:
-        """The replica has carried the mark out."""
-        self._on_applied(replica, 0)
-        replica.advance()
-        self._carry_out()
-
-    def give_up(self, replica: Replica, code: Code, reason: str) -> None:
+    def give_up(self, replica: HostedReplica, code: Code, reason: str) -> None:
         """The clients that wait for unapplied entries get an error with this code."""
         for entry in replica.drop_pending():
             if entry.ticket is not None:
                 self.pending_bytes -= entry.size
                 entry.ticket.fail(entry.position, MinkaError(code, f"partition {replica.id}: {reason}"))
 
+    # Applying
+
+    def _schedule(self, delay: float) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_later(delay, self._go_on)
+
+    def _go_on(self) -> None:
+        self._is_scheduled = False
+        self._apply_queued()
+
     def _apply_queued(self) -> None:
-        self._scheduled = False
         if self._closed:
             return
         until = self._clock() + _APPLY_SECONDS
         for _ in range(len(self._queue)):
             replica = self._queue.popleft()
             delay = self._apply_some(replica, until)
-            if delay is not None:
-                self._queue.append(replica)
-                if delay or self._clock() >= until:
-                    self._schedule(delay)
-                    return
-            elif replica.applying is Applying.QUEUED:
-                replica.applying = Applying.IDLE
-        self._carry_out()
+            if delay is None:
+                self._node.apply_ended(replica)
+                continue
+            self._queue.append(replica)
+            if delay or self._clock() >= until:
+                self._schedule(delay)
+                return
         if self._queue:
             self._schedule(0.0)
 
-    def _schedule(self, delay: float) -> None:
-        if not self._scheduled:
-            self._scheduled = True
-            asyncio.get_running_loop().call_later(delay, self._apply_queued)
-
-    def _apply_some(self, replica: Replica, until: float) -> float | None:
+    def _apply_some(self, replica: HostedReplica, until: float) -> float | None:
         """Apply entries until the time `until`. Returns the seconds after which to go on, or None if everything is
-        applied.
+        applied, or the rest can't be now.
         """
-        while self._can_apply(replica) and replica.applied < replica.high_watermark:
+        state = replica.state
+        while _can_apply(replica) and state.applied < state.high_watermark:
             if replica.data.is_closed:
-                self._open_data(replica)
+                self._opening.begin(replica)  # applying goes on after it
                 return None
             try:
-                replica.take_over_data()
+                state.take_over_data()
                 if replica.data.is_stalled():
                     return _STALL_RETRY_SECONDS
-                if replica.applied >= replica.high_watermark:
+                if state.applied >= state.high_watermark:
                     break
-                mark = replica.next_slow_mark()
+                mark = replica.next_mark()
                 if replica.is_held_up:
                     return None  # `Splitting` lets it go on
-                if mark is not None:
-                    self._on_mark(replica, mark)
+                if mark is None:
+                    self._applied(replica, replica.apply(_APPLY_KEYS))
+                elif isinstance(mark, TrimToRange):
+                    self._trim(replica, mark)
+                else:
+                    self._carry_out(replica, mark)
                     return None
-                applied = replica.apply(_APPLY_KEYS)
             except Exception as error:  # noqa: BLE001 - the replica can't go on, nor can the node
-                if replica.damage is None:
+                if state.damage is None:
                     self._fail(replica, error)
                 return None
-            self._acknowledge(replica, applied)
             if self._clock() >= until:
                 return 0.0
         return None
 
-    @staticmethod
-    def _can_apply(replica: Replica) -> bool:
-        return replica.role is not Role.REMOVED and replica.is_complete and replica.damage is None
+    def _trim(self, replica: HostedReplica, mark: TrimToRange) -> None:
+        entry, removed_any = replica.apply_trim(mark)
+        self._node.trimmed(replica, mark, removed_any=removed_any)
+        self._applied(replica, [entry])
 
-    def _acknowledge(self, replica: Replica, applied: list[Pending]) -> None:
-        size = 0
-        if replica.role is Role.FOLLOWER:
-            replica.log.drop_tail(replica.applied)
+    def _carry_out(self, replica: HostedReplica, mark: Mark) -> None:
+        """Begin to carry out a mark; nothing is applied until it is done."""
+        marks, entry = self._marks, replica.pending[0]
+        self._node.mark_begun(replica)
+        if isinstance(mark, SplitMarker):
+            marks.splitting.make(replica, mark, entry)
+        elif isinstance(mark, SnapshotMark):
+            marks.snapshots.make(replica, mark, entry)
+        else:
+            assert isinstance(mark, IngestMark), mark
+            assert marks.ingesting is not None, mark
+            marks.ingesting.make(replica, mark, entry)
+
+    def _applied(self, replica: HostedReplica, entries: list[Pending]) -> None:
+        """Entries were applied whole: answer the clients that wait for them. Without any, a part of one was applied."""
+        if not entries:
+            self._flusher.applied(replica, 0)  # its data may be large by now
+            return
+        now, size = self._clock(), sum([entry.size for entry in entries])
+        self._node.applied(replica, entries[-1].offset, size, now)
+        self._acknowledge(replica, entries, now)
+        replica.note_applied(entries)
+        self._flusher.applied(replica, size)
+        self.has_applied(replica)
+
+    def has_applied(self, replica: HostedReplica) -> None:
+        """The replica has applied writes, or a mark: tell those who wait for that."""
+        self._figures.note(replica.id)
+        if replica.state.applied >= replica.state.ready_at:
+            self._waits.notify(replica.id)
+        self._compacting.compact_soon(replica)
+        self.look_for_loads(replica)
+
+    def look_for_loads(self, replica: HostedReplica) -> None:
+        """A part of a load may be due in this replica's partition."""
+        if self._marks.ingesting is not None:
+            self._marks.ingesting.take_next(replica)
+
+    def _acknowledge(self, replica: HostedReplica, entries: list[Pending], now: float) -> None:
         # This needs no clearance: any replica elected since was in the in-sync set, so it has all of this in its log,
         # and serves nothing before it has applied it. Only an unclean election may lose it.
-        leads = replica.role is Role.LEADER
-        traffic, now = replica.load.traffic, self._clock()
-        for entry in applied:
-            size += entry.size
+        leads, traffic = replica.state.role is Role.LEADER, replica.load.traffic
+        for entry in entries:
             if entry.ticket is None:
                 continue
             self.pending_bytes -= entry.size
@@ -185,10 +236,13 @@ class Committer:
             else:
                 text = f"partition {replica.id}: the node stopped leading before the write was acknowledged"
                 entry.ticket.fail(entry.position, MinkaError(Code.OUTCOME_UNKNOWN, text))
-        replica.note_applied(applied)
-        self._on_applied(replica, size)
 
-    def _fail(self, replica: Replica, error: Exception) -> None:
+    def _fail(self, replica: HostedReplica, error: Exception) -> None:
         failure = error if isinstance(error, MinkaError) else MinkaError(Code.INTERNAL, f"applying: {error!r}")
         self.give_up(replica, Code.OUTCOME_UNKNOWN, str(failure))
         self._log_db.fail(failure)
+
+
+def _can_apply(replica: HostedReplica) -> bool:
+    state = replica.state
+    return state.role is not Role.REMOVED and state.is_complete and state.damage is None

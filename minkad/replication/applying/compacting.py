@@ -1,4 +1,5 @@
-"""Removes the keys that a replica has outside of its partition's range after a split or an abandoned merge.
+"""Frees the room of the keys that a replica has removed outside of its partition's range, after a split or an
+abandoned merge.
 
 The leader says so in the log, so that all replicas remove them at the same place: a merge brings keys into the data
 before they are in the range, and those have to stay.
@@ -11,29 +12,38 @@ from typing import Final
 
 from minka.cluster.key_ranges import KeyRange
 from minka.errors import Code, MinkaError
+from minkad.core.replication.node import Node
 from minkad.core.replication.replica_state import Role
-from minkad.core.state import range_of
 from minkad.process import tasks
 from minkad.process.failpoints import failpoint
-from minkad.replication.applying.hosted_replica import Replica
+from minkad.replication.applying.hosted_replica import HostedReplica
+from minkad.replication.reading.changed_figures import ChangedFigures
 from minkad.storage.data_database import DataDatabase
 from minkad.storage.log_database import LogDatabase
 
 log: Final = logging.getLogger(__name__)
 
 
-class Trimming:
+class Compacting:
     """Compacts one replica at a time, since a compaction rewrites the tables on both sides of a bound."""
 
-    def __init__(self, log_db: LogDatabase, done: Callable[[Replica], None]) -> None:
+    def __init__(
+        self,
+        node: Node[HostedReplica],
+        log_db: LogDatabase,
+        clock: Callable[[], float],
+        figures: ChangedFigures,
+    ) -> None:
+        self._node = node
         self._log_db = log_db
-        self._done = done
-        self._waiting: dict[int, Replica] = {}
+        self._clock = clock
+        self._figures = figures
+        self._waiting: dict[int, HostedReplica] = {}
         self._task: asyncio.Task[None] | None = None
 
-    def compact_soon(self, replica: Replica) -> None:
+    def compact_soon(self, replica: HostedReplica) -> None:
         """Free the room of the removed keys, if any."""
-        if replica.trim.removed_outside is not None:
+        if replica.state.trim.removed_outside is not None:
             self._waiting[replica.id] = replica
             if self._task is None:
                 self._task = tasks.start(self._run(), "trimming")
@@ -60,18 +70,18 @@ class Trimming:
         finally:
             self._task = None
 
-    async def _compact(self, replica: Replica) -> None:
+    async def _compact(self, replica: HostedReplica) -> None:
         """Free the room of the removed keys."""
-        kept, data = replica.trim.removed_outside, replica.data
-        if kept is None or not data.is_open or replica.role is Role.REMOVED:
+        kept, data = replica.state.trim.removed_outside, replica.data
+        if kept is None or not data.is_open or replica.state.role is Role.REMOVED:
             return
         await replica.log_first()
         await self._free(data, kept)
-        if not replica.still_has(data) or replica.trim.removed_outside != kept:
+        if not replica.still_has(data) or replica.state.trim.removed_outside != kept:
             return  # the meta of a deleted replica would make it a replica again at the next start
-        if replica.trim.compacted(kept, range_of(replica.row), is_changing=replica.takes_in_others_keys):
+        if self._node.compacted(replica, kept, self._clock()):
             replica.stage_meta(self._log_db)
-        self._done(replica)
+        self._figures.note(replica.id)
 
     @staticmethod
     @failpoint("trim.compact")

@@ -2,14 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from typing import Final
 
 from minka.errors import Code, MinkaError
 from minkad.core.replication.node import Node
 from minkad.core.replication.replica_state import Role
 from minkad.process import tasks
-from minkad.replication.applying.hosted_replica import Replica
+from minkad.replication.applying.hosted_replica import HostedReplica
 from minkad.storage.data_database import DataDatabase
 from minkad.storage.log_database import LogDatabase
 
@@ -24,12 +23,11 @@ class Flusher:
     it is in memory alone. When all replicas together have more than `total_bytes`, those with the most are flushed.
     """
 
-    def __init__(
-        self, log_db: LogDatabase, node: Node, replicas: Mapping[int, Replica], flush_bytes: int, total_bytes: int
-    ) -> None:
+    def __init__(self, node: Node[HostedReplica], log_db: LogDatabase, flush_bytes: int, total_bytes: int) -> None:
+        self._node = node
         self._log_db = log_db
-        self._copy_logs, self._copies_at_once = node.copy_logs, node.settings.concurrent_shipping
-        self._replicas = replicas
+        self._replicas: Final = node.replicas
+        self._copies_at_once = node.shared.settings.concurrent_shipping
         self._flush_bytes = flush_bytes
         self._total_bytes = total_bytes
         self._total = 0
@@ -38,10 +36,9 @@ class Flusher:
         self._tasks: set[asyncio.Task[None]] = set()
         self._opening: set[asyncio.Task[None]] = set()  # those that wait for a database
 
-    def applied(self, replica: Replica, size: int) -> None:
+    def applied(self, replica: HostedReplica, size: int) -> None:
         """`size` bytes of bodies were applied to the replica."""
         replica.unflushed += size
-        replica.retention.applied_bytes += size
         self._total += size
         if replica.unflushed >= self._flush_bytes or replica.data.is_large:
             self._start(replica)
@@ -58,18 +55,18 @@ class Flusher:
                 return
             self._start(replica)
 
-    def forget(self, replica: Replica) -> None:
+    def forget(self, replica: HostedReplica) -> None:
         """Count nothing of the replica as unflushed: it is about to be flushed, or is gone."""
         self._total -= replica.unflushed
         replica.unflushed = 0
 
-    async def flush(self, replica: Replica) -> None:
+    async def flush(self, replica: HostedReplica) -> None:
         """Flush the replica's data, and trim its log. Raises STORAGE_FAILED."""
         self.forget(replica)
         if not replica.data.is_open:
             return
         data = replica.data
-        if replica.trim.has_foreign:  # after the flush, a restart doesn't apply the mark that says so again
+        if replica.state.trim.has_foreign:  # after the flush, a restart doesn't apply the mark that says so again
             replica.stage_meta(self._log_db)
             await self._log_db.sync()
         else:
@@ -82,20 +79,14 @@ class Flusher:
             raise
         if not replica.still_has(data):
             return  # its data was replaced meanwhile
-        # A marker that isn't carried out yet has to stay in the log, so it doesn't count as flushed.
-        replica.flushed = max(replica.flushed, min(applied.offset, replica.applied))
-        self._trim(replica)
+        self._node.flushed(replica, applied.offset)
+        replica.stage_meta(self._log_db)  # it also has the size
         self.bound_copies(self._copies_at_once)
 
     def bound_copies(self, at_once: int) -> None:
         """Bound the log that is kept for copies: see `CopyLogs.bound`."""
-        for partition_id in self._copy_logs.bound(at_once):
-            if (replica := self._replicas.get(partition_id)) is not None and replica.is_complete:
-                self._trim(replica)
-
-    def _trim(self, replica: Replica) -> None:
-        replica.trim_log()
-        replica.stage_meta(self._log_db)  # it also has the size
+        for replica in self._node.bound_copy_logs(at_once):
+            replica.stage_meta(self._log_db)
 
     async def close(self) -> None:
         """Wait for the flushes that are under way. Data that waits for a database stays in the log."""
@@ -113,7 +104,7 @@ class Flusher:
         finally:
             self._opening.discard(task)
 
-    def _start(self, replica: Replica) -> None:
+    def _start(self, replica: HostedReplica) -> None:
         if replica.id in self._flushing:
             return
         self._flushing.add(replica.id)
@@ -122,12 +113,12 @@ class Flusher:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _flush(self, replica: Replica) -> None:
+    async def _flush(self, replica: HostedReplica) -> None:
         try:
-            if replica.data.in_memory and replica.role is not Role.REMOVED:
+            if replica.data.in_memory and replica.state.role is not Role.REMOVED:
                 await self._open(replica.data)
             async with self._slots:
-                if self._replicas.get(replica.id) is replica and replica.role is not Role.REMOVED:
+                if self._replicas.get(replica.id) is replica and replica.state.role is not Role.REMOVED:
                     await self.flush(replica)
         except MinkaError as error:
             if error.code is Code.SHUTTING_DOWN:

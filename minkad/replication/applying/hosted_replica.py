@@ -2,17 +2,17 @@
 
 import asyncio
 from collections import deque
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 import msgspec
 
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Partition
 from minka.wire.kv_frames import GroupResult, WriteBody
-from minkad.core.replication.entries import Mark, SlowMark, TrimToRange, decode_entry
-from minkad.core.replication.node import Node
-from minkad.core.replication.replica import Replica as ReplicaCore
-from minkad.core.replication.replica_state import Applying, Copy, Role
+from minkad.core.replication.entries import Mark, TrimToRange, decode_entry
+from minkad.core.replication.node_state import NodeState
+from minkad.core.replication.replica import Replica
+from minkad.core.replication.replica_state import Role
 from minkad.replication.applying.partition_log import PartitionLog
 from minkad.replication.reading.replica_load import Load
 from minkad.replication.serving.ticket import Ticket
@@ -65,26 +65,49 @@ class Pending(NamedTuple):
     answer: GroupResult = DONE  # once it is applied
 
 
-class Replica(ReplicaCore):
-    """For the loop's thread."""
+class HostedReplica:
+    """A replica's state, and what this process has beside it. For the loop's thread."""
 
-    __slots__ = ("_pending", "_unapplied", "decidable_at", "load", "lock", "slice_start", "unflushed")
-
-    log: PartitionLog
-    data: DataDatabase
+    __slots__ = (
+        "_pending",
+        "_unapplied",
+        "decidable_at",
+        "load",
+        "lock",
+        "log",
+        "not_split",
+        "slice_start",
+        "state",
+        "unflushed",
+    )
 
     def __init__(
-        self, node: Node, row: Partition, log: PartitionLog, data: DataDatabase, change_bytes: int = 0
+        self, node: NodeState, row: Partition, log: PartitionLog, data: DataDatabase, change_bytes: int = 0
     ) -> None:
         """`change_bytes`: see `Retention`."""
-        super().__init__(node, row, log, data, change_bytes)
+        self.state: Final = Replica(node, row, log, data, change_bytes)
+        self.log: Final = log
         self.load = Load(row.id, node.used)
         self.unflushed = 0  # bytes applied since the last flush
         self._pending: deque[Pending] | None = None  # an empty deque takes as much memory as everything else here
         self._unapplied: Unapplied | None = None
         self.decidable_at = 0  # operations wait until this offset is applied: only then are its effects on rows known
         self.slice_start = 0  # the number of applied keys of pending[0]
+        self.not_split = ""  # why it isn't split although it is too large
         self.lock = asyncio.Lock()  # held while the data is replaced, deleted, or changed by a slow mark
+
+    def __repr__(self) -> str:
+        return repr(self.state)
+
+    @property
+    def id(self) -> int:
+        """The partition's id."""
+        return self.state.id
+
+    @property
+    def data(self) -> DataDatabase:
+        """Its data, which a checkpoint may replace."""
+        return cast("DataDatabase", self.state.data)
 
     @property
     def pending(self) -> deque[Pending]:
@@ -111,7 +134,7 @@ class Replica(ReplicaCore):
 
     def _note(self, entry: Pending) -> None:
         if self._unapplied is not None and isinstance(entry.write, WriteBody):
-            self._unapplied.appended(entry.offset, entry.write, entry.offset + self.version_base(entry.offset))
+            self._unapplied.appended(entry.offset, entry.write, entry.offset + self.state.version_base(entry.offset))
 
     def note_applied(self, entries: list[Pending]) -> None:
         """The entries are applied: answer those that wait for them."""
@@ -127,24 +150,20 @@ class Replica(ReplicaCore):
         """Take over the stored meta and the log, whose last entry on disk is `log_end` (0: there is none). Raises
         CORRUPT_DATA, STORAGE_FAILED.
         """
-        self.copy = Copy.WHOLE if meta.complete else Copy.INCOMPLETE
-        if meta.untrimmed:
-            self.trim.suspect(self.row.partition_epoch)
-        self.led_before = self.row.leader_epoch if self.row.leader == self.node.id else 0
         self.log.recover(log_end)
-        self.recovered_to(self.log.end)
+        self.state.recover(is_complete=meta.complete, has_foreign=meta.untrimmed)
 
     def stage_meta(self, log_db: LogDatabase) -> None:
         """Stage the meta, which has to survive a restart."""
         size, attachment = self.data.size(), self.data.attachment
         meta = ReplicaMeta(
-            self.row.SerializeToString(),
+            self.state.row.SerializeToString(),
             self.log.base,
             self.log.epoch_at(self.log.base),
-            self.is_complete,
+            self.state.is_complete,
             size.bytes,
             size.keys,
-            self.trim.has_foreign,
+            self.state.trim.has_foreign,
             attachment.parent_id if attachment is not None else 0,
             attachment.versions if attachment is not None else Versions(),
         )
@@ -154,7 +173,7 @@ class Replica(ReplicaCore):
         """True if, after a wait, this is still the replica's data: the replica wasn't deleted, and no checkpoint has
         replaced the data or, with the log emptied already, is about to.
         """
-        return self.role is not Role.REMOVED and self.data is data and self.is_complete
+        return self.state.role is not Role.REMOVED and self.data is data and self.state.is_complete
 
     def broke(self, error: BaseException) -> None:
         """A step on this replica failed because of a bug. It counts as damaged, so that the node goes on with all
@@ -166,24 +185,16 @@ class Replica(ReplicaCore):
         """Make the log durable. Await this before the data is made durable: the data must not be durable before the
         log. Raises STORAGE_FAILED.
         """
-        if self.is_async:
+        if self.state.is_async:
             await self.log.sync()
-
-    def replace_data(self, data: DataDatabase) -> None:
-        """Replace damaged data with empty data."""
-        self.data = data
-        self.slice_start = 0
-        self.begin_again()
 
     # Applying
 
-    def next_slow_mark(self) -> SlowMark | None:
-        """The next entry to apply, if it is a mark that is carried out in a task. Raises CORRUPT_DATA,
-        STORAGE_FAILED.
-        """
+    def next_mark(self) -> Mark | None:
+        """The next entry to apply, if it is a mark. Raises CORRUPT_DATA, STORAGE_FAILED."""
         self._read_ahead()
         entry = self.pending[0].write
-        return entry if isinstance(entry, SlowMark) else None
+        return None if isinstance(entry, WriteBody) else entry
 
     @property
     def is_held_up(self) -> bool:
@@ -193,37 +204,30 @@ class Replica(ReplicaCore):
         entry = self.pending[0]
         return not isinstance(entry.write, WriteBody) and self.data.is_shared(entry.offset)
 
-    def begin_mark(self) -> Pending:
-        """Apply nothing until `end_mark`. Returns the mark's entry."""
-        assert self.applying is not Applying.AT_MARK, f"partition {self.id} is at a mark already"
-        self.applying = Applying.AT_MARK
-        return self.pending[0]
-
     def passed(self, entry: Pending) -> None:
-        """The mark is carried out."""
+        """The mark is carried out, and in the data."""
         if self.pending and self.pending[0].offset == entry.offset:
             self.pending.popleft()
-        self.applied = entry.offset
 
-    def end_mark(self) -> None:
-        """Applying goes on, after the mark if it was passed."""
-        self.applying = Applying.IDLE
+    def apply_trim(self, mark: TrimToRange) -> tuple[Pending, bool]:
+        """Remove the keys outside of the mark's range. Returns the mark's entry, and True if there were any such keys.
+        Raises CORRUPT_DATA, STORAGE_FAILED.
+        """
+        entry = self.pending.popleft()
+        return entry, self.data.trim_to_range(mark.range, Applied(entry.offset, entry.leader_epoch))
 
     def apply(self, max_keys: int) -> list[Pending]:
-        """Apply entries up to the high watermark and before the next slow mark, with about `max_keys` keys. Returns the
+        """Apply writes up to the high watermark and before the next mark, with about `max_keys` keys. Returns the
         entries that are now applied whole. Raises CORRUPT_DATA, STORAGE_FAILED.
         """
-        self._read_ahead()
         first = self.pending[0].write
-        if isinstance(first, TrimToRange):
-            return [self._trim(first)]
-        assert isinstance(first, WriteBody), f"a slow mark is passed otherwise: {self}"
+        assert isinstance(first, WriteBody), f"a mark is passed otherwise: {self}"
         if len(first.keys) > max_keys:
             return self._apply_slice(first, max_keys)
         taken: list[Pending] = []
         writes: list[WriteBody] = []
-        keys, offset = 0, self.applied
-        while self.pending and self.pending[0].offset == offset + 1 <= self.high_watermark and keys < max_keys:
+        keys, offset = 0, self.state.applied
+        while self.pending and self.pending[0].offset == offset + 1 <= self.state.high_watermark and keys < max_keys:
             write = self.pending[0].write
             if not isinstance(write, WriteBody):
                 break
@@ -235,27 +239,21 @@ class Replica(ReplicaCore):
             offset += 1
         last = taken[-1]
         self.data.write(writes, Applied(last.offset, last.leader_epoch))
-        self.applied = last.offset
         return taken
-
-    def _trim(self, mark: TrimToRange) -> Pending:
-        entry = self.pending.popleft()
-        removed = self.data.trim_to_range(mark.range, Applied(entry.offset, entry.leader_epoch))
-        self.applied = entry.offset
-        self.trimmed(mark, removed_any=removed)
-        return entry
 
     def _read_ahead(self) -> None:
         """Make sure that the next entry is in `pending`: clients' writes are there already, others are read back from
         the log.
         """
-        assert self.applied < self.high_watermark <= self.durable <= self.log.end, self
-        if self.pending and self.pending[0].offset == self.applied + 1:
+        assert self.state.applied < self.state.high_watermark <= self.state.durable <= self.log.end, self
+        if self.pending and self.pending[0].offset == self.state.applied + 1:
             return
-        end = min(self.high_watermark, self.pending[0].offset - 1) if self.pending else self.high_watermark
+        end = min(self.state.high_watermark, self.pending[0].offset - 1) if self.pending else self.state.high_watermark
         entries = [
             Pending(offset, entry.leader_epoch, decode_entry(entry.body), len(entry.body), None, 0)
-            for offset, entry in enumerate(self.log.read(self.applied + 1, end, _REPLAY_BYTES), self.applied + 1)
+            for offset, entry in enumerate(
+                self.log.read(self.state.applied + 1, end, _REPLAY_BYTES), self.state.applied + 1
+            )
         ]
         self.pending.extendleft(reversed(entries))
 
@@ -271,7 +269,7 @@ class Replica(ReplicaCore):
             self.slice_start = end
             return []
         self.data.write([part], Applied(entry.offset, entry.leader_epoch))
-        self.applied, self.slice_start = entry.offset, 0
+        self.slice_start = 0
         return [self.pending.popleft()]
 
     def drop_pending(self) -> list[Pending]:
@@ -280,7 +278,7 @@ class Replica(ReplicaCore):
         """
         dropped = list(self._pending or ())
         if self._unapplied is not None:
-            nothing, epoch = WriteBody([], []), self.row.leader_epoch
+            nothing, epoch = WriteBody([], []), self.state.row.leader_epoch
             dropped += [Pending(0, epoch, nothing, 0, *waiting) for waiting in self._unapplied.waiting()]
         self._pending = self._unapplied = None
         self.decidable_at = self.log.end

@@ -2,15 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
 from typing import Final
 
 from minka.errors import Code, MinkaError
 from minkad.core.replication.instructions import OpenData
-from minkad.core.replication.replicas import Replicas
+from minkad.core.replication.node import Node
 from minkad.process import tasks
 from minkad.process.failpoints import failpoint
-from minkad.replication.applying.hosted_replica import Replica
+from minkad.replication.applying.hosted_replica import HostedReplica
 from minkad.replication.surroundings import Surroundings
 
 log: Final = logging.getLogger(__name__)
@@ -19,19 +18,8 @@ log: Final = logging.getLogger(__name__)
 class Opening:
     """For the loop's thread. Opens the data of a replica once, however many ask for it."""
 
-    def __init__(
-        self,
-        around: Surroundings,
-        replicas: Mapping[int, Replica],
-        core: Replicas,
-        carry_out: Callable[[], None],
-        opened: Callable[[Replica], None],
-    ) -> None:
-        """`carry_out` carries out what is in the outbox. `opened` is called with a replica whose data was opened."""
-        self._replicas = replicas
-        self._core = core
-        self._carry_out = carry_out
-        self._on_opened = opened
+    def __init__(self, around: Surroundings, node: Node[HostedReplica]) -> None:
+        self._node = node
         self._fail = around.log_db.fail
         self._clock = around.clock
         self._under_way: dict[int, asyncio.Task[MinkaError | None]] = {}
@@ -39,10 +27,10 @@ class Opening:
 
     def instructed(self, instruction: OpenData) -> None:
         """Carry out the instruction."""
-        if (replica := self._replicas.get(instruction.partition_id)) is not None:
+        if (replica := self._node.replicas.get(instruction.partition_id)) is not None:
             self.begin(replica)
 
-    def begin(self, replica: Replica) -> None:
+    def begin(self, replica: HostedReplica) -> None:
         """Open the replica's data soon."""
         if replica.id in self._under_way or self._closed:
             return
@@ -50,7 +38,7 @@ class Opening:
         self._under_way[replica.id] = task
         task.add_done_callback(lambda _: self._under_way.pop(replica.id))
 
-    async def wait(self, replica: Replica) -> None:
+    async def wait(self, replica: HostedReplica) -> None:
         """Return when the replica's data is open, or found to be useless. Raises STORAGE_FAILED, SHUTTING_DOWN."""
         self.begin(replica)
         task = self._under_way.get(replica.id)
@@ -70,7 +58,7 @@ class Opening:
             task.cancel()
         await asyncio.gather(*self._under_way.values(), return_exceptions=True)
 
-    async def _open(self, replica: Replica) -> MinkaError | None:
+    async def _open(self, replica: HostedReplica) -> MinkaError | None:
         failure: MinkaError | None = None
         try:
             await self.open_data(replica)
@@ -79,23 +67,21 @@ class Opening:
         except Exception as error:
             log.exception("the data could not be opened", extra={"partition": replica.id})
             replica.broke(error)
-        if self._replicas.get(replica.id) is not replica:
+        if self._node.replicas.get(replica.id) is not replica:
             return failure
         try:
             if failure is not None and failure.code is Code.STORAGE_FAILED:
                 log.error("data can't be opened", extra={"partition": replica.id, "reason": str(failure)})
-                if not self._core.data_failed(replica.id, failure):
+                if not self._node.data_failed(replica, failure):
                     self._fail(failure)
             else:  # damage was noted; whoever replaces the data goes on automatically
-                self._core.data_opened(replica.id, self._clock())
-                self._on_opened(replica)
+                self._node.data_opened(replica, self._clock())
         except MinkaError as error:
             self._fail(error)
-        self._carry_out()
         return failure
 
     @staticmethod
     @failpoint("replica.open")
-    async def open_data(replica: Replica) -> None:
-        replica.check_data()
+    async def open_data(replica: HostedReplica) -> None:
+        replica.state.check_data()
         await replica.data.open()

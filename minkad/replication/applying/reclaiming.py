@@ -4,16 +4,16 @@ log that is kept for copies is given up.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
 from typing import Final
 
 from minka.errors import MinkaError
 from minkad.core.replication.copy_logs import NONE
+from minkad.core.replication.node import Node
 from minkad.core.replication.replica_state import Role
 from minkad.replication.applying.flusher import Flusher
-from minkad.replication.applying.hosted_replica import Replica
+from minkad.replication.applying.hosted_replica import HostedReplica
 from minkad.replication.background_task import BackgroundTask
-from minkad.storage.disk_space import DiskWatch
+from minkad.replication.surroundings import Surroundings
 
 log: Final = logging.getLogger(__name__)
 
@@ -27,17 +27,10 @@ class Reclaiming(BackgroundTask):
     removes the old tables, so a partition without room for it has to wait for others.
     """
 
-    def __init__(
-        self,
-        replicas: Mapping[int, Replica],
-        disk: DiskWatch,
-        flusher: Flusher,
-        fail: Callable[[MinkaError], None],
-    ) -> None:
-        """`fail`: see `BackgroundTask`."""
-        super().__init__("reclaiming", self._run, fail)
-        self._replicas = replicas
-        self._disk = disk
+    def __init__(self, around: Surroundings, node: Node[HostedReplica], flusher: Flusher) -> None:
+        super().__init__("reclaiming", self._run, around.log_db.fail)
+        self._replicas: Final = node.replicas
+        self._disk = around.disk
         self._flusher = flusher
         self._was_low = False
 
@@ -58,10 +51,10 @@ class Reclaiming(BackgroundTask):
             except MinkaError as error:
                 log.info("no room was made", extra={"partition": replica.id, "reason": str(error)})
 
-    def _gain(self, replica: Replica) -> int:
+    def _gain(self, replica: HostedReplica) -> int:
         """About the number of bytes that a compaction would free; 0 if it isn't worth it, or has no room."""
         data = replica.data
-        if not data.is_known or replica.role is Role.REMOVED or replica.is_receiving:
+        if not data.is_known or replica.state.role is Role.REMOVED or replica.state.is_receiving:
             return 0
         size, at_most = data.size().bytes, data.size_at_most().bytes
         gain = at_most - size

@@ -4,13 +4,14 @@ found as in CLOCK: ask each in turn if it was used since it was last asked.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from minka.errors import Code, MinkaError
+from minkad.core.replication.node import Node
 from minkad.core.replication.replica_state import Applying, Copy, Role
 from minkad.process.turns import turn
-from minkad.replication.applying.hosted_replica import Replica
+from minkad.replication.applying.flusher import Flusher
+from minkad.replication.applying.hosted_replica import HostedReplica
 from minkad.replication.background_task import BackgroundTask
 from minkad.replication.surroundings import Surroundings
 
@@ -23,19 +24,13 @@ _AT_ONCE: Final = 500  # replicas looked at before other tasks get a turn
 class Resting(BackgroundTask):
     """One database is closed at a time."""
 
-    def __init__(
-        self,
-        around: Surroundings,
-        replicas: Mapping[int, Replica],
-        flush: Callable[[Replica], Awaitable[None]],
-        most: int,
-    ) -> None:
+    def __init__(self, around: Surroundings, node: Node[HostedReplica], flusher: Flusher, most: int) -> None:
         """`most`: the number of databases that may stay open."""
         super().__init__("resting", self._run, around.log_db.fail)
-        self._replicas = replicas
+        self._replicas: Final = node.replicas
+        self._flusher = flusher
         self._store = around.store
         self._fail = around.log_db.fail
-        self._flush = flush
         self._most = most
 
     async def _run(self) -> None:
@@ -54,11 +49,11 @@ class Resting(BackgroundTask):
                 await self._close_one(replica)
                 await turn()
 
-    async def _close_one(self, replica: Replica) -> None:
+    async def _close_one(self, replica: HostedReplica) -> None:
         data = replica.data
         try:
             async with replica.lock:
-                await self._flush(replica)
+                await self._flusher.flush(replica)
                 if replica.still_has(data):
                     await data.rest(lambda: replica.still_has(data) and _may_rest(replica))
         except MinkaError as error:
@@ -67,8 +62,14 @@ class Resting(BackgroundTask):
                 self._fail(error)
 
 
-def _may_rest(replica: Replica) -> bool:
+def _may_rest(replica: HostedReplica) -> bool:
     """True if nothing that takes longer works with the data."""
-    is_changing = replica.is_restructured or replica.trim.has_foreign or replica.trim.removed_outside is not None
-    is_usable = replica.role is not Role.REMOVED and replica.copy is Copy.WHOLE and replica.damage is None
-    return is_usable and not is_changing and replica.applying is Applying.IDLE
+    is_changing = (
+        replica.state.is_restructured
+        or replica.state.trim.has_foreign
+        or replica.state.trim.removed_outside is not None
+    )
+    is_usable = (
+        replica.state.role is not Role.REMOVED and replica.state.copy is Copy.WHOLE and replica.state.damage is None
+    )
+    return is_usable and not is_changing and replica.state.applying is Applying.IDLE

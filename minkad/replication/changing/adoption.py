@@ -5,19 +5,20 @@ controller.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Final
 
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Partition
 from minka.v1.coordinator_pb2 import UpdateReplicasRequest, UpdateReplicasResponse
+from minkad.core.replication.node import Node
 from minkad.core.replication.replica_state import Copy, Role
-from minkad.core.replication.replicas import Replicas
 from minkad.process import tasks, turns
-from minkad.replication.applying.hosted_replica import Replica
+from minkad.replication.applying.hosted_replica import HostedReplica
 from minkad.replication.changing.deletions import Deletions
-from minkad.replication.serving.client_requests import Requests
-from minkad.storage.log_database import LogDatabase
+from minkad.replication.changing.hosting import Hosting
+from minkad.replication.serving.partition_waits import PartitionWaits
+from minkad.replication.surroundings import Surroundings
 
 log: Final = logging.getLogger(__name__)
 
@@ -44,34 +45,19 @@ class Adoption:
 
     def __init__(
         self,
-        replicas: Replicas,
-        log_db: LogDatabase,
-        new_replica: Callable[[Partition], Replica],
-        clock: Callable[[], float],
-        isr_changed: Callable[[Collection[str], Collection[str]], None],
-        adopted: Callable[[Replica], None],
-    ) -> None:
-        """`new_replica` makes a replica that is not hosted yet. `isr_changed` is called with the old and the new
-        in-sync set of a partition that this node leads, `adopted` with a replica that has another row.
-        """
-        self._replicas = replicas
-        self._log_db = log_db
-        self._new_replica = new_replica
-        self._clock = clock
-        self._isr_changed = isr_changed
-        self._adopted = adopted
-        self._controller_term = 0
-
-    def connect(
-        self,
-        hosted: dict[int, Replica],
-        requests: Requests,
+        around: Surroundings,
+        node: Node[HostedReplica],
+        hosting: Hosting,
         deletions: Deletions,
+        waits: PartitionWaits,
     ) -> None:
-        """Bind the parts that are made after this one."""
-        self._hosted = hosted
-        self._requests = requests
+        self._node = node
+        self._hosting = hosting
         self._deletions = deletions
+        self._waits = waits
+        self._log_db = around.log_db
+        self._clock = around.clock
+        self._controller_term = 0
 
     async def update_replicas(self, request: UpdateReplicasRequest) -> UpdateReplicasResponse:
         """See `ReplicaManager`. Raises NOT_CONTROLLER for an older term, STORAGE_FAILED."""
@@ -92,8 +78,8 @@ class Adoption:
         response = UpdateReplicasResponse(unknown_ids=unknown)
         waiting: list[asyncio.Task[None]] = []
         for row in request.partitions:
-            if (replica := self._hosted.get(row.id)) is not None and self._is_what_it_should_be(replica):
-                _hosts(response, row.id, replica.row.partition_epoch)
+            if (replica := self._node.replicas.get(row.id)) is not None and self._is_what_it_should_be(replica):
+                _hosts(response, row.id, replica.state.row.partition_epoch)
             else:
                 waiting.append(tasks.awaited(self._answer(row, response), f"row of {row.id}"))
             await working.turn()
@@ -101,108 +87,73 @@ class Adoption:
         return response
 
     def _take(self, row: Partition) -> None:
-        if row.id in self._deletions or not self._replicas.is_new(row):
+        if row.id in self._deletions or not self._node.is_new(row):
             return  # if a row comes during a deletion, the controller sends it again
-        if row.id in self._hosted:
-            self.adopt(row)
-        elif not self._replicas.is_to_be_hosted(row):
-            self._replicas.depart(row)
+        if row.id in self._node.replicas:
+            self._node.adopt(row, self._clock())
+        elif not self._node.is_to_be_hosted(row):
+            self._node.depart(row)
         else:
             with contextlib.suppress(MinkaError):  # the error is in `failed`
-                self.host(row)
-
-    def host(self, row: Partition) -> Replica:
-        """Host a partition that was not here before. Raises CORRUPT_DATA if the partition already has a folder."""
-        replica = self._new_replica(row)
-        failed = self._replicas.node.failed
-        if replica.data.is_closed:
-            text = f"{replica.data.path} has data of which the log database knows nothing"
-            failed[row.id] = MinkaError(Code.CORRUPT_DATA, text)
-            raise failed[row.id]
-        self.add(replica)
-        self.adopt(row)
-        return replica
-
-    def add(self, replica: Replica) -> None:
-        """The replica is hosted from now on."""
-        self._hosted[replica.id] = replica
-        self._replicas.add(replica)
-
-    def remove(self, replica: Replica) -> None:
-        """The replica was deleted."""
-        del self._hosted[replica.id]
-        self._replicas.remove(replica)
-        self._requests.notify(replica.id)
-
-    def adopt(self, row: Partition) -> None:
-        """Take over a row that is at least as new as the replica's: serving changes at once."""
-        replica = self._hosted.get(row.id)
-        if replica is None:
-            return
-        was = replica.row
-        if self._replicas.adopt(row, self._clock()) is None:
-            return
-        if row.leader == self._replicas.node.id and row.isr != was.isr:
-            self._isr_changed(was.isr, row.isr)
-        if replica.role is not Role.REMOVED:
-            replica.stage_meta(self._log_db)
-        self._adopted(replica)
+                self._hosting.host(row)
 
     def _knows(self, partition_id: int, epoch: int) -> bool:
         """True if the replica is what its row of this epoch says. A replica that only waited for the controller's word
         becomes it.
         """
-        replica = self._hosted.get(partition_id)
-        if replica is None or replica.row.partition_epoch != epoch or partition_id in self._deletions:
+        replica = self._node.replicas.get(partition_id)
+        if replica is None or replica.state.row.partition_epoch != epoch or partition_id in self._deletions:
             return False
-        if replica.role is Role.IDLE:
-            self.adopt(replica.row)  # recovered with this row, which the controller now confirms
-        is_failed = partition_id in self._replicas.node.failed
-        return not is_failed and (replica.role is not Role.IDLE or not replica.row.leader)
+        if replica.state.role is Role.IDLE:
+            self._node.adopt(
+                replica.state.row, self._clock()
+            )  # recovered with this row, which the controller now confirms
+        is_failed = partition_id in self._node.shared.failed
+        return not is_failed and (replica.state.role is not Role.IDLE or not replica.state.row.leader)
 
     # Answers to the controller
 
-    def _is_what_it_should_be(self, replica: Replica) -> bool:
+    def _is_what_it_should_be(self, replica: HostedReplica) -> bool:
         """True if the answer for the replica needs no wait, as for most."""
-        if replica.role is not Role.FOLLOWER and not replica.is_ready:
+        if replica.state.role is not Role.FOLLOWER and not replica.state.is_ready:
             return False
-        return replica.id not in self._replicas.node.failed and not replica.awaits_split
+        return replica.id not in self._node.shared.failed and not replica.state.awaits_split
 
     async def _answer(self, row: Partition, response: UpdateReplicasResponse) -> None:
         """Add the answer for a row, as soon as there is one."""
-        replica = self._hosted.get(row.id)
-        newest = replica.row if replica is not None else self._replicas.departed(row.id) or row
+        replica = self._node.replicas.get(row.id)
+        newest = replica.state.row if replica is not None else self._node.departed(row.id) or row
         try:
-            if not self._replicas.is_to_be_hosted(newest):
+            if not self._node.is_to_be_hosted(newest):
                 await self._deletions.delete(newest)
                 response.deleted_ids.append(row.id)
                 return
-            if (failure := self._replicas.node.failed.get(row.id)) is not None:
+            if (failure := self._node.shared.failed.get(row.id)) is not None:
                 raise failure
-            if replica is not None and replica.awaits_split:
+            if replica is not None and replica.state.awaits_split:
                 _hosts(response, row.id, 0)  # it isn't hosted yet, but will be
                 return
             if replica is not None:
                 await self._until_ready(replica)
-                if (failure := self._replicas.node.failed.get(row.id)) is not None:
+                if (failure := self._node.shared.failed.get(row.id)) is not None:
                     raise failure
-                if replica.role is Role.IDLE and replica.row.leader == self._replicas.node.id:
-                    text = f"leader_epoch {replica.row.leader_epoch} was led before the node's start"
+                if replica.state.role is Role.IDLE and replica.state.row.leader == self._node.id:
+                    text = f"leader_epoch {replica.state.row.leader_epoch} was led before the node's start"
                     raise MinkaError(Code.NOT_LEADER, text)
             _hosts(response, row.id, newest.partition_epoch)
         except MinkaError as error:
             response.failed.add(partition_id=row.id, error=str(error))
 
-    async def _until_ready(self, replica: Replica) -> None:
+    async def _until_ready(self, replica: HostedReplica) -> None:
         """Wait until a leader has applied its log, but not for what it needs from other replicas first."""
-        while (replica.awaits_data or replica.leader is not None) and not replica.is_ready:
-            if replica.damage is not None and replica.copy is not Copy.REBUILDING:
-                raise replica.damage
-            if replica.leader is not None and replica.leader.counted:
+        while (replica.state.awaits_data or replica.state.leader is not None) and not replica.state.is_ready:
+            if replica.state.damage is not None and replica.state.copy is not Copy.REBUILDING:
+                raise replica.state.damage
+            if replica.state.leader is not None and replica.state.leader.counted:
                 return
             if self._log_db.error is not None:
                 raise self._log_db.error
-            await asyncio.wait([self._requests.changed(replica.id)], timeout=_READY_POLL_SECONDS)
+            await asyncio.wait([self._waits.changed(replica.id)], timeout=_READY_POLL_SECONDS)
 
 
 def _hosts(response: UpdateReplicasResponse, partition_id: int, epoch: int) -> None:

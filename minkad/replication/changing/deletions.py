@@ -1,17 +1,16 @@
 """Deletes the replicas that the node must no longer have."""
 
 import asyncio
-from collections.abc import Callable, Mapping
 from typing import Final
 from weakref import WeakValueDictionary
 
-from minka.errors import MinkaError
 from minka.v1.cluster_pb2 import Partition
+from minkad.core.replication.node import Node
 from minkad.core.replication.replica_state import Role
 from minkad.process import tasks
 from minkad.process.failpoints import failpoint
 from minkad.replication.applying.flusher import Flusher
-from minkad.replication.applying.hosted_replica import Replica, meta_key
+from minkad.replication.applying.hosted_replica import HostedReplica, meta_key
 from minkad.replication.sending.checkpoint_receiver import CheckpointReceiver
 from minkad.replication.surroundings import Surroundings
 
@@ -24,20 +23,15 @@ class Deletions:
     def __init__(
         self,
         around: Surroundings,
-        replicas: Mapping[int, Replica],
-        failed: dict[int, MinkaError],
+        node: Node[HostedReplica],
         flusher: Flusher,
         receiver: CheckpointReceiver,
-        gone: Callable[[Replica], None],
     ) -> None:
-        """`gone` removes a deleted replica from `replicas`; this class removes it from `failed`."""
-        self._replicas = replicas
-        self._failed = failed
+        self._node = node
         self._log_db = around.log_db
         self._store = around.store
         self._flusher = flusher
         self._receiver = receiver
-        self._gone = gone
         self._under_way: dict[int, asyncio.Task[None]] = {}
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._folders: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
@@ -55,7 +49,7 @@ class Deletions:
     async def delete(self, row: Partition) -> None:
         """Nothing is left of the partition when this returns. Raises STORAGE_FAILED."""
         if row.id not in self._under_way:
-            if row.id not in self._replicas and not self._store.exists(row.id):
+            if row.id not in self._node.replicas and not self._store.exists(row.id):
                 return
             task = tasks.awaited(self._delete(row), f"delete {row.id}")
             self._under_way[row.id] = task
@@ -68,7 +62,7 @@ class Deletions:
 
     async def _delete(self, row: Partition) -> None:
         async with self._slots:
-            replica = self._replicas.get(row.id)
+            replica = self._node.replicas.get(row.id)
             if replica is not None:
                 await replica.data.detach_children()
                 async with replica.lock:
@@ -77,16 +71,16 @@ class Deletions:
             await self._receiver.discard(row.id)
             async with self.folder(row.id):
                 await self._store.remove(row.id)
-            self._failed.pop(row.id, None)
+            self._node.shared.failed.pop(row.id, None)
 
     @failpoint("replica.delete")
-    async def delete_replica(self, replica: Replica) -> None:
+    async def delete_replica(self, replica: HostedReplica) -> None:
         """Remove the replica's meta and log, durably; a folder without a meta is never served."""
-        assert replica.role is Role.REMOVED, f"partition {replica.id} is to be deleted as {replica.role}"
+        assert replica.state.role is Role.REMOVED, f"partition {replica.id} is to be deleted as {replica.state.role}"
         self._flusher.forget(replica)
         replica.drop_pending()
         replica.log.reset(0, 0)
         self._log_db.delete(meta_key(replica.id))
         await self._log_db.sync()
         await replica.data.close()
-        self._gone(replica)
+        self._node.remove(replica)

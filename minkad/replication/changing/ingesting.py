@@ -8,7 +8,6 @@ The data records which loads it has taken in, so a repeated mark does nothing. T
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -19,13 +18,15 @@ from minka.v1.loads_pb2 import LoadFile, LoadPart
 from minkad.core.replication.entries import IngestMark, encode_mark
 from minkad.core.replication.gate import Gate
 from minkad.core.replication.leadership import Leader
+from minkad.core.replication.node import Node
 from minkad.core.replication.replica_state import Role
 from minkad.core.state import slices
 from minkad.process import tasks
 from minkad.process.failpoints import failpoint
 from minkad.process.turns import turn
-from minkad.replication.applying.committer import Committer
-from minkad.replication.applying.hosted_replica import Pending, Replica
+from minkad.replication.applying.flusher import Flusher
+from minkad.replication.applying.hosted_replica import HostedReplica, Pending
+from minkad.replication.applying.opening import Opening
 from minkad.replication.surroundings import LoadSources, Surroundings
 from minkad.storage.applied import Applied
 from minkad.storage.data_database import DataDatabase
@@ -62,20 +63,17 @@ class Ingesting:
     def __init__(
         self,
         around: Surroundings,
-        replicas: Mapping[int, Replica],
-        committer: Committer,
-        flush: Callable[[Replica], Awaitable[None]],
+        node: Node[HostedReplica],
+        flusher: Flusher,
+        opening: Opening,
         sources: LoadSources,
-        open_data: Callable[[Replica], None],
     ) -> None:
-        """`open_data` begins to open a replica's data; `take_next` is called afterwards."""
-        self._open_data = open_data
-        self._node_id = around.node_id
-        self._replicas = replicas
+        self._node = node
+        self._flusher = flusher
+        self._opening = opening
         self._is_absent = around.table.is_absent
-        self._committer = committer
         self._log_db = around.log_db
-        self._flush = flush
+        self._clock = around.clock
         self._spool = sources.spool
         self._fetching = sources.fetching
         self._table = sources.table
@@ -120,23 +118,23 @@ class Ingesting:
         due = list(self._table().due)
         for some in slices(due, _LOOKED_AT_ONCE):
             for partition_id in some:
-                if (replica := self._replicas.get(partition_id)) is not None:
+                if (replica := self._node.replicas.get(partition_id)) is not None:
                     self.take_next(replica)
             await turn()
 
-    def take_next(self, replica: Replica) -> None:
+    def take_next(self, replica: HostedReplica) -> None:
         """The replica has another row or has applied more, or the table has changed: take in the next part that is due,
         if this node has to.
         """
         table = self._table()
-        leader = replica.leader
-        if replica.id not in table.due or not replica.is_ready or leader is None:
+        leader = replica.state.leader
+        if replica.id not in table.due or not replica.state.is_ready or leader is None:
             return
         if replica.data.is_closed and not replica.data.is_known:
-            self._open_data(replica)
+            self._opening.begin(replica)
             return
         try:
-            replica.take_over_data()
+            replica.state.take_over_data()
         except MinkaError:
             return  # it is damaged: others will lead
         for part in table.due_parts(replica.id):
@@ -148,7 +146,7 @@ class Ingesting:
                 self._prepare_soon(replica, leader, part)
             return  # the others follow, in the order of their commits
 
-    def _prepare_soon(self, replica: Replica, leader: Leader, part: LoadPart) -> None:
+    def _prepare_soon(self, replica: HostedReplica, leader: Leader, part: LoadPart) -> None:
         key = part.load_number, replica.id
         name = f"load {part.load_number} of {replica.id}"
         task = self._preparing[key] = tasks.start(self._prepare(replica, leader, part), name, tasks.told)
@@ -160,21 +158,21 @@ class Ingesting:
 
     # The leader
 
-    async def _prepare(self, replica: Replica, leader: Leader, part: LoadPart) -> None:
+    async def _prepare(self, replica: HostedReplica, leader: Leader, part: LoadPart) -> None:
         """Append the mark to the log once enough replicas have the file."""
         key, backoff = (part.load_number, replica.id), _FIRST_BACKOFF
 
         def goes_on() -> bool:
             is_due = part.load_number in self._table().due.get(replica.id, ())
-            return is_due and replica.leader is leader
+            return is_due and replica.state.leader is leader
 
         while goes_on():
             try:
                 async with self._slots:
                     await self._have_file(replica, part)
                 if replica.unflushed >= _FLUSH_FIRST_BYTES or replica.data.in_memory:
-                    await self._flush(replica)  # else the file, and users' writes, would wait for the flush
-                if goes_on() and replica.is_ready and replica.gate.state is Gate.OPEN:
+                    await self._flusher.flush(replica)  # else the file, and users' writes, would wait for the flush
+                if goes_on() and replica.state.is_ready and replica.state.gate.state is Gate.OPEN:
                     self._append_mark(replica, leader, part)
                     return
             except MinkaError as error:
@@ -183,15 +181,15 @@ class Ingesting:
             backoff = min(2 * backoff, _LONGEST_BACKOFF)
 
     @failpoint("ingest.prepare")
-    async def _have_file(self, replica: Replica, part: LoadPart) -> None:
+    async def _have_file(self, replica: HostedReplica, part: LoadPart) -> None:
         """Have the file here and at all other replicas that can be reached. Raises NOT_ENOUGH_SPOOLS if fewer than
         min_insync nodes have it.
         """
-        file, row = _file_of(part), replica.row
+        file, row = _file_of(part), replica.state.row
         await self._fetching.ensure(part.load_number, file, row.replicas)
         async with self._links:
             await self._spool.verify(part.load_number, part.name, part.checksum)
-        others = [node for node in row.replicas if node != self._node_id and node not in row.removing_replicas]
+        others = [node for node in row.replicas if node != self._node.id and node not in row.removing_replicas]
         request = PullFileRequest(load_number=part.load_number, file=file)
 
         async def pulled(node: str) -> None:
@@ -206,13 +204,13 @@ class Ingesting:
             await asyncio.gather(*pulls, return_exceptions=True)
         failed = {node: pull.exception() for pull, node in pulls.items() if not pull.cancelled() and pull.exception()}
         have = 1 + sum(not pull.cancelled() and pull.exception() is None for pull in pulls)
-        if have < min(max(1, replica.min_insync), len(row.replicas)):
+        if have < min(max(1, replica.state.min_insync), len(row.replicas)):
             reasons = "; ".join(f"{node}: {error}" for node, error in failed.items()) or "the others are away"
-            text = f"{have} of {replica.min_insync} nodes have {part.name}: {reasons[:1000]}"
+            text = f"{have} of {replica.state.min_insync} nodes have {part.name}: {reasons[:1000]}"
             raise MinkaError(Code.NOT_ENOUGH_SPOOLS, text)
 
     @failpoint("ingest.mark")
-    def _append_mark(self, replica: Replica, leader: Leader, part: LoadPart) -> None:
+    def _append_mark(self, replica: HostedReplica, leader: Leader, part: LoadPart) -> None:
         mark = IngestMark(
             part.load_number,
             self._table().lowest_open(),
@@ -223,25 +221,24 @@ class Ingesting:
             part.digest.bytes,
         )
         leader.marked_loads.add(part.load_number)
-        replica.decidable_at = replica.append(encode_mark(mark))
+        replica.decidable_at = self._node.append(replica, encode_mark(mark))
 
     # Each replica
 
-    def make(self, replica: Replica, mark: IngestMark) -> None:
+    def make(self, replica: HostedReplica, mark: IngestMark, entry: Pending) -> None:
         """The next entry to apply is this mark: applying goes on after the file is taken in."""
-        entry = replica.begin_mark()
         task = tasks.start(
             self._make(replica, mark, entry), f"taking load {mark.load_number} in {replica.id}", replica.broke
         )
         self._making[replica.id] = task
         task.add_done_callback(lambda ended: self._made(replica, ended))
 
-    def _made(self, replica: Replica, task: asyncio.Task[None]) -> None:
+    def _made(self, replica: HostedReplica, task: asyncio.Task[None]) -> None:
         if self._making.get(replica.id) is task:  # the next mark may have come already
             del self._making[replica.id]
 
-    async def _make(self, replica: Replica, mark: IngestMark, entry: Pending) -> None:
-        data = replica.data
+    async def _make(self, replica: HostedReplica, mark: IngestMark, entry: Pending) -> None:
+        data, is_passed = replica.data, False
         try:
             while not data.loads.has(mark.load_number):
                 link = await self._own_link(replica, data, mark)
@@ -253,6 +250,8 @@ class Ingesting:
                 if data.applied.offset < entry.offset:  # it was taken in before
                     data.write([], Applied(entry.offset, entry.leader_epoch))
                 replica.passed(entry)
+                self._node.applied(replica, entry.offset, 0, self._clock())
+                is_passed = True
         except MinkaError as error:
             names = {"partition": replica.id, "load": mark.load_number, "reason": str(error)}
             log.error("a load could not be taken in", extra=names)
@@ -260,23 +259,22 @@ class Ingesting:
                 self._log_db.fail(error)
             return
         finally:
-            replica.end_mark()
+            self._node.mark_ended(replica, is_passed=is_passed)
             self._stop_waiting((mark.load_number, replica.id))
-        self._committer.passed_mark(replica)
         await self._settle(replica, mark)
 
-    async def _settle(self, replica: Replica, mark: IngestMark) -> None:
+    async def _settle(self, replica: HostedReplica, mark: IngestMark) -> None:
         """Flush, so that the load is durably in the data and the log may be trimmed after its mark."""
         names = {"partition": replica.id, "load": mark.load_number, "rows": mark.rows}
         log.info("a part of a load was taken in", extra=names)
         try:
-            await self._flush(replica)
+            await self._flusher.flush(replica)
         except MinkaError as error:
             if error.code is Code.STORAGE_FAILED:
                 self._log_db.fail(error)
 
     async def _take_in(
-        self, replica: Replica, data: DataDatabase, link: Path, mark: IngestMark, entry: Pending
+        self, replica: HostedReplica, data: DataDatabase, link: Path, mark: IngestMark, entry: Pending
     ) -> bool:
         """Take the file in. False if the replica was deleted or replaced meanwhile. Removes a damaged file, so that it
         is fetched from another node.
@@ -297,13 +295,13 @@ class Ingesting:
         return True
 
     @failpoint("ingest.take")
-    async def _ingest(self, replica: Replica, link: Path, mark: IngestMark, entry: Pending) -> None:
+    async def _ingest(self, replica: HostedReplica, link: Path, mark: IngestMark, entry: Pending) -> None:
         taken = replica.data.loads.with_load(mark.load_number, entry.offset, mark.floor, replica.log.base)
         applied = Applied(entry.offset, entry.leader_epoch)
         await replica.data.ingest(link, Size(mark.data_bytes, mark.rows), taken, applied)
-        replica.retention.applied_bytes += mark.data_bytes
+        self._node.ingested(replica, mark.data_bytes)
 
-    async def _own_link(self, replica: Replica, data: DataDatabase, mark: IngestMark) -> Path | None:
+    async def _own_link(self, replica: HostedReplica, data: DataDatabase, mark: IngestMark) -> Path | None:
         """A hard link of the file, whose content was checked; None if the replica no longer has this data, or a
         checkpoint replaces it. Meanwhile the replica only stops applying.
         """
@@ -312,7 +310,7 @@ class Ingesting:
         backoff = _FIRST_BACKOFF
         while _is_same(replica, data):
             try:
-                await self._fetching.ensure(mark.load_number, file, replica.row.replicas)
+                await self._fetching.ensure(mark.load_number, file, replica.state.row.replicas)
                 async with self._links:
                     return await self._spool.link(mark.load_number, mark.name, mark.checksum)
             except MinkaError as error:
@@ -325,27 +323,27 @@ class Ingesting:
             backoff = min(2 * backoff, _LONGEST_BACKOFF)
         return None
 
-    def _is_to_be_had_otherwise(self, replica: Replica, mark: IngestMark) -> bool:
+    def _is_to_be_had_otherwise(self, replica: HostedReplica, mark: IngestMark) -> bool:
         """True if the leader has certainly taken the load in, so that a checkpoint of its data has it."""
         table = self._table()
         is_due = mark.load_number in table.due.get(replica.id, ())
-        return replica.role is Role.FOLLOWER and mark.load_number < table.next_number and not is_due
+        return replica.state.role is Role.FOLLOWER and mark.load_number < table.next_number and not is_due
 
     def is_in_log(self, partition_id: int, number: int) -> bool:
         """True if the log of the partition here has, or may have, the mark of the load."""
-        replica = self._replicas.get(partition_id)
-        if replica is None or replica.role is Role.REMOVED:
+        replica = self._node.replicas.get(partition_id)
+        if replica is None or replica.state.role is Role.REMOVED:
             return False
         if replica.data.is_closed and not replica.data.is_known:
-            self._open_data(replica)
+            self._opening.begin(replica)
             return True  # until more is known
         try:
-            replica.take_over_data()
+            replica.state.take_over_data()
         except MinkaError:
             return True  # the data may be made from the log again
         if replica.data.loads.has(number):
             return replica.data.loads.is_in_log(number, replica.log.base)
-        return replica.applied < replica.log.end
+        return replica.state.applied < replica.log.end
 
     # Telling
 
@@ -377,7 +375,7 @@ class Ingesting:
             await asyncio.sleep(0)  # so that one call tells all that is applied in this turn of the loop
             some, waiting = dict(list(report.finished.items())[:_TOLD_AT_ONCE]), dict(report.waiting)
             request = FinishLoadPartsRequest(
-                node_id=self._node_id,
+                node_id=self._node.id,
                 finished=[
                     FinishedPart(load_number=number, partition_id=partition_id, leader_epoch=epoch)
                     for (number, partition_id), epoch in some.items()
@@ -405,7 +403,7 @@ class Ingesting:
         await self._finish(request)
 
 
-def _is_same(replica: Replica, data: DataDatabase) -> bool:
+def _is_same(replica: HostedReplica, data: DataDatabase) -> bool:
     """True if the replica still has this data, without known damage."""
     return replica.still_has(data) and data.damage is None
 

@@ -6,17 +6,15 @@ Only the active controller changes a set, by compare-and-set; one call has all c
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from minka.errors import MinkaError
-from minka.v1.cluster_pb2 import Partition
 from minka.v1.coordinator_pb2 import AlterIsrRequest, AlterIsrResponse, IsrChange
 from minkad.core.replication.instructions import IsrProposal
 from minkad.core.replication.leadership import Leader
-from minkad.core.replication.replication_settings import ReplicationSettings
+from minkad.core.replication.node import Node
 from minkad.process.turns import turn
-from minkad.replication.applying.hosted_replica import Replica
+from minkad.replication.applying.hosted_replica import HostedReplica
 from minkad.replication.background_task import BackgroundTask
 from minkad.replication.surroundings import Surroundings
 
@@ -31,25 +29,14 @@ _LONGEST_BACKOFF: Final = 0.2  # seconds; writes may wait for the new controller
 class IsrChanges:
     """Two tasks: one looks which followers lag, one asks the controller."""
 
-    def __init__(
-        self,
-        around: Surroundings,
-        replicas: Mapping[int, Replica],
-        unsettled: Collection[int],
-        settings: ReplicationSettings,
-        learn: Callable[[Partition], None],
-    ) -> None:
-        """`unsettled`: see `Node`. `learn` is called with each row that came with an answer."""
-        self._node_id = around.node_id
-        self._replicas = replicas
-        self._unsettled = unsettled
-        self._settings = settings
+    def __init__(self, around: Surroundings, node: Node[HostedReplica]) -> None:
+        self._node = node
+        self._settings = node.shared.settings
         self._controller = around.controller
         self._has_clearance = around.table.has_clearance
         self._low_disks = around.table.low_disks
         self._known_low: frozenset[str] = frozenset()
         self._look = asyncio.Event()
-        self._learn = learn
         self._clock = around.clock
         self._waiting: dict[int, IsrProposal] = {}
         self._wake = asyncio.Event()
@@ -90,12 +77,10 @@ class IsrChanges:
             concerns_all = self._look.is_set() or low != self._known_low
             self._known_low = low
             self._look.clear()
-            for number, partition_id in enumerate(list(self._replicas if concerns_all else self._unsettled), 1):
-                replica = self._replicas.get(partition_id)
-                if replica is not None and replica.leader is not None:
-                    if concerns_all:
-                        replica.leader.nodes_changed(now)
-                    replica.leader.check(now, stalled=stalled)
+            for number, partition_id in enumerate(
+                list(self._node.replicas if concerns_all else self._node.shared.unsettled), 1
+            ):
+                self._node.check(partition_id, now, stalled=stalled, nodes_changed=concerns_all)
                 if number % _AT_ONCE == 0:
                     await turn()
             pause = max(interval, _REST * (self._clock() - now))
@@ -109,7 +94,7 @@ class IsrChanges:
             if not asked:
                 continue
             try:
-                request = AlterIsrRequest(node_id=self._node_id, changes=map(_change, asked))
+                request = AlterIsrRequest(node_id=self._node.id, changes=map(_change, asked))
                 response = await self._controller.alter_isr(request)
             except MinkaError as error:
                 log.info("in-sync sets can't be changed; it is tried again", extra={"reason": str(error)})
@@ -129,13 +114,13 @@ class IsrChanges:
             if number % _AT_ONCE == 0:
                 await turn()
             if result.HasField("partition"):
-                self._learn(result.partition)
-            if (leader := self._leader_of(proposal)) is not None:  # it wasn't recorded, and the row is as it was
+                self._node.adopt(result.partition, self._clock())
+            if self._leader_of(proposal) is not None:  # it wasn't recorded, and the row is as it was
                 log.info(
                     "an in-sync set was not changed",
                     extra={"partition": proposal.partition_id, "to": list(proposal.isr), "reason": result.error},
                 )
-                leader.isr_refused(proposal, self._clock())
+                self._node.isr_refused(proposal, self._clock())
 
     def _take(self) -> list[IsrProposal]:
         """The proposals to send now, without those that no leader waits for."""
@@ -151,8 +136,8 @@ class IsrChanges:
 
     def _leader_of(self, proposal: IsrProposal) -> Leader | None:
         """The leader that waits for this proposal; None if it has given it up."""
-        replica = self._replicas.get(proposal.partition_id)
-        leader = replica.leader if replica is not None else None
+        replica = self._node.replicas.get(proposal.partition_id)
+        leader = replica.state.leader if replica is not None else None
         return leader if leader is not None and leader.proposed is proposal else None
 
 

@@ -2,16 +2,16 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
 from typing import Final
 
 from minka.cluster.key_ranges import KeyRange
 from minka.errors import Code, MinkaError
-from minka.v1.cluster_pb2 import Partition
 from minka.v1.coordinator_pb2 import ProposeSplitRequest
 from minkad.core.load_split import NoCut, best_cut
-from minkad.replication.applying.hosted_replica import Replica
+from minkad.core.replication.node import Node
+from minkad.replication.applying.hosted_replica import HostedReplica
 from minkad.replication.background_task import BackgroundTask
+from minkad.replication.reading.changed_figures import ChangedFigures
 from minkad.replication.reading.meter import Meter
 from minkad.replication.surroundings import Surroundings
 
@@ -32,25 +32,14 @@ class LoadCheck(BackgroundTask):
     load needs.
     """
 
-    def __init__(
-        self,
-        around: Surroundings,
-        replicas: Mapping[int, Replica],
-        used: set[int],
-        learn: Callable[[Partition], None],
-        changed: Callable[[Replica], None],
-    ) -> None:
-        """`used`: see `Load`. `changed` is called with each replica whose figures have changed, for the last time when
-        they are 0.
-        """
+    def __init__(self, around: Surroundings, node: Node[HostedReplica], figures: ChangedFigures) -> None:
         super().__init__("load check", self._run, around.log_db.fail)
-        self._node_id = around.node_id
+        self._node = node
+        self._figures = figures
         self._known_keyspace = around.table.keyspace
         self._propose = around.controller.propose_split
-        self._learn = learn
-        self._changed = changed
         self._clock = around.clock
-        self.meter = Meter(replicas, used, around.clock)
+        self.meter = Meter(node.replicas, node.shared.used, around.clock)
 
     async def _run(self) -> None:
         while True:
@@ -58,14 +47,14 @@ class LoadCheck(BackgroundTask):
             used = self.meter.tick()
             for replica in used:
                 await self._check_load(replica)
-                self._changed(replica)
+                self._figures.to_report.add(replica.id)  # also when they are 0, for the last time
 
-    async def _check_load(self, replica: Replica) -> None:
+    async def _check_load(self, replica: HostedReplica) -> None:
         load, now = replica.load, self._clock()
         if not self._is_too_busy(replica):
             load.cool()
             return
-        load.begin(now, replica.row.generation)
+        load.begin(now, replica.state.row.generation)
         if now - load.looked_at < SUSTAINED_S:
             return
         load.looked_at = now
@@ -77,19 +66,19 @@ class LoadCheck(BackgroundTask):
             log.info("a busy partition is not split yet", extra={"partition": replica.id, "reason": str(error)})
         await asyncio.sleep(0)  # it took milliseconds: let other tasks run
 
-    def _is_too_busy(self, replica: Replica) -> bool:
-        if not replica.is_ready or replica.is_restructured:
+    def _is_too_busy(self, replica: HostedReplica) -> bool:
+        if not replica.state.is_ready or replica.state.is_restructured:
             return False
-        keyspace = self._known_keyspace(replica.row.keyspace_id)
+        keyspace = self._known_keyspace(replica.state.row.keyspace_id)
         if keyspace is None or not keyspace.max_ops:
             return False
         ops, meter = replica.load.steady_ops, self.meter
         is_busy_node = meter.processors >= _BUSY_PROCESSORS and ops >= _LEAST_OPS
         return ops > keyspace.max_ops or (is_busy_node and ops >= _SHARE_OF_NODE * meter.ops)
 
-    async def _split(self, replica: Replica) -> None:
+    async def _split(self, replica: HostedReplica) -> None:
         """Propose the split. Raises MinkaError; the next try follows later."""
-        load, row = replica.load, replica.row
+        load, row = replica.load, replica.state.row
         assert load.sample is not None, "what is too busy is sampled"
         cut = best_cut(load.sample.spans, KeyRange(row.start_key, row.end_key))
         if isinstance(cut, NoCut):
@@ -98,11 +87,11 @@ class LoadCheck(BackgroundTask):
             load.not_split = cut.reason and f"too busy, and {cut.reason}"
             return
         request = ProposeSplitRequest(
-            node_id=self._node_id, partition_id=row.id, generation=row.generation, key=cut.key
+            node_id=self._node.id, partition_id=row.id, generation=row.generation, key=cut.key
         )
         figures = {"partition": row.id, "ops": round(load.ops), "cpu_percent": round(load.cpu_percent)}
         for new in await self._propose(request):
-            self._learn(new)
+            self._node.adopt(new, self._clock())
         load.cool()
         log.info(
             "a partition was too busy", extra=figures | {"below": round(cut.below, 2), "above": round(cut.above, 2)}

@@ -4,16 +4,17 @@ measures sizes that have become too uncertain.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from minka.errors import Code, MinkaError
-from minka.v1.cluster_pb2 import Partition
 from minka.v1.coordinator_pb2 import ProposeSplitRequest
+from minkad.core.replication.node import Node
 from minkad.process.turns import turn
-from minkad.replication.applying.hosted_replica import Replica
+from minkad.replication.applying.hosted_replica import HostedReplica
 from minkad.replication.background_task import BackgroundTask
+from minkad.replication.reading.changed_figures import ChangedFigures
+from minkad.replication.reading.inventory import Inventory
 from minkad.replication.surroundings import Surroundings
 
 log: Final = logging.getLogger(__name__)
@@ -42,25 +43,20 @@ class SizeCheck(BackgroundTask):
     def __init__(
         self,
         around: Surroundings,
-        replicas: Mapping[int, Replica],
-        split_keys: Callable[[int, int], Awaitable[list[bytes]]],
-        learn: Callable[[Partition], None],
-        tell: Callable[[Replica], None],
+        node: Node[HostedReplica],
+        inventory: Inventory,
+        figures: ChangedFigures,
     ) -> None:
-        """`tell` is called with each replica whose report changes."""
         super().__init__("size check", self._run, around.log_db.fail)
-        self._node_id = around.node_id
-        self._replicas = replicas
+        self._node = node
+        self._replicas: Final = node.replicas
+        self._inventory = inventory
+        self._figures = figures
         self._known_keyspace = around.table.keyspace
-        self._split_keys = split_keys
         self._propose = around.controller.propose_split
-        self._learn = learn
         self._clock = around.clock
-        self._tell = tell
         self._checked: dict[int, _Checked] = {}
-        self._changed: set[int] = set()
         self._round: list[int] = []
-        self.changed: Callable[[int], None] = self._changed.add  # call this with each partition that has changed
 
     async def _run(self) -> None:
         while True:
@@ -71,7 +67,7 @@ class SizeCheck(BackgroundTask):
                     await turn()
                 replica = self._replicas.get(partition_id)
                 if replica is None or not self._is_to_be_checked(replica):
-                    self._changed.discard(partition_id)
+                    self._figures.to_measure.discard(partition_id)
                     continue
                 try:
                     await self._check(replica)
@@ -85,25 +81,25 @@ class SizeCheck(BackgroundTask):
             self._round = list(self._replicas)
         some = min(len(self._round), len(self._replicas) // _ROUND + 1)
         others = [self._round.pop() for _ in range(some)]
-        return [*self._changed, *(id_ for id_ in others if id_ not in self._changed)]
+        return [*self._figures.to_measure, *(id_ for id_ in others if id_ not in self._figures.to_measure)]
 
-    def _is_to_be_checked(self, replica: Replica) -> bool:
-        if not (replica.data.is_open and replica.is_ready):
+    def _is_to_be_checked(self, replica: HostedReplica) -> bool:
+        if not (replica.data.is_open and replica.state.is_ready):
             return False
-        return not (replica.is_restructured or replica.trim.has_foreign)
+        return not (replica.state.is_restructured or replica.state.trim.has_foreign)
 
-    async def _check(self, replica: Replica) -> None:
+    async def _check(self, replica: HostedReplica) -> None:
         """Measure the partition or propose its split, if it is time. Raises MinkaError; the next try follows later."""
-        keyspace, data = self._known_keyspace(replica.row.keyspace_id), replica.data
+        keyspace, data = self._known_keyspace(replica.state.row.keyspace_id), replica.data
         limit = keyspace.max_bytes if keyspace is not None else 0
         is_large = 0 < limit < data.size().bytes
         if not is_large:
             self._say(replica, "")
         is_uncertain = self._is_uncertain(replica, limit)
         if not (is_uncertain or is_large):
-            self._changed.discard(replica.id)
+            self._figures.to_measure.discard(replica.id)
             return
-        self._changed.add(replica.id)
+        self._figures.to_measure.add(replica.id)
         if not self._is_due(replica, limit):
             return
         if is_uncertain:
@@ -114,12 +110,12 @@ class SizeCheck(BackgroundTask):
             await self._split(replica, limit)
             del self._checked[replica.id]
 
-    def _say(self, replica: Replica, not_split: str) -> None:
+    def _say(self, replica: HostedReplica, not_split: str) -> None:
         if replica.not_split != not_split:
             replica.not_split = not_split
-            self._tell(replica)
+            self._figures.to_report.add(replica.id)
 
-    def _is_uncertain(self, replica: Replica, limit: int) -> bool:
+    def _is_uncertain(self, replica: HostedReplica, limit: int) -> bool:
         """True if the size is uncertain or, with a limit, if it is uncertain that the size is above it."""
         data = replica.data
         size, error = data.size().bytes, data.size_error()
@@ -127,7 +123,7 @@ class SizeCheck(BackgroundTask):
             return True
         return 0 < limit < data.size_at_most().bytes and abs(size - limit) < _SURE * error * size
 
-    def _is_due(self, replica: Replica, limit: int) -> bool:
+    def _is_due(self, replica: HostedReplica, limit: int) -> bool:
         """True if it is time to check again: a partition that is overwritten all the time, or can't be split now, isn't
         checked each time.
         """
@@ -136,17 +132,17 @@ class SizeCheck(BackgroundTask):
             return True
         return limit > 0 and replica.data.size().bytes - checked.bytes >= limit // 4
 
-    async def _split(self, replica: Replica, limit: int) -> None:
+    async def _split(self, replica: HostedReplica, limit: int) -> None:
         size = replica.data.size().bytes
-        generation = replica.row.generation
+        generation = replica.state.row.generation
         try:
-            (key,) = await self._split_keys(replica.id, 2)
+            (key,) = await self._inventory.split_keys(replica.id, 2)
         except MinkaError as error:
             if error.code is Code.NO_SPLIT_KEY and not replica.not_split:
                 self._say(replica, "too large, and no key divides it")
                 log.warning("a large partition can't be split", extra={"partition": replica.id, "bytes": size})
             raise
-        request = ProposeSplitRequest(node_id=self._node_id, partition_id=replica.id, generation=generation, key=key)
+        request = ProposeSplitRequest(node_id=self._node.id, partition_id=replica.id, generation=generation, key=key)
         for row in await self._propose(request):
-            self._learn(row)
+            self._node.adopt(row, self._clock())
         log.info("a partition was too large", extra={"partition": replica.id, "bytes": size, "max": limit})

@@ -1,7 +1,7 @@
 """The change feed of partitions: applied entries, read from their logs."""
 
 from array import array
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
 from itertools import accumulate
 from pathlib import Path
@@ -15,7 +15,8 @@ from minka.wire.stored_values import values_of
 from minkad.core.replication.entries import IngestMark, SplitMarker, decode_entry, is_mark
 from minkad.core.replication.replica_state import Role
 from minkad.process import turns
-from minkad.replication.applying.hosted_replica import Replica
+from minkad.replication.applying.hosted_replica import HostedReplica
+from minkad.replication.surroundings import LoadSources
 from minkad.storage.scan_process import ScanRequest
 from minkad.storage.scanner import Scanner
 
@@ -27,18 +28,22 @@ class Changes:
     change.
     """
 
-    def __init__(
-        self, replicas: Mapping[int, Replica], scanner: Scanner, file_of: Callable[[int, str], Path | None]
-    ) -> None:
-        """`file_of(load_number, name)`: the path of a load's file on this node, or None."""
+    def __init__(self, replicas: Mapping[int, HostedReplica], scanner: Scanner, loads: LoadSources | None) -> None:
+        """`loads`: the files of loads on this node; None: it takes in no loads."""
         self._replicas = replicas
         self._scanner = scanner
-        self._file_of = file_of
+        self._loads = loads
 
     def positions(self, partition_ids: Iterable[int]) -> list[ChangePosition]:
         """The positions of those of the partitions that are here."""
         found = [replica for id_ in partition_ids if (replica := self._replicas.get(id_)) is not None]
         return [_position(replica) for replica in found if _is_usable(replica)]
+
+    def _file_of(self, number: int, name: str) -> Path | None:
+        """The path of a load's file, if it is here."""
+        if self._loads is None or all(file.name != name for file in self._loads.spool.files(number)):
+            return None
+        return self._loads.spool.path(number, name)
 
     async def read(self, partition_id: int, after: int, until: int) -> AsyncGenerator[ChangeBatch, None]:
         """The changes after the offset `after`, up to and including `until`, in batches; between two batches, the
@@ -47,9 +52,9 @@ class Changes:
         """
         while after < until:
             replica = self._usable(partition_id)
-            if until > replica.applied:
-                text = f"partition {partition_id} is at offset {replica.applied} here, not at {until}"
-                raise with_rows(MinkaError(Code.NOT_LEADER, text), [replica.row])
+            if until > replica.state.applied:
+                text = f"partition {partition_id} is at offset {replica.state.applied} here, not at {until}"
+                raise with_rows(MinkaError(Code.NOT_LEADER, text), [replica.state.row])
             first = self._first(replica, after)
             batch = _Batch()
             after, mark = batch.add(replica, first, until)
@@ -63,7 +68,9 @@ class Changes:
                 after += 1
                 yield ChangeBatch(next_offset=after)
 
-    async def _taken_in(self, replica: Replica, offset: int, mark: IngestMark) -> AsyncGenerator[ChangeBatch, None]:
+    async def _taken_in(
+        self, replica: HostedReplica, offset: int, mark: IngestMark
+    ) -> AsyncGenerator[ChangeBatch, None]:
         """The rows of a load's file, as puts. Only the batch after the last of them counts their offset as read. The
         first batch is empty: the scan of the file then waits for its turn.
         """
@@ -72,7 +79,7 @@ class Changes:
         path = self._file_of(mark.load_number, mark.name)
         if path is None:
             text = f"partition {replica.id}: the file of the load at offset {offset} is no longer here"
-            raise with_rows(MinkaError(Code.CHANGES_GONE, text), [replica.row])
+            raise with_rows(MinkaError(Code.CHANGES_GONE, text), [replica.state.row])
         request = ScanRequest(str(path), b"", b"", "rows", batch_bytes=_READ_BYTES)
         yield ChangeBatch()
         async with aclosing(self._scanner.scan(request)) as answers:
@@ -88,7 +95,7 @@ class Changes:
                     next_offset=offset - 1,
                 )
 
-    async def _was_taken_in(self, replica: Replica, offset: int, load_number: int) -> bool:
+    async def _was_taken_in(self, replica: HostedReplica, offset: int, load_number: int) -> bool:
         """True if an earlier mark has taken in the same load: this mark then did nothing."""
         after = replica.log.base
         while after + 1 < offset:
@@ -105,9 +112,9 @@ class Changes:
         """The offset of the mark after `after` that split the child off; 0: none. Raises the same as `read`."""
         while True:
             replica = self._usable(partition_id)
-            if after >= replica.applied:
+            if after >= replica.state.applied:
                 return 0
-            entries = replica.log.read(self._first(replica, after), replica.applied, _READ_BYTES)
+            entries = replica.log.read(self._first(replica, after), replica.state.applied, _READ_BYTES)
             for offset, entry in enumerate(entries, after + 1):
                 mark = decode_entry(entry.body)
                 if isinstance(mark, SplitMarker) and mark.child_id == child_id:
@@ -115,30 +122,30 @@ class Changes:
             after += len(entries)
             await turns.turn()
 
-    def _usable(self, partition_id: int) -> Replica:
+    def _usable(self, partition_id: int) -> HostedReplica:
         replica = self._replicas.get(partition_id)
         if replica is None or not _is_usable(replica):
             raise MinkaError(Code.PARTITION_NOT_HERE, f"this node has no whole replica of partition {partition_id}")
         return replica
 
     @staticmethod
-    def _first(replica: Replica, after: int) -> int:
+    def _first(replica: HostedReplica, after: int) -> int:
         if after < replica.log.base:
             text = f"partition {replica.id}: changes after offset {replica.log.base} are kept, not after {after}"
-            raise with_rows(MinkaError(Code.CHANGES_GONE, text), [replica.row])
+            raise with_rows(MinkaError(Code.CHANGES_GONE, text), [replica.state.row])
         return after + 1
 
 
-def _is_usable(replica: Replica) -> bool:
-    return replica.role is not Role.REMOVED and replica.is_complete and not replica.is_receiving
+def _is_usable(replica: HostedReplica) -> bool:
+    return replica.state.role is not Role.REMOVED and replica.state.is_complete and not replica.state.is_receiving
 
 
-def _position(replica: Replica) -> ChangePosition:
+def _position(replica: HostedReplica) -> ChangePosition:
     return ChangePosition(
         partition_id=replica.id,
         base_offset=replica.log.base,
-        end_offset=max(replica.applied, replica.log.base),
-        is_leader=replica.is_ready,
+        end_offset=max(replica.state.applied, replica.log.base),
+        is_leader=replica.state.is_ready,
     )
 
 
@@ -150,7 +157,7 @@ class _Batch:
         self._keys: list[bytes] = []
         self._values: list[bytes | None] = []
 
-    def add(self, replica: Replica, first: int, until: int) -> tuple[int, IngestMark | None]:
+    def add(self, replica: HostedReplica, first: int, until: int) -> tuple[int, IngestMark | None]:
         """Add the next entries. Returns the offset of the last added entry, and the next entry if it is the mark of a
         load.
         """

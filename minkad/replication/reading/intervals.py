@@ -7,7 +7,7 @@ from minka.wire.history_rows import NO_LATENCY, PartitionInterval
 from minkad.core.replication.replica_state import Role
 from minkad.core.state import range_of
 from minkad.process.turns import turn
-from minkad.replication.applying.hosted_replica import Replica
+from minkad.replication.applying.hosted_replica import HostedReplica
 from minkad.replication.reading.replica_load import Traffic
 from minkad.storage.size_estimate import Size
 
@@ -19,7 +19,7 @@ _QUIET: Final = Traffic()
 class Intervals:
     """For the loop's thread. The last interval of a replica that is removed is lost."""
 
-    def __init__(self, replicas: Mapping[int, Replica]) -> None:
+    def __init__(self, replicas: Mapping[int, HostedReplica]) -> None:
         self._replicas = replicas
         self._told: dict[int, int] = {}  # bytes by partition id
 
@@ -40,22 +40,22 @@ class Intervals:
         return found
 
 
-def owned_size(replica: Replica) -> Size:
+def owned_size(replica: HostedReplica) -> Size:
     """The size of the replica's data without the part that belongs to another partition since a split; the size is an
     estimate then.
     """
     size = replica.data.size()
-    if not replica.trim.has_foreign:
+    if not replica.state.trim.has_foreign:
         return size
-    share = replica.data.share(range_of(replica.row))
+    share = replica.data.share(range_of(replica.state.row))
     return Size(int(size.bytes * share), int(size.keys * share))
 
 
-def _interval(replica: Replica, traffic: Traffic, size: Size) -> PartitionInterval:
+def _interval(replica: HostedReplica, traffic: Traffic, size: Size) -> PartitionInterval:
     return PartitionInterval(
         partition_id=replica.id,
-        keyspace_id=replica.row.keyspace_id,
-        leads=replica.role is Role.LEADER,
+        keyspace_id=replica.state.row.keyspace_id,
+        leads=replica.state.role is Role.LEADER,
         reads=traffic.reads,
         writes=traffic.writes,
         bytes_read=traffic.bytes_read,

@@ -3,16 +3,18 @@ it leads.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 from typing import Final
 
 from minka.cluster.key_ranges import KeyRange
 from minka.errors import Code, MinkaError, with_rows
 from minka.v1.admin_pb2 import PartitionCount
+from minkad.core.replication.node import Node
 from minkad.core.replication.replica_state import Role
-from minkad.replication.applying.hosted_replica import Replica
+from minkad.replication.applying.hosted_replica import HostedReplica
 from minkad.replication.changing.deletions import Deletions
-from minkad.storage.replica_store import ReplicaStore
+from minkad.replication.serving.partition_waits import PartitionWaits
+from minkad.replication.surroundings import Surroundings
 from minkad.storage.split_keys import split_keys
 
 _MAX_PARTS: Final = 1000
@@ -23,17 +25,12 @@ class Inventory:
     """For the loop's thread."""
 
     def __init__(
-        self,
-        replicas: Mapping[int, Replica],
-        store: ReplicaStore,
-        deletions: Deletions,
-        changed: Callable[[int], asyncio.Future[None]],
+        self, around: Surroundings, node: Node[HostedReplica], deletions: Deletions, waits: PartitionWaits
     ) -> None:
-        """The future of `changed` is done when a partition's row or replica changes."""
-        self._replicas = replicas
-        self._store = store
+        self._replicas: Final = node.replicas
+        self._store = around.store
         self._deletions = deletions
-        self._changed = changed
+        self._waits = waits
 
     async def count_keys(self, partition_ids: Collection[int]) -> list[PartitionCount]:
         """Count the keys on this node's disks by reading them. Without ids: of all partitions, also those that it
@@ -53,13 +50,17 @@ class Inventory:
                 counts.append(count)
         return counts
 
-    async def _count(self, replica: Replica) -> PartitionCount:
-        row = replica.row
+    async def _count(self, replica: HostedReplica) -> PartitionCount:
+        row = replica.state.row
         if replica.log.base:
-            replica.check_data()  # raises if its folder is gone, which isn't the same as empty
+            replica.state.check_data()  # raises if its folder is gone, which isn't the same as empty
         size = await replica.data.count(KeyRange(row.start_key, row.end_key))
         return PartitionCount(
-            partition_id=row.id, keys=size.keys, bytes=size.bytes, leader=replica.is_ready, generation=row.generation
+            partition_id=row.id,
+            keys=size.keys,
+            bytes=size.bytes,
+            leader=replica.state.is_ready,
+            generation=row.generation,
         )
 
     async def _count_leftover(self, partition_id: int) -> PartitionCount | None:
@@ -83,11 +84,11 @@ class Inventory:
         replica = self._replicas.get(partition_id)
         if replica is None:
             raise MinkaError(Code.PARTITION_NOT_HERE, f"this node has no partition {partition_id}")
-        while replica.trim.has_foreign and replica.role is Role.LEADER:
-            await asyncio.wait([self._changed(replica.id)], timeout=_POLL_SECONDS)
-        if not replica.is_ready:
-            text = f"partition {partition_id} is led by {replica.row.leader or 'nobody'}"
-            raise with_rows(MinkaError(Code.NOT_LEADER, text), [replica.row])
+        while replica.state.trim.has_foreign and replica.state.role is Role.LEADER:
+            await asyncio.wait([self._waits.changed(replica.id)], timeout=_POLL_SECONDS)
+        if not replica.state.is_ready:
+            text = f"partition {partition_id} is led by {replica.state.row.leader or 'nobody'}"
+            raise with_rows(MinkaError(Code.NOT_LEADER, text), [replica.state.row])
         await replica.log_first()
         keys = await split_keys(replica.data, parts)
         if not keys:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from minkad.replication.applying.hosted_replica import Replica
+from minkad.replication.applying.hosted_replica import HostedReplica
 
 _HALF_LIFE_S: Final = 1.0  # of the smoothed rates
 
@@ -14,7 +14,7 @@ class Meter:
 
     def __init__(
         self,
-        replicas: Mapping[int, Replica],
+        replicas: Mapping[int, HostedReplica],
         used: set[int],
         clock: Callable[[], float],
         cpu_time: Callable[[], float] = time.process_time,
@@ -28,7 +28,7 @@ class Meter:
         self._cpu_time = cpu_time
         self.at, self._cpu_at = clock(), cpu_time()  # the last tick
 
-    def tick(self) -> list[Replica]:
+    def tick(self) -> list[HostedReplica]:
         """Bring the rates up to date. Returns the replicas used lately, including those whose rate has just
         become 0.
         """

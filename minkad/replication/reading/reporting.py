@@ -1,15 +1,20 @@
 """A node's reports about its replicas, for the controller and its metrics."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final
 
 from minka.v1.admin_pb2 import CopyDescription
 from minka.v1.coordinator_pb2 import MigrationProgress, ReplicaStats
 from minkad.core.replication.leadership import Leader
+from minkad.core.replication.node import Node
 from minkad.core.replication.replica_state import Role
-from minkad.replication.applying.hosted_replica import Replica
+from minkad.replication.applying.hosted_replica import HostedReplica
+from minkad.replication.reading.changed_figures import ChangedFigures
 from minkad.replication.reading.intervals import owned_size
 from minkad.replication.sending.checkpoint_sender import CheckpointSenders
+from minkad.replication.sending.replication_sender import ReplicationSenders
+from minkad.replication.serving.routing import Routing
+from minkad.replication.surroundings import Surroundings
 
 _MAX_STATS: Final = 500
 
@@ -19,59 +24,51 @@ class Reporting:
 
     def __init__(
         self,
-        replicas: Mapping[int, Replica],
-        unsettled: Collection[int],
-        migrating: Collection[int],
-        followers: Callable[[], Iterable[str]],
+        around: Surroundings,
+        node: Node[HostedReplica],
+        figures: ChangedFigures,
+        senders: ReplicationSenders,
         checkpoints: CheckpointSenders,
-        answers_stale: Callable[[Replica], bool],
-        clock: Callable[[], float],
+        routing: Routing,
     ) -> None:
-        """`unsettled` and `migrating`: see `Node`. `followers`: the nodes that follow this one. `answers_stale`: see
-        `Routing`.
-        """
-        self._replicas = replicas
-        self._unsettled = unsettled
-        self._migrating = migrating
-        self._followers = followers
+        self._node = node
+        self._figures = figures
+        self._senders = senders
         self._checkpoints = checkpoints
-        self._answers_stale = answers_stale
-        self._clock = clock
-        self._changed: set[int] = set()
-
-    def changed(self, replica: Replica) -> None:
-        """The replica's figures have changed."""
-        self._changed.add(replica.id)
+        self._routing = routing
+        self._clock = around.clock
 
     def stats(self, changed_only: bool) -> list[ReplicaStats]:
         """Stats of the partitions that this node leads; with `changed_only`, of those that changed since the last call.
         Each call returns at most 500; the next calls return the others.
         """
-        if changed_only and not self._changed:
+        changed = self._figures.to_report
+        if changed_only and not changed:
             return []
-        ids = self._changed if changed_only else self._replicas.keys()
-        leading = [replica for id_ in ids if (replica := self._replicas.get(id_)) and replica.role is Role.LEADER]
+        ids = changed if changed_only else self._node.replicas.keys()
+        found = (self._node.replicas.get(id_) for id_ in ids)
+        leading = [replica for replica in found if replica is not None and replica.state.role is Role.LEADER]
         leading, rest = leading[:_MAX_STATS], leading[_MAX_STATS:]
-        self._changed = {replica.id for replica in rest}
+        self._figures.to_report = {replica.id for replica in rest}
         return [_stats(replica) for replica in leading]
 
     def serving(self) -> int:
         """The number of partitions that this node serves as their leader while it has clearance."""
-        return sum(replica.is_ready for replica in self._replicas.values())
+        return sum(replica.state.is_ready for replica in self._node.replicas.values())
 
     def stale_reads(self) -> int:
         """The number of partitions of which this node would answer a stale read now."""
-        return sum(map(self._answers_stale, self._replicas.values()))
+        return sum(map(self._routing.answers_stale, self._node.replicas.values()))
 
     def copies(self, partition_ids: Iterable[int]) -> list[CopyDescription]:
         """The copies of these partitions on this node."""
-        found = (self._replicas.get(id_) for id_ in partition_ids)
-        return [_copy(replica) for replica in found if replica is not None and replica.role is not Role.REMOVED]
+        found = (self._node.replicas.get(id_) for id_ in partition_ids)
+        return [_copy(replica) for replica in found if replica is not None and replica.state.role is not Role.REMOVED]
 
     def migrations(self) -> list[MigrationProgress]:
         """The progress of the replicas to which this node, as the leader, sends a copy or hands over."""
         found: list[MigrationProgress] = []
-        for leader in self._leaders(self._migrating):
+        for leader in self._leaders(self._node.shared.migrating):
             for migration in leader.migrations():
                 self._checkpoints.describe(leader.progress[migration.target], migration)
                 found.append(migration)
@@ -81,33 +78,35 @@ class Reporting:
         """By node that follows this one: the most entries that it lacks in any partition, and the longest time, in
         seconds, that it has lacked any.
         """
-        found = dict.fromkeys(self._followers(), (0, 0.0))
+        found = dict.fromkeys(self._senders.followers(), (0, 0.0))
         now = self._clock()
-        for leader in self._leaders(self._unsettled):  # in all others nothing is lacking
+        for leader in self._leaders(self._node.shared.unsettled):  # in all others nothing is lacking
             for node, (entries, seconds) in leader.lags(now).items():
                 most = found.get(node, (0, 0.0))
                 found[node] = max(entries, most[0]), max(seconds, most[1])
         return found
 
     def _leaders(self, partition_ids: Iterable[int]) -> list[Leader]:
-        replicas = (self._replicas.get(id_) for id_ in partition_ids)
-        return [leader for one in replicas if one is not None and (leader := one.leader) is not None]
+        replicas = (self._node.replicas.get(id_) for id_ in partition_ids)
+        return [leader for one in replicas if one is not None and (leader := one.state.leader) is not None]
 
 
-def _copy(replica: Replica) -> CopyDescription:
+def _copy(replica: HostedReplica) -> CopyDescription:
     end, unusable = replica.log.end, ""
-    if not replica.is_usable:
-        unusable = str(replica.damage) if replica.damage is not None else f"its copy is {replica.copy.value}"
+    if not replica.state.is_usable:
+        unusable = (
+            str(replica.state.damage) if replica.state.damage is not None else f"its copy is {replica.state.copy.value}"
+        )
     return CopyDescription(
         partition_id=replica.id,
         log_end_offset=end,
         log_end_epoch=replica.log.epoch_at(end),
-        committed=replica.high_watermark,
+        committed=replica.state.high_watermark,
         unusable=unusable,
     )
 
 
-def _stats(replica: Replica) -> ReplicaStats:
+def _stats(replica: HostedReplica) -> ReplicaStats:
     size = owned_size(replica)
     ops, cpu_percent, too_busy = replica.load.reported()
     return ReplicaStats(
@@ -115,7 +114,7 @@ def _stats(replica: Replica) -> ReplicaStats:
         bytes=size.bytes,
         keys=size.keys,
         log_end_offset=replica.log.end,
-        applied_offset=replica.applied,
+        applied_offset=replica.state.applied,
         ops=ops,
         cpu_percent=cpu_percent,
         not_split="; ".join(filter(None, (replica.not_split, too_busy))),

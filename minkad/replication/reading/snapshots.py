@@ -7,7 +7,7 @@ snapshot's id. So all replicas keep the same data, and a reader whose node dies 
 import asyncio
 import logging
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final
@@ -16,14 +16,16 @@ from minka.cluster.key_ranges import KeyRange
 from minka.errors import Code, MinkaError, with_rows
 from minka.v1.snapshots_pb2 import PartitionSnapshot, RowBatch
 from minkad.core.replication.entries import SnapshotMark, encode_mark
+from minkad.core.replication.node import Node
 from minkad.core.replication.replica_state import Role
 from minkad.core.state import range_of
 from minkad.process import tasks
 from minkad.process.failpoints import failpoint
-from minkad.replication.applying.committer import Committer
-from minkad.replication.applying.hosted_replica import Pending, Replica
+from minkad.replication.applying.flusher import Flusher
+from minkad.replication.applying.hosted_replica import HostedReplica, Pending
 from minkad.replication.background_task import BackgroundTask
-from minkad.replication.serving.client_requests import Requests
+from minkad.replication.serving.partition_waits import PartitionWaits
+from minkad.replication.serving.routing import Routing
 from minkad.replication.surroundings import Surroundings
 from minkad.storage.applied import Applied
 from minkad.storage.checkpoint import Checkpoint
@@ -61,17 +63,19 @@ class Snapshots:
     def __init__(
         self,
         around: Surroundings,
-        committer: Committer,
-        requests: Requests,
+        node: Node[HostedReplica],
+        routing: Routing,
+        waits: PartitionWaits,
+        flusher: Flusher,
         scanner: Scanner,
-        flush: Callable[[Replica], Awaitable[None]],
     ) -> None:
+        self._node = node
+        self._routing = routing
+        self._waits = waits
+        self._flusher = flusher
+        self._scanner = scanner
         self._log_db = around.log_db
         self._store = around.store
-        self._committer = committer
-        self._requests = requests
-        self._scanner = scanner
-        self._flush = flush
         self._disk = around.disk
         self._clock = around.clock
         self._unix_ms = around.unix_ms
@@ -101,17 +105,17 @@ class Snapshots:
         another node; DISK_LOW, OVERLOADED, DEADLINE_EXCEEDED.
         """
         until = asyncio.get_running_loop().time() + _OPEN_SECONDS
-        replica = await self._requests.serving(partition_id, generation, until)
+        replica = await self._routing.serving(partition_id, generation, until)
         if not replica.log.end and not replica.data.exists():
-            return _of(replica, "", 0, range_of(replica.row))
+            return _of(replica, "", 0, range_of(replica.state.row))
         self._check_room()
         if replica.unflushed >= _FLUSH_FIRST_BYTES or replica.data.in_memory:
-            await self._flush(replica)  # else the checkpoint, and users' writes, would wait for the flush
-            replica = await self._requests.serving(partition_id, generation, until)
-        snapshot_id, range_ = uuid.uuid4().hex, range_of(replica.row)
+            await self._flusher.flush(replica)  # else the checkpoint, and users' writes, would wait for the flush
+            replica = await self._routing.serving(partition_id, generation, until)
+        snapshot_id, range_ = uuid.uuid4().hex, range_of(replica.state.row)
         is_kept = self._opening[snapshot_id] = asyncio.get_running_loop().create_future()
         try:
-            if len(replica.row.isr) >= replica.min_insync:
+            if len(replica.state.row.isr) >= replica.state.min_insync:
                 self._append(replica, SnapshotMark(snapshot_id, self._unix_ms(), range_.start, range_.end))
             else:  # nothing more is committed; what is committed can be read
                 await self._keep(replica, snapshot_id, self._unix_ms(), range_)
@@ -129,18 +133,18 @@ class Snapshots:
             found.cuts.extend(await self._cuts(kept, part_bytes))
         return found
 
-    async def _until_kept(self, replica: Replica, is_kept: asyncio.Future[None], until: float) -> None:
-        epoch = replica.row.leader_epoch
+    async def _until_kept(self, replica: HostedReplica, is_kept: asyncio.Future[None], until: float) -> None:
+        epoch = replica.state.row.leader_epoch
         while not is_kept.done():
             left = until - asyncio.get_running_loop().time()
             if left <= 0:
                 text = f"partition {replica.id}: no snapshot within {_OPEN_SECONDS:.0f} s"
                 raise MinkaError(Code.DEADLINE_EXCEEDED, text)
-            changed = self._requests.changed(replica.id)
+            changed = self._waits.changed(replica.id)
             await asyncio.wait([is_kept, changed], timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            if replica.role is not Role.LEADER or replica.row.leader_epoch != epoch:
+            if replica.state.role is not Role.LEADER or replica.state.row.leader_epoch != epoch:
                 text = f"partition {replica.id} has another leader since the snapshot was asked for"
-                raise with_rows(MinkaError(Code.NOT_LEADER, text), [replica.row])
+                raise with_rows(MinkaError(Code.NOT_LEADER, text), [replica.state.row])
         is_kept.result()
 
     def _check_room(self) -> None:
@@ -149,10 +153,9 @@ class Snapshots:
         if len(self._kept) >= _MAX_SNAPSHOTS:
             raise MinkaError(Code.OVERLOADED, f"this node keeps {_MAX_SNAPSHOTS} snapshots")
 
-    @staticmethod
     @failpoint("snapshot.mark")
-    def _append(replica: Replica, mark: SnapshotMark) -> None:
-        replica.append(encode_mark(mark))
+    def _append(self, replica: HostedReplica, mark: SnapshotMark) -> None:
+        self._node.append(replica, encode_mark(mark))
 
     async def _cuts(self, kept: _Kept, part_bytes: int) -> list[bytes]:
         path, (start, end) = str(kept.taken.path), kept.range
@@ -161,15 +164,14 @@ class Snapshots:
 
     # Each replica
 
-    def make(self, replica: Replica, mark: SnapshotMark) -> None:
+    def make(self, replica: HostedReplica, mark: SnapshotMark, entry: Pending) -> None:
         """The next entry to apply is this mark: applying goes on after the snapshot is kept."""
-        entry = replica.begin_mark()
         task = tasks.start(self._make(replica, mark, entry), f"snapshot of {replica.id}", replica.broke)
         self._making.add(task)
         task.add_done_callback(self._making.discard)
 
-    async def _make(self, replica: Replica, mark: SnapshotMark, entry: Pending) -> None:
-        data = replica.data
+    async def _make(self, replica: HostedReplica, mark: SnapshotMark, entry: Pending) -> None:
+        data, is_passed = replica.data, False
         try:
             async with replica.lock:
                 if not replica.still_has(data):
@@ -178,16 +180,16 @@ class Snapshots:
                 if mark.id in self._opening or self._unix_ms() - mark.taken_ms < _LATE_MS:
                     await self._keep_or_not(replica, mark)
                 replica.passed(entry)
+                self._node.applied(replica, entry.offset, 0, self._clock())
+                is_passed = True
         except MinkaError as error:
             log.error("a snapshot's mark could not be passed", extra={"partition": replica.id, "reason": str(error)})
             if error.code is not Code.CORRUPT_DATA:
                 self._log_db.fail(error)
-            return
         finally:
-            replica.end_mark()
-        self._committer.passed_mark(replica)
+            self._node.mark_ended(replica, is_passed=is_passed)
 
-    async def _keep_or_not(self, replica: Replica, mark: SnapshotMark) -> None:
+    async def _keep_or_not(self, replica: HostedReplica, mark: SnapshotMark) -> None:
         """Keep the snapshot; a replica that can't goes on without it."""
         try:
             if mark.id not in self._opening:
@@ -199,7 +201,7 @@ class Snapshots:
                 opening.set_exception(error)
 
     @failpoint("snapshot.keep")
-    async def _keep(self, replica: Replica, snapshot_id: str, taken_ms: int, range_: KeyRange) -> None:
+    async def _keep(self, replica: HostedReplica, snapshot_id: str, taken_ms: int, range_: KeyRange) -> None:
         await replica.log_first()
         await replica.data.open()
         offset = replica.data.applied.offset
@@ -276,8 +278,8 @@ class Snapshots:
                     await self.release(snapshot_id)
 
 
-def _of(replica: Replica, snapshot_id: str, offset: int, range_: KeyRange) -> PartitionSnapshot:
-    row = replica.row
+def _of(replica: HostedReplica, snapshot_id: str, offset: int, range_: KeyRange) -> PartitionSnapshot:
+    row = replica.state.row
     others = [node for node in row.isr if node != row.leader]
     return PartitionSnapshot(
         snapshot_id=snapshot_id,

@@ -1,19 +1,19 @@
 """A checkpoint that comes from the leader and replaces a follower's data."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator
 from typing import Final
 
 from minka.errors import Code, MinkaError
 from minka.wire.kv_frames import UNDECODABLE
+from minkad.core.replication.node import Node
 from minkad.core.replication.peer_messages import KeptFile
-from minkad.core.replication.replica_state import Copy
 from minkad.process.failpoints import failpoint
-from minkad.replication.applying.hosted_replica import Replica
+from minkad.replication.applying.hosted_replica import HostedReplica
+from minkad.replication.changing.damage import Damage
 from minkad.replication.sending.pace import Pace
 from minkad.replication.sending.peer_frames import ShipHeader, Shipped, decode_header, decode_trailer, encode
 from minkad.replication.surroundings import Surroundings
 from minkad.storage.checkpoint import CheckpointFile, Incoming
-from minkad.storage.data_database import DataDatabase
 
 _MAX_KEPT: Final = 10_000  # files of one checkpoint
 _AT_ONCE: Final = 32  # checkpoints; a leader that sends one more tries again soon
@@ -24,17 +24,11 @@ class CheckpointReceiver:
     are kept.
     """
 
-    def __init__(
-        self,
-        around: Surroundings,
-        replicas: Mapping[int, Replica],
-        new_data: Callable[[int], DataDatabase],
-        pace: Pace,
-    ) -> None:
-        self._replicas = replicas
+    def __init__(self, around: Surroundings, node: Node[HostedReplica], damage: Damage, pace: Pace) -> None:
+        self._node = node
+        self._damage = damage
         self._log_db = around.log_db
         self._store = around.store
-        self._new_data = new_data
         self._pace = pace
         self._check_room = around.disk.check_room
         self._kept: dict[int, list[KeptFile]] = {}
@@ -58,14 +52,14 @@ class CheckpointReceiver:
         """
         header = await _decoded_header(messages)
         replica = self._following(header)
-        if replica.is_receiving or replica.id in self._under_way:
+        if replica.state.is_receiving or replica.id in self._under_way:
             raise MinkaError(Code.OVERLOADED, f"partition {header.partition_id} is being received already")
         if len(self._under_way) >= _AT_ONCE:
             raise MinkaError(Code.OVERLOADED, f"{_AT_ONCE} checkpoints are being received already")
         self._check_room(sum(size for name, size in header.files if name not in header.kept))
         incoming = self._announced(header)
         self._under_way.add(replica.id)
-        replica.begin_receiving()
+        self._node.receiving_begun(replica)
         try:
             await self._receive(incoming, messages)
             await replica.data.detach_children()
@@ -75,16 +69,16 @@ class CheckpointReceiver:
                     raise MinkaError(Code.NOT_LEADER, f"partition {replica.id} has changed hands")
                 self._kept.pop(replica.id, None)
                 await self.replace(replica, incoming)
-                return encode(Shipped(replica.durable))
+                return encode(Shipped(replica.state.durable))
         except MinkaError as error:
             if error.code in (Code.CORRUPT_DATA, Code.NOT_LEADER, Code.STORAGE_FAILED):
                 self._kept.pop(replica.id, None)
                 await incoming.discard()
             raise
         finally:
-            replica.end_receiving()
+            self._node.receiving_ended(replica)
             self._under_way.discard(replica.id)
-            if self._replicas.get(replica.id) is replica:
+            if self._node.replicas.get(replica.id) is replica:
                 if replica.id in self._kept:
                     self._keep(header, incoming)
             elif self._kept.pop(replica.id, None) is not None:
@@ -104,9 +98,9 @@ class CheckpointReceiver:
         files = [KeptFile(name, sizes[name], checksum) for name, checksum in incoming.finished().items()]
         self._kept[header.partition_id] = files[:_MAX_KEPT]
 
-    def _following(self, header: ShipHeader) -> Replica:
-        replica = self._replicas.get(header.partition_id)
-        if replica is None or replica.follower is None or replica.row.leader_epoch != header.leader_epoch:
+    def _following(self, header: ShipHeader) -> HostedReplica:
+        replica = self._node.replicas.get(header.partition_id)
+        if replica is None or replica.state.follower is None or replica.state.row.leader_epoch != header.leader_epoch:
             text = f"partition {header.partition_id} is not followed here at leader_epoch {header.leader_epoch}"
             raise MinkaError(Code.NOT_LEADER, text)
         return replica
@@ -121,36 +115,31 @@ class CheckpointReceiver:
         incoming.check(trailer.checksums, found)
         await incoming.verify()
 
-    async def replace(self, replica: Replica, incoming: Incoming) -> None:
+    async def replace(self, replica: HostedReplica, incoming: Incoming) -> None:
         """Replace the replica's log and data with the checkpoint."""
         await self.clear(replica)
         await self.put_in_place(replica, incoming)
         await self.take_over(replica)
 
     @failpoint("following.clear")
-    async def clear(self, replica: Replica) -> None:
+    async def clear(self, replica: HostedReplica) -> None:
         """Record durably that the data on disk must not be used from here on."""
-        replica.copy = Copy.REPLACING
         replica.drop_pending()
-        replica.log.reset(0, 0)
+        self._node.checkpoint_complete(replica)
         replica.stage_meta(self._log_db)
         await self._log_db.sync()
         await replica.data.close()
 
     @failpoint("following.install")
-    async def put_in_place(self, replica: Replica, incoming: Incoming) -> None:
+    async def put_in_place(self, replica: HostedReplica, incoming: Incoming) -> None:
         await incoming.install(replica.data.path)
-        replica.data = self._new_data(replica.id)
+        self._node.checkpoint_in_place(replica, self._damage.new_data(replica.id))
         await replica.data.open()
 
     @failpoint("following.take_over")
-    async def take_over(self, replica: Replica) -> None:
+    async def take_over(self, replica: HostedReplica) -> None:
         """The log goes on after the checkpoint."""
-        applied = replica.data.applied
-        replica.begin_at(applied.offset, applied.leader_epoch)
-        replica.copy = Copy.RECEIVING  # whole again; `end_receiving` follows once that is durable
-        if replica.row.start_key or replica.row.end_key:
-            replica.trim.suspect()  # the sender's data may have keys outside of the range
+        self._node.checkpoint_opened(replica)
         replica.stage_meta(self._log_db)
         await self._log_db.sync()
 

@@ -9,16 +9,18 @@ from typing import Final
 from minka.errors import Code, MinkaError
 from minka.v1.coordinator_pb2 import MigrationPhase, MigrationProgress
 from minkad.core.replication.follower_progress import Progress
-from minkad.core.replication.instructions import SendCheckpoint
+from minkad.core.replication.instructions import CancelCheckpoint, SendCheckpoint
+from minkad.core.replication.node import Node
 from minkad.core.replication.replication_settings import ReplicationSettings
 from minkad.process import tasks
 from minkad.process.failpoints import failpoint
-from minkad.replication.applying.hosted_replica import Replica
+from minkad.replication.applying.hosted_replica import HostedReplica
 from minkad.replication.sending.copy_rates import CopyRates
 from minkad.replication.sending.links import ReplicationLinks
 from minkad.replication.sending.pace import Pace
 from minkad.replication.sending.peer_frames import ShipHeader, ShipTrailer, decode_shipped, encode
 from minkad.replication.sending.rate_limit import RateLimit
+from minkad.replication.surroundings import Surroundings
 from minkad.storage.checkpoint import Checkpoint
 from minkad.storage.replica_store import Purpose, ReplicaStore
 
@@ -32,6 +34,7 @@ _LOOK_S: Final = 1.0
 class SendingContext:
     """The parts that all checkpoints from this node share."""
 
+    node: Node[HostedReplica]
     store: ReplicaStore
     links: ReplicationLinks
     settings: ReplicationSettings
@@ -44,24 +47,28 @@ class SendingContext:
 class CheckpointSenders:
     """The checkpoints that are being sent, or were sent to a node that still follows."""
 
-    def __init__(self, context: SendingContext, replicas: Mapping[int, Replica]) -> None:
-        self._context = context
-        self._replicas = replicas
+    def __init__(self, around: Surroundings, node: Node[HostedReplica], pace: Pace) -> None:
+        settings = node.shared.settings
+        slots = asyncio.Semaphore(settings.concurrent_shipping)
+        rate_limit = RateLimit(around.clock, around.table.operation_moving)
+        self._context = SendingContext(
+            node, around.store, around.links, settings, slots, rate_limit, pace, around.clock
+        )
         self._senders: dict[Progress, CheckpointSender] = {}
 
     def send(self, instruction: SendCheckpoint) -> None:
         """Begin to send a checkpoint; the leader is told how it ends."""
         progress, context = instruction.progress, self._context
-        replica, before = self._replicas[progress.state.id], self._senders.get(progress)
+        replica, before = context.node.replicas[progress.state.id], self._senders.get(progress)
         most, moving = context.settings.copy_log_bytes, context.rate_limit.operation_moving
         rates = before.rates if before else CopyRates(replica, progress.node_id, most, context.clock, moving)
         if instruction.was_outrun:
             rates.note_outrun(following=True)
         self._senders[progress] = CheckpointSender(context, replica, instruction, rates)
 
-    def cancel(self, progress: Progress) -> None:
+    def cancel(self, instruction: CancelCheckpoint) -> None:
         """The node no longer follows."""
-        if (sender := self._senders.pop(progress, None)) is not None:
+        if (sender := self._senders.pop(instruction.progress, None)) is not None:
             sender.cancel()
 
     def describe(self, progress: Progress, migration: MigrationProgress) -> None:
@@ -89,7 +96,7 @@ class CheckpointSender:
     """A task that sends one checkpoint to one follower, and tries once."""
 
     def __init__(
-        self, context: SendingContext, replica: Replica, instruction: SendCheckpoint, rates: CopyRates
+        self, context: SendingContext, replica: HostedReplica, instruction: SendCheckpoint, rates: CopyRates
     ) -> None:
         self.rates = rates
         self.blocked_by = self.remedy = ""  # why it doesn't begin yet, and the remedy
@@ -110,25 +117,23 @@ class CheckpointSender:
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
-        progress, leader = self._progress, self._replica.leader
+        progress, node = self._progress, self._context.node
         try:
             offset = await self._send()
         except MinkaError as error:
             names = {"partition": self._replica.id, "target": progress.node_id, "reason": str(error)}
             log.warning("a checkpoint did not arrive; it is tried again", extra=names)
-            if leader is not None:
-                leader.checkpoint_failed(progress, str(error), self._context.clock())
+            node.checkpoint_failed(progress, str(error), self._context.clock())
             return
         self.phase = _PHASE.MIGRATION_PHASE_FOLLOW
-        if leader is not None:
-            leader.checkpoint_sent(progress, offset, self._context.clock())
+        node.checkpoint_sent(progress, offset, self._context.clock())
 
     async def _send(self) -> int:
         """Send a checkpoint. Returns the offset up to which the follower then has everything."""
         replica, node = self._replica, self._progress.node_id
         await self._until_it_can_end()
         async with self._context.slots:
-            replica.node.copy_logs.keep(replica, node, replica.flushed, self.rates.most_log_bytes)
+            self._context.node.keep_copy_log(replica, node, self.rates.most_log_bytes)
             taken = await self._take()
             try:
                 self.bytes_total = taken.size
@@ -159,7 +164,7 @@ class CheckpointSender:
     def _look(self) -> None:
         """Between two pieces: measure the copy and the writes. Raises OVERLOADED if the copy was outrun."""
         is_new = self.rates.look(self.bytes_done)
-        copy_log = self._replica.retention.copy_log(self._progress.node_id)
+        copy_log = self._replica.state.retention.copy_log(self._progress.node_id)
         if copy_log is not None and not is_new:
             return
         rate = self.rates.wanted(self.bytes_total - self.bytes_done, copy_log) if copy_log is not None else None
@@ -193,7 +198,7 @@ class CheckpointSender:
 
     @failpoint("migration.checkpoint")
     async def _take(self) -> Checkpoint:
-        self._replica.check_data()
+        self._replica.state.check_data()
         await self._replica.log_first()
         name = f"{self._replica.id}-{self._progress.node_id}"
         return await self._context.store.take(self._replica.data, Purpose.SEND, name)
@@ -204,7 +209,7 @@ class CheckpointSender:
         messages = self._messages(taken, left_out)
         answer = decode_shipped(await self._context.links.ship(self._progress.node_id, messages))
         self._look()
-        if not replica.log.base <= answer.offset <= replica.high_watermark:
+        if not replica.log.base <= answer.offset <= replica.state.high_watermark:
             raise MinkaError(Code.INTERNAL, f"the target has a checkpoint up to {answer.offset}, which can't be")
         return answer.offset
 

@@ -9,7 +9,7 @@ from minka.v1.cluster_pb2 import Operation
 from minka.v1.coordinator_pb2 import MigrationProgress
 from minkad.core.replication.follower_progress import Progress
 from minkad.core.replication.retention import CopyLog
-from minkad.replication.applying.hosted_replica import Replica
+from minkad.replication.applying.hosted_replica import HostedReplica
 
 _LOOK_S: Final = 0.9  # a rate over a shorter time says little
 _SMOOTH: Final = 0.3
@@ -41,7 +41,7 @@ class CopyRates:
 
     def __init__(
         self,
-        replica: Replica,
+        replica: HostedReplica,
         node: str,
         most_log_bytes: int,
         clock: Callable[[], float],
@@ -68,7 +68,7 @@ class CopyRates:
 
     def look(self, copied: int) -> bool:
         """Take note of the rates, given the bytes copied; True if they were measured now."""
-        now, applied = self._clock(), self._replica.retention.applied_bytes
+        now, applied = self._clock(), self._replica.state.retention.applied_bytes
         if self._seen is None:
             self._seen = (now, applied, copied)
             self._begun = (now, copied)
@@ -177,11 +177,13 @@ class CopyRates:
 
     def describe_following(self, progress: Progress, migration: MigrationProgress) -> None:
         """Report it if a follower with its checkpoint gets the log more slowly than the log grows."""
-        copy_log = self._replica.retention.copy_log(self._node)
+        copy_log = self._replica.state.retention.copy_log(self._node)
         if copy_log is None:
             return
         kept, most = copy_log
-        self.look(self._replica.retention.applied_bytes - kept)  # it has all that was applied, except what is kept
+        self.look(
+            self._replica.state.retention.applied_bytes - kept
+        )  # it has all that was applied, except what is kept
         if 2 * kept > most and self.copied < (self.writes or 0.0):
             migration.blocked_by = migration.blocked_by or (
                 f"it is written at {_rate(self.writes)}, and {progress.node_id} takes the log at {_rate(self.copied)}: "

@@ -1,21 +1,23 @@
 """The followers' side of replication: one stream from each leader's node."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator
 from typing import Final
 
 from minka.errors import Code, MinkaError
 from minka.wire import kv_frames
 from minkad.core.replication.following import LeaderStream
+from minkad.core.replication.node import Node
 from minkad.core.replication.peer_messages import Ack, Append
 from minkad.core.replication.replica_state import Role
 from minkad.process import tasks
 from minkad.process.failpoints import failpoint
 from minkad.process.turns import turn
 from minkad.replication.applying.committer import Committer
-from minkad.replication.applying.hosted_replica import Replica
+from minkad.replication.applying.hosted_replica import HostedReplica
 from minkad.replication.sending.checkpoint_receiver import CheckpointReceiver
 from minkad.replication.sending.peer_frames import Answer, decode_frame, encode
+from minkad.replication.surroundings import Surroundings
 
 _MANY: Final = 64  # partitions in a frame, after which other tasks get a turn
 _UNSTORED_BYTES: Final = 64 * 1024 * 1024  # appended by all leaders and not written yet; above this, no frame is read
@@ -59,17 +61,15 @@ class ReplicationReceiver:
 
     def __init__(
         self,
-        replicas: Mapping[int, Replica],
-        committer: Committer,
+        around: Surroundings,
+        node: Node[HostedReplica],
         checkpoints: CheckpointReceiver,
-        clock: Callable[[], float],
-        carry_out: Callable[[], None],
+        committer: Committer,
     ) -> None:
-        self._replicas = replicas
-        self._committer = committer
+        self._node = node
         self._checkpoints = checkpoints
-        self._clock = clock
-        self._carry_out = carry_out
+        self._committer = committer
+        self._clock = around.clock
         self.early_probes: dict[int, tuple[int, IncomingStream]] = {}  # probes that came before their rows
         self._unstored = 0  # bytes of frames that came since all was last stored
 
@@ -92,27 +92,15 @@ class ReplicationReceiver:
         finally:
             tasks.drop(reader)
             for partition_id in stream.partitions:
-                self._end(partition_id, stream)
+                self._node.stream_ended(partition_id, stream)
             self.early_probes = {key: value for key, value in self.early_probes.items() if value[1] is not stream}
 
-    def row_changed(self, replica: Replica) -> None:
+    def row_changed(self, replica: HostedReplica) -> None:
         """Answer a probe that came before the row."""
         probe = self.early_probes.get(replica.id)
-        if probe is not None and replica.role is Role.FOLLOWER and probe[0] == replica.row.leader_epoch:
+        if probe is not None and replica.state.role is Role.FOLLOWER and probe[0] == replica.state.row.leader_epoch:
             del self.early_probes[replica.id]
             self._answer_probe(replica, probe[1])
-
-    def age(self, replica: Replica) -> float:
-        """The seconds since a follower's data was certainly up to date; infinite if it never was."""
-        if replica.follower is not None:
-            replica.follower.refresh()
-        return self._clock() - replica.freshness.at
-
-    def _end(self, partition_id: int, stream: IncomingStream) -> None:
-        """Nothing more comes for the partition on this stream."""
-        replica = self._replicas.get(partition_id)
-        if replica is not None and replica.follower is not None and replica.follower.stream is stream:
-            replica.follower.disconnected()
 
     async def _read(self, frames: AsyncIterator[bytes], stream: IncomingStream) -> None:
         async for data in frames:
@@ -123,12 +111,11 @@ class ReplicationReceiver:
             stream.number = frame.stream_number
             for partition_id in frame.dropped:
                 stream.partitions.discard(partition_id)
-                self._end(partition_id, stream)
+                self._node.stream_ended(partition_id, stream)
             known_at = frame.echo or stream.known_at
             for append in frame.appends:
                 self._take(append, stream, known_at)
             stream.known_at = known_at
-            self._carry_out()
             if len(frame.appends) >= _MANY:
                 await turn()
             if frame.echo is not None:
@@ -139,8 +126,8 @@ class ReplicationReceiver:
                 self._unstored = 0
 
     def _take(self, append: Append, stream: IncomingStream, known_at: float) -> None:
-        replica = self._replicas.get(append.partition_id)
-        if replica is None or replica.follower is None or replica.row.leader_epoch != append.leader_epoch:
+        replica = self._node.replicas.get(append.partition_id)
+        if replica is None or replica.state.follower is None or replica.state.row.leader_epoch != append.leader_epoch:
             if append.probe:
                 self._answer_later(append, stream)
             return  # this node or the leader hasn't got the newer row yet
@@ -150,9 +137,8 @@ class ReplicationReceiver:
             self._append(replica, append, stream, known_at)
 
     @failpoint("following.append")
-    def _append(self, replica: Replica, append: Append, stream: IncomingStream, known_at: float) -> None:
-        assert replica.follower is not None, replica
-        replica.follower.append(append, stream, known_at)
+    def _append(self, replica: HostedReplica, append: Append, stream: IncomingStream, known_at: float) -> None:
+        self._node.sent(replica, append, stream, known_at)
 
     def _answer_later(self, append: Append, stream: IncomingStream) -> None:
         """Keep the probe until the row comes; a probe of a former leader is never answered."""
@@ -162,7 +148,6 @@ class ReplicationReceiver:
         if probe is None or (probe[0], probe[1].number) <= (append.leader_epoch, stream.number):
             self.early_probes[append.partition_id] = (append.leader_epoch, stream)
 
-    def _answer_probe(self, replica: Replica, stream: IncomingStream) -> None:
-        assert replica.follower is not None, replica
+    def _answer_probe(self, replica: HostedReplica, stream: IncomingStream) -> None:
         stream.partitions.add(replica.id)
-        replica.follower.probed(stream, self._checkpoints.kept(replica.id))
+        self._node.probed(replica, stream, self._checkpoints.kept(replica.id))

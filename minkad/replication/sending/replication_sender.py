@@ -3,19 +3,20 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterable
 from typing import Final
 
 from minka.errors import MinkaError
 from minkad.core.replication.follower_progress import Progress
+from minkad.core.replication.instructions import Send, SendWatermark, StartSending, StopSending
+from minkad.core.replication.node import Node
 from minkad.core.replication.peer_messages import Append
 from minkad.process import tasks
 from minkad.process.failpoints import failpoint
 from minkad.process.turns import turn
-from minkad.replication.applying.hosted_replica import Replica
-from minkad.replication.sending.links import ReplicationLinks
+from minkad.replication.applying.hosted_replica import HostedReplica
 from minkad.replication.sending.peer_frames import Frame, decode_answer, encode
+from minkad.replication.surroundings import Surroundings
 
 log: Final = logging.getLogger(__name__)
 
@@ -28,23 +29,53 @@ _WATERMARK_S: Final = 0.01  # a high watermark may wait this long for entries to
 _SILENCE_S: Final = 3.0  # a stream without an answer for this long is given up
 
 
-@dataclass(frozen=True, slots=True)
-class SenderContext:
-    """The parts that the senders of one node share."""
+class ReplicationSenders:
+    """The streams to the nodes that follow, or have followed."""
 
-    links: ReplicationLinks
-    replicas: Mapping[int, Replica]
-    has_clearance: Callable[[], bool]
-    clock: Callable[[], float]
-    carry_out: Callable[[], None]
+    def __init__(self, around: Surroundings, node: Node[HostedReplica]) -> None:
+        self._around = around
+        self._node = node
+        self._senders: dict[str, ReplicationSender] = {}  # by node
+
+    def followers(self) -> Iterable[str]:
+        """The nodes that follow a partition that this node leads."""
+        return [name for name, sender in self._senders.items() if sender.is_followed]
+
+    def start(self, start: StartSending) -> None:
+        """Carry out the instruction."""
+        node_id = start.progress.node_id
+        sender = self._senders.get(node_id)
+        if sender is None:
+            sender = self._senders[node_id] = ReplicationSender(node_id, self._around, self._node)
+        sender.start(start.progress)
+
+    def stop(self, stop: StopSending) -> None:
+        """Carry out the instruction."""
+        self._senders[stop.progress.node_id].stop(stop.progress)
+
+    def send(self, send: Send) -> None:
+        """Carry out the instruction."""
+        self._senders[send.progress.node_id].send(send.progress)
+
+    def send_watermark(self, told: SendWatermark) -> None:
+        """Carry out the instruction."""
+        self._senders[told.progress.node_id].send_watermark(told.progress, told.at_once)
+
+    async def close(self) -> None:
+        """End all streams."""
+        for sender in self._senders.values():
+            await sender.close()
 
 
 class ReplicationSender:
     """The stream to one node; reconnects as long as it has followers."""
 
-    def __init__(self, node_id: str, context: SenderContext) -> None:
+    def __init__(self, node_id: str, around: Surroundings, node: Node[HostedReplica]) -> None:
         self.node_id = node_id
-        self._context = context
+        self._node = node
+        self._links = around.links
+        self._has_clearance = around.table.has_clearance
+        self._clock = around.clock
         self._progress: dict[int, Progress] = {}  # by partition
         self._unsure: dict[int, None] = {}  # the partitions that must hear when the stream breaks
         self._ready: deque[Progress] = deque()
@@ -115,7 +146,7 @@ class ReplicationSender:
             try:
                 async with asyncio.timeout(_SILENCE_S) as limit:
                     self._beat()
-                    async for data in self._context.links.append(self.node_id, self._frames(self._connection)):
+                    async for data in self._links.append(self.node_id, self._frames(self._connection)):
                         limit.reschedule(asyncio.get_running_loop().time() + _SILENCE_S)
                         await self._answered(data)
                         backoff = _BACKOFF_S[0]
@@ -141,13 +172,10 @@ class ReplicationSender:
         """Tell the partitions with anything sent on the stream, and new ones; while the node is away, once each."""
         unsure, self._unsure = list(self._unsure), {}
         for number, partition_id in enumerate(unsure, 1):
-            progress, replica = self._progress.get(partition_id), self._context.replicas.get(partition_id)
-            if progress is not None and replica is not None and replica.leader is not None:
-                replica.leader.disconnected(progress, reason, self._context.clock())
+            if (progress := self._progress.get(partition_id)) is not None:
+                self._node.follower_lost(progress, reason, self._clock())
             if number % _FRAME_APPENDS == 0:
-                self._context.carry_out()
                 await turn()
-        self._context.carry_out()
 
     def _end_stream(self) -> None:
         self._connection += 1
@@ -173,15 +201,12 @@ class ReplicationSender:
             self._beat_due = True
             self._wake.set()
         self._stamp = answer.stamp
-        now = self._context.clock()
+        now = self._clock()
         for number, ack in enumerate(answer.acks, 1):
             if number % _FRAME_APPENDS == 0:
                 await turn()
-            progress = self._progress.get(ack.partition_id)
-            replica = self._context.replicas.get(ack.partition_id)
-            if progress is not None and replica is not None and replica.leader is not None:
-                replica.leader.acknowledged(progress, ack, now)
-        self._context.carry_out()
+            if (progress := self._progress.get(ack.partition_id)) is not None:
+                self._node.acknowledged(progress, ack, now)
 
     async def _frames(self, connection: int) -> AsyncIterator[bytes]:
         # After the call has ended, gRPC still asks for the next frame, and drops it: it must not get one.
@@ -230,8 +255,8 @@ class ReplicationSender:
         """The newest stamp, in a frame that tells all high watermarks; 0.0 without clearance: then another leader may
         have replaced this node, and its high watermarks may be old.
         """
-        now = self._context.clock()
+        now = self._clock()
         if not self._beat_due and now - self._echoed_at < _ECHO_S:
             return None
         self._echoed_at = now
-        return self._stamp if self._context.has_clearance() else 0.0
+        return self._stamp if self._has_clearance() else 0.0

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -11,16 +11,18 @@ from minka.errors import Code, MinkaError, with_rows
 from minka.wire import kv_frames
 from minka.wire.kv_frames import WRITING, Group, Op, Request, Response
 from minka.wire.stored_values import has_expired, value_of, values_of, versioned
-from minkad.core.replication.gate import Gate
+from minkad.core.replication.node import Node
 from minkad.core.replication.replica_storage import DeletedAheadError
 from minkad.process import tasks
 from minkad.process.memory import Share
 from minkad.process.turns import turn
-from minkad.replication.applying.hosted_replica import Replica
+from minkad.replication.applying.hosted_replica import HostedReplica
+from minkad.replication.applying.opening import Opening
 from minkad.replication.reading.replica_load import page_operations
 from minkad.replication.serving.bodies import checked_read, checked_scan, element_count
+from minkad.replication.serving.partition_waits import PartitionWaits
 from minkad.replication.serving.request_deadlines import Deadlines
-from minkad.replication.serving.routing import Routing
+from minkad.replication.serving.routing import POLL_SECONDS, Routing
 from minkad.replication.serving.ticket import Ticket, no_memory, too_large
 from minkad.replication.serving.writing import Writing
 from minkad.replication.surroundings import Surroundings
@@ -30,7 +32,6 @@ from minkad.storage.rocks_data import MAX_PASSED
 # Up to this number of keys, reading them at once is faster than on another thread.
 _INLINE_KEYS: Final = 64
 _MANY_KEYS: Final = 10_000
-_POLL_SECONDS: Final = 0.1
 _MAX_TIMEOUT_SECONDS: Final = 3600.0
 _ANSWER_SECONDS: Final = 0.1
 _READS: Final = frozenset({Op.READ, Op.READ_STALE, Op.READ_VERSIONED, Op.SCAN})
@@ -50,20 +51,20 @@ class Requests:
     def __init__(
         self,
         around: Surroundings,
-        replicas: Mapping[int, Replica],
+        node: Node[HostedReplica],
         writing: Writing,
         routing: Routing,
-        open_data: Callable[[Replica], Awaitable[None]],
+        opening: Opening,
+        waits: PartitionWaits,
     ) -> None:
-        """`open_data` opens the data of a replica that is closed."""
-        self._open_data = open_data
-        self._replicas = replicas
+        self._replicas: Final = node.replicas
         self._writing = writing
         self._routing = routing
+        self._opening = opening
+        self._waits = waits
         self._has_clearance = around.table.has_clearance
         self._clock = around.clock
         self._unix_ms = around.unix_ms
-        self._changed: dict[int, asyncio.Future[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting = Deadlines(self._late)
 
@@ -101,7 +102,7 @@ class Requests:
             return None
         data = replica.data
         try:
-            replica.take_over_data()
+            replica.state.take_over_data()
             rows = data.stored(keys) if len(keys) == 1 else _few_rows(data, keys)
         except MinkaError:
             return None
@@ -135,37 +136,9 @@ class Requests:
             text = f"partition {group.partition_id}: not done within {timeout_ms} ms"
             ticket.fail(index, MinkaError(Code.DEADLINE_EXCEEDED, text))
 
-    def notify(self, partition_id: int) -> None:
-        """The partition's row or its replica's state has changed: requests that wait look again."""
-        future = self._changed.pop(partition_id, None)
-        if future is not None and not future.done():
-            future.set_result(None)
-
-    def changed(self, partition_id: int) -> asyncio.Future[None]:
-        """A future that is done at the next `notify`. Wait for it with asyncio.wait, since others wait for it too."""
-        future = self._changed.get(partition_id)
-        if future is None:
-            future = self._changed[partition_id] = asyncio.get_running_loop().create_future()
-        return future
-
-    async def serving(self, partition_id: int, generation: int, deadline: float) -> Replica:
-        """The replica, as soon as it serves this generation as the leader and its log takes entries. `deadline` is a
-        time of the loop's clock. Raises the refusal; DEADLINE_EXCEEDED.
-        """
-        group = Group(partition_id=partition_id, generation=generation, op=Op.READ, body=b"")
-        while (replica := self._routing.leader(group)) is None or replica.gate.state is not Gate.OPEN:
-            left = deadline - asyncio.get_running_loop().time()
-            if left <= 0:
-                raise self._routing.timed_out(group)
-            await asyncio.wait([self.changed(partition_id)], timeout=min(left, _POLL_SECONDS))
-        replica.learn_keyspace()
-        return replica
-
     async def drain(self) -> None:
         """Refuse requests from now on, and return as soon as those under way are answered."""
         self._routing.stop()
-        for partition_id in list(self._changed):
-            self.notify(partition_id)
         await self._waiting.emptied()
 
     async def close(self) -> None:
@@ -225,7 +198,7 @@ class Requests:
                 left = deadline - loop.time()
                 if left <= 0:
                     raise self._routing.timed_out(group)
-                await asyncio.wait([self.changed(group.partition_id)], timeout=min(left, _POLL_SECONDS))
+                await asyncio.wait([self._waits.changed(group.partition_id)], timeout=min(left, POLL_SECONDS))
         except MinkaError as error:
             ticket.fail(index, error)
             return
@@ -235,10 +208,10 @@ class Requests:
         self._begin(group, ticket, index, deadline)
 
     async def _begin_when_open(
-        self, replica: Replica, group: Group, ticket: Ticket, index: int, deadline: float
+        self, replica: HostedReplica, group: Group, ticket: Ticket, index: int, deadline: float
     ) -> None:
         try:
-            await self._open_data(replica)
+            await self._opening.wait(replica)
         except MinkaError as error:
             ticket.fail(index, error)
             return
@@ -254,12 +227,12 @@ class Requests:
 
     # Reading
 
-    def _answer(self, replica: Replica, operations: int, body: bytes, ticket: Ticket, index: int) -> None:
+    def _answer(self, replica: HostedReplica, operations: int, body: bytes, ticket: Ticket, index: int) -> None:
         """Answer a group that was read, and count it. Raises TOO_LARGE."""
         ticket.answer(index, body)
         replica.load.traffic.read(operations, len(body), self._clock() - ticket.began)
 
-    def _read(self, replica: Replica, group: Group, ticket: Ticket, index: int, deadline: float) -> None:
+    def _read(self, replica: HostedReplica, group: Group, ticket: Ticket, index: int, deadline: float) -> None:
         if element_count(group.body) > _INLINE_KEYS:
             self._spawn(self._read_many(replica, group, ticket, index, deadline), ticket, index)
             return
@@ -271,7 +244,7 @@ class Requests:
 
     def _answer_read(
         self,
-        replica: Replica,
+        replica: HostedReplica,
         keys: list[bytes],
         rows: list[bytes | None],
         group: Group,
@@ -297,7 +270,7 @@ class Requests:
         return [key for key, row in zip(keys, rows, strict=True) if row is not None and has_expired(row, now_ms)]
 
     def _remove_first(
-        self, replica: Replica, keys: list[bytes], group: Group, ticket: Ticket, index: int, deadline: float
+        self, replica: HostedReplica, keys: list[bytes], group: Group, ticket: Ticket, index: int, deadline: float
     ) -> None:
         """Remove expired rows, through the log, and only then answer: otherwise a next leader, whose clock shows an
         earlier time, could show rows that this one no longer shows. Raises the refusal.
@@ -316,16 +289,16 @@ class Requests:
 
         self._writing.remove_expired(replica, keys, Ticket(1, ticket.share, self._clock(), removed, lambda _: None))
 
-    def _scan(self, replica: Replica, group: Group, ticket: Ticket, index: int, deadline: float) -> None:
+    def _scan(self, replica: HostedReplica, group: Group, ticket: Ticket, index: int, deadline: float) -> None:
         body = checked_scan(group.body)
         if ticket.left <= 0:
             raise too_large()
-        asked, mine = KeyRange(body.start, body.end), KeyRange(replica.row.start_key, replica.row.end_key)
+        asked, mine = KeyRange(body.start, body.end), KeyRange(replica.state.row.start_key, replica.state.row.end_key)
         if not asked.overlaps(mine):
             text = f"partition {replica.id} has the keys {mine}, and those of {asked} are asked for"
-            raise with_rows(MinkaError(Code.KEY_OUT_OF_RANGE, text), self._routing.with_neighbour(replica.row))
+            raise with_rows(MinkaError(Code.KEY_OUT_OF_RANGE, text), self._routing.with_neighbour(replica.state.row))
         wanted = asked.clip(mine)
-        replica.take_over_data()
+        replica.state.take_over_data()
         try:
             page = self._page(replica, body, wanted, MAX_PASSED)
         except DeletedAheadError:
@@ -335,7 +308,7 @@ class Requests:
 
     def _answer_page(
         self,
-        replica: Replica,
+        replica: HostedReplica,
         page: kv_frames.ScanPage,
         only_keys: bool,
         group: Group,
@@ -352,7 +325,7 @@ class Requests:
         self._answer(replica, page_operations(len(page.keys)), body, ticket, index)
 
     def _page(
-        self, replica: Replica, body: kv_frames.ScanBody, wanted: KeyRange, max_passed: int
+        self, replica: HostedReplica, body: kv_frames.ScanBody, wanted: KeyRange, max_passed: int
     ) -> kv_frames.ScanPage:
         """Read a page as of one moment, since nothing else runs meanwhile. Raises DeletedAheadError."""
         start, end = wanted
@@ -371,7 +344,7 @@ class Requests:
 
     async def _scan_cleared(
         self,
-        replica: Replica,
+        replica: HostedReplica,
         body: kv_frames.ScanBody,
         wanted: KeyRange,
         group: Group,
@@ -380,11 +353,11 @@ class Requests:
         deadline: float,
     ) -> None:
         """Read a page from the beginning of `wanted`, after clearing the deleted keys away there."""
-        row, max_passed = replica.row, MAX_PASSED
+        row, max_passed = replica.state.row, MAX_PASSED
         try:
             while ticket.missing:
                 part = await clear(replica, wanted, body.reverse)
-                if self._routing.leader(group) is not replica or replica.row is not row:
+                if self._routing.leader(group) is not replica or replica.state.row is not row:
                     break
                 max_passed *= 2  # so that this ends, however much is deleted meanwhile
                 with suppress(DeletedAheadError):
@@ -396,7 +369,7 @@ class Requests:
             return
         self._begin(group, ticket, index, deadline)  # another replica is about to answer it
 
-    def _read_stale(self, replica: Replica, group: Group, ticket: Ticket, index: int, deadline: float) -> None:
+    def _read_stale(self, replica: HostedReplica, group: Group, ticket: Ticket, index: int, deadline: float) -> None:
         if element_count(group.body) > _INLINE_KEYS:
             self._spawn(self._read_many_stale(replica, group, ticket, index, deadline), ticket, index)
         else:
@@ -404,7 +377,7 @@ class Requests:
             self._answer_stale(replica, age_ms, _rows(replica, keys, ticket), ticket, index)
 
     def _answer_stale(
-        self, replica: Replica, age_ms: int, rows: list[bytes | None], ticket: Ticket, index: int
+        self, replica: HostedReplica, age_ms: int, rows: list[bytes | None], ticket: Ticket, index: int
     ) -> None:
         if replica.data.may_expire:
             now_ms = self._unix_ms()
@@ -412,15 +385,15 @@ class Requests:
         body = kv_frames.encode(kv_frames.StaleResult(age_ms, values_of(rows)))
         self._answer(replica, len(rows), body, ticket, index)
 
-    def _checked(self, replica: Replica, group: Group) -> list[bytes]:
+    def _checked(self, replica: HostedReplica, group: Group) -> list[bytes]:
         """The keys to read. Raises the refusal."""
         keys = checked_read(group.body)
         self._routing.check_in_range(replica, keys)
         replica.load.count(keys)
-        replica.take_over_data()
+        replica.state.take_over_data()
         return keys
 
-    def _age_ms(self, replica: Replica) -> int:
+    def _age_ms(self, replica: HostedReplica) -> int:
         """The age that the replica may have. Raises AGE_UNKNOWN."""
         age = self._routing.age(replica)
         if age == math.inf:
@@ -428,7 +401,7 @@ class Requests:
         return math.ceil(age * 1000)
 
     async def _read_many_stale(
-        self, replica: Replica, group: Group, ticket: Ticket, index: int, deadline: float
+        self, replica: HostedReplica, group: Group, ticket: Ticket, index: int, deadline: float
     ) -> None:
         try:
             await _turn_for(group)
@@ -438,13 +411,15 @@ class Requests:
         except MinkaError as error:
             self._refuse(group, ticket, index, deadline, error)
 
-    async def _read_many(self, replica: Replica, group: Group, ticket: Ticket, index: int, deadline: float) -> None:
-        epoch = replica.row.leader_epoch
+    async def _read_many(
+        self, replica: HostedReplica, group: Group, ticket: Ticket, index: int, deadline: float
+    ) -> None:
+        epoch = replica.state.row.leader_epoch
         try:
             await _turn_for(group)
             keys = self._checked(replica, group)
             rows = await _many_rows(replica, keys, ticket)
-            if self._routing.leader(group) is replica and replica.row.leader_epoch == epoch:
+            if self._routing.leader(group) is replica and replica.state.row.leader_epoch == epoch:
                 self._answer_read(replica, keys, rows, group, ticket, index, deadline)
                 return
         except MinkaError as error:
@@ -453,7 +428,7 @@ class Requests:
         self._begin(group, ticket, index, deadline)  # another replica is about to answer it
 
 
-async def clear(replica: Replica, wanted: KeyRange, reverse: bool) -> KeyRange:
+async def clear(replica: HostedReplica, wanted: KeyRange, reverse: bool) -> KeyRange:
     """See `DataDatabase.clear`."""
     await replica.log_first()
     return await replica.data.clear(wanted, reverse)
@@ -467,7 +442,7 @@ async def _turn_for(group: Group) -> None:
         await turn()
 
 
-def _expected(replica: Replica, group: Group) -> int:
+def _expected(replica: HostedReplica, group: Group) -> int:
     """About the number of bytes of the answer."""
     if group.op == Op.SCAN:
         return kv_frames.weight(MAX_PAGE_BYTES)
@@ -476,12 +451,12 @@ def _expected(replica: Replica, group: Group) -> int:
     )
 
 
-def _mean_size(replica: Replica) -> int:
+def _mean_size(replica: HostedReplica) -> int:
     size = replica.data.size()
     return size.bytes // max(size.keys, 1)
 
 
-def _rows(replica: Replica, keys: list[bytes], ticket: Ticket) -> list[bytes | None]:
+def _rows(replica: HostedReplica, keys: list[bytes], ticket: Ticket) -> list[bytes | None]:
     """The values of the keys, in their stored form. Raises TOO_LARGE, early, if they are too large for the answer."""
     if len(keys) <= _KEYS_AT_ONCE and not ticket.size:
         return replica.data.stored(keys)
@@ -511,7 +486,7 @@ def _few_rows(data: DataDatabase, keys: list[bytes]) -> list[bytes | None] | Non
     return rows
 
 
-async def _many_rows(replica: Replica, keys: list[bytes], ticket: Ticket) -> list[bytes | None]:
+async def _many_rows(replica: HostedReplica, keys: list[bytes], ticket: Ticket) -> list[bytes | None]:
     """The same on another thread; meanwhile, the expected size is taken from the share."""
     expected = min(len(keys) * _mean_size(replica), kv_frames.MAX_ANSWER_BYTES)
     ticket.share.take(expected)

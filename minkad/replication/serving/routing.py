@@ -1,17 +1,22 @@
 """Finds the replica of this node that serves a request, or the reason why none does."""
 
+import asyncio
 import math
-from collections.abc import Callable, Mapping
+from typing import Final
 
 from minka.cluster.key_ranges import KeyRange
 from minka.errors import Code, MinkaError, with_rows
 from minka.v1.cluster_pb2 import Partition
 from minka.wire.kv_frames import WRITING, Group, Op
 from minkad.core.replication.gate import Gate
+from minkad.core.replication.node import Node
 from minkad.core.replication.replica_state import UNKNOWN_MIN_INSYNC, Copy, Role
-from minkad.replication.applying.hosted_replica import Replica
-from minkad.replication.sending.replication_receiver import ReplicationReceiver
+from minkad.replication.applying.hosted_replica import HostedReplica
+from minkad.replication.serving.partition_waits import PartitionWaits
 from minkad.replication.surroundings import Surroundings
+
+POLL_SECONDS: Final = 0.1
+"""The longest time between two looks whether a partition is served."""
 
 
 class Routing:
@@ -19,58 +24,64 @@ class Routing:
     where to go.
     """
 
-    def __init__(
-        self,
-        around: Surroundings,
-        replicas: Mapping[int, Replica],
-        receiver: ReplicationReceiver,
-        newest_row: Callable[[int], Partition | None],
-    ) -> None:
-        """`newest_row`: the newest row of a partition that this node knows, with a replica here or without."""
+    def __init__(self, around: Surroundings, node: Node[HostedReplica], waits: PartitionWaits) -> None:
         self._is_stopping = False
-        self._node_id = around.node_id
-        self._replicas = replicas
-        self._receiver = receiver
+        self._node = node
+        self._waits = waits
+        self._replicas: Final = node.replicas
         self._table = around.table
         self._has_clearance = around.table.has_clearance
         self._clock = around.clock
-        self._newest_row = newest_row
 
     def stop(self) -> None:
         """From now on leaders refuse with SHUTTING_DOWN."""
         self._is_stopping = True
+        self._waits.notify_all()
 
-    def leader(self, group: Group) -> Replica | None:
+    def leader(self, group: Group) -> HostedReplica | None:
         """The replica that serves the group now, or None if that isn't known yet. Raises the refusal."""
         if self._is_stopping:
             raise MinkaError(Code.SHUTTING_DOWN, "the node is stopping")
         replica = self._replicas.get(group.partition_id)
         if not self._has_clearance():
             raise MinkaError(Code.NO_CLEARANCE, "this node has no clearance from the active controller")
-        if replica is None or replica.role is not Role.LEADER or group.generation != replica.row.generation:
+        if replica is None or replica.state.role is not Role.LEADER or group.generation != replica.state.row.generation:
             self._check_row(group)
             return None
-        gate = replica.gate.state
-        if not replica.is_ready or gate is Gate.CLOSED_TO_READS:
-            if replica.damage is not None and not self.may_be_mended(replica):
-                raise replica.damage.with_traceback(None)
+        gate = replica.state.gate.state
+        if not replica.state.is_ready or gate is Gate.CLOSED_TO_READS:
+            if replica.state.damage is not None and not self.may_be_mended(replica):
+                raise replica.state.damage.with_traceback(None)
             return None
         if group.op in WRITING and (
-            gate is not Gate.OPEN or (replica.min_insync != 1 and not self._has_enough_replicas(replica))
+            gate is not Gate.OPEN or (replica.state.min_insync != 1 and not self._has_enough_replicas(replica))
         ):
             return None
-        if group.op == Op.OPERATE and replica.applied < replica.decidable_at:
+        if group.op == Op.OPERATE and replica.state.applied < replica.decidable_at:
             return None
         return replica
 
-    def serves_now(self, replica: Replica, generation: int, keys: list[bytes]) -> bool:
+    async def serving(self, partition_id: int, generation: int, deadline: float) -> HostedReplica:
+        """The replica, as soon as it serves this generation as the leader and its log takes entries. `deadline` is a
+        time of the loop's clock. Raises the refusal; DEADLINE_EXCEEDED.
+        """
+        group = Group(partition_id=partition_id, generation=generation, op=Op.READ, body=b"")
+        while (replica := self.leader(group)) is None or replica.state.gate.state is not Gate.OPEN:
+            left = deadline - asyncio.get_running_loop().time()
+            if left <= 0:
+                raise self.timed_out(group)
+            await asyncio.wait([self._waits.changed(partition_id)], timeout=min(left, POLL_SECONDS))
+        replica.state.learn_keyspace()
+        return replica
+
+    def serves_now(self, replica: HostedReplica, generation: int, keys: list[bytes]) -> bool:
         """True if the replica answers a read of these keys of this generation at once; makes only quick checks."""
-        row = replica.row
+        row = replica.state.row
         if (
             self._is_stopping
             or row.generation != generation
-            or not replica.is_ready
-            or replica.gate.state is Gate.CLOSED_TO_READS
+            or not replica.state.is_ready
+            or replica.state.gate.state is Gate.CLOSED_TO_READS
             or replica.data.is_closed
         ):
             return False
@@ -78,62 +89,56 @@ class Routing:
             return True
         return row.start_key <= min(keys) and (not row.end_key or max(keys) < row.end_key)
 
-    def _has_enough_replicas(self, replica: Replica) -> bool:
+    def _has_enough_replicas(self, replica: HostedReplica) -> bool:
         """True if enough replicas are in sync for a write; False if the number needed isn't known yet. Raises
         NOT_ENOUGH_REPLICAS.
         """
-        if replica.min_insync == UNKNOWN_MIN_INSYNC:
-            replica.learn_keyspace()
-        in_sync = len(replica.row.isr)
-        if in_sync < replica.min_insync:
-            text = f"partition {replica.id} has {in_sync} of {replica.min_insync} replicas in sync"
-            raise with_rows(MinkaError(Code.NOT_ENOUGH_REPLICAS, text), [replica.row])
-        return replica.min_insync != UNKNOWN_MIN_INSYNC
+        if replica.state.min_insync == UNKNOWN_MIN_INSYNC:
+            replica.state.learn_keyspace()
+        in_sync = len(replica.state.row.isr)
+        if in_sync < replica.state.min_insync:
+            text = f"partition {replica.id} has {in_sync} of {replica.state.min_insync} replicas in sync"
+            raise with_rows(MinkaError(Code.NOT_ENOUGH_REPLICAS, text), [replica.state.row])
+        return replica.state.min_insync != UNKNOWN_MIN_INSYNC
 
     @staticmethod
-    def may_be_mended(replica: Replica) -> bool:
+    def may_be_mended(replica: HostedReplica) -> bool:
         """True if the partition may be served again in a moment, by another replica or by this one."""
-        return replica.copy is Copy.REBUILDING or len(replica.row.isr) > 1
+        return replica.state.copy is Copy.REBUILDING or len(replica.state.row.isr) > 1
 
-    def stale(self, group: Group) -> Replica | None:
+    def stale(self, group: Group) -> HostedReplica | None:
         """The replica here, if it knows the age of its data; it needs no clearance. None if there may be one later.
         Raises the refusal.
         """
         replica = self._replicas.get(group.partition_id)
-        if replica is None or replica.role is Role.REMOVED or group.generation != replica.row.generation:
+        if replica is None or replica.state.role is Role.REMOVED or group.generation != replica.state.row.generation:
             self._check_row(group)
             return None
-        if replica.damage is not None and replica.copy is not Copy.REBUILDING:
-            if len(replica.row.replicas) == 1:
-                raise replica.damage.with_traceback(None)
-            text = f"partition {replica.id}: this replica is damaged: {replica.damage}"
-            raise with_rows(MinkaError(Code.AGE_UNKNOWN, text), [replica.row])
+        if replica.state.damage is not None and replica.state.copy is not Copy.REBUILDING:
+            if len(replica.state.row.replicas) == 1:
+                raise replica.state.damage.with_traceback(None)
+            text = f"partition {replica.id}: this replica is damaged: {replica.state.damage}"
+            raise with_rows(MinkaError(Code.AGE_UNKNOWN, text), [replica.state.row])
         if not self._knows_its_age(replica):
             raise self.age_unknown(replica)
         return replica
 
     @staticmethod
-    def age_unknown(replica: Replica) -> MinkaError:
+    def age_unknown(replica: HostedReplica) -> MinkaError:
         """The refusal of a stale read by a replica that doesn't know its age."""
         text = f"partition {replica.id}: this replica doesn't know how old its data is"
-        return with_rows(MinkaError(Code.AGE_UNKNOWN, text), [replica.row])
+        return with_rows(MinkaError(Code.AGE_UNKNOWN, text), [replica.state.row])
 
-    def answers_stale(self, replica: Replica) -> bool:
+    def answers_stale(self, replica: HostedReplica) -> bool:
         """True if a client's stale read would be answered here now. Clients send stale reads to replicas in sync."""
-        return self._node_id in replica.row.isr and replica.damage is None and self._knows_its_age(replica)
+        return self._node.id in replica.state.row.isr and replica.state.damage is None and self._knows_its_age(replica)
 
-    def _knows_its_age(self, replica: Replica) -> bool:
-        return replica.is_complete and not replica.is_receiving and self.age(replica) != math.inf
+    def _knows_its_age(self, replica: HostedReplica) -> bool:
+        return replica.state.is_complete and not replica.state.is_receiving and self.age(replica) != math.inf
 
-    def age(self, replica: Replica) -> float:
-        """The seconds since the replica was certainly up to date; infinite if it doesn't know. A leader was up to date
-        when its node last had clearance.
-        """
-        if replica.role is not Role.LEADER:
-            return self._receiver.age(replica)
-        now = self._clock()
-        replica.note_led(self._table.last_clearance(now))
-        return now - replica.freshness.at
+    def age(self, replica: HostedReplica) -> float:
+        """The seconds since the replica was certainly up to date; infinite if it doesn't know."""
+        return replica.state.age(self._clock())
 
     def _check_row(self, group: Group) -> None:
         """Raises the refusal, unless this node may have to serve the group when it gets a newer row."""
@@ -148,9 +153,16 @@ class Routing:
             raise with_rows(MinkaError(Code.STALE_GENERATION, text), self.with_neighbour(row))
         if not row.leader:
             raise with_rows(MinkaError(Code.PARTITION_OFFLINE, f"partition {row.id} has no leader"), [row])
-        if row.leader != self._node_id:
+        if row.leader != self._node.id:
             text = f"partition {row.id} is led by {row.leader}"
             raise with_rows(MinkaError(Code.NOT_LEADER, text, leader=row.leader), [row])
+
+    def _newest_row(self, partition_id: int) -> Partition | None:
+        """The newest row of a partition that this node knows, with a replica here or without."""
+        replica = self._replicas.get(partition_id)
+        rows = [self._node.departed(partition_id), self._table.row(partition_id)]
+        rows.append(replica.state.row if replica is not None else None)
+        return max((row for row in rows if row is not None), key=lambda row: row.partition_epoch, default=None)
 
     def with_neighbour(self, row: Partition) -> list[Partition]:
         """The row, and the row of the partition that was last split off from it. For a merged partition, the row of the
@@ -165,9 +177,9 @@ class Routing:
             row = self._newest_row(row.merge_into)
         return row
 
-    def check_in_range(self, replica: Replica, keys: list[bytes]) -> None:
+    def check_in_range(self, replica: HostedReplica, keys: list[bytes]) -> None:
         """Raises KEY_OUT_OF_RANGE for a key outside of the partition's range."""
-        row = replica.row
+        row = replica.state.row
         bounded = keys and (row.start_key or row.end_key)
         if bounded and (min(keys) < row.start_key or (row.end_key and max(keys) >= row.end_key)):
             text = f"partition {row.id} has the keys {KeyRange(row.start_key, row.end_key)}, and others are asked for"
@@ -178,10 +190,10 @@ class Routing:
         replica = self._replicas.get(group.partition_id)
         if replica is None:
             return MinkaError(Code.PARTITION_NOT_HERE, f"this node was not told of partition {group.partition_id}")
-        if replica.damage is not None:
-            return replica.damage
-        generation = replica.row.generation
+        if replica.state.damage is not None:
+            return replica.state.damage
+        generation = replica.state.row.generation
         what = f"its generation is {generation} here, the request is for {group.generation}"
         if generation == group.generation:
-            what = replica.waits_for
+            what = replica.state.waits_for
         return MinkaError(Code.DEADLINE_EXCEEDED, f"partition {group.partition_id}: {what}; nothing was done")

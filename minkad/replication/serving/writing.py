@@ -1,6 +1,6 @@
 """Writes of clients: checked, decided where their effect depends on existing rows, and appended to the log."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from minka.errors import Code, MinkaError, with_rows
 from minka.wire import kv_frames
@@ -8,9 +8,11 @@ from minka.wire.key_operations import Operation
 from minka.wire.kv_frames import GroupResult, StoredWrite, WriteBody
 from minka.wire.stored_values import version_at
 from minkad.core.operations import Decision, decide, keys_of
+from minkad.core.replication.node import Node
 from minkad.replication.applying.committer import Committer
-from minkad.replication.applying.hosted_replica import DONE, Pending, Replica
+from minkad.replication.applying.hosted_replica import DONE, HostedReplica, Pending
 from minkad.replication.serving.bodies import checked_operations, checked_write
+from minkad.replication.serving.expiries import Expiries
 from minkad.replication.serving.routing import Routing
 from minkad.replication.serving.ticket import Ticket
 from minkad.replication.surroundings import Surroundings
@@ -22,19 +24,19 @@ class Writing:
     def __init__(
         self,
         around: Surroundings,
+        node: Node[HostedReplica],
         committer: Committer,
         routing: Routing,
         max_pending_bytes: int,
-        expires: Callable[[Replica, Sequence[bytes], Sequence[bytes | None]], None],
     ) -> None:
-        """`expires` is called with keys and rows that operations have appended, some of which may expire."""
         self.waiting_bytes = 0  # the bodies of requests that wait before they are begun
+        self._node = node
         self._committer = committer
         self._routing = routing
+        self.expiries = Expiries()  # of the rows that operations have written
         self._table = around.table
         self._unix_ms = around.unix_ms
         self._max_pending_bytes = max_pending_bytes
-        self._expires = expires
 
     def check_memory(self, size: int) -> None:
         """Raises OVERLOADED if there is no room for `size` bytes more."""
@@ -42,7 +44,7 @@ class Writing:
             text = f"writes of {self._max_pending_bytes >> 20} MiB are under way at this node"
             raise MinkaError(Code.OVERLOADED, text)
 
-    def write(self, replica: Replica, body: bytes, ticket: Ticket, index: int) -> None:
+    def write(self, replica: HostedReplica, body: bytes, ticket: Ticket, index: int) -> None:
         """Append the client's write unchanged."""
         write = checked_write(body)
         self._routing.check_in_range(replica, write.keys)
@@ -51,13 +53,13 @@ class Writing:
         replica.load.count(write.keys)
         self._append(replica, write, body, ticket, index, DONE)
 
-    def operate(self, replica: Replica, body: bytes, ticket: Ticket, index: int) -> None:
+    def operate(self, replica: HostedReplica, body: bytes, ticket: Ticket, index: int) -> None:
         """Decide the effect of the operations, and append it."""
         operations = checked_operations(body)
         keys = keys_of(operations)
         self._routing.check_in_range(replica, keys)
         self.check_memory(len(body))
-        replica.take_over_data()
+        replica.state.take_over_data()
         decision, last_read = self._decide(replica, operations, max_answer_bytes=ticket.left)
         outcomes = kv_frames.encode(decision.outcomes)
         if not decision.rows and not self._table.has_clearance():
@@ -68,13 +70,13 @@ class Writing:
         replica.load.count(keys)
         if decision.rows:
             self._append(replica, write, entry, ticket, index, answer)
-            self._expires(replica, write.keys, write.values)
+            self.expiries.written(replica, write.keys, write.values)
         elif last_read:
             replica.unapplied_rows().wait(last_read, (ticket, index, answer))
         else:
             ticket.fill(index, answer)
 
-    def remove_expired(self, replica: Replica, keys: Sequence[bytes], ticket: Ticket | None) -> None:
+    def remove_expired(self, replica: HostedReplica, keys: Sequence[bytes], ticket: Ticket | None) -> None:
         """Delete those of the keys that have expired; the ticket's one group is done when the deletion is applied."""
         self.check_memory(0)
         decision, last_read = self._decide(replica, [], keys)
@@ -88,7 +90,7 @@ class Writing:
 
     def _decide(
         self,
-        replica: Replica,
+        replica: HostedReplica,
         operations: Sequence[Operation],
         expiring: Sequence[bytes] = (),
         max_answer_bytes: int = kv_frames.MAX_ANSWER_BYTES,
@@ -104,11 +106,11 @@ class Writing:
             return found[1]
 
         offset = replica.log.end + 1
-        version = version_at(offset + replica.version_base(offset))
+        version = version_at(offset + replica.state.version_base(offset))
         decision = decide(operations, row_of, self._unix_ms(), version, data.loaded_version, expiring, max_answer_bytes)
         return decision, last_read
 
-    def _checked_entry(self, replica: Replica, write: StoredWrite) -> bytes:
+    def _checked_entry(self, replica: HostedReplica, write: StoredWrite) -> bytes:
         """The body of the entry. Raises TOO_LARGE, DISK_LOW, OVERLOADED."""
         self._check_room(replica, write)
         entry = kv_frames.encode(write)
@@ -119,20 +121,26 @@ class Writing:
         return entry
 
     def _append(
-        self, replica: Replica, write: WriteBody, body: bytes, ticket: Ticket | None, index: int, answer: GroupResult
+        self,
+        replica: HostedReplica,
+        write: WriteBody,
+        body: bytes,
+        ticket: Ticket | None,
+        index: int,
+        answer: GroupResult,
     ) -> None:
         self._committer.pending_bytes += len(body)
-        offset = replica.append(body)
-        replica.add_pending(Pending(offset, replica.row.leader_epoch, write, len(body), ticket, index, answer))
+        offset = self._node.append(replica, body)
+        replica.add_pending(Pending(offset, replica.state.row.leader_epoch, write, len(body), ticket, index, answer))
 
-    def _check_room(self, replica: Replica, write: WriteBody) -> None:
+    def _check_room(self, replica: HostedReplica, write: WriteBody) -> None:
         """Raises DISK_LOW for a write with more than deletes if the disk of a replica in sync is low: that replica
         would otherwise fail, or lag and need more room than before to come back.
         """
         low_disks = self._table.low_disks()
         if not low_disks or all(value is None for value in write.values):
             return
-        low = [node for node in replica.row.isr if node in low_disks]
+        low = [node for node in replica.state.row.isr if node in low_disks]
         if low:
             text = f"partition {replica.id}: the disk of {', '.join(low)} is low; nothing was done"
-            raise with_rows(MinkaError(Code.DISK_LOW, text), [replica.row])
+            raise with_rows(MinkaError(Code.DISK_LOW, text), [replica.state.row])

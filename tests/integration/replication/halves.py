@@ -17,7 +17,7 @@ NODES = ("athens", "byzantium", "cyrene")
 async def scanned(node: TestNode, partition_id: int, generation: int = 2, reverse: bool = False) -> list[bytes]:
     """Scan all keys of the partition, page by page."""
     found: list[bytes] = []
-    row = node.replica(partition_id).row
+    row = node.replica(partition_id).state.row
     start, end = row.start_key, row.end_key
     while True:
         body = kv_frames.encode(kv_frames.ScanBody(start, end, reverse, 170, 1 << 20))
@@ -42,7 +42,7 @@ async def ended(c: Cluster, child_id: int = 2) -> None:
     running = [node for node in c.nodes.values() if node.running and node.id not in c.dead]
     await until(
         lambda: all(
-            node.replica(id_).row.partition_epoch == c.rows[id_].partition_epoch
+            node.replica(id_).state.row.partition_epoch == c.rows[id_].partition_epoch
             for node in running
             for id_ in (parent_id, child_id)
             if node.id in c.rows[id_].replicas

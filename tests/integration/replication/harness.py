@@ -27,6 +27,7 @@ from minkad.core.replication.replication_settings import ReplicationSettings
 from minkad.core.state import State
 from minkad.data_port.streams import MessageStream
 from minkad.replication.manager import StorageSettings
+from tests import strict_replicas  # noqa: F401  # each event is followed by a check
 from tests.integration.replication.node import TestNode
 
 SOON = ReplicationSettings(lag_timeout=0.5)  # an absent follower leaves the in-sync set soon; a slow one may, too
@@ -104,8 +105,9 @@ class Cluster:
         for node in self.nodes.values():
             lines.append(f"{node.id} {'runs' if node.running else 'has stopped'}: {node.log_db.error}")
             for replica in node.manager.replicas.values():
-                lines.append(f"  {replica} {replica.applying.value} {replica.copy.value} {_one_line(replica.row)}")
-                for name, progress in replica.leader.progress.items() if replica.leader is not None else ():
+                state = replica.state
+                lines.append(f"  {state} {state.applying.value} {state.copy.value} {_one_line(state.row)}")
+                for name, progress in state.leader.progress.items() if state.leader is not None else ():
                     lines.append(f"  {name} follows {replica.id} up to {progress.matched} {progress.stage.name}")
         return "\n".join(lines)
 

@@ -28,5 +28,5 @@ async def merged(c: Cluster, *nodes: TestNode) -> None:
     """Wait until the nodes know of the merge and have deleted their replicas of partition 2."""
     await until(lambda: 2 in c.gone)
     there = nodes or tuple(c.nodes.values())
-    await until(lambda: all(node.replica(1).row.partition_epoch == c.rows[1].partition_epoch for node in there))
+    await until(lambda: all(node.replica(1).state.row.partition_epoch == c.rows[1].partition_epoch for node in there))
     await until(lambda: all(2 not in node.manager.replicas for node in there))

@@ -21,7 +21,7 @@ from minkad.data_port.port import DataPort
 from minkad.data_port.replication import DataLinks
 from minkad.process.memory import Memory, Share
 from minkad.process.telemetry import Telemetry
-from minkad.replication.applying.hosted_replica import Replica
+from minkad.replication.applying.hosted_replica import HostedReplica
 from minkad.replication.manager import ReplicaManager
 from minkad.replication.sending.peer_frames import Answer, decode_answer, encode
 from minkad.replication.surroundings import Surroundings
@@ -48,7 +48,7 @@ async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
 
 def led(node: "TestNode", partition_id: int = 1) -> Leader:
     """Return the `Leader` of the node's replica. Fails if the node doesn't lead the partition."""
-    leader = node.replica(partition_id).leader
+    leader = node.replica(partition_id).state.leader
     assert leader is not None, f"{node.id} doesn't lead partition {partition_id}"
     return leader
 
@@ -230,7 +230,7 @@ class TestNode:
         """The open connections to its data port."""
         return self.data_port.connections
 
-    def replica(self, partition_id: int = 1) -> Replica:
+    def replica(self, partition_id: int = 1) -> HostedReplica:
         """The node's replica of the partition."""
         return self.manager.replicas[partition_id]
 

@@ -22,8 +22,8 @@ async def same_everywhere(c: Cluster, partition_id: int = 1) -> None:
     row = c.rows[partition_id]
     await until(lambda: set(c.rows[partition_id].isr) == set(row.replicas))
     replicas = [c.nodes[node].replica(partition_id) for node in row.replicas]
-    await until(lambda: len({replica.applied for replica in replicas}) == 1)
-    assert {replica.log.end for replica in replicas} == {replicas[0].applied}
+    await until(lambda: len({replica.state.applied for replica in replicas}) == 1)
+    assert {replica.log.end for replica in replicas} == {replicas[0].state.applied}
     start = max(replica.log.base for replica in replicas) + 1
     end = replicas[0].log.end
     if start <= end:
@@ -38,7 +38,7 @@ async def led_by(c: Cluster, node: TestNode) -> None:
 
 async def applied(node: TestNode, offset: int) -> None:
     """Wait until the node has applied the log up to this offset."""
-    await until(lambda: node.replica().applied == offset)
+    await until(lambda: node.replica().state.applied == offset)
 
 
 def cut_off(node: TestNode) -> Callable[[], None]:

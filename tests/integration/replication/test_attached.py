@@ -13,7 +13,7 @@ import pytest
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Partition
 from minka.wire.key_operations import Lifetime, Set
-from minkad.replication.applying.hosted_replica import Replica, meta_key
+from minkad.replication.applying.hosted_replica import HostedReplica, meta_key
 from minkad.storage.checkpoint import Checkpoint, Incoming
 from tests.integration.replication.crashes import crash, restart_from
 from tests.integration.replication.halves import (
@@ -47,8 +47,8 @@ async def attached(*nodes: TestNode) -> AsyncIterator[None]:
             await until(partial(_is_detached, node))
 
 
-def _later(take: Callable[[Replica, Replica], Awaitable[Checkpoint]], go_on: asyncio.Event) -> object:
-    async def taken(parent: Replica, child: Replica) -> Checkpoint:
+def _later(take: Callable[[HostedReplica, HostedReplica], Awaitable[Checkpoint]], go_on: asyncio.Event) -> object:
+    async def taken(parent: HostedReplica, child: HostedReplica) -> Checkpoint:
         await go_on.wait()
         return await take(parent, child)
 
@@ -61,7 +61,7 @@ def _is_detached(node: TestNode) -> bool:
 
 def has_child(*nodes: TestNode) -> bool:
     """True if all these nodes have made the child."""
-    return all(2 in node.manager.replicas and node.replica(2).is_made for node in nodes)
+    return all(2 in node.manager.replicas and node.replica(2).state.is_made for node in nodes)
 
 
 def folder(node: TestNode) -> Path:
@@ -122,7 +122,7 @@ async def test_an_attached_child_survives_a_crash(tmp_path: Path, durability: in
         await athens.operate(1, Set(b"0999", b"changed", lifetime=Lifetime.FOR, ms=3_600_000))
         async with attached(athens):
             await begin(c)
-            await until(lambda: 2 in athens.manager.replicas and athens.replica(2).is_ready)
+            await until(lambda: 2 in athens.manager.replicas and athens.replica(2).state.is_ready)
             await athens.put(2, {b"9": b"last", KEY: None}, generation=2)
             await athens.put(1, {b"0": b"first"}, generation=2)
             versions = await athens.versions(2, *UPPER, generation=2)
@@ -155,7 +155,7 @@ async def test_an_attached_child_can_have_a_leader_before_its_parent_has_one(tmp
         await athens.put(1, ROWS)
         async with attached(athens):
             await begin(c)
-            await until(lambda: has_child(athens) and athens.replica(2).is_ready)
+            await until(lambda: has_child(athens) and athens.replica(2).state.is_ready)
             await athens.put(2, {b"9": b"last"}, generation=2)
             left = crashed_copy(athens.path, tmp_path / "left")
         await restart_from(athens, left)
@@ -200,13 +200,13 @@ async def test_the_childs_keys_leave_the_parent_only_when_the_child_has_a_databa
         async with attached(cyrene):
             await begin(c)
             await ended(c)
-            await until(lambda: not athens.replica(1).trim.has_foreign)
+            await until(lambda: not athens.replica(1).state.trim.has_foreign)
             await athens.put(1, {b"0": b"first"}, generation=2)
-            await until(lambda: cyrene.replica(1).high_watermark == athens.replica(1).applied)
-            assert cyrene.replica(1).data.is_shared(cyrene.replica(1).high_watermark)
-            assert cyrene.replica(1).applied < cyrene.replica(1).high_watermark
+            await until(lambda: cyrene.replica(1).state.high_watermark == athens.replica(1).state.applied)
+            assert cyrene.replica(1).data.is_shared(cyrene.replica(1).state.high_watermark)
+            assert cyrene.replica(1).state.applied < cyrene.replica(1).state.high_watermark
             assert not any("cyrene" in change.isr for change in c.isr_changes if change.partition_id == 2)
-        await applied(cyrene, athens.replica(1).applied)
+        await applied(cyrene, athens.replica(1).state.applied)
         await cyrene_has_all(c, LOWER | {b"0": b"first"})
 
 
@@ -286,10 +286,11 @@ async def test_a_parent_is_replaced_only_when_the_child_has_a_database(tmp_path:
             await begin(c)
             await ended(c)
             before, child = cyrene.replica(1).data, cyrene.replica(2).data
-            follower = cyrene.replica(1).follower
+            follower = cyrene.replica(1).state.follower
             assert follower is not None
             follower.needs_checkpoint()
-            await until(lambda: cyrene.replica(1).is_receiving)
+            cyrene.manager.node.tick(1, 0.0)
+            await until(lambda: cyrene.replica(1).state.is_receiving)
         await until(lambda: cyrene.replica(1).data is not before)
         await cyrene_has_all(c)
         assert cyrene.replica(2).data is child, "a checkpoint has replaced the child's data"
@@ -310,7 +311,7 @@ async def test_a_damaged_parent_and_its_child_get_checkpoints(
             await byzantium.manager.flusher.flush(byzantium.replica())
         replacing: list[int] = []
 
-        async def replace(replica: Replica, incoming: Incoming) -> None:
+        async def replace(replica: HostedReplica, incoming: Incoming) -> None:
             if replica.id == 1:
                 await byzantium.manager.checkpoint_receiver.clear(replica)
             replacing.append(replica.id)
@@ -351,7 +352,7 @@ async def test_a_lost_child_is_not_attached_again(tmp_path: Path, monkeypatch: p
         receiver = cyrene.manager.checkpoint_receiver
         replace = receiver.replace
 
-        async def replace_parent(replica: Replica, incoming: Incoming) -> None:
+        async def replace_parent(replica: HostedReplica, incoming: Incoming) -> None:
             received.append(replica.id)
             if replica.id == 2:
                 await asyncio.Event().wait()
@@ -363,7 +364,7 @@ async def test_a_lost_child_is_not_attached_again(tmp_path: Path, monkeypatch: p
             await begin(c)
             await ended(c)
             await until(lambda: has_child(cyrene))
-            await until(lambda: not athens.replica(1).trim.has_foreign)
+            await until(lambda: not athens.replica(1).state.trim.has_foreign)
             cyrene.replica(1).data.condemn(MinkaError(Code.CORRUPT_DATA, "a block is damaged"))
         await until(lambda: {-1, 2} <= set(received))
         await restart_from(cyrene, crashed_copy(cyrene.path, tmp_path / "left"))

@@ -36,7 +36,7 @@ async def test_a_bug_ends_one_replica(tmp_path: Path, monkeypatch: pytest.Monkey
         else:
             monkeypatch.setattr(athens.manager.flusher, "flush", _bug)
             athens.manager.flusher._start(athens.replica(1))
-        await until(lambda: athens.replica(1).damage is not None)
+        await until(lambda: athens.replica(1).state.damage is not None)
         with pytest.raises(Refused) as refused:
             await athens.get(1, b"k")
         assert refused.value.error.code is Code.CORRUPT_DATA

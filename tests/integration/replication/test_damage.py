@@ -65,7 +65,7 @@ async def trimmed(c: Cluster) -> list[TestNode]:
     for part in (KEYS[:200], KEYS[200:]):
         await nodes[0].put(1, {key: ROWS[key] for key in part})
         for node in nodes:
-            await until(lambda node=node: node.replica().applied == nodes[0].replica().log.end)  # type: ignore[misc]
+            await until(lambda node=node: node.replica().state.applied == nodes[0].replica().log.end)  # type: ignore[misc]
             await flushed(node)
     assert all(node.replica().log.base for node in nodes)
     return nodes
@@ -102,7 +102,7 @@ async def whole_again(c: Cluster) -> None:
     assert await leader.get(1, *KEYS) == list(ROWS.values())
     for node in c.nodes.values():
         assert node.manager.damaged() == []
-        await until(lambda node=node: node.replica().applied == leader.replica().applied)  # type: ignore[misc]
+        await until(lambda node=node: node.replica().state.applied == leader.replica().state.applied)  # type: ignore[misc]
         assert (await node.count())[1] == len(ROWS)
 
 
@@ -307,7 +307,7 @@ async def test_a_damaged_follower_leaves_before_its_copy_is_replaced(tmp_path: P
         await until(lambda: bool(in_sync))
         await whole_again(c)
         assert in_sync == [False]
-        assert athens.replica().row.leader == "athens"
+        assert athens.replica().state.row.leader == "athens"
 
 
 async def test_followers_catch_up_from_the_log_of_a_damaged_leader_that_is_alone_in_sync(tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ async def test_followers_catch_up_from_the_log_of_a_damaged_leader_that_is_alone
         await byzantium.start()
         await c.back("byzantium")
         await byzantium.tell(c.rows[1])
-        await until(lambda: byzantium.replica().row.leader == "byzantium")
+        await until(lambda: byzantium.replica().state.row.leader == "byzantium")
         assert await byzantium.get(1, *KEYS, b"alone") == [*ROWS.values(), b"x"]
         await until(lambda: "athens" in c.rows[1].isr)
 
@@ -349,12 +349,12 @@ async def test_a_follower_with_an_older_log_leaves_at_once(tmp_path: Path) -> No
     async with cluster(tmp_path, SLOW) as c:
         athens, byzantium, _ = await three(c)
         await athens.put(1, {b"a": b"1"})
-        await until(lambda: byzantium.replica().durable == 1)
+        await until(lambda: byzantium.replica().state.durable == 1)
         old = crashed_copy(byzantium.path, tmp_path / "old")
         await athens.put(1, ROWS)
         await restart_from(byzantium, old)
         await byzantium.tell(c.rows[1])
         await until(lambda: len(c.isr_changes) == 2)
         assert ["byzantium" in change.isr for change in c.isr_changes] == [False, True]
-        await until(lambda: byzantium.replica().applied == 2)
+        await until(lambda: byzantium.replica().state.applied == 2)
         assert (await byzantium.count())[1] == len(ROWS) + 1

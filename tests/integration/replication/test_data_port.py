@@ -84,7 +84,7 @@ async def test_a_request_that_waits_is_answered_at_its_deadline(tmp_path: Path, 
         athens, byzantium = await c.add("athens", "byzantium")
         await c.create("athens", 1, followers=["byzantium"])
         if waits_for == "the gate":
-            athens.replica().gate.close()
+            athens.replica().state.gate.close()
         else:
             byzantium.manager.mute = True
         stream = await c.connect("athens", Hello(Purpose.KV, "test", ""))
@@ -95,14 +95,14 @@ async def test_a_request_that_waits_is_answered_at_its_deadline(tmp_path: Path, 
         assert answer.id == 7
         assert b"DEADLINE_EXCEEDED" in (answer.results[0].error or b"")
         assert asyncio.get_running_loop().time() - began >= 0.15
-        athens.replica().gate.open()
+        athens.replica().state.gate.open()
 
 
 async def test_the_node_stops_reading_from_a_client_whose_requests_wait(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         athens = (await c.add("athens"))[0]
         await c.create("athens", 1)
-        athens.replica().gate.close()
+        athens.replica().state.gate.close()
         stream = await c.connect("athens", Hello(Purpose.KV, "test", ""))
         body = kv_frames.encode(kv_frames.WriteBody([b"k"], [_VALUE[: 256 * 1024]]))
         for number in range(200):
@@ -110,8 +110,8 @@ async def test_the_node_stops_reading_from_a_client_whose_requests_wait(tmp_path
         # Wait until the node has read as much as it accepts. After that, nothing changes until the gate opens.
         await until(lambda: any(not one.is_reading for one in athens.connections()))
         assert athens.clients_memory.used < 12 * len(_VALUE)
-        athens.replica().gate.open()
-        athens.manager.requests.notify(1)
+        athens.replica().state.gate.open()
+        athens.manager.waits.notify(1)
         answers = stream.messages()
         answered = {kv_frames.decode_response(await anext(answers)).id for _ in range(200)}
         assert answered == set(range(200))

@@ -9,7 +9,7 @@ from minka.errors import Code
 from minka.wire import kv_frames
 from minka.wire.key_operations import Expire, Lifetime, Set
 from minkad.core.replication.gate import Gate
-from minkad.replication.serving import expiring
+from minkad.replication.serving import expiries, expiring
 from tests.integration.replication.harness import cluster
 from tests.integration.replication.merges import merged, two
 from tests.integration.replication.node import Refused, TestNode, until
@@ -89,7 +89,7 @@ async def test_a_read_is_refused_if_the_removal_would_be_refused(tmp_path: Path)
         athens, *_ = await three(c)
         await put_for(athens, b"k")
         c.keyspace.min_insync = 4
-        athens.replica().learn_keyspace()
+        athens.replica().state.learn_keyspace()
         assert await athens.get(1, b"k") == [b"v"]
         athens.unix_ms += TTL_MS
         with pytest.raises(Refused) as refused:
@@ -104,7 +104,7 @@ async def test_a_read_waits_while_the_removal_must_wait(tmp_path: Path) -> None:
         await c.create("athens", 1)
         await put_for(athens, b"k")
         athens.unix_ms += TTL_MS
-        gate = athens.replica().gate
+        gate = athens.replica().state.gate
         gate.freeze()
         reading = asyncio.create_task(athens.get(1, b"k"))
         await athens.get(1, b"other")
@@ -129,7 +129,7 @@ async def test_an_expired_key_is_removed_even_if_nobody_reads_it(tmp_path: Path)
 
 async def test_nothing_is_removed_before_the_clock_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expiring, "_UNCHECKED_SECONDS", 0.001)
-    monkeypatch.setattr(expiring, "_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(expiring, "LOOK_SECONDS", 0.1)
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -152,7 +152,7 @@ async def test_nothing_is_removed_before_the_clock_is_checked(tmp_path: Path, mo
 async def test_the_next_leader_finds_the_keys_that_expire(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr(expiring, "_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(expiring, "LOOK_SECONDS", 0.1)
     monkeypatch.setattr(expiring, "_PAGE_ROWS", 7)
     async with cluster(tmp_path) as c:
         athens, byzantium, _ = await three(c)
@@ -181,8 +181,8 @@ async def test_the_next_leader_finds_the_keys_that_expire(
 async def test_more_keys_expire_than_the_node_remembers_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(expiring, "_MAX_KNOWN", 5)
-    monkeypatch.setattr(expiring, "_REMOVED_AT_ONCE", 3)
+    monkeypatch.setattr(expiries, "_MAX_KNOWN", 5)
+    monkeypatch.setattr(expiries, "_REMOVED_AT_ONCE", 3)
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -193,7 +193,7 @@ async def test_more_keys_expire_than_the_node_remembers_at_once(
 
 
 async def test_a_merge_keeps_expiry_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expiring, "_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(expiring, "LOOK_SECONDS", 0.1)
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await two(c)

@@ -86,7 +86,7 @@ async def test_the_gate_opens_when_the_target_does_not_catch_up(tmp_path: Path) 
         assert len(c.hand_overs) == tries
         assert not writing.done()
         ephesus.manager.mute = False
-        await until(lambda: not athens.replica().gate.is_closed)
+        await until(lambda: not athens.replica().state.gate.is_closed)
         later = asyncio.create_task(athens.put(1, {b"d": b"4"}))
         await writing
         with contextlib.suppress(Refused):

@@ -33,7 +33,7 @@ async def test_a_leadership_is_checked_only_after_a_write(tmp_path: Path, monkey
     calls = counted(monkeypatch, Leader, "check")
     async with cluster(tmp_path, ReplicationSettings(lag_timeout=0.08)) as c:
         athens, *_ = await three(c)
-        unsettled = athens.manager.isr_changes._unsettled
+        unsettled = athens.manager.node.shared.unsettled
         for value in (b"1", b"2"):
             await until(lambda: not unsettled)
             before = calls["check"]
@@ -59,7 +59,7 @@ async def test_each_partition_hears_only_once_that_a_node_is_away(
         leaders = [led(athens, id_) for id_ in range(1, partitions + 1)]
         await until(lambda: all(leader.progress["cyrene"].is_aligned for leader in leaders))
         calls.clear()
-        sender = athens.manager.senders["cyrene"]
+        sender = athens.manager.senders._senders["cyrene"]
         first = sender._connection
         await cyrene.kill()
         await until(lambda: sender._connection >= first + tries)
@@ -82,7 +82,7 @@ async def test_a_size_is_checked_soon_after_it_has_changed(tmp_path: Path, monke
         await c.create("athens", *range(1, 9))
         for id_ in range(1, 9):
             await athens.put(id_, {b"k": b"v"})
-        changed = athens.manager._size_check._changed
+        changed = athens.manager.figures.to_measure
         await until(lambda: not changed)
         looked.clear()
         await athens.put(5, {b"k": b"w"})

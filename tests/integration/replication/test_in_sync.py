@@ -28,17 +28,17 @@ async def test_a_lagging_follower_leaves_the_set_and_returns(tmp_path: Path) -> 
         await athens.put(1, {b"a": b"1"})
         committer = cyrene.manager.committer
         sync, held = committer.sync, asyncio.Event()
-        committer.sync = lambda replica, *, to_disk: held.set()  # type: ignore[method-assign] # nothing is synced
+        committer.sync = lambda replica, *, on_disk: held.set()  # type: ignore[method-assign] # nothing is synced
         await athens.put(1, {b"b": b"2"})
         assert held.is_set()
         assert c.rows[1].isr == ["athens", "byzantium"]
         await athens.put(1, {b"c": b"3"})
-        assert athens.replica().high_watermark == 3
+        assert athens.replica().state.high_watermark == 3
         committer.sync = sync  # type: ignore[method-assign]
         await athens.put(1, {b"d": b"4"})
         await same_everywhere(c)
         assert cyrene.replica().log.end == 4
-        assert byzantium.replica().applied == 4
+        assert byzantium.replica().state.applied == 4
 
 
 async def test_a_replica_that_lacks_an_entry_does_not_join(tmp_path: Path) -> None:
@@ -61,12 +61,13 @@ async def test_a_replica_that_lacks_an_entry_does_not_join(tmp_path: Path) -> No
         await until(is_joining)
         assert leader.proposed is None
         writing = asyncio.create_task(athens.put(1, {b"b": b"2"}))
-        await until(lambda: cyrene.replica().durable == 2)
+        await until(lambda: cyrene.replica().state.durable == 2)
         assert not writing.done()
         cyrene.manager.mute = False
-        follower = cyrene.replica().follower
+        follower = cyrene.replica().state.follower
         assert follower is not None
         follower.stored()
+        cyrene.manager.node.tick(1, 0.0)
         await writing
         await same_everywhere(c)
 
@@ -100,6 +101,7 @@ async def test_a_replica_joins_only_when_it_has_truncated_its_log(
         assert leader.proposed is None
         lets_go.set()
         leader.appended()
+        byzantium.manager.node.tick(1, 0.0)
         await same_everywhere(c)
         assert athens.replica().log.end == 0
 
@@ -129,21 +131,21 @@ async def test_the_leader_reports_lags_and_changes_of_the_set(tmp_path: Path) ->
         athens, byzantium, cyrene = await three(c)
         await athens.put(1, {b"a": b"1"})
         counted = athens.telemetry
-        assert athens.manager.follower_lags() == {"byzantium": (0, 0.0), "cyrene": (0, 0.0)}
+        assert athens.manager.reporting.follower_lags() == {"byzantium": (0, 0.0), "cyrene": (0, 0.0)}
         assert (counted.isr_shrinks, counted.isr_expands) == (0, 0)
         await cyrene.kill()
         writing = asyncio.create_task(athens.put(1, {b"b": b"2"}))
-        await until(lambda: athens.manager.follower_lags()["cyrene"][1] > c.settings.lag_timeout / 2)
-        lags = athens.manager.follower_lags()
+        await until(lambda: athens.manager.reporting.follower_lags()["cyrene"][1] > c.settings.lag_timeout / 2)
+        lags = athens.manager.reporting.follower_lags()
         assert (lags["cyrene"][0], lags["byzantium"][0]) == (1, 0)
         await writing
         assert (counted.isr_shrinks, counted.isr_expands) == (1, 0)
         await cyrene.start()
         await c.back("cyrene")
         await until(lambda: counted.isr_expands == 1)
-        await until(lambda: athens.manager.follower_lags()["cyrene"] == (0, 0.0))
+        await until(lambda: athens.manager.reporting.follower_lags()["cyrene"] == (0, 0.0))
         assert counted.isr_shrinks == 1
-        assert byzantium.manager.follower_lags() == {}
+        assert byzantium.manager.reporting.follower_lags() == {}
 
 
 async def test_writes_are_refused_when_too_few_are_in_sync(tmp_path: Path) -> None:
@@ -157,7 +159,7 @@ async def test_writes_are_refused_when_too_few_are_in_sync(tmp_path: Path) -> No
         for node in (byzantium, cyrene):
             await node.kill()
             await c.fail(node.id)
-        await until(lambda: athens.replica().row.isr == ["athens"])
+        await until(lambda: athens.replica().state.row.isr == ["athens"])
         with pytest.raises(Refused) as caught:
             await athens.put(1, {b"a": b"2"})
         assert caught.value.error.code is Code.NOT_ENOUGH_REPLICAS
@@ -167,7 +169,7 @@ async def test_writes_are_refused_when_too_few_are_in_sync(tmp_path: Path) -> No
         await byzantium.start()
         await c.back("byzantium")
         await until(lambda: len(c.rows[1].isr) == 2)
-        await until(lambda: athens.replica().row == c.rows[1])
+        await until(lambda: athens.replica().state.row == c.rows[1])
         await athens.put(1, {b"a": b"3"})
 
 
@@ -201,10 +203,10 @@ async def test_a_waiting_write_is_not_acknowledged_by_too_few_replicas(tmp_path:
         athens, byzantium, cyrene = await three(c)
         mend = cut_off(athens)
         writing = asyncio.create_task(athens.put(1, {b"a": b"1"}, timeout_ms=30_000))
-        await until(lambda: athens.replica().durable == 1)
+        await until(lambda: athens.replica().state.durable == 1)
         await c.fail("byzantium")
         await c.fail("cyrene")
-        await until(lambda: athens.replica().row.isr == ["athens"])
+        await until(lambda: athens.replica().state.row.isr == ["athens"])
         with pytest.raises(Refused, match="NOT_ENOUGH_REPLICAS"):
             await athens.put(1, {b"a": b"2"})
         assert await athens.get(1, b"a") == [None]
@@ -215,7 +217,7 @@ async def test_a_waiting_write_is_not_acknowledged_by_too_few_replicas(tmp_path:
         assert len(c.rows[1].isr) >= 2
         assert await athens.get(1, b"a") == [b"1"]
         await same_everywhere(c)
-        assert {node.replica().durable for node in (byzantium, cyrene)} == {1}
+        assert {node.replica().state.durable for node in (byzantium, cyrene)} == {1}
 
 
 @pytest.mark.parametrize("lost", ["the request", "the answer"])
@@ -234,10 +236,10 @@ async def test_while_a_change_is_unknown_writes_wait_for_the_larger_set(tmp_path
         writing = asyncio.create_task(athens.put(1, {b"b": b"2"}))
         await until(lambda: not (c.before_alter_isr or c.after_alter_isr))
         await writing
-        assert athens.replica().row.isr == ["athens", "byzantium"]
+        assert athens.replica().state.row.isr == ["athens", "byzantium"]
         await cyrene.start()
         await cyrene.tell(c.rows[1])
-        await until(lambda: athens.replica().high_watermark == cyrene.replica().durable == 2)
+        await until(lambda: athens.replica().state.high_watermark == cyrene.replica().state.durable == 2)
 
 
 async def test_a_refused_change_of_the_set_is_requested_again_later(tmp_path: Path) -> None:
@@ -277,4 +279,4 @@ async def test_an_answer_after_the_end_of_the_leadership_changes_nothing(
         await until(lambda: c.rows[1].isr == ["athens", "byzantium"])
         await byzantium.put(1, {b"a": b"1"})
         assert athens.log_db.error is None
-        assert athens.replica().durable == 1
+        assert athens.replica().state.durable == 1

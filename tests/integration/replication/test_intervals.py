@@ -32,7 +32,7 @@ async def test_each_answer_is_counted_once_at_the_node_that_gave_it(tmp_path: Pa
         with pytest.raises(Refused) as refused:
             await athens.put(1, {b"": b""})
         assert refused.value.error.code is Code.INVALID_ARGUMENT
-        await applied(byzantium, athens.replica().applied)
+        await applied(byzantium, athens.replica().state.applied)
         await until_fresh(byzantium, 400)  # this sends reads, too
         await take(byzantium)
         await byzantium.get_stale(1, b"001", b"002")
@@ -49,7 +49,7 @@ async def test_each_answer_is_counted_once_at_the_node_that_gave_it(tmp_path: Pa
         (follower,) = await take(byzantium)
         assert (follower.leads, follower.reads, follower.writes) == (False, 2, 0)
         assert follower.bytes == leader.bytes
-        await applied(cyrene, athens.replica().applied)
+        await applied(cyrene, athens.replica().state.applied)
         (quiet,) = await take(cyrene)
         assert (quiet.ops, quiet.bytes) == (0, leader.bytes)
 

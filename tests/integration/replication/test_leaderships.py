@@ -27,7 +27,7 @@ async def test_a_new_leader_answers_reads_only_when_its_log_is_committed(tmp_pat
         athens, byzantium, cyrene = await three(c)
         cyrene.manager.mute = True
         writing = asyncio.create_task(athens.put(1, {b"a": b"1"}))
-        await until(lambda: byzantium.replica().durable == cyrene.replica().durable == 1)
+        await until(lambda: byzantium.replica().state.durable == cyrene.replica().state.durable == 1)
         assert not writing.done()
         await cyrene.stop()
         c.elect(1, "byzantium")
@@ -94,7 +94,7 @@ async def test_a_restarted_node_does_not_lead_at_its_former_epoch(tmp_path: Path
         await athens.kill()
         await athens.start()
         assert len((await athens.tell(c.rows[1])).failed) == 1
-        assert athens.replica().role is Role.IDLE
+        assert athens.replica().state.role is Role.IDLE
         c.elect(1, "athens")
         await c.tell_all(1)
         await athens.put(1, {b"a": b"2"})
@@ -112,7 +112,7 @@ async def test_a_log_that_diverged_is_truncated(tmp_path: Path) -> None:
         await athens.put(1, {b"a": b"1"})
         cut_off(athens)
         doomed = [asyncio.create_task(athens.put(1, {b"doomed %d" % i: b"x"})) for i in range(5)]
-        await until(lambda: athens.replica().durable == 6)
+        await until(lambda: athens.replica().state.durable == 6)
         assert await athens.get(1, b"doomed 0") == [None]  # the write isn't committed
         c.elect(1, "byzantium")
         await byzantium.tell(c.rows[1])
@@ -143,9 +143,9 @@ async def test_logs_that_diverge_in_several_epochs_become_equal(tmp_path: Path) 
             # The leader accepts no writes until its followers have answered, so the test appends to its log directly.
             body = kv_frames.encode(kv_frames.WriteBody([b"round %d" % round_], [b"x"]))
             for _ in range(round_ % 4):
-                leader.replica().append(body)
+                leader.manager.node.append(leader.replica(), body)
             replica = leader.replica()
-            while replica.durable < replica.log.end:
+            while replica.state.durable < replica.log.end:
                 await leader.log_db.sync()
             mend()
         c.elect(1, "byzantium")
@@ -169,7 +169,7 @@ async def test_a_log_is_truncated_where_the_leader_resumes(tmp_path: Path) -> No
             entries = [Entry(1, body) for body in bodies[prev:last]]
             yield encode(Frame([Append(1, 1, 0, 0, 0, [], True)], [], None))
             yield encode(Frame([Append(1, 1, prev, 0, 0, entries, False, True)], [], None))
-            await until(lambda: replica.durable >= last)
+            await until(lambda: replica.state.durable >= last)
 
         replica = ephesus.manager.replicas[1]
         for prev, last in ((0, 3), (1, 3), (2, 5), (0, 6), (6, 6), (4, 4)):
@@ -192,7 +192,7 @@ async def test_replicas_take_over_the_data_of_an_unclean_leader(tmp_path: Path) 
         await cyrene.kill()
         await c.fail("cyrene")
         await athens.put(1, {b"b": b"2"})
-        await until(lambda: byzantium.replica().applied == 2)
+        await until(lambda: byzantium.replica().state.applied == 2)
         for node in (athens, byzantium):
             await node.kill()
         await cyrene.start()

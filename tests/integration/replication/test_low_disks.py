@@ -78,7 +78,7 @@ async def test_an_unneeded_follower_with_a_low_disk_leaves_the_set(tmp_path: Pat
         nodes = await started(c)
         end = nodes[2].replica().log.end
         c.low_disks.add("cyrene")
-        await until(lambda: set(nodes[0].replica().row.isr) == {"athens", "byzantium"})
+        await until(lambda: set(nodes[0].replica().state.row.isr) == {"athens", "byzantium"})
         async with asyncio.timeout(20):
             for i in range(1_000_000):
                 await nodes[0].put(1, {b"%d" % (i % 100): b"x" * 1000})

@@ -16,7 +16,7 @@ from minka.v1.coordinator_pb2 import FinishMergeRequest
 from minka.wire import kv_frames
 from minkad.core.replication.gate import Gate
 from minkad.core.replication.replica import Replica as ReplicaCore
-from minkad.core.replication.replica_state import Applying, Role
+from minkad.core.replication.replica_state import Role
 from minkad.core.replication.replication_settings import ReplicationSettings
 from minkad.storage.data_database import DataDatabase
 from minkad.storage.size_estimate import Size
@@ -27,7 +27,7 @@ from tests.integration.replication.node import Refused, TestNode, until
 
 
 async def has_all(node: TestNode, leader: TestNode) -> None:
-    await until(lambda: node.replica(1).applied == leader.replica(1).log.end)
+    await until(lambda: node.replica(1).state.applied == leader.replica(1).log.end)
 
 
 def check_stale(refused: Refused) -> None:
@@ -209,7 +209,7 @@ async def test_the_log_keeps_entries_that_are_not_copied_yet(tmp_path: Path, mon
         monkeypatch.setattr(DataDatabase, "stored_page", later)
         c.merge(1, 2)
         await c.tell_all(1, 2)
-        await until(lambda: bool(athens.replica(2).retention.readers))
+        await until(lambda: bool(athens.replica(2).state.retention.readers))
         for number in range(5):
             await athens.put(2, {b"0700": b"%d" % number, b"080%d" % number: None})
             await athens.manager.flusher.flush(athens.replica(2))
@@ -232,9 +232,9 @@ async def test_rows_are_durable_in_the_merged_partition_before_the_old_copy_is_d
         try:
             c.merge(1, 2)
             await athens.tell(c.rows[1], c.rows[2])
-            await until(lambda: athens.replica(2).gate.state is Gate.FROZEN or 2 in c.gone)
+            await until(lambda: athens.replica(2).state.gate.state is Gate.FROZEN or 2 in c.gone)
             # The merge is given up, since byzantium's sync takes too long.
-            await until(lambda: athens.replica(2).gate.state is not Gate.FROZEN or 2 in c.gone)
+            await until(lambda: athens.replica(2).state.gate.state is not Gate.FROZEN or 2 in c.gone)
             assert 2 not in c.gone
             await athens.put(2, {b"0700": b"new"})
         finally:
@@ -297,7 +297,7 @@ async def test_a_cancelled_merge(tmp_path: Path) -> None:
         await c.tell_all(1, 2)
         await athens.put(2, {b"0700": b"late"})
         c.before_finish_merge.clear()
-        await until(lambda: not athens.replica(1).trim.has_foreign)
+        await until(lambda: not athens.replica(1).state.trim.has_foreign)
         for node in nodes:
             await has_all(node, athens)
             assert len(node.replica(1).data.page(b"", b"", False, 10_000, 1 << 30)[0]) == len(LOWER)
@@ -329,7 +329,7 @@ async def test_a_new_leader_removes_the_rows_of_a_cancelled_merge(tmp_path: Path
         for id_ in (1, 2):
             c.elect(id_, "byzantium", without=["athens"])
         await c.tell_all(1, 2)
-        await until(lambda: byzantium.replica(1).is_ready and not byzantium.replica(1).trim.has_foreign)
+        await until(lambda: byzantium.replica(1).state.is_ready and not byzantium.replica(1).state.trim.has_foreign)
         for node in (byzantium, cyrene):
             await has_all(node, byzantium)
             assert len(node.replica(1).data.page(b"", b"", False, 10_000, 1 << 30)[0]) == len(LOWER)
@@ -371,12 +371,12 @@ async def test_the_leader_dies_during_a_merge(tmp_path: Path, place: str, monkey
         c.before_finish_merge.clear()
         await merged(c, *nodes[1:])
         rows = {**ROWS, b"0700": None}
-        await until(lambda: byzantium.replica(1).is_ready)
+        await until(lambda: byzantium.replica(1).state.is_ready)
         await assert_has(byzantium, rows)
         await athens.start()
         c.dead.discard("athens")
         await athens.tell(c.rows[1], c.gone[2])
-        await until(lambda: athens.replica(1).applied == byzantium.replica(1).log.end)
+        await until(lambda: athens.replica(1).state.applied == byzantium.replica(1).log.end)
         (counted,) = await athens.manager.inventory.count_keys([1])
         assert counted.keys == len(rows) - 1
         assert 2 not in athens.manager.replicas
@@ -394,7 +394,7 @@ async def test_the_rows_after_a_merge_may_arrive_one_after_the_other(tmp_path: P
         await c.tell_all(1, 2)
         await until(lambda: 2 in c.gone)
         await athens.tell(c.rows[1])
-        assert athens.replica(2).role is Role.IDLE
+        assert athens.replica(2).state.role is Role.IDLE
         await athens.put(1, {b"0700": b"new"}, GENERATION)
         with pytest.raises(Refused) as refusal:
             await athens.get(2, b"0700", generation=1, timeout_ms=300)
@@ -413,7 +413,7 @@ async def test_stale_reads_are_refused_before_a_follower_has_the_copied_rows(tmp
         nodes = await c.add(*NODES)
         await two(c, NODES[1:])
         athens, cyrene = nodes[0], nodes[2]
-        cyrene.replica(1).applying = Applying.AT_MARK  # it applies no more entries
+        cyrene.manager.node.mark_begun(cyrene.replica(1))  # it applies no more entries
         c.merge(1, 2)
         await c.tell_all(1, 2)
         await until(lambda: 2 in c.gone)
@@ -421,8 +421,7 @@ async def test_stale_reads_are_refused_before_a_follower_has_the_copied_rows(tmp
         with pytest.raises(Refused) as refusal:
             await cyrene.get_stale(1, b"0700", generation=GENERATION)
         assert refusal.value.error.code is Code.AGE_UNKNOWN
-        cyrene.replica(1).applying = Applying.IDLE
-        cyrene.replica(1).advance()
+        cyrene.manager.node.mark_ended(cyrene.replica(1), is_passed=True)
 
         async def answer() -> kv_frames.StaleResult | None:
             try:
@@ -431,7 +430,7 @@ async def test_stale_reads_are_refused_before_a_follower_has_the_copied_rows(tmp
                 return None
 
         while (found := await answer()) is None:
-            await asyncio.wait([cyrene.manager.requests.changed(1)], timeout=0.05)
+            await asyncio.wait([cyrene.manager.waits.changed(1)], timeout=0.05)
         assert found.values == [ROWS[b"0700"]]
         assert await athens.get(1, b"0700", generation=GENERATION) == [ROWS[b"0700"]]
 
@@ -456,6 +455,6 @@ async def test_a_replica_that_gets_a_checkpoint_during_a_merge(tmp_path: Path) -
         await c.tell_all(1)
         c.before_finish_merge.clear()
         await merged(c, *nodes[:2])
-        await until(lambda: cyrene.replica(1).applied == athens.replica(1).log.end)
+        await until(lambda: cyrene.replica(1).state.applied == athens.replica(1).log.end)
         (counted,) = await cyrene.manager.inventory.count_keys([1])
         assert counted.keys == len(ROWS)

@@ -51,7 +51,7 @@ async def test_first_writes_create_no_database(tmp_path: Path) -> None:
         ids = range(1, 41)
         await c.create("athens", *ids, followers=["byzantium"])
         await asyncio.gather(*(athens.put(id_, ROWS) for id_ in ids))
-        await until(lambda: all(byzantium.replica(id_).applied == 1 for id_ in ids))
+        await until(lambda: all(byzantium.replica(id_).state.applied == 1 for id_ in ids))
         assert not c.folders()
         for end in (athens.kill, athens.stop):
             await end()
@@ -99,7 +99,7 @@ async def test_requests_wait_until_the_data_is_open(tmp_path: Path) -> None:
         await c.create("athens", 2)
         async with openings_of(athens).slot(lambda: 0):
             leading = asyncio.create_task(lead_again(c, athens, 1))
-            await until(lambda: athens.replica().awaits_data)
+            await until(lambda: athens.replica().state.awaits_data)
             scan = kv_frames.encode(kv_frames.ScanBody(b"", b"", False, 1000, 1 << 20))
             reading = asyncio.create_task(athens.get(1, b"later"))
             scanning = asyncio.create_task(athens.ask(kv_frames.Op.SCAN, 1, 1, scan))

@@ -23,7 +23,7 @@ from minka.wire.key_operations import (
     Versioned,
 )
 from minka.wire.stored_values import version_at
-from minkad.replication.applying.hosted_replica import Pending, Replica
+from minkad.replication.applying.hosted_replica import HostedReplica, Pending
 from tests.integration.replication.halves import KEY, begin, ended
 from tests.integration.replication.harness import cluster
 from tests.integration.replication.held_syncs import held_syncs
@@ -70,7 +70,7 @@ async def test_operations_are_decided_by_entries_that_are_not_applied_yet(tmp_pa
             changing = await begun(athens, Append(b"k", b"er"), Set(b"gone", b"back", If.ABSENT))
             failing = await begun(athens, Set(b"k", b"!", If.ABSENT, wants_value=True))
             await until(lambda: athens.replica().log.end == 3)
-            assert athens.replica().applied == 1
+            assert athens.replica().state.applied == 1
             assert not failing.done(), "the entry because of which it fails is not durable yet"
             await held.release()
         await plain
@@ -87,15 +87,15 @@ async def test_an_operation_sees_all_of_a_large_write_that_is_half_applied(
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
         seen: list[asyncio.Task[list[Outcome]]] = []
-        apply_slice = Replica._apply_slice
+        apply_slice = HostedReplica._apply_slice
 
-        def sliced(replica: Replica, write: kv_frames.WriteBody, max_keys: int) -> list[Pending]:
+        def sliced(replica: HostedReplica, write: kv_frames.WriteBody, max_keys: int) -> list[Pending]:
             applied = apply_slice(replica, write, max_keys)
             if not applied:
                 seen.append(asyncio.get_running_loop().create_task(athens.operate(1, Append(b"09999", b"!"))))
             return applied
 
-        monkeypatch.setattr(Replica, "_apply_slice", sliced)
+        monkeypatch.setattr(HostedReplica, "_apply_slice", sliced)
         monkeypatch.setattr("minkad.replication.applying.committer._APPLY_SECONDS", 0.0)
         await athens.put(1, {b"%05d" % number: b"v" for number in range(10_000)})
         outcomes = [outcome for task in seen for outcome in await task]
@@ -192,7 +192,7 @@ async def test_versions_are_right_while_copied_rows_of_a_merge_are_not_applied(t
             await asyncio.sleep(0)
             changing = await begun(athens, Set(b"0200", b"changed"))
             failing = await begun(athens, Set(b"0100", b"!", If.ABSENT))
-            assert athens.replica().applied == before
+            assert athens.replica().state.applied == before
             await held.release()
         await telling
         await plain

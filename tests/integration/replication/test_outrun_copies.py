@@ -47,8 +47,8 @@ def migration(node: TestNode) -> MigrationProgress:
 async def flushes(node: TestNode, count: int) -> None:
     """Wait for `count` more flushes of the node's replica."""
     for _ in range(count):
-        before = node.replica().flushed
-        await until(lambda before=before: node.replica().flushed > before)  # type: ignore[misc]
+        before = node.replica().state.flushed
+        await until(lambda before=before: node.replica().state.flushed > before)  # type: ignore[misc]
 
 
 async def move(c: Cluster) -> None:
@@ -92,7 +92,7 @@ async def test_a_too_low_rate_limit_is_reported_before_the_copy_begins(tmp_path:
         await flushes(athens, 8)
         assert begun == []
         assert migration(athens).kept_log_bytes == 0
-        assert athens.replica().retention.readers == set()
+        assert athens.replica().state.retention.readers == set()
         athens.links.ship = type(athens.links).ship.__get__(athens.links)  # type: ignore[method-assign]
         c.operation = Operation(id=7)
         await arrived(c)
@@ -108,7 +108,7 @@ async def test_the_progress_says_that_writes_have_outrun_the_former_copy(tmp_pat
         writers = Writers(c)
         await move(c)
         await until(lambda: bool(begun))
-        await until(lambda: athens.replica().retention.copy_log("ephesus") is None)
+        await until(lambda: athens.replica().state.retention.copy_log("ephesus") is None)
         await until(lambda: athens.replica().log.base > 1)
         release.set()
         await until(lambda: migration(athens).tries == 2)
@@ -131,6 +131,6 @@ async def test_no_log_is_kept_for_copies_when_the_leaders_disk_is_low(tmp_path: 
         await writers.stop()
         athens.disk.space = DiskSpace(free_bytes=1, total_bytes=2, low_mark_bytes=1, is_low=True)
         await until(lambda: athens.replica().log.base > held_at)
-        assert athens.replica().retention.copy_log("ephesus") is None
+        assert athens.replica().state.retention.copy_log("ephesus") is None
         release.set()
         await arrived(c)

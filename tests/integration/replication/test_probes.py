@@ -73,7 +73,7 @@ async def test_a_probe_on_an_older_stream_of_the_leader_is_ignored(tmp_path: Pat
         await oldest.ask(1, 7)
         await oldest.close()
         await older.close()
-        follower = athens.replica(1).follower
+        follower = athens.replica(1).state.follower
         assert follower is not None
         assert follower.stream is not None
         assert follower.stream.number == 3

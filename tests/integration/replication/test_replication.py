@@ -28,9 +28,9 @@ async def test_an_acknowledged_write_is_on_all_replicas_in_sync(tmp_path: Path) 
         nodes = await three(c)
         for i in range(20):
             await nodes[0].put(1, {b"%d" % i: b"x" * 100})
-            assert [node.replica().durable for node in nodes] == [i + 1] * 3
+            assert [node.replica().state.durable for node in nodes] == [i + 1] * 3
         await same_everywhere(c)
-        assert [node.replica().high_watermark for node in nodes] == [20] * 3
+        assert [node.replica().state.high_watermark for node in nodes] == [20] * 3
         assert [keys for node in nodes for keys in (await node.count()).values()] == [20] * 3
 
 

@@ -255,7 +255,7 @@ async def test_a_stop_before_a_committed_write_is_applied(tmp_path: Path, monkey
         replica = athens.replica()
         monkeypatch.setattr(DataDatabase, "is_stalled", lambda data: data.is_open)
         write = asyncio.create_task(athens.put(1, {b"b": b"2"}))
-        await until(lambda: replica.applied < replica.high_watermark)
+        await until(lambda: replica.state.applied < replica.state.high_watermark)
         failures: list[MinkaError] = []
         athens.log_db.on_failure = failures.append
         await athens.stop()

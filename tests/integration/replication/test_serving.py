@@ -317,7 +317,7 @@ async def test_a_drain_answers_requests_that_have_begun_and_refuses_the_others(t
     """
     async with cluster(tmp_path) as c:
         athens = await started(c, 1, 2)
-        athens.manager.replicas[2].gate.close()
+        athens.manager.replicas[2].state.gate.close()
         waiting = asyncio.create_task(athens.ask(kv_frames.Op.WRITE, 2, 1, write((b"waits", b"1"))))
         begun = [asyncio.create_task(athens.put(1, {b"%d" % i: b"x"})) for i in range(50)]
         await asyncio.sleep(0)

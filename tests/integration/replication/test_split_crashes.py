@@ -133,7 +133,7 @@ async def test_the_leader_dies_during_a_split(
         c.dead.add("athens")
         elect_both(c, "byzantium", without=("athens",))
         await c.tell_all(1, 2)
-        await until(lambda: byzantium.replica(2).is_made and cyrene.replica(2).is_made)
+        await until(lambda: byzantium.replica(2).state.is_made and cyrene.replica(2).state.is_made)
         await byzantium.put(2, {b"9": b"last"}, generation=2)
         await byzantium.put(1, {b"0": b"first"}, generation=2)
         lower, upper = LOWER | {b"0": b"first"}, UPPER | {b"9": b"last"}

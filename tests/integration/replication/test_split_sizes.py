@@ -29,7 +29,7 @@ async def test_a_large_partition_is_split_until_no_part_is_too_large(
             replicas = list(athens.manager.replicas.values())
             return (
                 len(replicas) == len(c.rows)
-                and not any(replica.row.splitting or replica.trim.has_foreign for replica in replicas)
+                and not any(replica.state.row.splitting or replica.state.trim.has_foreign for replica in replicas)
                 and all(replica.data.size().bytes <= limit for replica in replicas)
             )
 

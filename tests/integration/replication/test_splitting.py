@@ -10,7 +10,7 @@ from minka.errors import Code, MinkaError, newer_rows
 from minka.wire import kv_frames
 from minkad.core.replication.replica_state import Applying, Role
 from minkad.core.replication.replication_settings import ReplicationSettings
-from minkad.replication.applying.hosted_replica import Pending, Replica
+from minkad.replication.applying.hosted_replica import HostedReplica, Pending
 from minkad.replication.sending import replication_sender
 from tests.integration.replication.halves import (
     KEY,
@@ -71,14 +71,14 @@ async def test_every_replica_creates_the_child(tmp_path: Path, durability: int) 
         await athens.put(1, ROWS)
         await begin(c)
         await ended(c)
-        assert all(node.replica(2).is_made for node in c.nodes.values())
+        assert all(node.replica(2).state.is_made for node in c.nodes.values())
         await athens.put(2, {b"9": b"last"}, generation=2)
         await assert_halves(athens, upper=UPPER | {b"9": b"last"})
         assert len({(node.replica(2).log.base, node.replica(2).log.epoch_at(node.replica(2).log.base)) for node in
                     c.nodes.values()}) == 1  # fmt: skip
         for node in others:
-            await until(lambda node=node: node.replica(2).applied == athens.replica(2).applied)  # type: ignore[misc]
-            await until(lambda node=node: node.manager.receiver.age(node.replica(2)) < 60)  # type: ignore[misc]
+            await until(lambda node=node: node.replica(2).state.applied == athens.replica(2).state.applied)  # type: ignore[misc]
+            await until(lambda node=node: node.manager.routing.age(node.replica(2)) < 60)  # type: ignore[misc]
             assert (await node.get_stale(2, b"9", b"0999", generation=2)).values == [b"last", ROWS[b"0999"]]
         await athens.kill()
         await c.fail("athens")
@@ -97,7 +97,7 @@ async def test_followers_hear_at_once_that_the_marker_is_committed(
         await athens.put(1, ROWS)
         await begin(c)
         await ended(c)
-        assert all(node.replica(2).is_made for node in c.nodes.values())
+        assert all(node.replica(2).state.is_made for node in c.nodes.values())
         assert sorted(c.rows[2].isr) == sorted(NODES)
 
 
@@ -178,20 +178,20 @@ async def test_a_follower_waits_at_the_marker_for_the_row(tmp_path: Path) -> Non
         athens, byzantium = await c.add("athens", "byzantium")
         await c.create("athens", 1, followers=["byzantium"])
         await athens.put(1, ROWS)
-        await until(lambda: byzantium.replica().applied == athens.replica().applied)
-        await until(lambda: byzantium.manager.receiver.age(byzantium.replica()) < 1)
+        await until(lambda: byzantium.replica().state.applied == athens.replica().state.applied)
+        await until(lambda: byzantium.manager.routing.age(byzantium.replica()) < 1)
         parent, child = c.split(1, KEY)
         await athens.tell(parent, child)
-        await until(lambda: byzantium.replica().applying is Applying.AT_MARK)
+        await until(lambda: byzantium.replica().state.applying is Applying.AT_MARK)
         assert 2 not in byzantium.manager.replicas
         await athens.put(1, {b"0": b"first"}, generation=2)
-        assert byzantium.replica().applied < athens.replica().applied
+        assert byzantium.replica().state.applied < athens.replica().state.applied
         ages = []
         for _ in range(3):
             ages.append((await byzantium.get_stale(1, b"0700")).age_ms)
-            await until(lambda: byzantium.manager.receiver.age(byzantium.replica()) * 1000 > ages[-1] + 100)
+            await until(lambda: byzantium.manager.routing.age(byzantium.replica()) * 1000 > ages[-1] + 100)
         await byzantium.tell(parent)  # byzantium gets the child's row later
-        await until(lambda: byzantium.replica(2).is_made)
+        await until(lambda: byzantium.replica(2).state.is_made)
         assert c.rows[2].splitting
         await byzantium.tell(child)
         await ended(c)
@@ -213,7 +213,7 @@ async def test_a_child_is_idle_until_the_beginning_of_its_log_is_durable(tmp_pat
             held = len(syncs.held)
             telling.append(asyncio.create_task(athens.tell(child)))
             await until(lambda: len(syncs.held) > held)  # the row has to be durable, too
-            role = athens.replica(2).role
+            role = athens.replica(2).state.role
             await syncs.release()
         await asyncio.gather(*telling)
         assert role is Role.IDLE
@@ -260,8 +260,8 @@ async def test_replicas_may_join_before_the_marker_is_committed(tmp_path: Path) 
         for id_ in (1, 2):
             c.change(id_, lambda row: row.isr.__setitem__(slice(None), ["athens"]))
         await c.tell_all(1, 2)
-        await until(lambda: athens.replica(1).log.end > athens.replica(1).applied)
-        assert not athens.replica(2).is_made
+        await until(lambda: athens.replica(1).log.end > athens.replica(1).state.applied)
+        assert not athens.replica(2).state.is_made
         for node in (byzantium, cyrene):
             await node.start()
         await c.tell_all(1, 2)
@@ -280,19 +280,19 @@ async def test_no_replica_joins_between_the_marker_and_the_end_of_the_split(tmp_
         await c.fail("cyrene")
         c.before_finish_split = [MinkaError(Code.NO_CONTROLLER, "no active controller yet")] * 10_000
         await begin(c)
-        await until(lambda: byzantium.replica(2).is_made and athens.replica(2).is_made)
+        await until(lambda: byzantium.replica(2).state.is_made and athens.replica(2).state.is_made)
         await cyrene.start()
         await c.back("cyrene")
-        await until(lambda: cyrene.replica(1).applied == athens.replica(1).log.end)
+        await until(lambda: cyrene.replica(1).state.applied == athens.replica(1).log.end)
         await athens.put(1, {b"0": b"last"}, generation=2)
-        await until(lambda: cyrene.replica(1).applied == athens.replica(1).log.end)
+        await until(lambda: cyrene.replica(1).state.applied == athens.replica(1).log.end)
         assert not any("cyrene" in change.isr for change in c.isr_changes)
         c.before_finish_split.clear()
         await until(lambda: all("cyrene" in c.rows[id_].isr for id_ in (1, 2)))
         await assert_halves(athens, LOWER | {b"0": b"last"})
 
 
-def has_write(replica: Replica) -> bool:
+def has_write(replica: HostedReplica) -> bool:
     """True if a write of a client waits to be applied. Marks for trimming don't count."""
     return any(isinstance(one.write, kv_frames.WriteBody) for one in replica.pending)
 
@@ -304,8 +304,8 @@ async def test_a_replica_that_may_have_joined_one_half_counts_for_both(
     the new set later. The replica counts for both halves: a write to the child waits for the replica, too.
     """
 
-    async def attach(parent: Replica, child: Replica, entry: Pending) -> None:
-        await until(lambda: parent.leader is not None and parent.leader.proposed is not None)
+    async def attach(parent: HostedReplica, child: HostedReplica, entry: Pending) -> None:
+        await until(lambda: parent.state.leader is not None and parent.state.leader.proposed is not None)
         await attached(parent, child, entry)
 
     async with cluster(tmp_path, settings=ReplicationSettings(lag_timeout=30.0)) as c:
@@ -324,11 +324,13 @@ async def test_a_replica_that_may_have_joined_one_half_counts_for_both(
         attached = athens.manager.splitting.attach
         monkeypatch.setattr(athens.manager.splitting, "attach", attach)
         await begin(c)
-        await until(lambda: athens.replica(2).is_made and byzantium.replica(2).is_made)
+        await until(lambda: athens.replica(2).state.is_made and byzantium.replica(2).state.is_made)
         await byzantium.kill()
         writing = asyncio.create_task(athens.put(2, {b"9": b"last"}, generation=2, timeout_ms=30_000))
-        await until(lambda: has_write(athens.replica(2)) and athens.replica(2).durable == athens.replica(2).log.end)
-        assert athens.replica(2).high_watermark < athens.replica(2).log.end
+        await until(
+            lambda: has_write(athens.replica(2)) and athens.replica(2).state.durable == athens.replica(2).log.end
+        )
+        assert athens.replica(2).state.high_watermark < athens.replica(2).log.end
         c.before_alter_isr.clear()
         await until(lambda: "byzantium" in c.rows[2].isr)
         c.before_finish_split.clear()

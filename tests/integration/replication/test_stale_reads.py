@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from minka.errors import Code
-from minkad.core.replication.replica_state import Applying
 from tests.integration.replication.harness import cluster
 from tests.integration.replication.node import Refused, until
 from tests.integration.replication.replicas import applied, three, until_fresh
@@ -34,9 +33,9 @@ async def test_each_replica_answers_stale_reads(tmp_path: Path) -> None:
             await asyncio.sleep(0.05)
         assert ages[2] >= ages[0] + 100
         await c.fail("athens")
-        await until(lambda: byzantium.replica().is_ready)
+        await until(lambda: byzantium.replica().state.is_ready)
         await byzantium.put(1, {b"a": b"2"})
-        await until(lambda: cyrene.replica().applied == 2)
+        await until(lambda: cyrene.replica().state.applied == 2)
         assert (await cyrene.get_stale(1, b"a")).values == [b"2"]
         await cyrene.kill()
         await cyrene.start()
@@ -50,7 +49,7 @@ async def test_a_follower_hears_the_age_of_its_data_with_entries(tmp_path: Path)
     async with cluster(tmp_path) as c:
         athens, _, cyrene = await three(c)
         await athens.put(1, {b"a": b"1"})
-        await until(lambda: 0.6 < cyrene.manager.receiver.age(cyrene.replica()) < 2)
+        await until(lambda: 0.6 < cyrene.manager.routing.age(cyrene.replica()) < 2)
         await athens.put(1, {b"a": b"2"})
         await until_fresh(cyrene, 200)
 
@@ -64,7 +63,7 @@ async def test_a_leader_without_clearance_does_not_make_followers_fresh(tmp_path
         await athens.put(1, {b"a": b"1"})
         await until_fresh(cyrene, 1000)
         athens.clearance = False
-        await until(lambda: cyrene.manager.receiver.age(cyrene.replica()) > 1.5)
+        await until(lambda: cyrene.manager.routing.age(cyrene.replica()) > 1.5)
 
 
 async def test_the_age_of_a_stale_read_is_a_bound(tmp_path: Path) -> None:
@@ -83,10 +82,9 @@ async def test_the_age_of_a_stale_read_is_a_bound(tmp_path: Path) -> None:
         await until_fresh(cyrene, 1000)
         for i in range(200):
             if i % 50 == 25:  # for a while, the follower applies nothing
-                cyrene.replica().applying = Applying.AT_MARK
+                cyrene.manager.node.mark_begun(cyrene.replica())
             if i % 50 == 35:
-                cyrene.replica().applying = Applying.IDLE
-                cyrene.replica().advance()
+                cyrene.manager.node.mark_ended(cyrene.replica(), is_passed=True)
             await asyncio.sleep(0.005)
             now = loop.time()
             read = await cyrene.get_stale(1, b"a")
@@ -112,7 +110,7 @@ async def test_a_leader_whose_clearance_has_ended_counts_the_age_from_its_end(tm
         passed = asyncio.get_running_loop().time() - ended
         assert read.values == [b"1"]
         assert 50 <= read.age_ms <= passed * 1000 + 2
-        assert athens.manager.stale_reads() == 1
+        assert athens.manager.reporting.stale_reads() == 1
         athens.manager.stop_leading()  # as if the controller had counted this process as dead
         later = await athens.get_stale(1, b"a")
         assert later.values == [b"1"]

@@ -61,7 +61,7 @@ async def test_a_broken_transfer_is_resumed(tmp_path: Path) -> None:
         for i in range(3):  # three files: RocksDB would merge four
             rows.update({b"%d/%d" % (i, j): rng.randbytes(1000) for j in range(800)})
             await athens.put(1, {key: rows[key] for key in list(rows)[-800:]})
-            await until(lambda: athens.replica().flushed == athens.replica().applied)
+            await until(lambda: athens.replica().state.flushed == athens.replica().state.applied)
         sizes: list[int] = []
         ship = athens.links.ship
 
@@ -265,7 +265,7 @@ async def test_a_checkpoint_counts_only_when_its_log_is_durable(tmp_path: Path) 
             c.add_replica(1, "byzantium")
             await c.tell_all(1)
             await until(lambda: bool(syncs.held))
-            is_usable = byzantium.replica().is_usable
+            is_usable = byzantium.replica().state.is_usable
             await syncs.release()
         assert not is_usable
         await until(lambda: "byzantium" in c.rows[1].isr)

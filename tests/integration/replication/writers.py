@@ -5,7 +5,7 @@ import contextlib
 import random
 
 from minka.errors import Code, MinkaError
-from minkad.replication.applying.hosted_replica import Replica
+from minkad.replication.applying.hosted_replica import HostedReplica
 from tests.integration.replication.harness import Cluster
 from tests.integration.replication.node import Refused, TestNode, until
 
@@ -18,14 +18,14 @@ class Watch:
 
     def __init__(self, c: Cluster) -> None:
         self._c = c
-        self._seen: dict[Replica, tuple[int, int]] = {}
+        self._seen: dict[HostedReplica, tuple[int, int]] = {}
         self._task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
         while True:
             for node in self._c.nodes.values():
                 for replica in node.manager.replicas.values() if node.running else ():
-                    now = (replica.high_watermark, replica.applied)
+                    now = (replica.state.high_watermark, replica.state.applied)
                     before = self._seen.get(replica, (0, 0))
                     assert now[0] >= before[0], f"{node.id}: {replica} was at {before}"
                     assert now[1] >= before[1], f"{node.id}: {replica} was at {before}"

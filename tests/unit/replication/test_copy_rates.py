@@ -9,7 +9,7 @@ from minka.v1.cluster_pb2 import Operation
 from minka.v1.coordinator_pb2 import MigrationProgress
 from minkad.core.replication.follower_progress import Progress
 from minkad.core.replication.retention import CopyLog, Retention
-from minkad.replication.applying.hosted_replica import Replica
+from minkad.replication.applying.hosted_replica import HostedReplica
 from minkad.replication.sending.copy_rates import CopyRates
 from minkad.storage.size_estimate import Size
 
@@ -26,7 +26,9 @@ class Copied:
         self.operation = None if limit is None else Operation(id=7, rate_limit=limit)
         self.retention = Retention(0)
         data = SimpleNamespace(size=lambda: Size(size, 1))
-        replica = cast("Replica", SimpleNamespace(id=1, data=data, retention=self.retention))
+        replica = cast(
+            "HostedReplica", SimpleNamespace(id=1, data=data, state=SimpleNamespace(retention=self.retention))
+        )
         self.rates = CopyRates(replica, "ephesus", 100 * MB, lambda: self.now, lambda _: self.operation)
         self.copied = 0
 

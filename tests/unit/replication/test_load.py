@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import cast
 
-from minkad.replication.applying.hosted_replica import Replica
+from minkad.replication.applying.hosted_replica import HostedReplica
 from minkad.replication.reading.meter import Meter
 from minkad.replication.reading.replica_load import Load, Sample
 
@@ -23,7 +23,7 @@ class Node:
         self.now = self.cpu = 0.0
         self.used: set[int] = set()
         self.stubs = {id_: Stub(id_, Load(id_, self.used)) for id_ in range(1, count + 1)}
-        self.meter = Meter(cast(dict[int, Replica], self.stubs), self.used, lambda: self.now, lambda: self.cpu)
+        self.meter = Meter(cast(dict[int, HostedReplica], self.stubs), self.used, lambda: self.now, lambda: self.cpu)
 
     def second(self, cpu: float = 0.0, **ops: int) -> list[int]:
         """Let a second pass with these operations. Returns the ids of the partitions that have load."""

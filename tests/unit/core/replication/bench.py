@@ -13,15 +13,14 @@ from minkad.core.replication.entries import decode_entry
 from minkad.core.replication.epochs import Epochs
 from minkad.core.replication.follower_progress import Progress
 from minkad.core.replication.gate import Gate
-from minkad.core.replication.instructions import Instruction, Outbox
+from minkad.core.replication.instructions import Apply, Instruction
 from minkad.core.replication.leadership import Leader
 from minkad.core.replication.node import Node
 from minkad.core.replication.peer_messages import Ack, Append, Entry, Standing
 from minkad.core.replication.replica import Replica
-from minkad.core.replication.replica_state import Applying
 from minkad.core.replication.replica_storage import DeletedAheadError
-from minkad.core.replication.replicas import Replicas
 from minkad.core.replication.replication_settings import ReplicationSettings
+from tests import strict_replicas  # noqa: F401  # each event is followed by a check
 
 NODES = ("athens", "byzantium", "cyrene")
 SETTINGS = ReplicationSettings()
@@ -210,50 +209,72 @@ class View:
         return self.low
 
 
+@dataclass(frozen=True, eq=False)
+class Bare:
+    """A replica of which the shell has nothing more."""
+
+    state: Replica
+
+
 class Bench:
-    """The replicas on one node. A test sets the time, and carries out the instructions in the outbox."""
+    """The replicas on one node. A test sets the time, and carries out the instructions."""
 
     def __init__(self, id: str = "athens") -> None:  # noqa: A002
         self.now = 0.0
         self.view = View()
-        self.outbox = Outbox(lambda: None)
-        self.node = Node(id, SETTINGS, self.view, self.outbox)
-        self.replicas = Replicas(self.node)
+        self.node = Node[Bare](id, SETTINGS, self.view)
+        self.shared = self.node.shared
+        self._handed_out: list[Instruction] = []
+        self.node.carry_out = self._handed_out.append
 
     def host(self, row: Partition, log: MemoryLog | None = None, data: MemoryData | None = None) -> Replica:
         """Host a replica in the role that its row gives it. Its log is on disk."""
         log = log or MemoryLog()
-        replica = Replica(self.node, row, log, data or MemoryData())
+        replica = Replica(self.shared, row, log, data or MemoryData())
         replica.recovered_to(log.end)
-        self.replicas.add(replica)
-        self.replicas.adopt(row, self.now)
+        self.node.add(Bare(replica))
+        self.node.adopt(row, self.now)
         return replica
+
+    def hosted(self, partition_id: int) -> Bare:
+        """The replica, for events."""
+        return self.node.replicas[partition_id]
+
+    def replica(self, partition_id: int) -> Replica:
+        """The replica's state."""
+        return self.node.replicas[partition_id].state
 
     def adopt(self, replica: Replica, **fields: Any) -> None:
         """Give the replica its next row, in which `fields` have changed."""
-        self.replicas.adopt(changed(replica.row, **fields), self.now)
+        self.node.adopt(changed(replica.row, **fields), self.now)
 
     def take(self, kind: type[InstructionT]) -> list[InstructionT]:
         """Return the instructions of this kind since the last call, and drop all others."""
-        return [one for one in self.outbox.take() if isinstance(one, kind)]
+        return [one for one in self.take_all() if isinstance(one, kind)]
 
     def take_all(self) -> list[Instruction]:
-        return self.outbox.take()
+        """The instructions since the last call, also of a part of a replica that a test has called itself."""
+        left = [*self.shared.outbox.take(), *(Apply(state.id) for state in self.shared.due)]
+        taken = [*self._handed_out, *left]
+        self._handed_out.clear()
+        self.shared.due.clear()
+        return taken
 
     def write(self, replica: Replica, *bodies: bytes) -> None:
         """Write as clients do; by default one entry."""
         for body in bodies or (a_write(),):
-            replica.append(body)
+            self.node.append(self.hosted(replica.id), body)
 
     def sync(self, replica: Replica) -> None:
         """Put everything that is staged on the disk."""
-        replica.log_stored(replica.log.end, replica.log.truncations, self.now, on_disk=True)
+        ends = {self.hosted(replica.id): (replica.log.end, replica.log.truncations)}
+        self._handed_out += [Apply(one.state.id) for one in self.node.stored(ends, self.now, on_disk=True)]
 
     def open(self, replica: Replica) -> None:
         """Open the data, as `OpenData` asks."""
         assert isinstance(replica.data, MemoryData)
         replica.data.open()
-        self.replicas.data_opened(replica.id, self.now)
+        self.node.data_opened(self.hosted(replica.id), self.now)
 
     def apply(self, replica: Replica) -> None:
         """Apply everything that is committed."""
@@ -262,21 +283,22 @@ class Bench:
         if data.is_closed:
             self.open(replica)
         replica.take_over_data()
-        if replica.applied < replica.high_watermark:
-            for entry in replica.log.read(replica.applied + 1, replica.high_watermark, 2**30):
+        end = replica.high_watermark
+        if replica.applied < end:
+            for entry in replica.log.read(replica.applied + 1, end, 2**30):
                 write = decode_entry(entry.body)
                 if isinstance(write, WriteBody):
                     values = values_of(write.values) if isinstance(write, StoredWrite) else write.values
                     data.rows.update(zip(write.keys, values, strict=True))
             data.open()
-            replica.applied = data.applied.offset = replica.high_watermark
-        replica.applying = Applying.IDLE
-        self.replicas.has_applied(replica, self.now)
+            data.applied.offset = end
+        self.node.apply_ended(self.hosted(replica.id))
+        self.node.applied(self.hosted(replica.id), end, 0, self.now)
 
     def tick(self, replica: Replica, now: float) -> None:
         """Move the clock to `now`, and give the replica a tick."""
         self.now = now
-        self.replicas.tick(replica.id, now)
+        self.node.tick(replica.id, now)
 
     # Answers of followers to leaders on this node
 
@@ -288,7 +310,7 @@ class Bench:
         assert probe is not None
         assert probe.probe
         ack = Ack(replica.id, leader.leader_epoch, standing, log.end, log.lineage())
-        leader.acknowledged(progress, ack, self.now)
+        self.node.acknowledged(progress, ack, self.now)
         return progress
 
     def ack(self, replica: Replica, node: str, offset: int | None = None, *, attached: bool = False) -> None:
@@ -298,7 +320,7 @@ class Bench:
             sent(progress)
             offset = progress.next - 1
         ack = Ack(replica.id, leader.leader_epoch, Standing.STORED, offset, attached=attached)
-        leader.acknowledged(progress, ack, self.now)
+        self.node.acknowledged(progress, ack, self.now)
 
     def align(self, replica: Replica, *nodes: str) -> None:
         """Let these followers acknowledge everything that the leader has."""

@@ -55,14 +55,14 @@ class Merging:
             if not wakes and self.left.applied == self.left.log.end:
                 return asked
             for wake in wakes:
-                self.bench.tick(self.bench.replicas.hosted[wake.partition_id], self.bench.now)
+                self.bench.tick(self.bench.replica(wake.partition_id), self.bench.now)
         raise AssertionError("it never ends")
 
     def tick(self, now: float) -> None:
         self.bench.tick(self.left, now)
 
     def answer(self, request: FinishMergeRequest, error: MinkaError | None) -> None:
-        self.bench.replicas.merge_answered(request, error, self.bench.now)
+        self.bench.node.merge_answered(request, error, self.bench.now)
 
     def copied(self) -> list[Any]:
         """Return the entries in the left partition's log. The merge has made all of them."""

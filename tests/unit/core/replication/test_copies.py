@@ -17,7 +17,7 @@ MOST = 1000
 def moving() -> tuple[Bench, Replica, Progress, SendCheckpoint]:
     """A leader whose partition is to be copied to ephesus. Its log begins after offset 2, and its data is at 4."""
     bench = Bench()
-    bench.node.settings = replace(SETTINGS, copy_log_bytes=MOST)
+    bench.shared.settings = replace(SETTINGS, copy_log_bytes=MOST)
     replica = bench.host(
         row(replicas=["athens", "ephesus"], isr=["athens"], adding_replicas=["ephesus"]),
         log_of(1, 1, base=2),
@@ -45,7 +45,7 @@ def write_and_flush(bench: Bench, replica: Replica, flushes: int, size: int) -> 
 def test_the_log_is_kept_while_a_copy_is_sent_and_catches_up() -> None:
     """There is no limit on the time for which the log is kept, only on its bytes."""
     bench, replica, progress, _ = moving()
-    leader, settings = leader_of(replica), bench.node.settings
+    leader, settings = leader_of(replica), bench.shared.settings
     write_and_flush(bench, replica, 8, 50)
     bench.now += 2 * settings.lag_timeout
     leader.check(bench.now, stalled=False)

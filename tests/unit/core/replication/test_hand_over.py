@@ -256,5 +256,5 @@ def test_the_progress_of_a_hand_over_names_what_blocks_it() -> None:
 
 def test_the_end_of_the_leadership_opens_the_gate() -> None:
     bench, replica, _ = asking()
-    bench.replicas.stop_leading(bench.now)
+    bench.node.stop_leading(bench.now)
     assert (gate_of(replica), replica.leader) == (Gate.OPEN, None)

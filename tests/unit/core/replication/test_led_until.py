@@ -33,7 +33,7 @@ def test_a_leader_with_clearance_was_up_to_date_until_its_leadership_ended() -> 
 
 def test_a_leader_that_stops_was_up_to_date_until_its_clearance_ended() -> None:
     bench, replica = leading()
-    bench.replicas.stop_leading(12.0)
+    bench.node.stop_leading(12.0)
     assert (replica.role, replica.freshness.at) == (Role.IDLE, 10.0)
     bench.now = 20.0
     bench.view.cleared_until = 25.0  # the node has registered again
@@ -43,7 +43,7 @@ def test_a_leader_that_stops_was_up_to_date_until_its_clearance_ended() -> None:
 
 def test_a_leader_that_has_not_applied_the_log_that_it_began_with_knows_no_age() -> None:
     bench, replica = leading(ready=False)
-    bench.replicas.stop_leading(5.0)
+    bench.node.stop_leading(5.0)
     assert replica.freshness.at == NEVER
 
 
@@ -67,5 +67,5 @@ def test_a_leader_whose_clearance_was_given_up_knows_no_age() -> None:
     """Another replica may have led since then, and this replica doesn't know from when on."""
     bench, replica = leading()
     bench.view.cleared_until = float("-inf")
-    bench.replicas.stop_leading(5.0)
+    bench.node.stop_leading(5.0)
     assert replica.freshness.at == NEVER

@@ -177,11 +177,11 @@ def test_the_right_log_is_kept_from_the_first_entry_that_is_not_copied() -> None
 def test_nothing_is_copied_while_one_of_the_partitions_is_being_handed_over() -> None:
     for number in (LEFT, RIGHT):
         m = Merging(b"n")
-        m.bench.replicas.hosted[number].gate.close()
+        m.bench.replica(number).gate.close()
         m.begin()
         m.run()
         assert m.copied() == []
-        m.bench.replicas.hosted[number].gate.open()
+        m.bench.replica(number).gate.open()
         m.tick(0.0)
         assert m.copied_keys() == [b"n"]
 
@@ -199,7 +199,7 @@ def test_many_deleted_keys_in_the_way_are_cleared_first() -> None:
     m.tick(0.0)
     assert m.bench.take(MakeRoom) == []
     data.deleted_ahead = False
-    m.bench.replicas.cleared(LEFT, None, 0.0)
+    m.bench.node.room_made(LEFT, None, 0.0)
     assert m.copied_keys() == [b"n"]
 
 
@@ -209,7 +209,7 @@ def test_if_deleted_keys_can_not_be_cleared_the_copy_begins_again_after_a_pause(
     assert isinstance(data, MemoryData)
     data.deleted_ahead = True
     m.begin()
-    m.bench.replicas.cleared(LEFT, UNKNOWN, 0.0)
+    m.bench.node.room_made(LEFT, UNKNOWN, 0.0)
     m.bench.take_all()
     m.tick(0.04)
     assert m.bench.take(MakeRoom) == []
@@ -220,7 +220,7 @@ def test_if_deleted_keys_can_not_be_cleared_the_copy_begins_again_after_a_pause(
 def test_the_end_of_a_clearing_for_an_earlier_merge_is_ignored() -> None:
     m, _ = asked_to_end(b"n")
     end = m.left.log.end
-    m.bench.replicas.cleared(LEFT, UNKNOWN, 0.0)
+    m.bench.node.room_made(LEFT, UNKNOWN, 0.0)
     for now in (0.1, 0.1 + SETTINGS.write_pause_timeout):
         m.tick(now)
     # The controller may already have recorded the merge: a write that the right partition accepted now would be lost.

@@ -160,7 +160,7 @@ def test_the_right_partition_serves_nothing_after_the_merge() -> None:
 
 def test_writes_no_longer_wait_at_a_node_that_stops_leading() -> None:
     m, _ = asked_to_end(b"n")
-    m.bench.replicas.stop_leading(0.0)
+    m.bench.node.stop_leading(0.0)
     assert (m.right.role, gate_of(m.right)) == (Role.IDLE, Gate.OPEN)
 
 

@@ -28,27 +28,27 @@ def test_a_follower_is_probed_first_and_gets_nothing_before_its_answer() -> None
 def test_entries_are_sent_from_the_common_end_and_the_first_message_truncates() -> None:
     bench, progress = two(log_of(1, 1, 2))
     bench.take_all()
-    bench.stands(bench.replicas.hosted[1], "byzantium", log_of(1, 1, 1, 1))
+    bench.stands(bench.replica(1), "byzantium", log_of(1, 1, 1, 1))
     assert bench.take(Send) == [Send(progress)]
     assert progress.next_append(1) == Append(1, 2, 2, 3, 3, [Entry(2, BODY)], truncate=True)
-    bench.write(bench.replicas.hosted[1])
-    leader_of(bench.replicas.hosted[1]).epoch_durable()
+    bench.write(bench.replica(1))
+    leader_of(bench.replica(1)).epoch_durable()
     assert progress.next_append(1) == Append(1, 2, 3, 3, 3, [Entry(2, BODY)], truncate=False)
 
 
 def test_a_follower_with_all_entries_is_still_told_to_truncate() -> None:
     bench, progress = two(log_of(1))
-    bench.stands(bench.replicas.hosted[1], "byzantium", log_of(1, 1))
+    bench.stands(bench.replica(1), "byzantium", log_of(1, 1))
     assert progress.wants_sending is False  # the sender is already about to send
     assert sent(progress) == [Append(1, 2, 1, 1, 1, [], truncate=True)]
 
 
 def test_a_followers_entries_count_only_up_to_the_common_end() -> None:
     bench, progress = two(log_of(1, 1, 2))
-    bench.stands(bench.replicas.hosted[1], "byzantium", log_of(1, 1, 1, 1))
+    bench.stands(bench.replica(1), "byzantium", log_of(1, 1, 1, 1))
     assert (progress.matched, progress.next, progress.lag) == (2, 3, 1)
     assert not progress.is_aligned
-    bench.ack(bench.replicas.hosted[1], "byzantium", 2)
+    bench.ack(bench.replica(1), "byzantium", 2)
     assert progress.is_aligned
 
 
@@ -65,19 +65,19 @@ def test_a_follower_whose_log_has_no_common_end_gets_a_checkpoint() -> None:
 
 def test_an_empty_follower_gets_a_short_log_or_a_checkpoint_instead_of_a_long_one() -> None:
     bench, progress = two(log_of(1, 1))
-    bench.stands(bench.replicas.hosted[1], "byzantium", log_of())
+    bench.stands(bench.replica(1), "byzantium", log_of())
     assert [len(append.entries) for append in sent(progress)] == [2]
 
     long = log_of(1)
     long.append(1, a_write(b"k", b"v" * 300_000))
     bench, progress = two(long)
-    bench.stands(bench.replicas.hosted[1], "byzantium", log_of())
+    bench.stands(bench.replica(1), "byzantium", log_of())
     assert bench.take(SendCheckpoint) == [SendCheckpoint(progress, [])]
 
 
 def test_after_a_checkpoint_entries_are_sent_from_its_offset() -> None:
     bench, progress = two(log_of(1, 1, 1))
-    replica = bench.replicas.hosted[1]
+    replica = bench.replica(1)
     bench.stands(replica, "byzantium", log_of(), Standing.NEEDS_CHECKPOINT)
     leader_of(replica).checkpoint_sent(progress, 2, bench.now)
     assert sent(progress) == [Append(1, 2, 2, 3, 3, [Entry(1, BODY)], truncate=True)]
@@ -86,7 +86,7 @@ def test_after_a_checkpoint_entries_are_sent_from_its_offset() -> None:
 def test_if_the_stream_breaks_during_a_checkpoint_the_follower_is_probed_afterwards() -> None:
     """The leader has to begin a new stream with a probe, since the follower ignores entries before the probe."""
     bench, progress = two(log_of(1, 1, 1))
-    replica = bench.replicas.hosted[1]
+    replica = bench.replica(1)
     bench.stands(replica, "byzantium", log_of(), Standing.NEEDS_CHECKPOINT)
     leader_of(replica).disconnected(progress, "it broke", bench.now)
     leader_of(replica).checkpoint_sent(progress, 2, bench.now)
@@ -97,8 +97,8 @@ def test_if_the_stream_breaks_during_a_checkpoint_the_follower_is_probed_afterwa
 
 def test_after_a_failed_checkpoint_the_follower_is_probed_again_after_a_pause() -> None:
     bench, progress = two(log_of(1))
-    leader = leader_of(bench.replicas.hosted[1])
-    bench.stands(bench.replicas.hosted[1], "byzantium", log_of(), Standing.NEEDS_CHECKPOINT)
+    leader = leader_of(bench.replica(1))
+    bench.stands(bench.replica(1), "byzantium", log_of(), Standing.NEEDS_CHECKPOINT)
     leader.checkpoint_failed(progress, "no room", 1.0)
     leader.tick(1.04)
     assert sent(progress) == []
@@ -108,7 +108,7 @@ def test_after_a_failed_checkpoint_the_follower_is_probed_again_after_a_pause() 
 
 def test_unacknowledged_bytes_are_limited() -> None:
     bench, progress = two()
-    replica = bench.replicas.hosted[1]
+    replica = bench.replica(1)
     bench.align(replica, "byzantium")
     leader_of(replica).epoch_durable()
     bench.write(replica, *[a_write(b"k", b"v" * 250_000)] * 40)
@@ -120,7 +120,7 @@ def test_unacknowledged_bytes_are_limited() -> None:
 
 def test_unsynced_entries_are_sent_once_the_epoch_is_durable() -> None:
     bench, progress = two()
-    replica = bench.replicas.hosted[1]
+    replica = bench.replica(1)
     bench.align(replica, "byzantium")
     bench.write(replica)
     assert sent(progress) == []
@@ -130,7 +130,7 @@ def test_unsynced_entries_are_sent_once_the_epoch_is_durable() -> None:
 
 def test_synced_entries_are_sent_even_before_the_epoch_is_durable() -> None:
     bench, progress = two()
-    replica = bench.replicas.hosted[1]
+    replica = bench.replica(1)
     bench.align(replica, "byzantium")
     bench.write(replica)
     bench.sync(replica)
@@ -139,7 +139,7 @@ def test_synced_entries_are_sent_even_before_the_epoch_is_durable() -> None:
 
 def test_a_new_watermark_is_sent_once() -> None:
     bench, progress = two()
-    replica = bench.replicas.hosted[1]
+    replica = bench.replica(1)
     bench.align(replica, "byzantium")
     bench.write(replica)
     bench.sync(replica)
@@ -152,7 +152,7 @@ def test_a_new_watermark_is_sent_once() -> None:
 
 def test_an_answer_of_another_epoch_changes_nothing() -> None:
     bench, progress = two(log_of(1, 1))
-    bench.stands(bench.replicas.hosted[1], "byzantium", log_of(1))
+    bench.stands(bench.replica(1), "byzantium", log_of(1))
     assert progress.acknowledged(Ack(1, 1, Standing.STORED, 2)) is Reaction.NONE
     assert progress.acknowledged(Ack(1, 1, Standing.NEEDS_CHECKPOINT, 0)) is Reaction.NONE
     assert (progress.matched, progress.stage) == (1, Stage.REPLICATE)
@@ -160,7 +160,7 @@ def test_an_answer_of_another_epoch_changes_nothing() -> None:
 
 def test_an_answer_to_a_probe_that_is_not_open_changes_nothing() -> None:
     bench, progress = two(log_of(1, 1))
-    bench.stands(bench.replicas.hosted[1], "byzantium", log_of(1))
+    bench.stands(bench.replica(1), "byzantium", log_of(1))
     assert progress.acknowledged(Ack(1, 2, Standing.STORED, 0, [(0, 0)])) is Reaction.NONE
     assert progress.stage is Stage.REPLICATE
 
@@ -173,7 +173,7 @@ def test_an_acknowledgement_during_a_probe_changes_nothing() -> None:
 
 def test_an_answer_to_an_older_progress_changes_nothing() -> None:
     bench, progress = two(log_of(1, 1))
-    replica = bench.replicas.hosted[1]
+    replica = bench.replica(1)
     bench.stands(replica, "byzantium", log_of(1))
     sent(progress)
     old = progress
@@ -190,7 +190,7 @@ def test_an_answer_to_an_older_progress_changes_nothing() -> None:
 
 def test_an_acknowledgement_of_entries_never_sent_is_an_internal_error() -> None:
     bench, progress = two(log_of(1, 1))
-    bench.stands(bench.replicas.hosted[1], "byzantium", log_of(1))
+    bench.stands(bench.replica(1), "byzantium", log_of(1))
     with pytest.raises(MinkaError) as caught:
         progress.acknowledged(Ack(1, 2, Standing.STORED, 2))
     assert caught.value.code is Code.INTERNAL
@@ -198,7 +198,7 @@ def test_an_acknowledgement_of_entries_never_sent_is_an_internal_error() -> None
 
 def test_a_follower_is_probed_again_after_a_broken_stream() -> None:
     bench, progress = two(log_of(1, 1))
-    replica = bench.replicas.hosted[1]
+    replica = bench.replica(1)
     bench.align(replica, "byzantium")
     leader_of(replica).disconnected(progress, "reset", bench.now)
     assert (progress.stage, progress.error, progress.unacknowledged) == (Stage.PROBE, "reset", 0)
@@ -207,14 +207,14 @@ def test_a_follower_is_probed_again_after_a_broken_stream() -> None:
 
 def test_a_follower_whose_next_entries_were_trimmed_is_probed_again() -> None:
     bench, progress = two(log_of(1, 1, 1))
-    bench.stands(bench.replicas.hosted[1], "byzantium", log_of(1))
-    bench.replicas.hosted[1].log.trim(2)
+    bench.stands(bench.replica(1), "byzantium", log_of(1))
+    bench.replica(1).log.trim(2)
     assert sent(progress) == [Append(1, 2, 0, 0, 0, [], probe=True)]
 
 
 def test_a_follower_out_of_sync_and_without_room_gets_nothing() -> None:
     bench, progress = two(log_of(1, 1))
-    replica = bench.replicas.hosted[1]
+    replica = bench.replica(1)
     bench.stands(replica, "byzantium", log_of(1))
     bench.view.low = {"byzantium"}
     leader_of(replica).check(bench.now, stalled=False)

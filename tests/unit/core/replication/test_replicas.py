@@ -9,6 +9,7 @@ from minkad.core.replication.instructions import (
     IsrProposal,
     OpenData,
     Reached,
+    RowAdopted,
     StartSending,
     StopSending,
     SyncEpoch,
@@ -22,52 +23,57 @@ def test_a_replica_takes_a_newer_row_and_wakes_those_that_wait() -> None:
     replica = bench.host(row(partition_epoch=3))
     bench.take_all()
     newer = changed(replica.row, isr=("athens",))
-    assert bench.replicas.adopt(newer, 0.0) is replica
+    was = replica.row
+    bench.node.adopt(newer, 0.0)
     assert replica.row == newer
-    assert bench.take(Changed) == [Changed(1)]
+    taken = bench.take_all()
+    assert taken[0] == RowAdopted(1, was), "what follows from a row relies on it"
+    assert taken[-1] == Changed(1)
 
 
 def test_older_rows_are_ignored() -> None:
     bench = Bench()
     replica = bench.host(row(partition_epoch=3))
     bench.take_all()
-    assert bench.replicas.adopt(row(partition_epoch=2, leader="byzantium", leader_epoch=9), 0.0) is None
+    bench.node.adopt(row(partition_epoch=2, leader="byzantium", leader_epoch=9), 0.0)
     assert (replica.role, replica.row.partition_epoch) == (Role.LEADER, 3)
     assert bench.take_all() == []
 
 
 def test_a_row_of_a_replica_that_is_not_here_is_ignored() -> None:
-    assert Bench().replicas.adopt(row(7), 0.0) is None
+    bench = Bench()
+    bench.node.adopt(row(7), 0.0)
+    assert bench.take_all() == []
 
 
 def test_the_stored_row_of_a_recovered_replica_is_new_until_the_controller_sends_it() -> None:
     bench = Bench()
     recovered = row(partition_epoch=3)
     replica = bench.host(recovered)
-    known = [bench.replicas.is_new(recovered)]
+    known = [bench.node.is_new(recovered)]
     replica.role = Role.IDLE
-    known.append(bench.replicas.is_new(recovered))
-    known.append(bench.replicas.is_new(row(partition_epoch=2)))
-    known.append(bench.replicas.is_new(row(partition_epoch=4)))
+    known.append(bench.node.is_new(recovered))
+    known.append(bench.node.is_new(row(partition_epoch=2)))
+    known.append(bench.node.is_new(row(partition_epoch=4)))
     assert known == [False, True, False, True]
 
 
 def test_a_removed_replica_comes_back_only_by_a_newer_row() -> None:
     bench = Bench()
-    replica = bench.host(row(partition_epoch=3))
-    assert bench.replicas.is_new(row(2))
-    bench.replicas.remove(replica)
-    assert not bench.replicas.is_new(row(partition_epoch=3))
-    assert bench.replicas.is_new(row(partition_epoch=4))
-    assert bench.replicas.departed(1) == row(partition_epoch=3)
-    assert bench.node.states == {}
+    bench.host(row(partition_epoch=3))
+    assert bench.node.is_new(row(2))
+    bench.node.remove(bench.hosted(1))
+    assert not bench.node.is_new(row(partition_epoch=3))
+    assert bench.node.is_new(row(partition_epoch=4))
+    assert bench.node.departed(1) == row(partition_epoch=3)
+    assert bench.node.replicas == {}
 
 
 def test_a_node_does_not_host_a_replica_that_is_to_be_removed() -> None:
-    replicas = Bench().replicas
-    assert replicas.is_to_be_hosted(row())
-    assert not replicas.is_to_be_hosted(row(removing_replicas=("athens",)))
-    assert not replicas.is_to_be_hosted(row(replicas=("byzantium",)))
+    node = Bench().node
+    assert node.is_to_be_hosted(row())
+    assert not node.is_to_be_hosted(row(removing_replicas=("athens",)))
+    assert not node.is_to_be_hosted(row(replicas=("byzantium",)))
 
 
 def test_the_row_that_ends_a_merge_makes_the_right_partition_idle() -> None:
@@ -96,8 +102,9 @@ def test_the_row_of_a_cancelled_merge_leaves_the_right_partition_as_it_is() -> N
 
 def test_a_new_leader_is_ready_once_it_has_committed_its_whole_log() -> None:
     bench = Bench()
-    replica = bench.host(row(leader_epoch=4), log_of(1, 1), data_at(1))
-    assert bench.take_all()[:2] == [Reached("replica.lead"), OpenData(1)]
+    first = row(leader_epoch=4)
+    replica = bench.host(first, log_of(1, 1), data_at(1))
+    assert bench.take_all()[:3] == [RowAdopted(1, first), Reached("replica.lead"), OpenData(1)]
     assert (replica.role, replica.leader, replica.is_ready) == (Role.LEADER, None, False)
     bench.open(replica)
     assert (replica.applied, replica.high_watermark, replica.ready_at) == (1, 1, 2)
@@ -131,7 +138,7 @@ def test_a_leader_that_becomes_a_follower_gives_up_waiting_requests() -> None:
 def test_a_replica_that_stopped_leading_leads_again_only_at_a_newer_leader_epoch() -> None:
     bench = Bench()
     replica = bench.host(row())
-    bench.replicas.stop_leading(0.0)
+    bench.node.stop_leading(0.0)
     roles = [replica.role]
     for leader_epoch in (1, 2):
         bench.adopt(replica, leader_epoch=leader_epoch)
@@ -163,16 +170,16 @@ def test_a_leader_whose_data_is_damaged_leads_and_serves_nothing() -> None:
 def test_a_leader_whose_disk_fails_does_not_lead() -> None:
     bench = Bench()
     replica = bench.host(row(), log_of(1), data_at(1))
-    assert bench.replicas.data_failed(1, MinkaError(Code.STORAGE_FAILED, "the disk fails"))
-    assert (replica.role, list(bench.node.failed)) == (Role.IDLE, [1])
+    assert bench.node.data_failed(bench.hosted(1), MinkaError(Code.STORAGE_FAILED, "the disk fails"))
+    assert (replica.role, list(bench.shared.failed)) == (Role.IDLE, [1])
 
 
 def test_a_node_can_not_go_on_if_data_fails_that_has_entries_to_apply() -> None:
     bench = Bench("byzantium")
     replica = bench.host(row(), log_of(1), data_at(1))
-    assert bench.replicas.data_failed(1, MinkaError(Code.STORAGE_FAILED, "the disk fails"))
+    assert bench.node.data_failed(bench.hosted(1), MinkaError(Code.STORAGE_FAILED, "the disk fails"))
     replica.high_watermark = 1
-    assert not bench.replicas.data_failed(1, MinkaError(Code.STORAGE_FAILED, "the disk fails"))
+    assert not bench.node.data_failed(bench.hosted(1), MinkaError(Code.STORAGE_FAILED, "the disk fails"))
 
 
 def test_a_new_leader_does_not_open_data_that_has_its_whole_log() -> None:

@@ -17,7 +17,7 @@ def settled() -> tuple[Bench, Replica]:
     bench.serve(replica)
     check(bench, replica)
     bench.take_all()
-    assert bench.node.unsettled == set()
+    assert bench.shared.unsettled == set()
     return bench, replica
 
 
@@ -27,7 +27,7 @@ def check(bench: Bench, replica: Replica, now: float | None = None) -> None:
 
 
 def is_settled(bench: Bench) -> bool:
-    return not bench.node.unsettled
+    return not bench.shared.unsettled
 
 
 def test_a_new_leader_is_checked_until_all_followers_have_everything() -> None:
@@ -57,7 +57,7 @@ EVENTS: dict[str, Callable[[Bench, Replica], None]] = {
 def test_a_settled_leader_is_checked_again_after_each_event(event: str) -> None:
     bench, replica = settled()
     EVENTS[event](bench, replica)
-    assert bench.node.unsettled == {replica.id}
+    assert bench.shared.unsettled == {replica.id}
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_a_former_leader_is_not_checked() -> None:
 
 def test_a_followers_lag_begins_at_the_first_write_not_at_the_last_check() -> None:
     bench, replica = settled()
-    timeout = bench.node.settings.lag_timeout
+    timeout = bench.shared.settings.lag_timeout
     bench.now = 10 * timeout
     bench.write(replica)
     bench.sync(replica)

@@ -50,7 +50,7 @@ def test_the_leader_appends_the_marker_once() -> None:
 def test_a_new_leader_appends_the_marker_only_after_it_has_applied_its_log() -> None:
     bench = Bench()
     parent = bench.host(parent_row(), log_of(1))
-    assert marker_due(bench.node, leader_of(parent)) is None
+    assert marker_due(bench.shared, leader_of(parent)) is None
     assert parent.log.end == 1
     bench.align(parent, "byzantium", "cyrene")
     bench.apply(parent)
@@ -67,8 +67,8 @@ def test_a_leader_whose_child_is_made_appends_no_marker() -> None:
 
 def test_the_leader_of_a_partition_that_is_not_split_appends_no_marker() -> None:
     bench = Bench()
-    assert marker_due(bench.node, leader_of(bench.host(row()))) is None
-    assert marker_due(bench.node, leader_of(bench.host(row(CHILD, split_to=9)))) is None
+    assert marker_due(bench.shared, leader_of(bench.host(row()))) is None
+    assert marker_due(bench.shared, leader_of(bench.host(row(CHILD, split_to=9)))) is None
 
 
 def test_a_replica_that_applies_the_marker_makes_the_child_of_that_split_only() -> None:
@@ -137,7 +137,7 @@ def test_the_split_waits_until_the_child_has_its_databases() -> None:
     bench.tick(child, 0.0)
     assert bench.take(AskFinishSplit) == []
     data.is_attached = False
-    bench.replicas.detached(CHILD, PARENT, 0.0)
+    bench.node.detached(bench.hosted(CHILD), PARENT, 0.0)
     assert bench.take(AskFinishSplit) == []
     bench.ack(child, "cyrene")  # cyrene has no new entries, but its own database now
     assert WakeAt(CHILD, 0.0) in bench.take_all()
@@ -152,7 +152,7 @@ def test_the_split_ends_when_the_leaders_own_database_is_made() -> None:
     bench.host(child_row(isr=("athens",)), MemoryLog(4, 1), data)
     assert bench.take(AskFinishSplit) == []
     data.is_attached = False
-    bench.replicas.detached(CHILD, PARENT, 0.0)
+    bench.node.detached(bench.hosted(CHILD), PARENT, 0.0)
     assert bench.take(AskFinishSplit) == [AskFinishSplit(finish())]
 
 
@@ -168,7 +168,7 @@ def test_a_follower_says_whether_its_data_is_attached() -> None:
     bench.sync(child)
     assert [answer.ack.attached for answer in bench.take(Answer)] == [True, True]
     data.is_attached = False
-    bench.replicas.detached(CHILD, PARENT, 0.0)
+    bench.node.detached(bench.hosted(CHILD), PARENT, 0.0)
     assert [(answer.ack.attached, answer.ack.offset) for answer in bench.take(Answer)] == [(False, 4)]
 
 
@@ -191,7 +191,7 @@ def test_the_parent_goes_on_applying_when_the_child_is_detached() -> None:
     parent.high_watermark = parent.log.end
     parent.applying = Applying.IDLE
     bench.take_all()
-    bench.replicas.detached(CHILD, PARENT, 0.0)
+    bench.node.detached(bench.hosted(CHILD), PARENT, 0.0)
     assert Apply(PARENT) in bench.take_all()
 
 
@@ -303,7 +303,7 @@ def test_no_replica_joins_before_it_is_certain_that_it_can_make_the_child() -> N
 
 def test_a_node_stops_leading_both_halves_together() -> None:
     bench, parent, child = halves(isr=NODES)
-    assert set(bench.node.in_sync_sets) == {PARENT, CHILD}
-    bench.replicas.stop_leading(0.0)
-    assert bench.node.in_sync_sets == {}
+    assert set(bench.shared.in_sync_sets) == {PARENT, CHILD}
+    bench.node.stop_leading(0.0)
+    assert bench.shared.in_sync_sets == {}
     assert (parent.role, child.role) == (Role.IDLE, Role.IDLE)

@@ -229,14 +229,15 @@ def test_a_checkpoint_that_breaks_off_in_the_middle_leaves_the_copy_incomplete()
 def test_data_made_again_is_served_only_once_it_has_all_committed_entries() -> None:
     made = state(log_of(1, 1))
     made.role, made.high_watermark, made.applied = Role.LEADER, 2, 2
-    made.begin_again()
+    made.put_empty_data(MemoryData())
     assert (made.applied, made.ready_at, made.is_ready) == (0, 2, False)
 
 
 def test_after_a_checkpoint_the_log_begins_at_the_checkpoints_offset() -> None:
     made = state(log_of(1, 1, 1))
     made.barrier(3)
-    made.begin_at(8, 4)
+    made.put_data(data_at(8, 4))
+    made.begin_with_checkpoint()
     assert (made.log.base, made.applied, made.high_watermark, made.durable) == (8, 8, 8, 8)
 
 

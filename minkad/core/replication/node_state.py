@@ -1,0 +1,76 @@
+"""State that the replicas of one node share."""
+
+from collections.abc import Collection, Mapping
+from typing import Protocol
+
+from minka.errors import MinkaError
+from minka.v1.cluster_pb2 import Keyspace
+from minkad.core.replication.copy_logs import CopyLogs
+from minkad.core.replication.instructions import Outbox
+from minkad.core.replication.replica_state import Applying, ReplicaState
+from minkad.core.replication.replication_settings import ReplicationSettings
+
+
+class ClusterView(Protocol):
+    """The cluster as this node's own copy of the table shows it now."""
+
+    def keyspace(self, keyspace_id: int) -> Keyspace | None:
+        """The keyspace; None while it is unknown here."""
+
+    def last_clearance(self, now: float) -> float:
+        """The last moment up to `now`, by this node's clock, at which it had clearance; -inf if it has given its
+        clearance up, or never had one.
+        """
+
+    def is_absent(self, node_id: str) -> bool:
+        """True if a node has failed, or left."""
+
+    def low_disks(self) -> Collection[str]:
+        """The nodes that are short of disk space."""
+
+
+class InSyncSet(Protocol):
+    """The in-sync set of a partition that this node leads."""
+
+    def may_be_in_sync(self) -> set[str]:
+        """The nodes of the in-sync set, and those that may have joined it."""
+
+    def recount(self) -> None:
+        """The replicas that may be in sync have changed."""
+
+
+class Hosted(Protocol):
+    """A replica with what the shell has of it."""
+
+    @property
+    def state(self) -> ReplicaState:
+        """Its state, which `Node` alone changes."""
+
+
+class NodeState:
+    """State that the replicas of one node share."""
+
+    def __init__(self, id: str, settings: ReplicationSettings, view: ClusterView) -> None:  # noqa: A002
+        self.id = id
+        self.settings = settings
+        self.view = view
+        self.outbox = Outbox()
+        self.replicas: Mapping[int, Hosted] = {}  # by partition; `Node` adds and removes them
+        self.due: list[ReplicaState] = []  # those with committed entries to apply, since this was last handed out
+        self.in_sync_sets: dict[int, InSyncSet] = {}  # by partition, for those that this node leads
+        self.unsettled: set[int] = set()  # the partitions led here for which `Leader.check` is to be called
+        self.migrating: set[int] = set()  # the partitions led here that may have `Leader.migrations`
+        self.used: set[int] = set()  # the partitions that were read or written lately
+        self.copy_logs = CopyLogs()
+        self.failed: dict[int, MinkaError] = {}  # by partition: why it can't be served
+
+    def apply(self, state: ReplicaState) -> None:
+        """Have the replica's committed entries applied, unless that is under way."""
+        if state.applied < state.high_watermark and state.applying is Applying.IDLE:
+            state.queue_apply()
+            self.due.append(state)
+
+    def is_made(self, partition_id: int) -> bool:
+        """True if this node has made the child of a split, or has a copy of it."""
+        replica = self.replicas.get(partition_id)
+        return replica is not None and replica.state.is_made

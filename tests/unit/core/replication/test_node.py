@@ -1,0 +1,73 @@
+"""The one door to the replicas of a node: every event ends with its instructions handed out, in their order."""
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+import minkad
+from minkad.core.replication.instructions import Apply, Instruction, Send, Sync
+from tests.unit.core.replication.bench import Bench, a_write, leader_of, row
+
+
+def test_instructions_of_an_event_that_comes_meanwhile_are_carried_out_after_the_present_ones() -> None:
+    bench = Bench()
+    outer, _ = bench.host(row(1)), bench.host(row(2, ("athens",)))
+    bench.sync(outer)
+    bench.align(outer, "byzantium", "cyrene")
+    bench.take_all()
+    carried_out: list[Instruction] = []
+
+    def carry_out(instruction: Instruction) -> None:
+        if not carried_out:
+            bench.node.append(bench.hosted(2), a_write())
+        carried_out.append(instruction)
+
+    bench.node.carry_out = carry_out
+    bench.write(outer)
+    assert carried_out == [
+        Sync(1, on_disk=False),
+        *(Send(progress) for progress in leader_of(outer).progress.values()),
+        Sync(2, on_disk=False),
+    ]
+
+
+def test_an_event_whose_instruction_fails_leaves_the_door_open() -> None:
+    bench = Bench()
+    replica = bench.host(row(1, ("athens",)))
+    bench.take_all()
+
+    def fail(_: Instruction) -> None:
+        raise ZeroDivisionError
+
+    carry_out, bench.node.carry_out = bench.node.carry_out, fail
+    try:
+        bench.write(replica)
+    except ZeroDivisionError:
+        bench.node.carry_out = carry_out
+    bench.write(replica)
+    assert bench.take(Sync) == [Sync(1, on_disk=False)]
+
+
+def test_a_finished_sync_says_what_can_be_applied() -> None:
+    bench = Bench()
+    replica = bench.host(row(1, ("athens",)))
+    bench.write(replica)
+    bench.take_all()
+    hosted = bench.hosted(1)
+    due = bench.node.stored({hosted: (replica.log.end, replica.log.truncations)}, 0.0, on_disk=True)
+    assert due == [hosted]
+    assert bench.take(Apply) == [], "it isn't handed out a second time"
+
+
+def test_the_fields_that_decide_what_a_replica_has_are_written_in_one_file() -> None:
+    fields = {"copy", "data", "applying", "high_watermark", "applied", "durable", "flushed"}
+    root = Path(minkad.__file__).parent
+    writers: dict[str, set[str]] = defaultdict(set)
+    for path in [*root.glob("core/replication/*.py"), *root.glob("replication/**/*.py")]:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            for target in targets:
+                for one in ast.walk(target) if isinstance(target, ast.AST) else ():
+                    if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store) and one.attr in fields:
+                        writers[one.attr].add(path.relative_to(root).as_posix())
+    assert writers == {field: {"core/replication/replica_state.py"} for field in fields}

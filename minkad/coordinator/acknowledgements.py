@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Final
 
-from minkad.core.controller import ReportReplicas
+from minkad.core.controller.commands import ReportReplicas
 from minkad.core.controller.rows import ROWS_A_RECORD
 from minkad.core.state import slices
 

@@ -29,29 +29,26 @@ from minkad.coordinator.outboxes import Outboxes, UpdateReplicas
 from minkad.coordinator.table_lags import TableLags
 from minkad.coordinator.upkeep import Upkeep
 from minkad.core.clearance import CLOCK_RATIO
-from minkad.core.controller import (
+from minkad.core.controller.at_once import AtOnce
+from minkad.core.controller.commands import (
     AlterIsr,
-    ChangeDuties,
-    ChangePallets,
     Command,
     CommitLoad,
     ControllerFailover,
     CreateKeyspace,
-    DataPortJudge,
     FailNodes,
-    FailureDetector,
     Register,
-    RegisterShard,
     ReportReplicas,
-    Scheduler,
-    check_caller,
-    facts,
-    isr_refusal,
 )
-from minkad.core.controller.at_once import AtOnce
+from minkad.core.controller.data_ports import DataPortJudge
+from minkad.core.controller.decide import facts
+from minkad.core.controller.failure_detector import FailureDetector
+from minkad.core.controller.isr import check_caller, isr_refusal
 from minkad.core.controller.keyspaces import Creation
 from minkad.core.controller.loads import Commit
 from minkad.core.controller.rows import ROWS_A_RECORD, rows_in, together
+from minkad.core.controller.schedule import Scheduler
+from minkad.core.duties.control.duty_commands import ChangeDuties, ChangePallets, RegisterShard
 from minkad.core.state import DutyState, State, is_up, slices
 from minkad.duties.control.shard_control import ShardControl
 from minkad.process import tasks

@@ -34,22 +34,22 @@ from minka.v1.admin_pb2 import (
 )
 from minkad.coordinator.active_controller import ActiveController
 from minkad.coordinator.coordinator import Coordinator
-from minkad.core.controller import (
-    ApplyPlan,
+from minkad.core.controller import preferred
+from minkad.core.controller.commands import (
     CancelOperation,
     Command,
     CreateKeyspace,
-    DrainNode,
-    ElectLeaders,
     ElectUnclean,
     LimitOperation,
-    Merge,
     PauseOperation,
     RemoveNode,
-    Split,
     UndrainNode,
-    preferred,
 )
+from minkad.core.controller.drains import DrainNode
+from minkad.core.controller.merges import Merge
+from minkad.core.controller.preferred import ElectLeaders
+from minkad.core.controller.reassigns import ApplyPlan
+from minkad.core.controller.splits import Split
 from minkad.core.placement import plan_reassign
 from minkad.core.state import ROWS_A_PIECE, State, slices
 from minkad.process.clock import unix_ms

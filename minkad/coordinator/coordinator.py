@@ -17,14 +17,9 @@ from minka.v1.records_pb2 import RecordBatch
 from minkad.coordinator.active_controller import ActiveController
 from minkad.coordinator.controller_settings import ControllerSettings
 from minkad.coordinator.raft_driver import RaftDriver
-from minkad.core.controller import (
-    CreateCluster,
-    Seats,
-    VoterSettings,
-    change_voters,
-    check_transfer,
-    next_membership_change,
-)
+from minkad.core.controller.commands import CreateCluster
+from minkad.core.controller.seats import Seats
+from minkad.core.controller.voters import VoterSettings, change_voters, check_transfer, next_membership_change
 from minkad.core.state import NotifyShard, State
 from minkad.duties.control.duty_history import DutyHistory
 from minkad.process import tasks

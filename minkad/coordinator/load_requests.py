@@ -12,7 +12,7 @@ from minka.v1.load_api_pb2 import (
     TouchLoadRequest,
 )
 from minkad.coordinator.coordinator import Coordinator
-from minkad.core.controller import AbortLoad, BeginLoad, Command, CommitLoad, FinishLoadParts, TouchLoad
+from minkad.core.controller.commands import AbortLoad, BeginLoad, Command, CommitLoad, FinishLoadParts, TouchLoad
 from minkad.core.controller.loads import blocker, load_blockers, load_with
 from minkad.core.state import ROWS_A_PIECE, slices
 from minkad.process.clock import unix_ms

@@ -21,16 +21,8 @@ from minka.v1.coordinator_pb2 import (
     RegisterResponse,
 )
 from minkad.coordinator.coordinator import Coordinator
-from minkad.core.controller import (
-    ControlledShutdown,
-    FinishMerge,
-    FinishSplit,
-    HandOver,
-    Leave,
-    ProposeSplit,
-    drains,
-    merges,
-)
+from minkad.core.controller import drains, merges
+from minkad.core.controller.commands import ControlledShutdown, FinishMerge, FinishSplit, HandOver, Leave, ProposeSplit
 from minkad.core.controller.selectors import Live
 from minkad.core.state import ROWS_A_PIECE, slices
 from minkad.process.turns import turn

@@ -9,7 +9,7 @@ from typing import Final
 from minka.errors import MinkaError
 from minka.v1.cluster_pb2 import Partition, PartitionState
 from minka.v1.coordinator_pb2 import UpdateReplicasRequest, UpdateReplicasResponse
-from minkad.core.controller import ReportReplicas
+from minkad.core.controller.commands import ReportReplicas
 from minkad.process import tasks
 from minkad.process.turns import turn
 

@@ -6,7 +6,8 @@ from typing import Final
 
 from minka.v1.cluster_pb2 import Migration, MigrationState
 from minka.v1.coordinator_pb2 import MigrationProgress
-from minkad.core.controller import CancelMigration, what_blocks
+from minkad.core.controller.blockers import what_blocks
+from minkad.core.controller.commands import CancelMigration
 from minkad.core.controller.movers import mover_of
 from minkad.core.state import Placed, State
 

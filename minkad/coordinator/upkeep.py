@@ -9,8 +9,9 @@ from minka.errors import MinkaError
 from minkad.coordinator.controller_settings import ControllerSettings
 from minkad.coordinator.node_reports import NodeReports
 from minkad.coordinator.stalls import Stalls
-from minkad.core.controller import BALANCERS, BeginQueued, Command, View
-from minkad.core.controller.balancer import Balancer
+from minkad.core.controller.balancer import Balancer, View
+from minkad.core.controller.balancers import BALANCERS
+from minkad.core.controller.commands import BeginQueued, Command
 from minkad.core.state import State
 
 log: Final = logging.getLogger(__name__)

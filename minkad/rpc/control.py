@@ -52,8 +52,8 @@ from minkad.coordinator.coordinator import Coordinator
 from minkad.coordinator.load_requests import LoadRequests
 from minkad.coordinator.node_requests import NodeRequests
 from minkad.coordinator.table_counting import TableCounting
-from minkad.core.controller import drains, split_blockers
-from minkad.core.controller.blockers import MAX_BLOCKERS
+from minkad.core.controller import drains
+from minkad.core.controller.blockers import MAX_BLOCKERS, split_blockers
 from minkad.core.partition_list import PartitionList
 from minkad.core.state import ROWS_A_PIECE, slices
 from minkad.process.turns import turn

@@ -29,7 +29,8 @@ from minka.v1.duty_api_pb2 import (
     PlanRebalanceRequest,
 )
 from minka.v1.shards_pb2 import HeldDuty
-from minkad.core.controller import held_back, plan_rebalance, rooms
+from minkad.core.duties.control.duty_rebalance import held_back, plan_rebalance
+from minkad.core.duties.control.rooms import rooms
 from minkad.core.state import DutyState, State
 from tests.simulation.availability import FIRST_UNIX_MS
 from tests.simulation.process import Process

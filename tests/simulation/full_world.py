@@ -17,7 +17,8 @@ from minka.v1.raft_pb2 import ConfState
 from minkad.coordinator import active_controller, admin_requests, coordinator
 from minkad.coordinator.controller_settings import ControllerSettings
 from minkad.coordinator.coordinator import Bootstrap
-from minkad.core.controller import MigrationCaps, VoterSettings
+from minkad.core.controller.mover import MigrationCaps
+from minkad.core.controller.voters import VoterSettings
 from minkad.core.state import OPERATIONS_UNENDED, State, is_up
 from minkad.replication.changing import load_check
 from minkad.replication.reading.meter import Meter

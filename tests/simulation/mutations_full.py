@@ -17,7 +17,6 @@ from minkad.coordinator.member import Member, MemberSettings
 from minkad.coordinator.raft_driver import RaftDriver
 from minkad.core.clearance import Clearance
 from minkad.core.controller import (
-    FailNodes,
     begin,
     isr,
     keyspaces,
@@ -27,6 +26,7 @@ from minkad.core.controller import (
     reassignment,
     selectors,
 )
+from minkad.core.controller.commands import FailNodes
 from minkad.core.controller.data_ports import DataPortJudge
 from minkad.core.controller.failure_detector import FailureDetector
 from minkad.core.controller.operation_kind import OperationKind

@@ -26,7 +26,7 @@ from minkad.coordinator.coordinator import Coordinator
 from minkad.coordinator.member import Member, MemberSettings, as_new_process, register_patiently
 from minkad.coordinator.node_requests import NodeRequests
 from minkad.coordinator.raft_driver import RaftDriver
-from minkad.core.controller import watched_by
+from minkad.core.controller.data_ports import watched_by
 from minkad.core.raft import Config, RawNode, Ready
 from minkad.core.raft.sender import sender_of
 from minkad.core.replication.instructions import Report

@@ -35,17 +35,13 @@ from minka.v1.duty_api_pb2 import (
 )
 from minkad.coordinator.active_controller import ActiveController
 from minkad.coordinator.coordinator import Coordinator
-from minkad.core.controller import (
-    ChangeDuties,
-    ChangePallets,
-    compare_pallet,
-    describe_unplaced,
-    held_back,
-    rooms,
-    score,
-)
 from minkad.core.duties.control import duty_changes, why_not_placed
+from minkad.core.duties.control.distribution import describe_unplaced
+from minkad.core.duties.control.duty_commands import ChangeDuties, ChangePallets
+from minkad.core.duties.control.duty_rebalance import compare_pallet, held_back
+from minkad.core.duties.control.rooms import rooms
 from minkad.core.duties.control.suspects import is_quarantined
+from minkad.core.duties.control.trust import score
 from minkad.core.state import DutyState, State, assignment_row, weight_of
 from minkad.duties.control.payload_keyspace import ensure_payload_keyspace
 from minkad.process.clock import unix_ms

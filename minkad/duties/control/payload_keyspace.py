@@ -5,7 +5,7 @@ from typing import Final
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import HashFunction
 from minkad.coordinator.coordinator import Coordinator
-from minkad.core.controller import CreateKeyspace
+from minkad.core.controller.commands import CreateKeyspace
 from minkad.core.state.display_names import PAYLOADS_KEYSPACE
 
 _PARTITIONS: Final = 16  # so that many nodes share the writes; keys begin at random

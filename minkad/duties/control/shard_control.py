@@ -13,18 +13,13 @@ from minka.v1.duties_pb2 import Shard
 from minka.v1.duty_api_pb2 import PlanRebalanceRequest
 from minka.v1.shards_pb2 import ShardHeartbeatsRequest, ShardHeartbeatsResponse
 from minkad.core.clearance import CLOCK_RATIO
-from minkad.core.controller import (
-    BalancePallet,
-    Command,
-    Distributor,
-    FailShards,
-    FailureDetector,
-    NoteFlap,
-    held_back,
-    is_registered,
-    plan_rebalance,
-    rooms,
-)
+from minkad.core.controller.commands import Command
+from minkad.core.controller.failure_detector import FailureDetector
+from minkad.core.duties.control.distribution import Distributor
+from minkad.core.duties.control.duty_commands import FailShards, NoteFlap
+from minkad.core.duties.control.duty_rebalance import BalancePallet, held_back, plan_rebalance
+from minkad.core.duties.control.rooms import rooms
+from minkad.core.duties.control.shard_lives import is_registered
 from minkad.core.state import State
 from minkad.process import tasks
 from minkad.process.clock import unix_ms

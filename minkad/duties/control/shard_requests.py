@@ -11,7 +11,8 @@ from minka.v1.shards_pb2 import (
     ShardHeartbeatsResponse,
 )
 from minkad.coordinator.coordinator import Coordinator
-from minkad.core.controller import LeaveShard, ReportShards, is_process
+from minkad.core.duties.control.duty_commands import LeaveShard, ReportShards
+from minkad.core.duties.control.shard_lives import is_process
 
 
 class ShardRequests:

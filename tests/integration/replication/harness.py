@@ -22,7 +22,8 @@ from minka.v1.coordinator_pb2 import (
 )
 from minka.wire.data_port import Hello, connect
 from minkad.config.addresses import split_address
-from minkad.core.controller import FinishMerge, merges
+from minkad.core.controller import merges
+from minkad.core.controller.commands import FinishMerge
 from minkad.core.replication.replication_settings import ReplicationSettings
 from minkad.core.state import State
 from minkad.data_port.streams import MessageStream

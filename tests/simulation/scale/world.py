@@ -21,7 +21,9 @@ from minkad.coordinator import active_controller, admin_requests, coordinator
 from minkad.coordinator.active_controller import ActiveController
 from minkad.coordinator.controller_settings import ControllerSettings
 from minkad.coordinator.coordinator import Coordinator
-from minkad.core.controller import MigrationCaps, VoterSettings, keyspaces
+from minkad.core.controller import keyspaces
+from minkad.core.controller.mover import MigrationCaps
+from minkad.core.controller.voters import VoterSettings
 from minkad.core.state import State, is_up
 from minkad.data_port import raft as raft_port
 from minkad.rpc.field_rules import COUNTS

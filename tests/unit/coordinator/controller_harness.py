@@ -10,7 +10,9 @@ from minka.v1.coordinator_pb2 import HeartbeatRequest, UpdateReplicasRequest, Up
 from minka.v1.records_pb2 import RecordBatch
 from minkad.coordinator.active_controller import ActiveController
 from minkad.coordinator.controller_settings import ControllerSettings
-from minkad.core.controller import ApplyPlan, CreateCluster, CreateKeyspace, MigrationCaps
+from minkad.core.controller.commands import CreateCluster, CreateKeyspace
+from minkad.core.controller.mover import MigrationCaps
+from minkad.core.controller.reassigns import ApplyPlan
 from minkad.core.placement import plan_reassign
 from minkad.core.state import State, is_up
 

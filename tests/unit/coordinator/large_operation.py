@@ -2,8 +2,9 @@
 
 from minka.v1.admin_pb2 import PlanReassignRequest
 from minka.v1.cluster_pb2 import HashFunction
-from minkad.core.controller import ApplyPlan, CreateKeyspace, ReportReplicas
 from minkad.core.controller.at_once import ROWS_A_STEP
+from minkad.core.controller.commands import CreateKeyspace, ReportReplicas
+from minkad.core.controller.reassigns import ApplyPlan
 from minkad.core.placement import plan_reassign
 from tests.unit.core.model import Controller
 

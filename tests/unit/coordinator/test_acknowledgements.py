@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from minkad.coordinator.acknowledgements import ROWS_AT_ONCE, Acknowledgements
-from minkad.core.controller import ReportReplicas
+from minkad.core.controller.commands import ReportReplicas
 
 
 def report(node: str, first: int, count: int = 1) -> ReportReplicas:

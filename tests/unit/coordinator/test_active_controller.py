@@ -15,12 +15,9 @@ from minka.v1.coordinator_pb2 import (
 from minka.v1.duties_pb2 import Shard
 from minkad.coordinator import active_controller
 from minkad.coordinator.controller_settings import ControllerSettings
-from minkad.core.controller import (
-    CreateKeyspace,
-    HandOver,
-    MigrationCaps,
-    SpreadLoad,
-)
+from minkad.core.controller.commands import CreateKeyspace, HandOver
+from minkad.core.controller.load_balancer import SpreadLoad
+from minkad.core.controller.mover import MigrationCaps
 from minkad.core.state import State, is_up
 from tests.unit.coordinator.controller_harness import STEP, Harness, until
 

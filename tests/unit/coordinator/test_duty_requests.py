@@ -20,7 +20,8 @@ from minka.v1.duty_api_pb2 import (
 )
 from minka.v1.raft_pb2 import ConfState
 from minkad.coordinator.coordinator import Coordinator
-from minkad.core.controller import ChangePallets, CreateCluster
+from minkad.core.controller.commands import CreateCluster
+from minkad.core.duties.control.duty_commands import ChangePallets
 from minkad.duties.control.duty_requests import DutyRequests
 from tests.unit.coordinator.controller_harness import Harness, until
 

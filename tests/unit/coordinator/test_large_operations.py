@@ -13,19 +13,14 @@ from minka.v1.cluster_pb2 import MigrationState, OperationState
 from minka.v1.records_pb2 import RecordBatch
 from minkad.coordinator import active_controller
 from minkad.coordinator.stalls import WAITING_A_LOOK, Stalls
-from minkad.core.controller import (
-    ApplyPlan,
-    CancelOperation,
-    MigrationCaps,
-    PauseOperation,
-    Scheduler,
-    blockers_of,
-    operations,
-    reassigns,
-    schedule,
-)
+from minkad.core.controller import operations, reassigns, schedule
 from minkad.core.controller.at_once import ROWS_A_STEP
+from minkad.core.controller.blockers import blockers_of
+from minkad.core.controller.commands import CancelOperation, PauseOperation
+from minkad.core.controller.mover import MigrationCaps
 from minkad.core.controller.reassignment import PartitionMover
+from minkad.core.controller.reassigns import ApplyPlan
+from minkad.core.controller.schedule import Scheduler
 from minkad.core.placement import plan_reassign
 from minkad.process.turns import turn
 from tests.unit.coordinator.controller_harness import RecordingHarness

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from minka.v1.cluster_pb2 import Partition, PartitionState
 from minka.v1.coordinator_pb2 import UpdateReplicasRequest, UpdateReplicasResponse
 from minkad.coordinator.outbox import ROWS_A_REQUEST, NodeOutbox
-from minkad.core.controller import ReportReplicas
+from minkad.core.controller.commands import ReportReplicas
 from minkad.process.turns import ROUNDS
 
 ASSIGNED, ONLINE = PartitionState.PARTITION_STATE_ASSIGNED, PartitionState.PARTITION_STATE_ONLINE

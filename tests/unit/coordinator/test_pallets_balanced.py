@@ -8,7 +8,9 @@ import pytest
 
 from minka.v1.cluster_pb2 import Node, NodeState, Operation
 from minka.v1.duty_api_pb2 import PalletChange
-from minkad.core.controller import BalancePallet, ChangePallets, Command
+from minkad.core.controller.commands import Command
+from minkad.core.duties.control.duty_commands import ChangePallets
+from minkad.core.duties.control.duty_rebalance import BalancePallet
 from minkad.core.state import State
 from minkad.duties.control import shard_control
 from minkad.duties.control.shard_control import ShardControl, ShardSettings

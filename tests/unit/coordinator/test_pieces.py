@@ -9,7 +9,8 @@ from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Durability, HashFunction, Node, Partition
 from minka.v1.coordinator_pb2 import HeartbeatRequest
 from minka.v1.records_pb2 import RecordBatch
-from minkad.core.controller import Command, CreateKeyspace, FailNodes, Register, facts
+from minkad.core.controller.commands import Command, CreateKeyspace, FailNodes, Register
+from minkad.core.controller.decide import facts
 from minkad.core.controller.rows import ROWS_A_RECORD
 from minkad.core.state import State, is_up
 from tests.unit.coordinator.controller_harness import RecordingHarness, until

@@ -9,7 +9,8 @@ import pytest
 from minka.v1.cluster_pb2 import Operation
 from minka.v1.duties_pb2 import Shard, ShardState
 from minka.v1.shards_pb2 import ShardHeartbeatsRequest, ShardSign
-from minkad.core.controller import Command, FailShards, NoteFlap
+from minkad.core.controller.commands import Command
+from minkad.core.duties.control.duty_commands import FailShards, NoteFlap
 from minkad.core.state import State
 from minkad.duties.control.shard_control import ShardControl, ShardSettings
 

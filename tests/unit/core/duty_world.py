@@ -7,23 +7,20 @@ from minka.v1.duties_pb2 import AssignmentState, Duty, Pallet, PalletCapacity, S
 from minka.v1.duty_api_pb2 import DutyChange, DutyName, DutyPin, DutySpec, PalletChange, PlanRebalanceRequest
 from minka.v1.records_pb2 import Record
 from minka.v1.shards_pb2 import FailedDuty, Holding, ShardReport, ShardReported, WeighedDuty
-from minkad.core.controller import (
-    BalancePallet,
+from minkad.core.controller.commands import Command
+from minkad.core.controller.decide import decide
+from minkad.core.controller.mover import MigrationCaps
+from minkad.core.controller.schedule import Scheduler
+from minkad.core.duties.control.distribution import GATHER_MS, Distributor, describe_unplaced
+from minkad.core.duties.control.duty_commands import (
     ChangeDuties,
     ChangePallets,
-    Command,
-    Distributor,
     FailShards,
     LeaveShard,
-    MigrationCaps,
     RegisterShard,
     ReportShards,
-    Scheduler,
-    decide,
-    describe_unplaced,
-    plan_rebalance,
 )
-from minkad.core.duties.control.distribution import GATHER_MS
+from minkad.core.duties.control.duty_rebalance import BalancePallet, plan_rebalance
 from minkad.core.state import DutyState, State
 
 _A = AssignmentState

@@ -12,21 +12,21 @@ from minka.v1.admin_pb2 import AssignedReplicas, Plan, PlanReassignRequest
 from minka.v1.cluster_pb2 import Cluster, Durability, HashFunction, Node, Operation, Partition
 from minka.v1.coordinator_pb2 import IsrChange
 from minka.v1.records_pb2 import RecordBatch
-from minkad.core.controller import (
+from minkad.core.controller.commands import (
     AlterIsr,
-    ApplyPlan,
     Command,
     ControllerFailover,
     CreateCluster,
     CreateKeyspace,
     FailNodes,
     HandOver,
-    MigrationCaps,
     Register,
     ReportReplicas,
-    Scheduler,
-    decide,
 )
+from minkad.core.controller.decide import decide
+from minkad.core.controller.mover import MigrationCaps
+from minkad.core.controller.reassigns import ApplyPlan
+from minkad.core.controller.schedule import Scheduler
 from minkad.core.placement import plan_reassign
 from minkad.core.state import ALL, Effect, NotifyNode, State, is_up, range_of
 from minkad.core.state.partitions import Partitions

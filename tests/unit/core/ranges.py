@@ -4,7 +4,9 @@ from collections.abc import Sequence
 
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import HashFunction, Operation, Partition
-from minkad.core.controller import CreateKeyspace, FinishMerge, FinishSplit, Merge, ProposeSplit, Split
+from minkad.core.controller.commands import CreateKeyspace, FinishMerge, FinishSplit, ProposeSplit
+from minkad.core.controller.merges import Merge
+from minkad.core.controller.splits import Split
 from minkad.core.state import range_of
 from tests.unit.core.model import Controller
 

@@ -5,7 +5,7 @@ import pytest
 from minka.cluster.routing_table import RoutingTable
 from minka.cluster.table_changes import with_changes
 from minka.v1.cluster_pb2 import PartitionTable
-from minkad.core.controller import Leave, RemoveNode
+from minkad.core.controller.commands import Leave, RemoveNode
 from minkad.core.state import State, row_changes
 from tests.unit.core.model import Controller
 from tests.unit.core.ranges import by_ranges, finish, merge, rows_of, split

@@ -10,7 +10,10 @@ import pytest
 
 from minka.errors import Code
 from minka.v1.cluster_pb2 import OperationState
-from minkad.core.controller import CancelOperation, DrainNode, View, operation_kinds
+from minkad.core.controller import operation_kinds
+from minkad.core.controller.balancer import View
+from minkad.core.controller.commands import CancelOperation
+from minkad.core.controller.drains import DrainNode
 from tests.unit.core.model import Controller, led_by_others, refused
 
 _TEXT = Path(__file__).parents[3].joinpath("CONTRIBUTING.md").read_text("utf-8")

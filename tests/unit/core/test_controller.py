@@ -5,19 +5,19 @@ import pytest
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Cluster, HashFunction, MigrationState, Node, NodeState, OperationState, PartitionState
 from minka.v1.records_pb2 import Record
-from minkad.core.controller import (
+from minkad.core.controller.blockers import blockers_of
+from minkad.core.controller.commands import (
     CancelMigration,
     CreateCluster,
     CreateKeyspace,
-    DrainNode,
     HandOver,
     Leave,
-    MigrationCaps,
     Register,
     RemoveNode,
-    blockers_of,
-    decide,
 )
+from minkad.core.controller.decide import decide
+from minkad.core.controller.drains import DrainNode
+from minkad.core.controller.mover import MigrationCaps
 from minkad.core.state import Placed, State
 from tests.unit.core.model import Controller, refused
 

@@ -8,10 +8,10 @@ from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Node, NodeState, OperationState
 from minka.v1.duties_pb2 import Balancer, BalancerKind, Canary, ShardState
 from minka.v1.duty_api_pb2 import DutyChange, DutyName, DutySpec, PalletChange
-from minkad.core.controller import ChangeDuties, ChangePallets, FailShards, LeaveShard, NoteFlap, score
 from minkad.core.duties.control.decide_duties import duty_facts
 from minkad.core.duties.control.distribution import JOINED_MS, TIMER_MS
-from minkad.core.duties.control.trust import HALF_LIFE_MS
+from minkad.core.duties.control.duty_commands import ChangeDuties, ChangePallets, FailShards, LeaveShard, NoteFlap
+from minkad.core.duties.control.trust import HALF_LIFE_MS, score
 from tests.unit.core.duty_world import TEN, DutyWorld
 
 

@@ -12,8 +12,8 @@ from minka.errors import MinkaError
 from minka.v1.duties_pb2 import Balancer, BalancerKind, ShardState
 from minka.v1.duty_api_pb2 import DutyChange, DutySpec
 from minka.v1.shards_pb2 import FailedDuty, Holding, ShardReport
-from minkad.core.controller import ChangeDuties, NoteFlap, PauseOperation
-from minkad.core.controller.commands import CancelOperation
+from minkad.core.controller.commands import CancelOperation, PauseOperation
+from minkad.core.duties.control.duty_commands import ChangeDuties, NoteFlap
 from minkad.core.duties.control.trust import HALF_LIFE_MS
 from tests.unit.core.duty_world import DutyWorld
 

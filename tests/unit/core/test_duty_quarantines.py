@@ -6,8 +6,8 @@ import pytest
 
 from minka.v1.duties_pb2 import AssignmentState
 from minka.v1.duty_api_pb2 import DutyChange, DutyName
-from minkad.core.controller import ChangeDuties
 from minkad.core.duties.control import why_not_placed
+from minkad.core.duties.control.duty_commands import ChangeDuties
 from minkad.core.duties.control.quarantines import MAX_OLD_REASON, MAX_QUARANTINES, MAX_REASON
 from tests.unit.core.duty_world import DutyWorld
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from minka.v1.shards_pb2 import FailedDuty, Holding, ShardReport, ShardReported, WeighedDuty
-from minkad.core.controller import ReportShards
 from minkad.core.controller.rows import ROWS_A_RECORD, rows_in
 from minkad.core.duties.control.decide_duties import duty_facts
+from minkad.core.duties.control.duty_commands import ReportShards
 from minkad.core.duties.control.duty_rows import DUTIES_A_RECORD
 from tests.unit.core.duty_world import DutyWorld
 

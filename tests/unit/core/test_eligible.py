@@ -9,7 +9,9 @@ from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Partition, PartitionState
 from minka.v1.coordinator_pb2 import IsrChange
 from minka.v1.records_pb2 import PartitionsChanged, Record
-from minkad.core.controller import AlterIsr, DrainNode, ElectUnclean, FailNodes, isr_refusal
+from minkad.core.controller.commands import AlterIsr, ElectUnclean, FailNodes
+from minkad.core.controller.drains import DrainNode
+from minkad.core.controller.isr import isr_refusal
 from tests.unit.core.model import Controller, changed
 
 OFFLINE = PartitionState.PARTITION_STATE_OFFLINE

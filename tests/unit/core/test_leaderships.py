@@ -5,7 +5,8 @@ from collections import Counter
 import pytest
 
 from minka.v1.cluster_pb2 import HashFunction, Partition
-from minkad.core.controller import ControlledShutdown, CreateKeyspace, HandOver, leaderships
+from minkad.core.controller import leaderships
+from minkad.core.controller.commands import ControlledShutdown, CreateKeyspace, HandOver
 from minkad.core.controller.leaderships import Leaderships
 from minkad.core.controller.selectors import Live
 from minkad.core.state.partitions import Partitions

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import HashFunction, Operation, OperationState, Partition
 from minka.v1.coordinator_pb2 import ReplicaStats
-from minkad.core.controller import CancelOperation, CreateKeyspace, DrainNode, SpreadLoad, View
-from minkad.core.controller.load_balancer import AFTER_FAILURE_S, SETTLE_S, SUSTAINED_S, LoadBalancer
+from minkad.core.controller.balancer import View
+from minkad.core.controller.commands import CancelOperation, CreateKeyspace
+from minkad.core.controller.drains import DrainNode
+from minkad.core.controller.load_balancer import AFTER_FAILURE_S, SETTLE_S, SUSTAINED_S, LoadBalancer, SpreadLoad
 from minkad.core.placement.spread import MAX_SKEW, NodeLoads, Shift, best_shift
 from minkad.core.state import State
 from minkad.core.state.state import KEPT_OPERATIONS

@@ -6,21 +6,21 @@ from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import HashFunction
 from minka.v1.load_api_pb2 import FinishedPart
 from minka.v1.loads_pb2 import Load, LoadDigest, LoadFile, LoadState
-from minkad.core.controller import (
+from minkad.core.controller.commands import (
     AbortAbandoned,
     AbortLoad,
     BeginLoad,
+    Command,
     CommitLoad,
     CreateKeyspace,
     FinishLoadParts,
     FinishSplit,
     ProposeSplit,
-    Split,
     TouchLoad,
-    decide,
 )
-from minkad.core.controller.commands import Command
+from minkad.core.controller.decide import decide
 from minkad.core.controller.loads import MAX_UNENDED
+from minkad.core.controller.splits import Split
 from minkad.core.state import KEPT_LOADS, State
 from minkad.core.state.display_names import PAYLOADS_KEYSPACE
 from tests.unit.core.model import Controller

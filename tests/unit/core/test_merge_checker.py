@@ -4,8 +4,11 @@ import pytest
 
 from minka.v1.cluster_pb2 import HashFunction
 from minka.v1.coordinator_pb2 import ReplicaStats
-from minkad.core.controller import CreateKeyspace, Merge, ProposeSplit, View, merge_checker
+from minkad.core.controller import merge_checker
+from minkad.core.controller.balancer import View
+from minkad.core.controller.commands import CreateKeyspace, ProposeSplit
 from minkad.core.controller.merge_checker import MergeChecker
+from minkad.core.controller.merges import Merge
 from tests.unit.core.model import Controller
 from tests.unit.core.ranges import NODES, finish, rows_of, split
 

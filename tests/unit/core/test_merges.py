@@ -4,17 +4,11 @@ import pytest
 
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import HashFunction, OperationState
-from minkad.core.controller import (
-    BeginQueued,
-    CancelOperation,
-    CreateKeyspace,
-    ElectLeaders,
-    FinishMerge,
-    Merge,
-    RemoveNode,
-    Split,
-    blockers_of,
-)
+from minkad.core.controller.blockers import blockers_of
+from minkad.core.controller.commands import BeginQueued, CancelOperation, CreateKeyspace, FinishMerge, RemoveNode
+from minkad.core.controller.merges import Merge
+from minkad.core.controller.preferred import ElectLeaders
+from minkad.core.controller.splits import Split
 from minkad.core.state import range_of
 from tests.unit.core.model import Controller
 from tests.unit.core.ranges import NODES, by_ranges, finish, merge, propose, ranges_of, rows_of, split, three

@@ -10,17 +10,11 @@ from minka.v1.admin_pb2 import GetSplitBlockersResponse
 from minka.v1.cluster_pb2 import HashFunction, OperationState, Partition, Partitioning, PartitionState
 from minka.v1.coordinator_pb2 import IsrChange
 from minka.v1.records_pb2 import PartitionsChanged, PartitionSplit, Record
-from minkad.core.controller import (
-    CancelOperation,
-    CreateKeyspace,
-    FinishSplit,
-    Split,
-    blockers_of,
-    isr_refusal,
-    split_blockers,
-    splits,
-)
-from minkad.core.controller.splits import split_at
+from minkad.core.controller import splits
+from minkad.core.controller.blockers import blockers_of, split_blockers
+from minkad.core.controller.commands import CancelOperation, CreateKeyspace, FinishSplit
+from minkad.core.controller.isr import isr_refusal
+from minkad.core.controller.splits import Split, split_at
 from minkad.core.state import State, range_of
 from tests.unit.core.model import Controller, changed
 from tests.unit.core.ranges import NODES, by_ranges, finish, propose, ranges_of, rows_of, split, three

@@ -9,7 +9,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from minka.cluster.key_ranges import is_by_ranges
 from minka.errors import Code, MinkaError
-from minkad.core.controller import CancelOperation, Merge, Split
+from minkad.core.controller.commands import CancelOperation
+from minkad.core.controller.merges import Merge
+from minkad.core.controller.splits import Split
 from minkad.core.state import check_ranges, is_up, range_of
 from tests.unit.core.model import Controller, check_indexes
 from tests.unit.core.ranges import NODES, by_ranges, finish, rows_of

@@ -10,15 +10,10 @@ from minka.cluster.plan_digest import plan_digest
 from minka.errors import Code, MinkaError, newer_rows
 from minka.v1.cluster_pb2 import MigrationState, NodeState, OperationState, Partition
 from minka.v1.coordinator_pb2 import IsrChange
-from minkad.core.controller import (
-    CancelMigration,
-    CancelOperation,
-    DrainNode,
-    HandOver,
-    PauseOperation,
-    blockers_of,
-    isr_refusal,
-)
+from minkad.core.controller.blockers import blockers_of
+from minkad.core.controller.commands import CancelMigration, CancelOperation, HandOver, PauseOperation
+from minkad.core.controller.drains import DrainNode
+from minkad.core.controller.isr import isr_refusal
 from minkad.core.state import Placed, ReplicaStateName, replica_state
 from tests.unit.core.model import Controller
 

@@ -13,26 +13,25 @@ from minka.v1.cluster_pb2 import (
     PartitionState,
 )
 from minka.v1.coordinator_pb2 import IsrChange
-from minkad.core.controller import (
+from minkad.core.controller import drains, preferred
+from minkad.core.controller.blockers import blockers_of
+from minkad.core.controller.commands import (
     AlterIsr,
     CancelOperation,
     ControlledShutdown,
     CreateKeyspace,
-    DrainNode,
-    ElectLeaders,
     FailNodes,
     Leave,
     LimitOperation,
     PauseOperation,
     RemoveNode,
     UndrainNode,
-    blockers_of,
-    decide,
-    drains,
-    isr_refusal,
-    preferred,
 )
+from minkad.core.controller.decide import decide
+from minkad.core.controller.drains import DrainNode
+from minkad.core.controller.isr import isr_refusal
 from minkad.core.controller.keyspaces import Creation
+from minkad.core.controller.preferred import ElectLeaders
 from minkad.core.placement import plan_reassign
 from minkad.core.state import PartitionStateName, partition_state
 from tests.unit.core.model import Controller

@@ -9,20 +9,20 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from minka.cluster.in_sync import eligible_replicas, has_everything
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import NodeState, Partition, PartitionState
-from minkad.core.controller import (
+from minkad.core.controller.blockers import blockers_of
+from minkad.core.controller.commands import (
     BeginQueued,
     CancelMigration,
     CancelOperation,
     ControlledShutdown,
-    DrainNode,
-    ElectLeaders,
     FailNodes,
     HandOver,
     Leave,
     PauseOperation,
     UndrainNode,
-    blockers_of,
 )
+from minkad.core.controller.drains import DrainNode
+from minkad.core.controller.preferred import ElectLeaders
 from minkad.core.state import Placed, ReplicaStateName, State, is_up, replica_state
 from minkad.core.state.replica_states import REPLICA_TRANSITIONS
 from tests.unit.core.model import Controller, check_indexes

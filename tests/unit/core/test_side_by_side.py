@@ -6,16 +6,13 @@ import pytest
 
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import NodeState, OperationState, Partition
-from minkad.core.controller import (
-    ApplyPlan,
-    BeginQueued,
-    CancelOperation,
-    DrainNode,
-    ElectLeaders,
-    MigrationCaps,
-    blockers_of,
-)
 from minkad.core.controller.begin import MAX_QUEUED
+from minkad.core.controller.blockers import blockers_of
+from minkad.core.controller.commands import BeginQueued, CancelOperation
+from minkad.core.controller.drains import DrainNode
+from minkad.core.controller.mover import MigrationCaps
+from minkad.core.controller.preferred import ElectLeaders
+from minkad.core.controller.reassigns import ApplyPlan
 from minkad.core.state import State
 from tests.unit.core.model import Controller, led_by_others, refused
 

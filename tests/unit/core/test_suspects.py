@@ -8,9 +8,9 @@ import pytest
 
 from minka.v1.duties_pb2 import AssignmentState, Duty, DutyTables
 from minka.v1.duty_api_pb2 import DutyChange, DutyName, DutySpec
-from minkad.core.controller import ChangeDuties
 from minkad.core.duties.control import choosing, distribution, suspects, trials
 from minkad.core.duties.control.distribution import TIMER_MS
+from minkad.core.duties.control.duty_commands import ChangeDuties
 from minkad.core.duties.control.duty_rows import duties_in_pieces, duty_with, in_state
 from minkad.core.state import DutyState, State
 from tests.unit.core.duty_world import DutyWorld, Process

@@ -350,7 +350,7 @@ class DutyClients:
             running = process.coordinator.controller().decided.running_operations()
             if running:
                 request = PauseOperationRequest(id=running[-1].id)
-                await process.admin_requests.pause_operation(request)
+                await process.admin_requests.run(request)
 
         self._ask(pause)
 
@@ -359,7 +359,7 @@ class DutyClients:
             for operation in process.coordinator.controller().decided.running_operations():
                 if operation.rebalance.pallet:
                     request = CancelOperationRequest(id=operation.id, requested_by="simulation")
-                    await process.admin_requests.cancel_operation(request)
+                    await process.admin_requests.run(request)
 
         self._ask(cancel)
 
@@ -369,7 +369,7 @@ class DutyClients:
         async def resume(process: Process, _: ShardDoors) -> None:
             for operation in process.coordinator.controller().decided.running_operations():
                 if operation.paused:
-                    await process.admin_requests.resume_operation(ResumeOperationRequest(id=operation.id))
+                    await process.admin_requests.run(ResumeOperationRequest(id=operation.id))
 
         self._ask(resume)
 

@@ -197,7 +197,7 @@ class Process(Endpoint):
             controller_address=self._controller_address,
             other_addresses=lambda: world.addresses(but=machine),
             answer_here=self.requests.heartbeat,
-            hand_over_here=self.requests.hand_over,
+            hand_over_here=self.requests.run,
             data_plane=self.manager,
             applied_index=lambda: self.driver.applied_index,
             log_is_checked=lambda: self.driver.log_is_checked,

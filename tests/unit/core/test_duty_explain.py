@@ -2,7 +2,7 @@
 
 from minka.v1.duties_pb2 import PalletCapacity, Shard
 from minkad.core.duties.control import why_not_placed
-from minkad.core.duties.control.duty_commands import RegisterShard
+from minkad.core.duties.control.shard_lives import RegisterShard
 from tests.unit.core.duty_world import DutyWorld
 
 

@@ -3,10 +3,10 @@
 import pytest
 
 from minka.v1.cluster_pb2 import HashFunction
-from minka.v1.coordinator_pb2 import ReplicaStats
+from minka.v1.coordinator_pb2 import ProposeSplitRequest, ReplicaStats
 from minkad.core.controller import merge_checker
 from minkad.core.controller.balancer import View
-from minkad.core.controller.commands import CreateKeyspace, ProposeSplit
+from minkad.core.controller.keyspaces import CreateKeyspace
 from minkad.core.controller.merge_checker import MergeChecker
 from minkad.core.controller.merges import Merge
 from tests.unit.core.model import Controller
@@ -33,7 +33,7 @@ class Cold:
 
     def split_itself(self, key: bytes) -> None:
         row = rows_of(self.c)[0]
-        self.c.run(ProposeSplit(row.leader, row.id, row.generation, key))
+        self.c.run(ProposeSplitRequest(node_id=row.leader, partition_id=row.id, generation=row.generation, key=key))
         finish(self.c)
         self.c.deliver()
 

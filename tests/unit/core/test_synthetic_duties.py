@@ -4,7 +4,7 @@ import pytest
 
 from minka.v1.duties_pb2 import PalletCapacity, Shard
 from minkad.core.duties.control.distribution import PIECE, SLOW_MS, WINDOW
-from minkad.core.duties.control.duty_commands import RegisterShard
+from minkad.core.duties.control.shard_lives import RegisterShard
 from tests.unit.core.duty_world import DutyWorld
 
 

@@ -1,47 +1,38 @@
-"""The controller while this node is the Raft leader: it decides, proposes, and fails silent nodes.
-
-It decides on the state that follows when all of its proposals are committed, as Kafka's QuorumController does.
-"""
+"""The controller while this node is the Raft leader: it decides, proposes, and fails silent nodes."""
 
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Node
 from minka.v1.coordinator_pb2 import HeartbeatRequest, HeartbeatResponse, RegisterResponse
-from minka.v1.records_pb2 import Record, RecordBatch
 from minkad.coordinator.acknowledgements import Acknowledgements
 from minkad.coordinator.controller_settings import ControllerSettings
+from minkad.coordinator.deciding import Deciding
 from minkad.coordinator.node_reports import NodeReports
 from minkad.coordinator.outboxes import Outboxes, UpdateReplicas
 from minkad.coordinator.table_lags import TableLags
 from minkad.coordinator.upkeep import Upkeep
 from minkad.core.clearance import CLOCK_RATIO
 from minkad.core.controller.data_ports import DataPortJudge
-from minkad.core.controller.decide import decide
-from minkad.core.controller.decision import Command, Decision
 from minkad.core.controller.failure_detector import FailureDetector
 from minkad.core.controller.membership import FailNodes, Register
 from minkad.core.controller.node_events import ControllerFailover
 from minkad.core.controller.row_answers import ReplicaReport, ReportReplicas
-from minkad.core.controller.rows import ROWS_A_RECORD, rows_in
 from minkad.core.controller.schedule import Scheduler
 from minkad.core.state import State, is_up
 from minkad.duties.control.shard_control import ShardControl
 from minkad.process import tasks
 from minkad.process.clock import unix_ms
 from minkad.process.failpoints import failpoint
-from minkad.process.turns import InThread, turn
+from minkad.process.turns import InThread
 
 log: Final = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
-SCHEDULE_REST: Final = 2  # a look that finds no next step is followed by a pause twice as long
 TICK: Final = 0.05  # seconds between looks at the failure detector
 LOOK_INTERVAL_S: Final = 2 * TICK  # between looks for stalled, waiting and unbalanced things
 CLOCKS_INTERVAL_S: Final = 0.5  # between looks at the clocks of all nodes
@@ -49,7 +40,7 @@ CONFIRM_INTERVAL_S: Final = 2 * TICK  # between confirmations of the leadership,
 FORMER_LEADER_CHANCE: Final = 0.15  # seconds in which the former leader, heard no longer, may find the new one
 
 
-class ActiveController:
+class ActiveController(Deciding):
     """The active controller for one term; discarded when the leadership is lost."""
 
     def __init__(
@@ -74,8 +65,7 @@ class ActiveController:
         """`raft_id` is this node's. Since `unconfirmed_since`, in seconds of `now`, no quorum has confirmed a former
         leader, and no voter that elected this one has heard from `former_leader` (a raft id; 0: unknown).
         """
-        self.decided = committed.copy()
-        self.failed = False
+        super().__init__(committed, propose, logged, now)
         self.term = term
         self.settings = settings
         self.reports = NodeReports(committed, self.decided)
@@ -86,19 +76,11 @@ class ActiveController:
         self.confirmed_at = float("-inf")
         self._committed = committed
         self._raft_id = raft_id
-        self._propose = propose
         self._confirm_leadership = confirm_leadership
-        self._logged = logged
         self._before_tick = before_tick
         self._hand_over = hand_over  # called with the reason, repeatedly, while this node serves nothing
-        self._now = now
-        self._last_proposal: asyncio.Future[None] | None = None
         self._registrations: dict[str, asyncio.Future[None]] = {}  # by node: its last registration
-        self._turn = asyncio.Lock()  # held by the caller that changes the table
-        self._is_closed = False
         self._scheduler = Scheduler()
-        self._schedule_due = self._schedule_missed = False  # missed: another caller had the turn
-        self._schedule_from = float("-inf")  # no look for next steps before this time
         self._upkeep = Upkeep(self.decided, self.reports, self._perform, now, settings)
         self._judging: asyncio.Task[None] | None = None
         self.detector = self._new_detector(former_leader, unconfirmed_since)
@@ -139,7 +121,18 @@ class ActiveController:
         """After a bug this controller ends, and the next one begins with the committed state."""
         self.failed = True
 
-    # Deciding
+    # Automatic work
+
+    @failpoint("controller.schedule")
+    def _record_next_steps(self) -> bool:
+        """Record the next steps of running operations. True if there were any."""
+        if moves := self._scheduler.next_steps(self.decided, self.settings.caps, unix_ms(), self.reports.low_disks()):
+            self._record(moves)
+        if facts := self.shards.distributor.next_facts(self.decided, unix_ms()):
+            self._record(facts)
+        return bool(moves or facts)
+
+    # Reports of nodes
 
     async def register(self, node: Node, log_unchecked: bool = False) -> RegisterResponse:
         """Register a process. Raises MinkaError, NODE_ID_TAKEN while another may hold the node's clearance, NOT_SERVING
@@ -159,159 +152,6 @@ class ActiveController:
 
         response: RegisterResponse = await self.run_when_due(command, decided)
         return response
-
-    async def run(self, command: Command, *, logged: bool = False) -> Any:
-        """Decide, and wait until the records are committed and applied here; if `logged`, only until they are in this
-        node's own log. Returns the command's answer, as decided. Raises MinkaError.
-        """
-        return await self.run_when_due(lambda: command, logged=logged)
-
-    async def run_when_due(
-        self,
-        command: Callable[[], Command | None],
-        decided: Callable[[asyncio.Future[None] | None], None] = lambda _: None,
-        *,
-        logged: bool = False,
-    ) -> Any:
-        """The same for a command that is made in its turn, from what is known then; None: no command. `decided` is
-        called in the same turn, with the last proposal.
-
-        A command whose caller is cancelled while it waits for its turn isn't performed; a command that has begun is
-        finished. A command that changes nothing still waits for the records because of which nothing changes. A refusal
-        waits for the rows that it is based on and carries: a leader that acted on a row that is never recorded would
-        acknowledge writes that the next leader lacks.
-        """
-        answer, proposal = None, None
-        try:
-            async with self._turn:
-                if (due := command()) is not None:
-                    answer, proposal = await _finished(self._perform(due, decided))
-            self._schedule_if_missed()
-        except MinkaError:
-            await self.all_recorded()
-            raise
-        if logged:
-            await self._logged()
-        elif proposal is not None:
-            await asyncio.shield(proposal)
-        return answer
-
-    async def all_recorded(self) -> None:
-        """Wait until everything decided so far is committed. Raises the error of the last proposal."""
-        if self._last_proposal is not None:
-            await asyncio.shield(self._last_proposal)
-
-    async def _perform(
-        self, command: Command, decided: Callable[[asyncio.Future[None] | None], None] = lambda _: None
-    ) -> tuple[Any, asyncio.Future[None] | None]:
-        """Record the effects of the command. Returns its answer, and the last proposal, if there is any. The caller has
-        to hold the turn.
-        """
-        self._check_active()
-        decision = self._decide(command)
-        if decision.is_atomic:
-            await self._record_at_once(decision)
-        else:
-            await self._record_in_pieces(decision)
-        decided(self._last_proposal)
-        return decision.answer, self._last_proposal
-
-    async def _record_at_once(self, pieces: Iterable[Sequence[Record]]) -> None:
-        """Propose all pieces in one Raft entry, so that either all are committed or none; they are applied one by
-        one.
-        """
-        batches: list[bytes] = []
-        for number, piece in enumerate(pieces):
-            if number:
-                await self._turn_of_others()
-            for record in piece:
-                self.decided.apply(record)
-            if piece:
-                batches.append(_encoded(piece))
-        if batches:
-            self._propose_together(batches)
-
-    async def _record_in_pieces(self, pieces: Iterable[Sequence[Record]]) -> None:
-        """Propose the pieces one after the other; small ones together."""
-        batch: list[Record] = []
-        rows, is_long = 0, False
-        for piece in pieces:
-            if is_long:
-                await self._turn_of_others()
-            for record in piece:
-                self.decided.apply(record)
-                rows += rows_in(record)
-            batch += piece
-            is_long = rows >= ROWS_A_RECORD or not piece
-            if rows >= ROWS_A_RECORD:
-                self._propose_together([_encoded(batch)])
-                batch, rows = [], 0
-        if batch:
-            self._propose_together([_encoded(batch)])
-
-    async def _turn_of_others(self) -> None:
-        """Other tasks run, while other commands go on waiting. Raises NOT_CONTROLLER."""
-        await turn()
-        self._check_active()
-
-    def _check_active(self) -> None:
-        """Raises NOT_CONTROLLER if this controller is no longer active; the caller then asks the next one."""
-        if self._is_closed or self.failed:
-            raise MinkaError(Code.NOT_CONTROLLER, "this node is no longer the active controller")
-
-    @failpoint("controller.decide")
-    def _decide(self, command: Command) -> Decision[Any]:
-        return decide(self.decided, command, unix_ms())
-
-    def _record(self, records: list[Record]) -> None:
-        if not records:
-            return
-        for record in records:
-            self.decided.apply(record)
-        self._propose_together([_encoded(records)])
-
-    def _propose_together(self, batches: Sequence[bytes]) -> asyncio.Future[None]:
-        """Propose encoded batches of records; they are applied one after the other."""
-        self._last_proposal = self._propose(*batches)
-        self._last_proposal.add_done_callback(self._proposed)
-        self._schedule_soon()
-        return self._last_proposal
-
-    def _proposed(self, proposal: asyncio.Future[None]) -> None:
-        """If the proposal failed, `decided` has uncommitted records: this controller has to end."""
-        if not proposal.cancelled() and (error := proposal.exception()) is not None:
-            log.info("a proposal failed", extra={"reason": str(error)})
-            self.failed = True
-
-    def _schedule_soon(self) -> None:
-        if not self._schedule_due:
-            self._schedule_due = True
-            asyncio.get_running_loop().call_later(max(0.0, self._schedule_from - self._now()), self._schedule)
-
-    def _schedule_if_missed(self) -> None:
-        if self._schedule_missed:
-            self._schedule_missed = False
-            self._schedule_soon()
-
-    def _schedule(self) -> None:
-        self._schedule_due = False
-        if self._turn.locked():
-            self._schedule_missed = True
-        elif not self._is_closed and not self.failed:
-            began = self._now()
-            if not self._record_next_steps():
-                self._schedule_from = self._now() + SCHEDULE_REST * (self._now() - began)
-
-    @failpoint("controller.schedule")
-    def _record_next_steps(self) -> bool:
-        """Record the next steps of running operations. True if there were any."""
-        if moves := self._scheduler.next_steps(self.decided, self.settings.caps, unix_ms(), self.reports.low_disks()):
-            self._record(moves)
-        if facts := self.shards.distributor.next_facts(self.decided, unix_ms()):
-            self._record(facts)
-        return bool(moves or facts)
-
-    # Reports of nodes
 
     @failpoint("controller.report")
     async def _record_answers(self, reports: Sequence[ReplicaReport]) -> None:
@@ -448,18 +288,3 @@ class ActiveController:
     def silence(self, node: str) -> float:
         """Seconds since the node's last heartbeat."""
         return self.detector.silence(node, self._now())
-
-
-async def _finished(work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which ends before this does, even if the caller is cancelled."""
-    under_way = tasks.awaited(work, "command")
-    try:
-        return await asyncio.shield(under_way)
-    finally:
-        if not under_way.done():
-            await asyncio.wait([under_way])
-            under_way.exception()  # nobody else retrieves it
-
-
-def _encoded(records: Iterable[Record]) -> bytes:
-    return RecordBatch(records=records, time_ms=unix_ms()).SerializeToString()

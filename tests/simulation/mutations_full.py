@@ -12,6 +12,7 @@ from minka.v1.coordinator_pb2 import HeartbeatRequest, HeartbeatResponse, IsrCha
 from minka.v1.raft_pb2 import ConfState
 from minkad.coordinator import active_controller
 from minkad.coordinator.active_controller import ActiveController
+from minkad.coordinator.deciding import Deciding
 from minkad.coordinator.member import Member, MemberSettings
 from minkad.coordinator.raft_driver import RaftDriver
 from minkad.core.clearance import Clearance
@@ -226,10 +227,10 @@ def ignore_dead_data_ports() -> Sequence[Patch]:
 
 
 def refuse_before_recorded() -> Sequence[Patch]:
-    async def all_recorded(self: ActiveController) -> None:
+    async def all_recorded(self: Deciding) -> None:
         pass
 
-    return [(ActiveController, "all_recorded", all_recorded)]
+    return [(Deciding, "all_recorded", all_recorded)]
 
 
 def election_without_epoch() -> Sequence[Patch]:

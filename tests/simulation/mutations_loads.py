@@ -7,7 +7,7 @@ from itertools import chain
 from minka.v1.load_api_pb2 import FinishLoadPartsRequest
 from minka.v1.loads_pb2 import Load, LoadState, LoadTables
 from minka.v1.records_pb2 import Record, RecordBatch
-from minkad.coordinator.active_controller import ActiveController
+from minkad.coordinator.deciding import Deciding
 from minkad.core.controller import loads
 from minkad.core.controller.decision import Steps
 from minkad.core.controller.loads import AbortAbandoned
@@ -17,14 +17,14 @@ from tests.simulation.mutations_full import Patch, decided_by
 
 
 def commit_in_pieces() -> Sequence[Patch]:
-    async def record_at_once(self: ActiveController, pieces: Iterable[Sequence[Record]]) -> None:
+    async def record_at_once(self: Deciding, pieces: Iterable[Sequence[Record]]) -> None:
         for record in chain.from_iterable(pieces):
             self.decided.apply(record)
             self._propose_together([RecordBatch(records=[record]).SerializeToString()])
             await asyncio.sleep(0.02)
             self._check_active()
 
-    return [(ActiveController, "_record_at_once", record_at_once)]
+    return [(Deciding, "_record_at_once", record_at_once)]
 
 
 def take_in_again() -> Sequence[Patch]:

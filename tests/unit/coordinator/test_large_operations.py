@@ -11,7 +11,7 @@ import pytest
 from minka.v1.admin_pb2 import CancelOperationRequest, PauseOperationRequest, PlanReassignRequest
 from minka.v1.cluster_pb2 import MigrationState, OperationState
 from minka.v1.records_pb2 import RecordBatch
-from minkad.coordinator import active_controller
+from minkad.coordinator import deciding
 from minkad.coordinator.stalls import WAITING_A_LOOK, Stalls
 from minkad.core.controller import operations, reassigns, schedule
 from minkad.core.controller.blockers import blockers_of
@@ -59,7 +59,7 @@ class Work:
             await turn()
             self.now.clear()
 
-        self._monkeypatch.setattr(active_controller, "turn", counted)
+        self._monkeypatch.setattr(deciding, "turn", counted)
 
 
 def started(proposed: list[list[RecordBatch]]) -> Iterator[list[RecordBatch]]:

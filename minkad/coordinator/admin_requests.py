@@ -1,4 +1,4 @@
-"""People's requests to the active controller that become commands with what only the controller knows."""
+"""People's requests to the active controller that aren't commands themselves."""
 
 import asyncio
 import contextlib

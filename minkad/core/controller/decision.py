@@ -11,7 +11,9 @@ T = TypeVar("T")
 
 
 class OwnCommand:
-    """A command that isn't a request: the controller takes the initiative, or adds to a request what it alone knows."""
+    """A command that isn't a request: the controller takes the initiative, adds to a request what it alone knows, or
+    begins an operation.
+    """
 
     __slots__ = ()
 

@@ -35,7 +35,7 @@ SERVICES = (
     (duties, "DutyControl"),
     (shards, "ShardCoordinator"),
 )
-BECOMES: dict[type[Message], type[OwnCommand]] = {  # with what only the controller knows
+BECOMES: dict[type[Message], type[OwnCommand]] = {
     admin.CreateKeyspaceRequest: CreateKeyspace,
     admin.ApplyPlanRequest: ApplyPlan,
     admin.ElectLeadersRequest: ElectLeaders,

@@ -31,7 +31,7 @@ from minkad.core.duties.control.distribution import GATHER_MS, Distributor, desc
 from minkad.core.duties.control.duty_rebalance import BalancePallet, plan_rebalance
 from minkad.core.duties.control.shard_lives import FailShards, RegisterShard
 from minkad.core.state import DutyState, State
-from tests.unit.core.deciding import decided
+from tests.unit.core.deciding import records_of
 
 _A = AssignmentState
 CAPS = MigrationCaps(per_node=1, cluster=1)
@@ -68,7 +68,7 @@ class DutyWorld:
 
     def do(self, command: Command) -> None:
         """Decide a command, and apply its records. Raises MinkaError."""
-        for record in decided(self.state, command, self.now_ms):
+        for record in records_of(self.state, command, self.now_ms):
             self.apply(record)
 
     def apply(self, record: Record) -> None:

@@ -1,6 +1,6 @@
 """The controller and its state, without a network: commands go in, and their records are applied at once."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import AssignedReplicas, Plan, PlanReassignRequest
 from minka.v1.cluster_pb2 import Cluster, Durability, HashFunction, Node, Operation, Partition
 from minka.v1.coordinator_pb2 import AlterIsrRequest, HandOverRequest, IsrChange
-from minka.v1.records_pb2 import RecordBatch
+from minka.v1.records_pb2 import Record, RecordBatch
 from minkad.core.controller.decision import Command
 from minkad.core.controller.keyspaces import CreateKeyspace
 from minkad.core.controller.membership import CreateCluster, FailNodes, Register
@@ -23,7 +23,7 @@ from minkad.core.controller.schedule import Scheduler
 from minkad.core.placement import plan_reassign
 from minkad.core.state import ALL, Effect, NotifyNode, State, is_up, range_of
 from minkad.core.state.partitions import Partitions
-from tests.unit.core.deciding import decided
+from tests.unit.core.deciding import records_of
 
 
 def refused(code: Code) -> pytest.RaisesExc[MinkaError]:
@@ -72,7 +72,7 @@ class Controller:
 
     def run(self, command: Command) -> None:
         """Decide the command, and apply its records. Raises MinkaError if the command is refused."""
-        self._apply(RecordBatch(records=decided(self.state, command, self.now_ms)))
+        self._apply(records_of(self.state, command, self.now_ms))
 
     def schedule(self) -> None:
         """Let the controller do its automatic work until nothing is left."""
@@ -84,16 +84,18 @@ class Controller:
     def schedule_once(self) -> bool:
         """Let the controller do one batch of its automatic work; returns False if there was none."""
         records = self._scheduler.next_steps(self.state, self.caps, self.now_ms, self.low_disks)
-        self._apply(RecordBatch(records=records))
+        self._apply(records)
         return bool(records)
 
-    def _apply(self, batch: RecordBatch) -> None:
+    def _apply(self, records: Iterable[Record]) -> None:
+        batch = RecordBatch()
+        for record in records:
+            batch.records.append(record)
+            self.undelivered += self._each(self.state.apply(batch.records[-1]))
+            self.after_record()
         self.now_ms += 1
         if batch.records:
             self.log.append(batch.SerializeToString())
-            for record in batch.records:
-                self.undelivered += self._each(self.state.apply(record))
-                self.after_record()
 
     def _each(self, effects: Sequence[Effect]) -> Iterator[NotifyNode]:
         for effect in effects:

@@ -4,12 +4,10 @@ are being committed, are recorded together.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from minkad.core.controller import ReportReplicas
-from minkad.core.controller.rows import ROWS_A_RECORD
-from minkad.core.state import slices
+from minkad.core.controller.row_answers import ReplicaReport
 
 ROWS_AT_ONCE: Final = 1000  # rows in one command, after which other commands have their turn
 
@@ -17,12 +15,12 @@ ROWS_AT_ONCE: Final = 1000  # rows in one command, after which other commands ha
 class Acknowledgements:
     """`record` records some of the answers, in order."""
 
-    def __init__(self, record: Callable[[Sequence[ReportReplicas]], Awaitable[None]]) -> None:
+    def __init__(self, record: Callable[[Sequence[ReplicaReport]], Awaitable[None]]) -> None:
         self._record = record
-        self._waiting: deque[ReportReplicas] = deque()
+        self._waiting: deque[ReplicaReport] = deque()
         self._wake = asyncio.Event()
 
-    def add(self, report: ReportReplicas) -> None:
+    def add(self, report: ReplicaReport) -> None:
         """A node has answered."""
         self._waiting.append(report)
         self._wake.set()
@@ -35,18 +33,10 @@ class Acknowledgements:
             while self._waiting:
                 await self._record(self._take())
 
-    def _take(self) -> list[ReportReplicas]:
-        taken: list[ReportReplicas] = []
+    def _take(self) -> list[ReplicaReport]:
+        taken: list[ReplicaReport] = []
         rows = 0
         while self._waiting and rows < ROWS_AT_ONCE:
             taken.append(self._waiting.popleft())
             rows += len(taken[-1].hosted) + len(taken[-1].deleted)
         return taken
-
-
-def pieces_of(report: ReportReplicas) -> Iterator[ReportReplicas]:
-    """The same report in pieces, each decided in one step."""
-    for hosted in slices(report.hosted, ROWS_A_RECORD):
-        yield ReportReplicas(report.node_id, hosted)
-    for deleted in slices(report.deleted, ROWS_A_RECORD):
-        yield ReportReplicas(report.node_id, (), deleted)

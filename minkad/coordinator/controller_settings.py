@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from minkad.core.controller import MigrationCaps
+from minkad.core.controller.mover import MigrationCaps
 from minkad.duties.control.shard_control import ShardSettings
 
 

@@ -17,14 +17,9 @@ from minka.v1.records_pb2 import RecordBatch
 from minkad.coordinator.active_controller import ActiveController
 from minkad.coordinator.controller_settings import ControllerSettings
 from minkad.coordinator.raft_driver import RaftDriver
-from minkad.core.controller import (
-    CreateCluster,
-    Seats,
-    VoterSettings,
-    change_voters,
-    check_transfer,
-    next_membership_change,
-)
+from minkad.core.controller.membership import CreateCluster
+from minkad.core.controller.seats import Seats
+from minkad.core.controller.voters import VoterSettings, change_voters, check_transfer, next_membership_change
 from minkad.core.state import NotifyShard, State
 from minkad.duties.control.duty_history import DutyHistory
 from minkad.process import tasks
@@ -167,7 +162,7 @@ class Coordinator:
 
     async def _found(self, active: ActiveController) -> None:
         with suppress(MinkaError):  # the next controller tries it again
-            await active.submit(CreateCluster(self._bootstrap.cluster, self._bootstrap.voters))
+            await active.run(CreateCluster(self._bootstrap.cluster, self._bootstrap.voters))
 
     def _change_members(self) -> None:
         """Ask for the next change that the Raft configuration needs; a dropped one is asked for again. With many nodes

@@ -9,7 +9,7 @@ from typing import Final
 from minka.errors import MinkaError
 from minka.v1.cluster_pb2 import Partition, PartitionState
 from minka.v1.coordinator_pb2 import UpdateReplicasRequest, UpdateReplicasResponse
-from minkad.core.controller import ReportReplicas
+from minkad.core.controller.row_answers import ReplicaReport
 from minkad.process import tasks
 from minkad.process.turns import turn
 
@@ -24,7 +24,7 @@ BACKOFF_CAP: Final = 2.0
 _ONLINE: Final = PartitionState.PARTITION_STATE_ONLINE
 
 Send = Callable[[UpdateReplicasRequest], Awaitable[UpdateReplicasResponse]]
-Report = Callable[[ReportReplicas], None]
+Report = Callable[[ReplicaReport], None]
 
 
 class NodeOutbox:
@@ -144,7 +144,7 @@ class NodeOutbox:
         hosted = zip(response.hosted_ids, response.hosted_epochs, strict=True)
         confirmed = [(id_, epoch) for id_, epoch in hosted if awaited.get(id_) == epoch]
         if confirmed or response.deleted_ids:
-            self._report(ReportReplicas(self.node, confirmed, list(response.deleted_ids)))
+            self._report(ReplicaReport(self.node, confirmed, list(response.deleted_ids)))
 
     def _is_awaited(self, row: Partition) -> bool:
         """True if the controller waits for the node's answer to the row."""

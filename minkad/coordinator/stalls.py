@@ -6,8 +6,9 @@ from typing import Final
 
 from minka.v1.cluster_pb2 import Migration, MigrationState
 from minka.v1.coordinator_pb2 import MigrationProgress
-from minkad.core.controller import CancelMigration, what_blocks
+from minkad.core.controller.blockers import what_blocks
 from minkad.core.controller.movers import mover_of
+from minkad.core.controller.operations import CancelMigration
 from minkad.core.state import Placed, State
 
 WAITING_A_LOOK: Final = 200  # migrations that have not begun; with 10,000 of them, each is looked at every five seconds

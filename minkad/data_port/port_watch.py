@@ -16,7 +16,8 @@ from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Node
 from minka.wire.data_port import Connection, Hello, Purpose, connect
 from minkad.config.addresses import split_address
-from minkad.core.controller import FailureDetector, watched_by
+from minkad.core.controller.data_ports import watched_by
+from minkad.core.controller.failure_detector import FailureDetector
 from minkad.process import tasks
 
 log: Final = logging.getLogger(__name__)

@@ -10,7 +10,8 @@ from minkad.config import Config
 from minkad.coordinator.controller_settings import ControllerSettings
 from minkad.coordinator.coordinator import Bootstrap
 from minkad.coordinator.member import MemberSettings
-from minkad.core.controller import MigrationCaps, VoterSettings
+from minkad.core.controller.mover import MigrationCaps
+from minkad.core.controller.voters import VoterSettings
 from minkad.core.raft import Config as RaftConfig
 from minkad.core.raft import Storage
 from minkad.duties.control.shard_control import ShardSettings

@@ -200,7 +200,7 @@ class Parts:
             controller_address=self._controller_address,
             other_addresses=self.other_addresses,
             answer_here=lambda request: self.coordinator.controller().heartbeat(request),
-            hand_over_here=lambda request: NodeRequests(self.coordinator).hand_over(request),
+            hand_over_here=lambda request: NodeRequests(self.coordinator).run(request),
             data_plane=self.manager,
             applied_index=lambda: self.driver.applied_index,
             log_is_checked=lambda: self.driver.log_is_checked,

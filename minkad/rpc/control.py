@@ -52,8 +52,8 @@ from minkad.coordinator.coordinator import Coordinator
 from minkad.coordinator.load_requests import LoadRequests
 from minkad.coordinator.node_requests import NodeRequests
 from minkad.coordinator.table_counting import TableCounting
-from minkad.core.controller import drains, split_blockers
-from minkad.core.controller.blockers import MAX_BLOCKERS
+from minkad.core.controller import drains
+from minkad.core.controller.blockers import MAX_BLOCKERS, split_blockers
 from minkad.core.partition_list import PartitionList
 from minkad.core.state import ROWS_A_PIECE, slices
 from minkad.process.turns import turn
@@ -98,13 +98,13 @@ class CoordinatorService(CoordinatorServicer):
             yield self._requests.heartbeat(request)
 
     Register = answered_by(NodeRequests.register)
-    HandOver = answered_by(NodeRequests.hand_over)
-    AlterIsr = answered_by(NodeRequests.alter_isr)
-    ProposeSplit = answered_by(NodeRequests.propose_split)
-    FinishSplit = answered_by(NodeRequests.finish_split)
-    FinishMerge = answered_by(NodeRequests.finish_merge)
+    HandOver = answered_by(NodeRequests.run)
+    AlterIsr = answered_by(NodeRequests.run)
+    ProposeSplit = answered_by(NodeRequests.run)
+    FinishSplit = answered_by(NodeRequests.run)
+    FinishMerge = answered_by(NodeRequests.run)
     ControlledShutdown = answered_by(NodeRequests.controlled_shutdown)
-    Leave = answered_by(NodeRequests.leave)
+    Leave = answered_by(NodeRequests.run)
 
 
 class LoadService(LoadsServicer):
@@ -113,10 +113,10 @@ class LoadService(LoadsServicer):
     def __init__(self, requests: LoadRequests) -> None:
         self._requests = requests
 
-    BeginLoad = answered_by(LoadRequests.begin_load)
-    TouchLoad = answered_by(LoadRequests.touch_load)
-    CommitLoad = answered_by(LoadRequests.commit_load)
-    AbortLoad = answered_by(LoadRequests.abort_load)
+    BeginLoad = answered_by(LoadRequests.run)
+    TouchLoad = answered_by(LoadRequests.run)
+    CommitLoad = answered_by(LoadRequests.run)
+    AbortLoad = answered_by(LoadRequests.run)
     GetLoads = answered_by(LoadRequests.get_loads)
 
 
@@ -154,12 +154,12 @@ class AdminService(AdminServicer):
     Split = answered_by(AdminRequests.split)
     Merge = answered_by(AdminRequests.merge)
     DrainNode = answered_by(AdminRequests.drain_node)
-    UndrainNode = answered_by(AdminRequests.undrain_node)
-    PauseOperation = answered_by(AdminRequests.pause_operation)
-    ResumeOperation = answered_by(AdminRequests.resume_operation)
-    CancelOperation = answered_by(AdminRequests.cancel_operation)
-    LimitOperation = answered_by(AdminRequests.limit_operation)
-    RemoveNode = answered_by(AdminRequests.remove_node)
+    UndrainNode = answered_by(AdminRequests.run)
+    PauseOperation = answered_by(AdminRequests.run)
+    ResumeOperation = answered_by(AdminRequests.run)
+    CancelOperation = answered_by(AdminRequests.run)
+    LimitOperation = answered_by(AdminRequests.run)
+    RemoveNode = answered_by(AdminRequests.run)
 
     async def DescribeNode(self, request: DescribeNodeRequest, context: _Context) -> DescribeNodeResponse:
         """This node's knowledge of itself."""

@@ -10,8 +10,7 @@ from minka.v1.cluster_pb2 import Migration, MigrationState, Operation
 from minka.v1.coordinator_pb2 import MigrationProgress
 from minkad.coordinator.coordinator import Coordinator
 from minkad.coordinator.node_reports import NodeReports
-from minkad.core.controller import blockers_of
-from minkad.core.controller.blockers import MAX_BLOCKERS
+from minkad.core.controller.blockers import MAX_BLOCKERS, blockers_of
 from minkad.core.state import OPERATIONS_UNENDED, ROWS_A_PIECE, Placed, State, duty_name, partition_name, slices
 from minkad.process.clock import unix_ms
 from minkad.process.turns import turn

@@ -36,7 +36,7 @@ class ShardCoordinatorService(ShardCoordinatorServicer):
 
     RegisterShard = answered_by(ShardRequests.register_shard)
     ReportShards = answered_by(ShardRequests.report_shards)
-    LeaveShard = answered_by(ShardRequests.leave_shard)
+    LeaveShard = answered_by(ShardRequests.run)
 
     async def ShardHeartbeats(self, request: ShardHeartbeatsRequest, context: _Context) -> ShardHeartbeatsResponse:
         """See ShardRequests."""

@@ -73,23 +73,23 @@ class Calls:
 
     async def hand_over(self, address: str, request: HandOverRequest, timeout: float) -> HandOverResponse:
         """Call Coordinator.HandOver."""
-        return await self._call(address, lambda to: to.requests.hand_over(request), timeout, Code.OUTCOME_UNKNOWN)
+        return await self._call(address, lambda to: to.requests.run(request), timeout, Code.OUTCOME_UNKNOWN)
 
     async def alter_isr(self, address: str, request: AlterIsrRequest, timeout: float) -> AlterIsrResponse:
         """Call Coordinator.AlterIsr."""
-        return await self._call(address, lambda to: to.requests.alter_isr(request), timeout, Code.OUTCOME_UNKNOWN)
+        return await self._call(address, lambda to: to.requests.run(request), timeout, Code.OUTCOME_UNKNOWN)
 
     async def propose_split(self, address: str, request: ProposeSplitRequest, timeout: float) -> ProposeSplitResponse:
         """Call Coordinator.ProposeSplit."""
-        return await self._call(address, lambda to: to.requests.propose_split(request), timeout, Code.UNREACHABLE)
+        return await self._call(address, lambda to: to.requests.run(request), timeout, Code.UNREACHABLE)
 
     async def finish_split(self, address: str, request: FinishSplitRequest, timeout: float) -> FinishSplitResponse:
         """Call Coordinator.FinishSplit."""
-        return await self._call(address, lambda to: to.requests.finish_split(request), timeout, Code.UNREACHABLE)
+        return await self._call(address, lambda to: to.requests.run(request), timeout, Code.UNREACHABLE)
 
     async def finish_merge(self, address: str, request: FinishMergeRequest, timeout: float) -> FinishMergeResponse:
         """Call Coordinator.FinishMerge."""
-        return await self._call(address, lambda to: to.requests.finish_merge(request), timeout, Code.OUTCOME_UNKNOWN)
+        return await self._call(address, lambda to: to.requests.run(request), timeout, Code.OUTCOME_UNKNOWN)
 
     async def finish_load_parts(
         self, address: str, request: FinishLoadPartsRequest, timeout: float
@@ -119,7 +119,7 @@ class Calls:
 
     async def leave(self, address: str, request: LeaveRequest, timeout: float) -> None:
         """Call Coordinator.Leave."""
-        await self._call(address, lambda to: to.requests.leave(request), timeout, Code.UNREACHABLE)
+        await self._call(address, lambda to: to.requests.run(request), timeout, Code.UNREACHABLE)
 
     async def register_shard(
         self, address: str, request: RegisterShardRequest, timeout: float
@@ -143,7 +143,7 @@ class Calls:
 
     async def leave_shard(self, address: str, request: LeaveShardRequest, timeout: float) -> None:
         """Call ShardCoordinator.LeaveShard."""
-        await self._call(address, lambda to: _doors(to).leave_shard(request), timeout, Code.UNREACHABLE)
+        await self._call(address, lambda to: _doors(to).run(request), timeout, Code.UNREACHABLE)
 
     async def update_replicas(self, node_id: str, request: UpdateReplicasRequest) -> UpdateReplicasResponse:
         """Call ReplicaControl.UpdateReplicas."""

@@ -29,7 +29,8 @@ from minka.v1.duty_api_pb2 import (
     PlanRebalanceRequest,
 )
 from minka.v1.shards_pb2 import HeldDuty
-from minkad.core.controller import held_back, plan_rebalance, rooms
+from minkad.core.duties.control.duty_rebalance import held_back, plan_rebalance
+from minkad.core.duties.control.rooms import rooms
 from minkad.core.state import DutyState, State
 from tests.simulation.availability import FIRST_UNIX_MS
 from tests.simulation.process import Process
@@ -349,7 +350,7 @@ class DutyClients:
             running = process.coordinator.controller().decided.running_operations()
             if running:
                 request = PauseOperationRequest(id=running[-1].id)
-                await process.admin_requests.pause_operation(request)
+                await process.admin_requests.run(request)
 
         self._ask(pause)
 
@@ -358,7 +359,7 @@ class DutyClients:
             for operation in process.coordinator.controller().decided.running_operations():
                 if operation.rebalance.pallet:
                     request = CancelOperationRequest(id=operation.id, requested_by="simulation")
-                    await process.admin_requests.cancel_operation(request)
+                    await process.admin_requests.run(request)
 
         self._ask(cancel)
 
@@ -368,7 +369,7 @@ class DutyClients:
         async def resume(process: Process, _: ShardDoors) -> None:
             for operation in process.coordinator.controller().decided.running_operations():
                 if operation.paused:
-                    await process.admin_requests.resume_operation(ResumeOperationRequest(id=operation.id))
+                    await process.admin_requests.run(ResumeOperationRequest(id=operation.id))
 
         self._ask(resume)
 

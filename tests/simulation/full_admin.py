@@ -212,7 +212,7 @@ class Admin:
 
     def _undrain_node(self, process: Process, node_id: str) -> None:
         request = UndrainNodeRequest(node=node_id)
-        self._ask(process, "", lambda to: to.admin_requests.undrain_node(request))
+        self._ask(process, "", lambda to: to.admin_requests.run(request))
 
     def _undrain_all(self) -> None:
         self._world.after(1.0, self._undrain_all)
@@ -225,7 +225,7 @@ class Admin:
     def _cancel(self, process: Process) -> None:
         async def cancel(server: Process) -> None:
             newest = server.coordinator.controller().decided.next_operation_id - 1
-            await server.admin_requests.cancel_operation(CancelOperationRequest(id=newest, requested_by="simulation"))
+            await server.admin_requests.run(CancelOperationRequest(id=newest, requested_by="simulation"))
 
         self._ask(process, "", cancel)
 

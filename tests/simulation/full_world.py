@@ -14,10 +14,11 @@ from unittest import mock
 
 from minka.v1.cluster_pb2 import Cluster, Keyspace, Node, NodeState, Partition, PartitionState
 from minka.v1.raft_pb2 import ConfState
-from minkad.coordinator import active_controller, admin_requests, coordinator
+from minkad.coordinator import active_controller, admin_requests, coordinator, deciding
 from minkad.coordinator.controller_settings import ControllerSettings
 from minkad.coordinator.coordinator import Bootstrap
-from minkad.core.controller import MigrationCaps, VoterSettings
+from minkad.core.controller.mover import MigrationCaps
+from minkad.core.controller.voters import VoterSettings
 from minkad.core.state import OPERATIONS_UNENDED, State, is_up
 from minkad.replication.changing import load_check
 from minkad.replication.reading.meter import Meter
@@ -167,6 +168,7 @@ class FullWorld:
         try:
             with (
                 mock.patch.object(active_controller, "unix_ms", self.unix_ms),
+                mock.patch.object(deciding, "unix_ms", self.unix_ms),
                 mock.patch.object(coordinator, "unix_ms", self.unix_ms),
                 mock.patch.object(admin_requests, "unix_ms", self.unix_ms),
                 mock.patch.object(load_check, "Meter", partial(Meter, cpu_time=lambda: 0.0)),

@@ -73,7 +73,7 @@ class LoadJobs:
             self._names.append(f"load-{len(self._names) + 1}")
         name, rng = self._world.load_rng.choice(self._names), self._world.load_rng
         request = BeginLoadRequest(load_id=name, keyspace=rng.choice(keyspaces), requested_by="simulation")
-        await requests.begin_load(request)
+        await requests.run(request)
 
     async def _commit(self, process: "Process", requests: LoadRequests) -> None:
         """Commit a load with files for all or some partitions; a file may be made for a wrong slot."""
@@ -91,7 +91,7 @@ class LoadJobs:
                     self._world.machine(node).spool_disk.keep(load.number, file, content)
         if rng.random() < 0.3:
             await process.pause(rng.random())  # meanwhile the table may change
-        await requests.commit_load(CommitLoadRequest(load_id=load.id, files=files))
+        await requests.run(CommitLoadRequest(load_id=load.id, files=files))
         if process.alive:
             self._committed.add(load.id)
 
@@ -115,13 +115,13 @@ class LoadJobs:
         )
 
     async def _touch(self, process: "Process", requests: LoadRequests) -> None:
-        await requests.touch_load(TouchLoadRequest(load_id=self._world.load_rng.choice(self._names)))
+        await requests.run(TouchLoadRequest(load_id=self._world.load_rng.choice(self._names)))
 
     async def _abort(self, process: "Process", requests: LoadRequests) -> None:
         if self._world.load_rng.random() < 0.7:
             return
         name = self._world.load_rng.choice(self._names)
-        await requests.abort_load(AbortLoadRequest(load_id=name, requested_by="simulation"))
+        await requests.run(AbortLoadRequest(load_id=name, requested_by="simulation"))
         if process.alive:
             self._aborted.add(name)
 

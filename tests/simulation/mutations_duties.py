@@ -28,7 +28,7 @@ def acknowledge_before_all_voters() -> Sequence[Patch]:
     voters have it.
     """
 
-    async def confirmed_by(_: DutyRequests, _consistency: Any) -> None:
+    async def confirmed_by(_: DutyRequests, _consistency: Any, _until: float) -> None:
         pass
 
     return [(DutyRequests, "_confirmed_by", confirmed_by)]

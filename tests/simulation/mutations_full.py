@@ -4,21 +4,21 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from minka.errors import Code
 from minka.v1.cluster_pb2 import Partition
 from minka.v1.coordinator_pb2 import HeartbeatRequest, HeartbeatResponse, IsrChange
 from minka.v1.raft_pb2 import ConfState
-from minka.v1.records_pb2 import Record
 from minkad.coordinator import active_controller
 from minkad.coordinator.active_controller import ActiveController
+from minkad.coordinator.deciding import Deciding
 from minkad.coordinator.member import Member, MemberSettings
 from minkad.coordinator.raft_driver import RaftDriver
 from minkad.core.clearance import Clearance
 from minkad.core.controller import (
-    FailNodes,
     begin,
+    decide,
     isr,
     keyspaces,
     membership,
@@ -28,7 +28,9 @@ from minkad.core.controller import (
     selectors,
 )
 from minkad.core.controller.data_ports import DataPortJudge
+from minkad.core.controller.decision import Steps
 from minkad.core.controller.failure_detector import FailureDetector
+from minkad.core.controller.membership import FailNodes
 from minkad.core.controller.operation_kind import OperationKind
 from minkad.core.controller.partition_change import PartitionChange
 from minkad.core.controller.seats import Seats
@@ -37,7 +39,15 @@ from minkad.core.raft import RawNode, Ready
 from minkad.core.state import State, is_up
 from minkad.core.state.captured import CapturedState
 
+C = TypeVar("C")
+
 Patch = tuple[Any, str, Any]  # the object, the attribute's name, its new value
+
+
+def decided_by(command: type[C], function: Callable[[State, C, int], Steps[Any]]) -> Patch:
+    """Commands of this type are decided by another function."""
+    table = decide.COMMANDS
+    return (decide, "COMMANDS", {**table, command: table[command]._replace(decide=function)})
 
 
 # The driver
@@ -190,7 +200,7 @@ def fail_nodes_one_by_one() -> Sequence[Patch]:
             return rows
         return [PartitionChange(partition).set_isr([node for node in partition.isr if node not in node_ids]).row()]
 
-    def fail(state: State, command: FailNodes, now_ms: int) -> Iterator[Record]:
+    def fail(state: State, command: FailNodes, now_ms: int) -> Steps[None]:
         for node, reason in command.reasons.items():
             yield from original(state, FailNodes({node: reason}), now_ms)
 
@@ -200,7 +210,7 @@ def fail_nodes_one_by_one() -> Sequence[Patch]:
 
     original_without, original_select = node_events._without_nodes, selectors.offline_partition_leader_selector
     return [
-        (membership, "fail", fail),
+        decided_by(FailNodes, fail),
         (node_events, "_without_nodes", without),
         (node_events, "offline_partition_leader_selector", select),
         *wait_for_silent_controller(),
@@ -217,10 +227,10 @@ def ignore_dead_data_ports() -> Sequence[Patch]:
 
 
 def refuse_before_recorded() -> Sequence[Patch]:
-    async def all_recorded(self: ActiveController) -> None:
+    async def all_recorded(self: Deciding) -> None:
         pass
 
-    return [(ActiveController, "all_recorded", all_recorded)]
+    return [(Deciding, "all_recorded", all_recorded)]
 
 
 def election_without_epoch() -> Sequence[Patch]:
@@ -240,7 +250,7 @@ def isr_without_epoch() -> Sequence[Patch]:
         refusal = original(state, node_id, change)
         return None if refusal is Code.STALE_EPOCH else refusal
 
-    return [(where, "isr_refusal", isr_refusal) for where in (isr, active_controller)]
+    return [(isr, "isr_refusal", isr_refusal)]
 
 
 def elect_anybody() -> Sequence[Patch]:

@@ -1,30 +1,30 @@
 """Bugs in loads: in the decisions, in the table, and in the list of loads that a partition's data has taken in."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
+from minka.v1.load_api_pb2 import FinishLoadPartsRequest
 from minka.v1.loads_pb2 import Load, LoadState, LoadTables
 from minka.v1.records_pb2 import Record, RecordBatch
-from minkad.coordinator.active_controller import ActiveController
+from minkad.coordinator.deciding import Deciding
 from minkad.core.controller import loads
-from minkad.core.controller.commands import AbortAbandoned, FinishLoadParts
+from minkad.core.controller.decision import Steps
+from minkad.core.controller.loads import AbortAbandoned
 from minkad.core.state import LoadTable, State
 from minkad.storage.taken_loads import TakenLoads
-from tests.simulation.mutations_full import Patch
+from tests.simulation.mutations_full import Patch, decided_by
 
 
 def commit_in_pieces() -> Sequence[Patch]:
-    async def record_at_once(self: ActiveController, pieces: Iterator[list[Record]]) -> asyncio.Future[None] | None:
-        last = self._last_proposal
+    async def record_at_once(self: Deciding, pieces: Iterable[Sequence[Record]]) -> None:
         for record in chain.from_iterable(pieces):
             self.decided.apply(record)
-            last = self._propose_together([RecordBatch(records=[record]).SerializeToString()])
+            self._propose_together([RecordBatch(records=[record]).SerializeToString()])
             await asyncio.sleep(0.02)
             self._check_active()
-        return last
 
-    return [(ActiveController, "_record_at_once", record_at_once)]
+    return [(Deciding, "_record_at_once", record_at_once)]
 
 
 def take_in_again() -> Sequence[Patch]:
@@ -43,26 +43,26 @@ def snapshot_without_parts() -> Sequence[Patch]:
 
 
 def abandon_committed_loads() -> Sequence[Patch]:
-    def abort_abandoned(state: State, command: AbortAbandoned, now_ms: int) -> list[Record]:
-        return [loads._aborted(load, "", now_ms) for load in state.loads.unended()]
+    def abort_abandoned(state: State, command: AbortAbandoned, now_ms: int) -> Steps[None]:
+        yield [loads._aborted(load, "", now_ms) for load in state.loads.unended()]
 
-    return [(loads, "abort_abandoned", abort_abandoned)]
+    return [decided_by(AbortAbandoned, abort_abandoned)]
 
 
 def finish_all_parts_at_once() -> Sequence[Patch]:
     """When one part of a load is done, all its parts count as done."""
     original = loads.finish_parts
 
-    def finish_parts(state: State, command: FinishLoadParts, now_ms: int) -> list[Record]:
-        records = original(state, command, now_ms)
-        for record in records:
-            done = record.load_parts_done
-            parts = state.loads.parts[done.load.number].values()
-            done.partition_ids[:] = [part.partition_id for part in parts if not part.done]
-            done.load.parts_done, done.load.state = done.load.parts, LoadState.LOAD_STATE_DONE
-        return records
+    def finish_parts(state: State, request: FinishLoadPartsRequest, now_ms: int) -> Steps[None]:
+        for records in original(state, request, now_ms):
+            for record in records:
+                done = record.load_parts_done
+                parts = state.loads.parts[done.load.number].values()
+                done.partition_ids[:] = [part.partition_id for part in parts if not part.done]
+                done.load.parts_done, done.load.state = done.load.parts, LoadState.LOAD_STATE_DONE
+            yield records
 
-    return [(loads, "finish_parts", finish_parts)]
+    return [decided_by(FinishLoadPartsRequest, finish_parts)]
 
 
 def commit_in_any_state() -> Sequence[Patch]:

@@ -26,7 +26,7 @@ from minkad.coordinator.coordinator import Coordinator
 from minkad.coordinator.member import Member, MemberSettings, as_new_process, register_patiently
 from minkad.coordinator.node_requests import NodeRequests
 from minkad.coordinator.raft_driver import RaftDriver
-from minkad.core.controller import watched_by
+from minkad.core.controller.data_ports import watched_by
 from minkad.core.raft import Config, RawNode, Ready
 from minkad.core.raft.sender import sender_of
 from minkad.core.replication.instructions import Instruction, Report
@@ -198,7 +198,7 @@ class Process(Endpoint):
             controller_address=self._controller_address,
             other_addresses=lambda: world.addresses(but=machine),
             answer_here=self.requests.heartbeat,
-            hand_over_here=self.requests.hand_over,
+            hand_over_here=self.requests.run,
             data_plane=self.manager,
             applied_index=lambda: self.driver.applied_index,
             log_is_checked=lambda: self.driver.log_is_checked,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from minka.v1.coordinator_pb2 import DiskSpace, ReplicaStats
-from minkad.core.controller.commands import Command
+from minkad.core.controller.decision import Command
 from minkad.core.state import State
 
 

@@ -1,39 +1,36 @@
 """Begins operations. Operations that touch different things run side by side; others are refused, or queued."""
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Migration, Operation, OperationState
+from minka.v1.coordinator_pb2 import DiskSpace
 from minka.v1.records_pb2 import MigrationsAdded, OperationStarted, Record
-from minkad.core.controller.at_once import ROWS_A_STEP, AtOnce
-from minkad.core.controller.commands import BeginQueued
+from minkad.core.controller.decision import OwnCommand, Steps
 from minkad.core.controller.movers import name_of
-from minkad.core.controller.operation_kind import Begins, Steps, Touch, Touched, Usage
+from minkad.core.controller.operation_kind import Begins, Touch, Touched, Usage
 from minkad.core.controller.operation_kinds import kind_of
 from minkad.core.controller.operations import give_up
+from minkad.core.controller.rows import ROWS_A_STEP
 from minkad.core.state import MIGRATIONS_ENDED, Placed, State, partition_name, slices
 
 MAX_QUEUED = 100
 _NAMED = 3  # of the things that two operations touch, in a refusal
 _S = OperationState
 
-T = TypeVar("T")
 
-
-def begin(state: State, command: Begins, now_ms: int) -> AtOnce:
-    """Record the operation and its migrations, before anything is done. Raises what the command and the kind raise, and
-    OPERATION_RUNNING if another operation touches the same things and this one isn't to be queued.
+def begin(state: State, command: Begins, now_ms: int) -> Steps[Operation | None]:
+    """Record the operation and its migrations, before anything is done; None if there is nothing to do. Raises what the
+    command and the kind raise, and OPERATION_RUNNING if another operation touches the same things and this one isn't to
+    be queued.
     """
-    return AtOnce(_begin(state, command, now_ms))
-
-
-def _begin(state: State, command: Begins, now_ms: int) -> Iterator[list[Record]]:
     for _ in command.check(state):
         yield []
     operation, migrations = command.operation(state), list[Migration]()
     if operation is None:
-        return
+        return None
     operation.id, operation.created_ms = state.next_operation_id, now_ms
     for some in slices(command.migrations(), ROWS_A_STEP):
         for migration in some:
@@ -53,9 +50,18 @@ def _begin(state: State, command: Begins, now_ms: int) -> Iterator[list[Record]]
     yield []
     yield from _recorded(operation, moves)
     yield list(records)
+    return state.operations[operation.id]
 
 
-def begin_queued(state: State, command: BeginQueued, now_ms: int) -> list[Record]:
+@dataclass(frozen=True, slots=True)
+class BeginQueued(OwnCommand):
+    """An operation for which others wait may have ended."""
+
+    sizes: Mapping[int, int]
+    disks: Mapping[str, DiskSpace]
+
+
+def begin_queued(state: State, command: BeginQueued, now_ms: int) -> Steps[None]:
     """Begin the first queued operation that no longer conflicts with others; fail it if it has become impossible."""
     for queued in state.queued_operations():
         operation = Operation()
@@ -63,12 +69,15 @@ def begin_queued(state: State, command: BeginQueued, now_ms: int) -> list[Record
         migrations = list(state.migrations[queued.id].values())
         try:
             usage = Usage(command.sizes, command.disks)
-            begun, moves, records = _result_of(_begun(state, operation, migrations, usage, now_ms))
-            return [*AtOnce(_recorded(begun, moves)), *records]
+            begun, moves, records = yield from _begun(state, operation, migrations, usage, now_ms)
         except MinkaError as refusal:
-            if refusal.code is not Code.OPERATION_RUNNING:
-                return list(AtOnce(give_up(state, queued, str(refusal), now_ms)))
-    return []
+            if refusal.code is Code.OPERATION_RUNNING:
+                continue
+            yield from give_up(state, queued, str(refusal), now_ms)
+        else:
+            yield from _recorded(begun, moves)
+            yield list(records)
+        return
 
 
 def _recorded(operation: Operation, migrations: Sequence[Migration]) -> Iterator[list[Record]]:
@@ -76,15 +85,6 @@ def _recorded(operation: Operation, migrations: Sequence[Migration]) -> Iterator
     yield [Record(operation_started=OperationStarted(operation=operation, migrations=first))]
     for some in slices(migrations[ROWS_A_STEP:], ROWS_A_STEP):
         yield [Record(migrations_added=MigrationsAdded(operation_id=operation.id, migrations=some))]
-
-
-def _result_of(steps: Steps[T]) -> T:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found: T = end.value
-            return found
 
 
 def _begun(

@@ -1,9 +1,15 @@
-"""The only entry point: turns a command into records, or raises a refusal (MinkaError)."""
+"""The only entry point: decides a command, by the table of all commands."""
 
-from collections.abc import Iterable
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeVar
 
-from minka.v1.records_pb2 import Record
+from minka.v1 import admin_pb2 as admin
+from minka.v1 import coordinator_pb2 as nodes
+from minka.v1 import duty_api_pb2 as duties
+from minka.v1 import load_api_pb2 as loading
+from minka.v1 import shards_pb2 as shards
 from minkad.core.controller import (
+    begin,
     drains,
     hand_over,
     isr,
@@ -15,123 +21,82 @@ from minkad.core.controller import (
     operations,
     row_answers,
     splits,
+    unclean,
 )
-from minkad.core.controller.begin import begin, begin_queued
-from minkad.core.controller.commands import (
-    AbortAbandoned,
-    AbortLoad,
-    AlterIsr,
-    BeginLoad,
-    BeginQueued,
-    CancelMigration,
-    CancelOperation,
-    Command,
-    CommitLoad,
-    ControlledShutdown,
-    ControllerFailover,
-    CreateCluster,
-    CreateKeyspace,
-    ElectUnclean,
-    FailNodes,
-    FinishLoadParts,
-    FinishMerge,
-    FinishSplit,
-    HandOver,
-    Leave,
-    LimitOperation,
-    PauseOperation,
-    ProposeSplit,
-    Register,
-    RemoveNode,
-    ReportReplicas,
-    TouchLoad,
-    UndrainNode,
-)
+from minkad.core.controller.decision import Command, Decision, Steps
 from minkad.core.controller.operation_kind import Begins
-from minkad.core.controller.unclean import elect_unclean
-from minkad.core.duties.control.decide_duties import duty_facts
-from minkad.core.duties.control.duty_commands import (
-    ChangeDuties,
-    ChangePallets,
-    FailShards,
-    LeaveShard,
-    NoteFlap,
-    RegisterShard,
-    ReportShards,
-)
+from minkad.core.duties.control import duty_changes, reports, shard_lives
 from minkad.core.state import State
 
+C = TypeVar("C")
 
-def decide(state: State, command: Command, now_ms: int) -> list[Record]:
-    """All records that follow from the command. `state` is only read; `now_ms` is Unix time in milliseconds.
 
-    An empty list means that there is nothing to change: every command can be repeated. Raises MinkaError if the command
-    is refused; then nothing has changed.
+class Rule(NamedTuple):
+    """How commands of one type are decided. `is_atomic`: see `Decision`."""
+
+    decide: Callable[[State, Any, int], Steps[Any]]
+    is_atomic: bool
+
+
+def _atomic(type_: type[C], decide: Callable[[State, C, int], Steps[Any]]) -> tuple[type, Rule]:
+    return type_, Rule(decide, is_atomic=True)
+
+
+def _in_pieces(type_: type[C], decide: Callable[[State, C, int], Steps[Any]]) -> tuple[type, Rule]:
+    return type_, Rule(decide, is_atomic=False)
+
+
+COMMANDS: Final[dict[type, Rule]] = dict(
+    [
+        # Nodes
+        _atomic(membership.CreateCluster, membership.create_cluster),
+        _in_pieces(membership.Register, membership.register),
+        _in_pieces(nodes.LeaveRequest, membership.leave),
+        _in_pieces(membership.FailNodes, membership.fail),
+        _atomic(admin.RemoveNodeRequest, membership.remove),
+        _in_pieces(node_events.ControllerFailover, node_events.on_controller_failover),
+        _atomic(nodes.ControlledShutdownRequest, drains.controlled_shutdown),
+        _atomic(admin.UndrainNodeRequest, operations.undrain_node),
+        # Partitions
+        _atomic(keyspaces.CreateKeyspace, keyspaces.create),
+        _in_pieces(row_answers.ReportReplicas, row_answers.report),
+        _in_pieces(nodes.AlterIsrRequest, isr.alter_isr),
+        _atomic(nodes.HandOverRequest, hand_over.hand_over),
+        _atomic(unclean.ElectUnclean, unclean.elect_unclean),
+        _atomic(nodes.ProposeSplitRequest, splits.propose),
+        _atomic(nodes.FinishSplitRequest, splits.finish),
+        _atomic(nodes.FinishMergeRequest, merges.finish),
+        # Operations
+        _atomic(Begins, begin.begin),  # type: ignore[type-abstract]
+        _atomic(begin.BeginQueued, begin.begin_queued),
+        _atomic(admin.PauseOperationRequest, operations.pause),
+        _atomic(admin.ResumeOperationRequest, operations.resume),
+        _atomic(admin.LimitOperationRequest, operations.limit),
+        _atomic(admin.CancelOperationRequest, operations.cancel),
+        _atomic(operations.CancelMigration, operations.cancel_migration),
+        # Loads
+        _atomic(loading.BeginLoadRequest, loads.begin),
+        _atomic(loading.TouchLoadRequest, loads.touch),
+        _atomic(loading.CommitLoadRequest, loads.commit),
+        _atomic(loading.AbortLoadRequest, loads.abort),
+        _atomic(loads.AbortAbandoned, loads.abort_abandoned),
+        _atomic(loading.FinishLoadPartsRequest, loads.finish_parts),
+        # Duties
+        _atomic(duties.ChangePalletsRequest, duty_changes.change_pallets),
+        _atomic(duties.ChangeDutiesRequest, duty_changes.change_duties),
+        _in_pieces(shard_lives.RegisterShard, shard_lives.register),
+        _in_pieces(shard_lives.FailShards, shard_lives.fail),
+        _atomic(shard_lives.NoteFlap, shard_lives.note_flap),
+        _atomic(shards.LeaveShardRequest, shard_lives.leave),
+        _in_pieces(shards.ReportShardsRequest, reports.report),
+    ]
+)
+"""All commands: the type of each, and the function that decides it."""
+
+
+def decide(state: State, command: Command, now_ms: int) -> Decision[Any]:
+    """The decision on the command. `state` is only read; `now_ms` is Unix time in milliseconds. A refusal (MinkaError)
+    is raised at the latest when the first piece is asked for.
     """
-    found = facts(state, command, now_ms)
-    if isinstance(found, list):
-        return found
-    scratch, records = state.copy(), []
-    for record in facts(scratch, command, now_ms):
-        scratch.apply(record)
-        records.append(record)
-    return records
-
-
-def facts(state: State, command: Command, now_ms: int) -> Iterable[Record]:  # noqa: C901 - one case a command
-    """The same records, but as an iterator if they may change thousands of rows. Each has to be applied to `state`
-    before the next is asked for, and no other command may be decided in between. A new controller can go on from the
-    state after each record, except for records that are committed together (`AtOnce`). A refusal is raised at the
-    latest when the first record is asked for.
-    """
-    match command:
-        case CreateCluster():
-            return membership.create_cluster(state, command)
-        case Register():
-            return membership.register(state, command, now_ms)
-        case Leave():
-            return membership.leave(state, command, now_ms)
-        case FailNodes():
-            return membership.fail(state, command, now_ms)
-        case RemoveNode():
-            return membership.remove(state, command)
-        case CreateKeyspace():
-            return keyspaces.create(state, command, now_ms)
-        case ReportReplicas():
-            return row_answers.report(state, command)
-        case HandOver():
-            return hand_over.hand_over(state, command)
-        case CancelMigration():
-            return operations.cancel_migration(state, command, now_ms)
-        case ControllerFailover():
-            return node_events.on_controller_failover(state)
-        case AlterIsr():
-            return isr.alter_isr(state, command)
-        case ElectUnclean():
-            return elect_unclean(state, command)
-        case UndrainNode():
-            return operations.undrain_node(state, command, now_ms)
-        case ControlledShutdown():
-            return drains.controlled_shutdown(state, command, now_ms)
-        case PauseOperation():
-            return operations.pause(state, command)
-        case LimitOperation():
-            return operations.limit(state, command)
-        case CancelOperation():
-            return operations.cancel(state, command, now_ms)
-        case ProposeSplit():
-            return splits.propose(state, command)
-        case FinishSplit():
-            return splits.finish(state, command)
-        case FinishMerge():
-            return merges.finish(state, command, now_ms)
-        case BeginLoad() | TouchLoad() | CommitLoad() | AbortLoad() | AbortAbandoned() | FinishLoadParts():
-            return loads.load_facts(state, command, now_ms)
-        case ChangePallets() | ChangeDuties() | ReportShards():
-            return duty_facts(state, command, now_ms)
-        case RegisterShard() | FailShards() | NoteFlap() | LeaveShard():
-            return duty_facts(state, command, now_ms)
-        case Begins():
-            return begin(state, command, now_ms)
-        case BeginQueued():
-            return begin_queued(state, command, now_ms)
+    rule = COMMANDS[Begins if isinstance(command, Begins) else type(command)]
+    return Decision(rule.decide(state, command, now_ms), is_atomic=rule.is_atomic)

@@ -12,26 +12,24 @@ from typing import Final
 
 from minka.cluster.in_sync import has_everything
 from minka.errors import Code, MinkaError
-from minka.v1.admin_pb2 import Blocker, Plan, PlanReassignRequest
+from minka.v1.admin_pb2 import Blocker, DrainNodeRequest, Plan, PlanReassignRequest
 from minka.v1.cluster_pb2 import DrainOperation, Keyspace, Migration, Node, NodeState, Operation, Partition
-from minka.v1.coordinator_pb2 import DiskSpace
+from minka.v1.coordinator_pb2 import ControlledShutdownRequest, DiskSpace
 from minka.v1.records_pb2 import Record
-from minkad.core.controller.at_once import ROWS_A_STEP
-from minkad.core.controller.commands import ControlledShutdown
+from minkad.core.controller.decision import Steps
 from minkad.core.controller.operation_kind import (
     Beginning,
     Begins,
     Due,
     End,
     OperationKind,
-    Steps,
     Touch,
     Touched,
     Usage,
 )
 from minkad.core.controller.partition_change import PartitionChange
 from minkad.core.controller.reassigns import migrations_of
-from minkad.core.controller.rows import node_in_state, partitions_changed
+from minkad.core.controller.rows import ROWS_A_STEP, node_in_state, partitions_changed
 from minkad.core.controller.selectors import Live, controlled_shutdown_leader_selector
 from minkad.core.placement.reassign import plan_reassign
 from minkad.core.state import Placed, State, is_up, partition_name, slices
@@ -41,12 +39,11 @@ _MAX_NAMED: Final = 8
 _LIVE, _DRAINING = NodeState.NODE_STATE_LIVE, NodeState.NODE_STATE_DRAINING
 
 
-def controlled_shutdown(state: State, command: ControlledShutdown, now_ms: int) -> list[Record]:
+def controlled_shutdown(state: State, request: ControlledShutdownRequest, now_ms: int) -> Steps[None]:
     """The process is about to stop: the node is DRAINING until it leaves or registers again."""
-    node = state.nodes.get(command.node_id)
-    if node is None or node.state != _LIVE or node.incarnation != command.incarnation:
-        return []
-    return [node_in_state(node, _DRAINING, "is about to stop", now_ms)]
+    node = state.nodes.get(request.node_id)
+    if node is not None and node.state == _LIVE and node.incarnation == request.incarnation:
+        yield [node_in_state(node, _DRAINING, "is about to stop", now_ms)]
 
 
 def leaderships_to_move(state: State, node_id: str, live: Live) -> Iterator[Due | None]:
@@ -192,6 +189,21 @@ class DrainNode(Begins):
     disks: Mapping[str, DiskSpace] = field(default_factory=dict)
     queue: bool = False
     plan: Plan | None = None
+
+    @classmethod
+    def of(cls, request: DrainNodeRequest, usage: Usage) -> "DrainNode":
+        """The command that a person gives by the request."""
+        return cls(
+            request.node,
+            request.decommission,
+            request.requested_by,
+            request.reason,
+            usage.sizes,
+            request.rate_limit,
+            usage.disks,
+            request.queue,
+            usage.plan,
+        )
 
     @property
     def usage(self) -> Usage:

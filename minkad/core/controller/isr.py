@@ -1,24 +1,47 @@
 """Changes of in-sync sets, at the leaders' request, by compare-and-set (KIP-497: AlterPartition, formerly AlterIsr)."""
 
+from collections.abc import Iterable
+
 from minka.cluster.in_sync import has_everything
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Partition
-from minka.v1.coordinator_pb2 import IsrChange
+from minka.v1.coordinator_pb2 import AlterIsrRequest, AlterIsrResponse, IsrChange, IsrResult
 from minka.v1.records_pb2 import Record
-from minkad.core.controller.commands import AlterIsr
+from minkad.core.controller.decision import Steps
 from minkad.core.controller.partition_change import PartitionChange
-from minkad.core.controller.rows import partitions_changed
+from minkad.core.controller.rows import ROWS_A_RECORD, partitions_changed
 from minkad.core.controller.selectors import Live, Selection, offline_partition_leader_selector
-from minkad.core.state import State, is_up, other_half
+from minkad.core.state import State, is_up, other_half, slices
 
 
-def alter_isr(state: State, command: AlterIsr) -> list[Record]:
-    """Record the changes that `isr_refusal` does not refuse. If a leader itself leaves the set, since its copy can't be
-    used, another replica of the set is elected; if unclean elections are allowed, perhaps another one that it names.
+def alter_isr(state: State, request: AlterIsrRequest, now_ms: int) -> Steps[AlterIsrResponse]:
+    """Record the changes that `isr_refusal` does not refuse; each is answered on its own, with the row. If a leader
+    itself leaves the set, since its copy can't be used, another replica of the set is elected; if unclean elections are
+    allowed, perhaps another one that it names. Raises NOT_REGISTERED.
     """
+    check_caller(state, request.node_id)
+    refusals: list[Code | None] = []
+    for changes in slices(request.changes, ROWS_A_RECORD):
+        found = [isr_refusal(state, request.node_id, change) for change in changes]
+        accepted = [change for change, refusal in zip(changes, found, strict=True) if refusal is None]
+        refusals += found
+        yield _changed(state, accepted)
+    return AlterIsrResponse(
+        results=[
+            IsrResult(
+                partition_id=change.partition_id,
+                partition=state.partitions.get(change.partition_id),
+                error=refusal.name if refusal else "",
+            )
+            for change, refusal in zip(request.changes, refusals, strict=True)
+        ]
+    )
+
+
+def _changed(state: State, changes: Iterable[IsrChange]) -> list[Record]:
     rows: dict[int, Partition] = {}
-    for change in command.changes:
-        if change.partition_id not in rows and isr_refusal(state, command.node_id, change) is None:
+    for change in changes:
+        if change.partition_id not in rows:
             # Proposing the same set is a change, too: no older request can succeed after it.
             partition = state.partitions[change.partition_id]
             rows[partition.id] = _with_isr(state, partition, change)

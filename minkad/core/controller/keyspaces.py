@@ -3,12 +3,14 @@ Distributed Systems).
 """
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from minka.cluster.hashing import HASH_FUNCTIONS, REDIS_SLOTS
 from minka.cluster.key_ranges import ranges_at
 from minka.cluster.name_rules import keyspace_problem
 from minka.errors import Code, MinkaError
+from minka.v1.admin_pb2 import CreateKeyspaceRequest, CreateKeyspaceResponse
 from minka.v1.cluster_pb2 import (
     Durability,
     HashFunction,
@@ -20,7 +22,7 @@ from minka.v1.cluster_pb2 import (
     PartitionState,
 )
 from minka.v1.records_pb2 import KeyspaceCreated, PartitionsCreated, Record
-from minkad.core.controller.commands import CreateKeyspace
+from minkad.core.controller.decision import OwnCommand, Steps
 from minkad.core.controller.partition_change import elect
 from minkad.core.controller.rows import ROWS_A_RECORD
 from minkad.core.controller.selectors import Live, new_partition_leader_selector
@@ -41,12 +43,55 @@ def live_nodes(state: State) -> list[Node]:
     return sorted((n for n in state.nodes.values() if n.state == NodeState.NODE_STATE_LIVE), key=lambda n: n.id)
 
 
-def create(state: State, command: CreateKeyspace, now_ms: int) -> list[Record]:
+@dataclass(frozen=True, slots=True)
+class CreateKeyspace(OwnCommand):
+    """A person wants a new keyspace. `replicas` and `min_insync` 0: a default by the size of the cluster.
+
+    `split_points`: its ranges begin there, and `partition_count` and `hash` are not used. `creation`: made beforehand,
+    since that takes long.
+    """
+
+    name: str
+    partition_count: int
+    hash: HashFunction.ValueType
+    replicas: int = 0
+    min_insync: int = 0
+    durability: Durability.ValueType = Durability.DURABILITY_SYNC
+    unclean_election: bool = False
+    split_points: Sequence[bytes] | None = None
+    max_bytes: int = 0  # a partition with more is split, in a keyspace by ranges; 0: no limit
+    max_ops: int = 0  # the same for operations a second
+    max_replicas_per_node: int = 0  # counted over all keyspaces; 0: no limit
+    low_disks: Collection[str] = ()  # nodes that get no replica
+    creation: "Creation | None" = None
+
+    @classmethod
+    def of(cls, request: CreateKeyspaceRequest) -> "CreateKeyspace":
+        """The request, without what only the controller knows."""
+        return cls(
+            request.name,
+            request.partition_count,
+            request.hash,
+            request.replicas,
+            request.min_insync,
+            request.durability,
+            request.unclean_election,
+            list(request.ranges.split_points) if request.HasField("ranges") else None,
+            request.ranges.max_bytes,
+            request.ranges.max_ops,
+        )
+
+
+def create(state: State, command: CreateKeyspace, now_ms: int) -> Steps[CreateKeyspaceResponse]:
     """Create a keyspace; each of its partitions gets replicas and a leader (onNewTopicCreation)."""
-    creation = Creation(state, command)
-    for _ in creation.prepare():
-        pass
-    return list(creation.records(state, now_ms))
+    creation = command.creation
+    if creation is None:
+        creation = Creation(state, command)
+        for _ in creation.prepare():
+            yield []
+    for record in creation.records(state, now_ms):
+        yield [record]
+    return CreateKeyspaceResponse(keyspace=state.keyspace_named(command.name))
 
 
 class Creation:

@@ -5,7 +5,8 @@ split or merged until all parts are taken in. So a part belongs to a partition a
 Partitions may still be moved. Keyspaces are never deleted, so a load's keyspace always exists.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from minka.cluster.in_sync import has_everything
@@ -13,18 +14,19 @@ from minka.cluster.key_ranges import is_by_ranges
 from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import Blocker
 from minka.v1.cluster_pb2 import Keyspace, Partition
-from minka.v1.load_api_pb2 import FinishedPart
+from minka.v1.load_api_pb2 import (
+    AbortLoadRequest,
+    BeginLoadRequest,
+    CommitLoadRequest,
+    FinishedPart,
+    FinishLoadPartsRequest,
+    LoadResponse,
+    TouchLoadRequest,
+)
 from minka.v1.loads_pb2 import Load, LoadFile, LoadPart, LoadPartsAdded, LoadPartsDone, LoadState
 from minka.v1.records_pb2 import Record
 from minkad.core.controller.balancer import View
-from minkad.core.controller.commands import (
-    AbortAbandoned,
-    AbortLoad,
-    BeginLoad,
-    CommitLoad,
-    FinishLoadParts,
-    TouchLoad,
-)
+from minkad.core.controller.decision import OwnCommand, Steps
 from minkad.core.state import State, partition_name, slices
 from minkad.core.state.display_names import PAYLOADS_KEYSPACE
 
@@ -35,28 +37,6 @@ _PARTS_A_RECORD: Final = 100  # about a millisecond of work
 _FILES_A_STEP: Final = 500
 _S = LoadState
 
-_Command = BeginLoad | TouchLoad | CommitLoad | AbortLoad | AbortAbandoned | FinishLoadParts
-
-
-def load_facts(state: State, command: _Command, now_ms: int) -> Iterable[Record]:
-    """See `decide.facts`. A commit has to be one Raft entry: see `Commit`."""
-    match command:
-        case BeginLoad():
-            return begin(state, command, now_ms)
-        case TouchLoad():
-            return touch(state, command, now_ms)
-        case CommitLoad():
-            commit = Commit(command)
-            for _ in commit.check(state):
-                pass
-            return list(commit.records(state, now_ms))
-        case AbortLoad():
-            return abort(state, command, now_ms)
-        case AbortAbandoned():
-            return abort_abandoned(state, command, now_ms)
-        case FinishLoadParts():
-            return finish_parts(state, command, now_ms)
-
 
 def load_with(state: State, load_id: str) -> Load:
     """The load with this id. Raises UNKNOWN_LOAD."""
@@ -66,21 +46,25 @@ def load_with(state: State, load_id: str) -> Load:
     return load
 
 
-def begin(state: State, command: BeginLoad, now_ms: int) -> list[Record]:
+def _answer(state: State, load_id: str) -> LoadResponse:
+    return LoadResponse(load=state.loads.with_id(load_id))
+
+
+def begin(state: State, request: BeginLoadRequest, now_ms: int) -> Steps[LoadResponse]:
     """Begin a load, in state STAGING, unless it exists already. Raises UNKNOWN_KEYSPACE, INVALID_ARGUMENT, LOAD_EXISTS,
     TOO_MANY_LOADS.
     """
-    keyspace = state.keyspace_named(command.keyspace)
+    keyspace = state.keyspace_named(request.keyspace)
     if keyspace is None:
-        raise MinkaError(Code.UNKNOWN_KEYSPACE, f"there is no keyspace {command.keyspace}", keyspace=command.keyspace)
+        raise MinkaError(Code.UNKNOWN_KEYSPACE, f"there is no keyspace {request.keyspace}", keyspace=request.keyspace)
     if keyspace.name == PAYLOADS_KEYSPACE:
         raise MinkaError(Code.INVALID_ARGUMENT, f"{PAYLOADS_KEYSPACE} is the cluster's own: nothing is loaded into it")
-    if len(command.job.encode()) > MAX_JOB_BYTES:
+    if len(request.job.encode()) > MAX_JOB_BYTES:
         raise MinkaError(Code.INVALID_ARGUMENT, f"the note about a job may have at most {MAX_JOB_BYTES} bytes")
-    known = state.loads.with_id(command.load_id)
+    known = state.loads.with_id(request.load_id)
     if known is not None:
         if known.keyspace_id == keyspace.id:
-            return []
+            return LoadResponse(load=known)
         text = f"load {known.id} is of keyspace {state.keyspaces[known.keyspace_id].name}"
         raise MinkaError(Code.LOAD_EXISTS, text)
     unended = state.loads.unended()
@@ -88,45 +72,54 @@ def begin(state: State, command: BeginLoad, now_ms: int) -> list[Record]:
         names = ", ".join(load.id for load in unended[:3])
         raise MinkaError(Code.TOO_MANY_LOADS, f"{len(unended)} loads have not ended, such as {names}")
     load = Load(
-        id=command.load_id,
+        id=request.load_id,
         number=state.loads.next_number,
         keyspace_id=keyspace.id,
         state=_S.LOAD_STATE_STAGING,
-        requested_by=command.requested_by,
+        requested_by=request.requested_by,
         created_ms=now_ms,
         touched_ms=now_ms,
-        job=command.job,
-        rate_limit=command.rate_limit,
+        job=request.job,
+        rate_limit=request.rate_limit,
     )
-    return [Record(load_changed=load)]
+    yield [Record(load_changed=load)]
+    return _answer(state, load.id)
 
 
-def touch(state: State, command: TouchLoad, now_ms: int) -> list[Record]:
+def touch(state: State, request: TouchLoadRequest, now_ms: int) -> Steps[LoadResponse]:
     """Note that a job still works on a load in state STAGING; other loads don't change. Raises UNKNOWN_LOAD."""
-    load = load_with(state, command.load_id)
-    if load.state != _S.LOAD_STATE_STAGING:
-        return []
+    load = load_with(state, request.load_id)
 
     def change(row: Load) -> None:
         row.touched_ms = max(row.touched_ms, now_ms)
 
-    return [_changed(load, change)]
+    if load.state == _S.LOAD_STATE_STAGING:
+        yield [_changed(load, change)]
+    return _answer(state, load.id)
 
 
-def abort(state: State, command: AbortLoad, now_ms: int) -> list[Record]:
+def abort(state: State, request: AbortLoadRequest, now_ms: int) -> Steps[LoadResponse]:
     """Abort a load: it will not be taken in. Raises UNKNOWN_LOAD, and LOAD_ENDED once it is committed."""
-    load = load_with(state, command.load_id)
+    load = load_with(state, request.load_id)
     if load.state == _S.LOAD_STATE_ABORTED:
-        return []
+        return _answer(state, load.id)
     if load.state != _S.LOAD_STATE_STAGING:
         raise MinkaError(Code.LOAD_ENDED, f"load {load.id} is committed, so there is no way back")
-    by = f"aborted by {command.requested_by or 'somebody unknown'}"
-    return [_aborted(load, f"{by}: {command.reason}" if command.reason else by, now_ms)]
+    by = f"aborted by {request.requested_by or 'somebody unknown'}"
+    yield [_aborted(load, f"{by}: {request.reason}" if request.reason else by, now_ms)]
+    return _answer(state, load.id)
 
 
-def abort_abandoned(state: State, command: AbortAbandoned, now_ms: int) -> list[Record]:
+@dataclass(frozen=True, slots=True)
+class AbortAbandoned(OwnCommand):
+    """Loads that nobody has touched for `after_ms` milliseconds are to be aborted."""
+
+    after_ms: int
+
+
+def abort_abandoned(state: State, command: AbortAbandoned, now_ms: int) -> Steps[None]:
     """Abort the loads in state STAGING that nobody has touched for `after_ms`."""
-    return [
+    yield [
         _aborted(load, f"nobody has gone on with it for {(now_ms - load.touched_ms) // 1000} s", now_ms)
         for load in state.loads.unended()
         if load.state == _S.LOAD_STATE_STAGING and now_ms - load.touched_ms > command.after_ms
@@ -150,52 +143,46 @@ def _changed(load: Load, change: Callable[[Load], None]) -> Record:
 # The commit
 
 
-class Commit:
-    """The commit of a load: all of its files are recorded at once, or it is refused. Exhaust `check` first, on the same
-    state.
+def commit(state: State, request: CommitLoadRequest, now_ms: int) -> Steps[LoadResponse]:
+    """Commit a load, unless it is committed already: all of its files are recorded at once, or it is refused. Raises
+    UNKNOWN_LOAD, LOAD_ENDED, and what `_check_files` raises.
     """
+    load, files = load_with(state, request.load_id), request.files
+    if load.state == _S.LOAD_STATE_ABORTED:
+        raise MinkaError(Code.LOAD_ENDED, f"load {load.id} is over: {load.outcome}")
+    if load.state != _S.LOAD_STATE_STAGING:
+        return _answer(state, load.id)
+    yield from _check_files(state, load, files)
+    for some in slices(files, _PARTS_A_RECORD):
+        yield [Record(load_parts_added=LoadPartsAdded(parts=[_part(load, file) for file in some]))]
 
-    def __init__(self, command: CommitLoad) -> None:
-        self._command = command
+    def change(row: Load) -> None:
+        row.committed_ms = row.touched_ms = now_ms
+        row.parts, row.rows = len(files), sum(file.rows for file in files)
+        row.bytes = sum(file.bytes for file in files)
+        row.state = _S.LOAD_STATE_COMMITTED if files else _S.LOAD_STATE_DONE
+        row.finished_ms = 0 if files else now_ms
 
-    def check(self, state: State) -> Iterator[None]:
-        """Raises UNKNOWN_LOAD, LOAD_ENDED, RANGES_CHANGING, INVALID_ARGUMENT, and STALE_LOAD, which names some of the
-        partitions for which the files were made.
-        """
-        load = load_with(state, self._command.load_id)
-        if load.state == _S.LOAD_STATE_ABORTED:
-            raise MinkaError(Code.LOAD_ENDED, f"load {load.id} is over: {load.outcome}")
-        if load.state != _S.LOAD_STATE_STAGING:
-            return
-        keyspace = state.keyspaces[load.keyspace_id]
-        _check_each_once(self._command.files)
-        if is_by_ranges(keyspace):
-            _check_at_rest(state, keyspace)
-        stale: list[int] = []
-        for files in slices(self._command.files, _FILES_A_STEP):
-            stale += [file.partition_id for file in files if not _is_cut_for(state, keyspace, file)]
-            yield
-        if stale:
-            shown = ",".join(map(str, stale[:_NAMED]))
-            text = f"{len(stale)} files of load {load.id} were cut for partitions that have changed: {shown}"
-            raise MinkaError(Code.STALE_LOAD, text, partitions_changed=shown)
+    yield [_changed(load, change)]
+    return _answer(state, load.id)
 
-    def records(self, state: State, now_ms: int) -> Iterator[Record]:
-        """The records, for one Raft entry, to be applied one by one; none if the load is committed already."""
-        load, files = load_with(state, self._command.load_id), self._command.files
-        if load.state != _S.LOAD_STATE_STAGING:
-            return
-        for some in slices(files, _PARTS_A_RECORD):
-            yield Record(load_parts_added=LoadPartsAdded(parts=[_part(load, file) for file in some]))
 
-        def change(row: Load) -> None:
-            row.committed_ms = row.touched_ms = now_ms
-            row.parts, row.rows = len(files), sum(file.rows for file in files)
-            row.bytes = sum(file.bytes for file in files)
-            row.state = _S.LOAD_STATE_COMMITTED if files else _S.LOAD_STATE_DONE
-            row.finished_ms = 0 if files else now_ms
-
-        yield _changed(load, change)
+def _check_files(state: State, load: Load, files: Sequence[LoadFile]) -> Steps[None]:
+    """Raises RANGES_CHANGING, INVALID_ARGUMENT, and STALE_LOAD, which names some of the partitions for which the files
+    were made.
+    """
+    keyspace = state.keyspaces[load.keyspace_id]
+    _check_each_once(files)
+    if is_by_ranges(keyspace):
+        _check_at_rest(state, keyspace)
+    stale: list[int] = []
+    for some in slices(files, _FILES_A_STEP):
+        stale += [file.partition_id for file in some if not _is_cut_for(state, keyspace, file)]
+        yield []
+    if stale:
+        shown = ",".join(map(str, stale[:_NAMED]))
+        text = f"{len(stale)} files of load {load.id} were cut for partitions that have changed: {shown}"
+        raise MinkaError(Code.STALE_LOAD, text, partitions_changed=shown)
 
 
 def _check_each_once(files: Sequence[LoadFile]) -> None:
@@ -239,13 +226,13 @@ def _part(load: Load, file: LoadFile) -> LoadPart:
 # After the commit
 
 
-def finish_parts(state: State, command: FinishLoadParts, now_ms: int) -> list[Record]:
+def finish_parts(state: State, request: FinishLoadPartsRequest, now_ms: int) -> Steps[None]:
     """Record the parts that leaders have taken in; with the last part the load is DONE. Reports of a node that no
     longer leads the partition don't count: the present leader reports the part, too.
     """
     by_load: dict[int, dict[int, None]] = {}
-    for one in command.parts:
-        if _is_finished(state, command.node_id, one):
+    for one in request.finished:
+        if _is_finished(state, request.node_id, one):
             by_load.setdefault(one.load_number, {})[one.partition_id] = None
     records = []
     for number, partition_ids in by_load.items():
@@ -255,7 +242,7 @@ def finish_parts(state: State, command: FinishLoadParts, now_ms: int) -> list[Re
         if row.parts_done == row.parts:
             row.state, row.finished_ms = _S.LOAD_STATE_DONE, now_ms
         records.append(Record(load_parts_done=LoadPartsDone(load=row, partition_ids=partition_ids)))
-    return records
+    yield records
 
 
 def _is_finished(state: State, node_id: str, one: FinishedPart) -> bool:

@@ -1,12 +1,14 @@
 """Nodes register, leave gracefully and fail (Fixed Partitions: "Tracking Cluster Membership")."""
 
-from collections.abc import Iterator
-from itertools import chain
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from minka.errors import Code, MinkaError
-from minka.v1.cluster_pb2 import Node, NodeState
+from minka.v1.admin_pb2 import RemoveNodeRequest, RemoveNodeResponse
+from minka.v1.cluster_pb2 import Cluster, Node, NodeState
+from minka.v1.coordinator_pb2 import LeaveRequest, LeaveResponse, RegisterResponse
 from minka.v1.records_pb2 import Record
-from minkad.core.controller.commands import CreateCluster, FailNodes, Leave, Register, RemoveNode
+from minkad.core.controller.decision import OwnCommand, Steps, one_by_one
 from minkad.core.controller.drains import running_drain
 from minkad.core.controller.node_events import on_node_failure, on_node_startup, on_process_end
 from minkad.core.controller.partition_change import PartitionChange
@@ -14,17 +16,40 @@ from minkad.core.controller.rows import node_in_state, partitions_changed
 from minkad.core.state import State, is_up
 
 
-def create_cluster(state: State, command: CreateCluster) -> list[Record]:
+@dataclass(frozen=True, slots=True)
+class CreateCluster(OwnCommand):
+    """The first active controller of a new cluster records the cluster of its configuration."""
+
+    cluster: Cluster
+    voters: Sequence[Node]
+
+
+def create_cluster(state: State, command: CreateCluster, now_ms: int) -> Steps[None]:
     """Record the cluster and its bootstrap voters, which have yet to register."""
-    if state.cluster.id:
-        return []
-    return [Record(cluster_created=command.cluster), *(Record(node_changed=node) for node in command.voters)]
+    if not state.cluster.id:
+        yield [Record(cluster_created=command.cluster), *(Record(node_changed=node) for node in command.voters)]
 
 
-def register(state: State, command: Register, now_ms: int) -> Iterator[Record]:
+@dataclass(frozen=True, slots=True)
+class Register(OwnCommand):
+    """A process registers. `holder_alive`: the process registered with this node id may hold a clearance.
+    `log_unchecked`: the node is a member of the Raft group, and its log may still turn out to be an older copy.
+    """
+
+    node: Node
+    holder_alive: bool
+    log_unchecked: bool = False
+
+
+def register(state: State, command: Register, now_ms: int) -> Steps[RegisterResponse]:
     """Make this process the node's present one; the node's partitions are to be led and followed again."""
-    if (old := _predecessor(state, command)) is not None and old.incarnation == command.node.incarnation:
-        return
+    old, node = _predecessor(state, command), command.node
+    if old is None or old.incarnation != node.incarnation:
+        yield from one_by_one(_registered(state, command, old, now_ms))
+    return RegisterResponse(cluster_id=state.cluster.id, raft_id=state.nodes[node.id].raft_id)
+
+
+def _registered(state: State, command: Register, old: Node | None, now_ms: int) -> Iterator[Record]:
     node = command.node
     if old is not None:
         # If an older copy of the data directory registered, the newest copy, started later, would look like a process
@@ -107,31 +132,41 @@ def process_of(node: Node) -> str:
     return node.incarnation.partition(".")[0]
 
 
-def leave(state: State, command: Leave, now_ms: int) -> Iterator[Record]:
+def leave(state: State, request: LeaveRequest, now_ms: int) -> Steps[LeaveResponse]:
     """Record that the node no longer serves anything; it may register again."""
-    node = state.nodes.get(command.node_id)
-    if node is None or not is_up(node) or node.incarnation != command.incarnation:
-        return iter(())
-    left = node_in_state(node, NodeState.NODE_STATE_LEFT, "stopped gracefully", now_ms)
-    return chain([left], on_node_failure(state, [node.id]))
+    node = state.nodes.get(request.node_id)
+    if node is not None and is_up(node) and node.incarnation == request.incarnation:
+        after = on_node_failure(state, [node.id])
+        yield [node_in_state(node, NodeState.NODE_STATE_LEFT, "stopped gracefully", now_ms)]
+        yield from one_by_one(after)
+    return LeaveResponse()
 
 
-def fail(state: State, command: FailNodes, now_ms: int) -> Iterator[Record]:
+@dataclass(frozen=True, slots=True)
+class FailNodes(OwnCommand):
+    """The failure detector has not heard from these nodes for too long. `reasons`: by node."""
+
+    reasons: Mapping[str, str]
+
+
+def fail(state: State, command: FailNodes, now_ms: int) -> Steps[None]:
     """The nodes' clearances are over; their partitions get other leaders or go offline. The nodes fail together, so
     that none of them is elected because another one failed a moment before.
     """
     nodes = [node for name in command.reasons if is_up(node := state.nodes.get(name)) and node is not None]
     failed = [node_in_state(n, NodeState.NODE_STATE_FAILED, command.reasons[n.id], now_ms) for n in nodes]
-    return chain(failed, on_node_failure(state, [node.id for node in nodes]))
+    after = on_node_failure(state, [node.id for node in nodes])
+    yield from one_by_one(failed)
+    yield from one_by_one(after)
 
 
-def remove(state: State, command: RemoveNode) -> list[Record]:
+def remove(state: State, request: RemoveNodeRequest, now_ms: int) -> Steps[RemoveNodeResponse]:
     """Remove a node from the cluster. Raises UNKNOWN_NODE, and NODE_IN_USE while it is up or has a replica. Copies that
     it has yet to delete can't come back: a node with its old data directory is refused.
     """
-    node = state.nodes.get(command.node_id)
+    node = state.nodes.get(request.node)
     if node is None:
-        raise MinkaError(Code.UNKNOWN_NODE, f"there is no node {command.node_id}", node=command.node_id)
+        raise MinkaError(Code.UNKNOWN_NODE, f"there is no node {request.node}", node=request.node)
     if is_up(node):
         is_ = NodeState.Name(node.state).removeprefix("NODE_STATE_")
         raise MinkaError(Code.NODE_IN_USE, f"node {node.id} is {is_}: stop it first", node=node.id)
@@ -141,4 +176,5 @@ def remove(state: State, command: RemoveNode) -> list[Record]:
     left = [PartitionChange(row).note_deleted(node.id).row() for row in rows]
     tombstones = [Record(tombstone_changed=row) for row in left if row.id in state.tombstones]
     kept = partitions_changed(row for row in left if row.id not in state.tombstones)
-    return [*kept, *tombstones, Record(node_removed=node)]
+    yield [*kept, *tombstones, Record(node_removed=node)]
+    return RemoveNodeResponse()

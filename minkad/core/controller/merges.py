@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from minka.cluster.key_ranges import readable
 from minka.errors import Code, MinkaError, with_rows
-from minka.v1.admin_pb2 import Blocker
+from minka.v1.admin_pb2 import Blocker, MergeRequest
 from minka.v1.cluster_pb2 import (
     Keyspace,
     MergeOperation,
@@ -23,9 +23,10 @@ from minka.v1.cluster_pb2 import (
     Partition,
     PartitionState,
 )
+from minka.v1.coordinator_pb2 import FinishMergeRequest, FinishMergeResponse
 from minka.v1.records_pb2 import PartitionsMerged, Record
-from minkad.core.controller.commands import FinishMerge
-from minkad.core.controller.operation_kind import Beginning, Begins, End, OperationKind, Steps, Touch, Touched, Usage
+from minkad.core.controller.decision import Steps
+from minkad.core.controller.operation_kind import Beginning, Begins, End, OperationKind, Touch, Touched, Usage
 from minkad.core.controller.partition_change import PartitionChange
 from minkad.core.controller.rows import migration_in_state, operation_with, partitions_changed
 from minkad.core.controller.selectors import Live
@@ -55,6 +56,11 @@ class Merge(Begins):
     sizes: Mapping[int, int]
     automatic: bool = False  # the controller merges automatically
     queue: bool = False
+
+    @classmethod
+    def of(cls, request: MergeRequest, sizes: Mapping[int, int]) -> "Merge":
+        """The command that a person gives by the request."""
+        return cls(request.keyspace, request.keys, request.requested_by, request.reason, sizes, queue=request.queue)
 
     def operation(self, state: State) -> Operation:
         """The operation. Raises what `pairs_at` does, and MERGE_REFUSED if a partition would be too large."""
@@ -242,29 +248,31 @@ def _begin(pair: Pair) -> list[Partition]:
 # The end
 
 
-def finish(state: State, command: FinishMerge, now_ms: int) -> list[Record]:
-    """Record that the left partition has the range of the right one, unless this is recorded already.
+def finish(state: State, request: FinishMergeRequest, now_ms: int) -> Steps[FinishMergeResponse]:
+    """Record that the left partition has the range of the right one, unless this is recorded already. The answer has
+    the row of the partition that remains, and the last row of the other one.
 
     Raises UNKNOWN_PARTITION, and NOT_LEADER and STALE_EPOCH with the rows. Both rows have to be as the leader knew
     them; then nothing can have been written to the right one since its write gate was closed.
     """
-    left, right = state.partitions.get(command.partition_id), state.partitions.get(command.merged_id)
+    left, right = state.partitions.get(request.partition_id), state.partitions.get(request.merged_id)
     if left is None:
-        raise MinkaError(Code.UNKNOWN_PARTITION, f"partition {command.partition_id} does not exist")
+        raise MinkaError(Code.UNKNOWN_PARTITION, f"partition {request.partition_id} does not exist")
     if right is None:
-        if command.merged_id in state.tombstones or command.merged_id < state.next_partition_id:
-            return []
-        raise MinkaError(Code.UNKNOWN_PARTITION, f"partition {command.merged_id} does not exist")
+        if request.merged_id in state.tombstones or request.merged_id < state.next_partition_id:
+            return FinishMergeResponse(partitions=rows_after(state, request))
+        raise MinkaError(Code.UNKNOWN_PARTITION, f"partition {request.merged_id} does not exist")
     rows = [left, right]
-    if left.leader != command.node_id or right.leader != command.node_id:
+    if left.leader != request.node_id or right.leader != request.node_id:
         text = f"partitions {left.id} and {right.id} are led by {left.leader or '-'} and {right.leader or '-'}"
         raise with_rows(MinkaError(Code.NOT_LEADER, text), rows)
     epochs = (left.partition_epoch, right.partition_epoch)
-    is_known = epochs == (command.partition_epoch, command.merged_epoch)
+    is_known = epochs == (request.partition_epoch, request.merged_epoch)
     if not is_known or (left.merge_from, right.merge_into) != (right.id, left.id):
         text = f"partitions {left.id} and {right.id} are at epochs {epochs[0]} and {epochs[1]}"
         raise with_rows(MinkaError(Code.STALE_EPOCH, text), rows)
-    return [_merged(left, right), *_progress(state, right), *_no_moves(state, right, left.id, now_ms)]
+    yield [_merged(left, right), *_progress(state, right), *_no_moves(state, right, left.id, now_ms)]
+    return FinishMergeResponse(partitions=rows_after(state, request))
 
 
 def _merged(left: Partition, right: Partition) -> Record:
@@ -300,14 +308,14 @@ def _no_moves(state: State, right: Partition, into: int, now_ms: int) -> list[Re
     ]
 
 
-def rows_after(state: State, command: FinishMerge) -> list[Partition]:
+def rows_after(state: State, request: FinishMergeRequest) -> list[Partition]:
     """The row of the remaining partition, and the last row of the one that is gone."""
-    gone = state.tombstones.get(command.merged_id) or Partition(
-        id=command.merged_id,
-        partition_epoch=command.merged_epoch + 1,
-        generation=state.partitions[command.partition_id].generation,
-        merge_into=command.partition_id,
-        removing_replicas=[command.node_id],
+    gone = state.tombstones.get(request.merged_id) or Partition(
+        id=request.merged_id,
+        partition_epoch=request.merged_epoch + 1,
+        generation=state.partitions[request.partition_id].generation,
+        merge_into=request.partition_id,
+        removing_replicas=[request.node_id],
         state=PartitionState.PARTITION_STATE_OFFLINE,
     )
-    return [state.partitions[command.partition_id], gone]
+    return [state.partitions[request.partition_id], gone]

@@ -3,11 +3,13 @@ onBrokerFailure, onBrokerStartup, onControllerFailover).
 """
 
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from itertools import chain
 
 from minka.cluster.in_sync import eligible_replicas
 from minka.v1.cluster_pb2 import Durability, Partition, PartitionState
 from minka.v1.records_pb2 import Record
+from minkad.core.controller.decision import OwnCommand, Steps, one_by_one
 from minkad.core.controller.partition_change import PartitionChange, election
 from minkad.core.controller.rows import in_pieces
 from minkad.core.controller.selectors import (
@@ -84,7 +86,12 @@ def _restarted(state: State, partition: Partition, node_id: str, live: Live) -> 
     return []
 
 
-def on_controller_failover(state: State) -> Iterator[Record]:
+@dataclass(frozen=True, slots=True)
+class ControllerFailover(OwnCommand):
+    """A new active controller goes on with the work of its predecessor."""
+
+
+def on_controller_failover(state: State, command: ControllerFailover, now_ms: int) -> Steps[None]:
     """Each OfflinePartition and NewPartition → OnlinePartition. So does each partition whose leader isn't up, if the
     last controller didn't get to it. Every node is sent all its rows again. Reassignments, preferred elections and
     drains go on from the rows.
@@ -94,7 +101,7 @@ def on_controller_failover(state: State) -> Iterator[Record]:
     led = (p for node in down for p in state.led_by(node))
     left = (row for p in led for row in election(p, offline_selection(state, p, live)))
     leaderless = (state.partitions[id_] for id_ in list(state.partitions.leaderless))
-    return in_pieces(chain(left, (row for p in leaderless for row in _brought_online(state, p, live))))
+    yield from one_by_one(in_pieces(chain(left, (row for p in leaderless for row in _brought_online(state, p, live)))))
 
 
 def _brought_online(state: State, partition: Partition, live: Live) -> list[Partition]:

@@ -1,19 +1,18 @@
 """The interface of the kinds of operations. `operation_kinds.py` lists them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import ClassVar, Final, NamedTuple, TypeVar
+from typing import ClassVar, Final, NamedTuple
 
 from minka.v1.admin_pb2 import Blocker, Plan
 from minka.v1.cluster_pb2 import Migration, Operation, Partition
 from minka.v1.coordinator_pb2 import DiskSpace
 from minka.v1.records_pb2 import Record
+from minkad.core.controller.decision import OwnCommand, Steps
 from minkad.core.controller.selectors import Live
 from minkad.core.state import Placed, State
-
-T = TypeVar("T")
 
 
 class Touch(Enum):
@@ -26,7 +25,6 @@ class Touch(Enum):
 
 
 Due = tuple[Partition, str]  # a partition that is to get another leader, and that leader
-Steps = Generator[list[Record], None, T]  # of a few milliseconds each, without records
 Touched = tuple[Touch, Placed | int | str]  # to a thing, or to a partition, keyspace or node by its id
 
 
@@ -50,7 +48,7 @@ class Usage(NamedTuple):
 NOTHING_KNOWN: Final = Usage({}, {})
 
 
-class Begins(ABC):
+class Begins(OwnCommand, ABC):
     """A command that begins an operation."""
 
     @property
@@ -96,8 +94,8 @@ class OperationKind:
         return (operation.WhichOneof("kind") or "").replace("_", "-")
 
     def begin(self, state: State, operation: Operation, usage: Usage, now_ms: int) -> Steps[Beginning]:
-        """The changes when the operation begins; this may set fields of `operation`. Raises MinkaError if it can't
-        begin.
+        """The changes when the operation begins, after steps without records; this may set fields of `operation`.
+        Raises MinkaError if it can't begin.
         """
         yield from ()
         return Beginning()

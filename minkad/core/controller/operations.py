@@ -1,23 +1,26 @@
 """Running operations are paused, limited and cancelled, and end."""
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 
 from minka.errors import Code, MinkaError
+from minka.v1.admin_pb2 import (
+    CancelOperationRequest,
+    LimitOperationRequest,
+    OperationResponse,
+    PauseOperationRequest,
+    ResumeOperationRequest,
+    UndrainNodeRequest,
+    UndrainNodeResponse,
+)
 from minka.v1.cluster_pb2 import Migration, MigrationState, Operation, OperationState
 from minka.v1.records_pb2 import Record
-from minkad.core.controller.at_once import ROWS_A_STEP, AtOnce
-from minkad.core.controller.commands import (
-    CancelMigration,
-    CancelOperation,
-    LimitOperation,
-    PauseOperation,
-    UndrainNode,
-)
+from minkad.core.controller.decision import OwnCommand, Steps
 from minkad.core.controller.drains import undrained
 from minkad.core.controller.movers import mover_of, name_of
 from minkad.core.controller.operation_kind import End, Touch
 from minkad.core.controller.operation_kinds import kind_of
-from minkad.core.controller.rows import migration_in_state, operation_with
+from minkad.core.controller.rows import ROWS_A_STEP, migration_in_state, operation_with
 from minkad.core.controller.selectors import Live
 from minkad.core.state import MIGRATIONS_ENDED, OPERATIONS_UNENDED, Placed, State, slices
 
@@ -38,52 +41,62 @@ def unended(state: State, operation_id: int) -> Operation:
     return operation
 
 
-def pause(state: State, command: PauseOperation) -> list[Record]:
-    """Begin no further migrations of the operation, or begin them again; migrations under way go on."""
-    operation = unended(state, command.operation_id)
-    if operation.paused == command.paused:
-        return []
+def _answer(state: State, operation_id: int) -> OperationResponse:
+    return OperationResponse(operation=state.operations[operation_id])
 
+
+def pause(state: State, request: PauseOperationRequest, now_ms: int) -> Steps[OperationResponse]:
+    """Begin no further migrations of the operation; migrations under way go on."""
+    yield _with_paused(unended(state, request.id), True)
+    return _answer(state, request.id)
+
+
+def resume(state: State, request: ResumeOperationRequest, now_ms: int) -> Steps[OperationResponse]:
+    """Begin migrations of a paused operation again."""
+    yield _with_paused(unended(state, request.id), False)
+    return _answer(state, request.id)
+
+
+def _with_paused(operation: Operation, paused: bool) -> list[Record]:
     def change(row: Operation) -> None:
-        row.paused = command.paused
+        row.paused = paused
 
-    return [Record(operation_changed=operation_with(operation, change))]
+    is_new = operation.paused != paused
+    return [Record(operation_changed=operation_with(operation, change))] if is_new else []
 
 
-def limit(state: State, command: LimitOperation) -> list[Record]:
+def limit(state: State, request: LimitOperationRequest, now_ms: int) -> Steps[OperationResponse]:
     """Limit the bytes a second that each node may send for the operation; 0: no limit."""
-    operation = unended(state, command.operation_id)
+    operation = unended(state, request.id)
 
     def change(row: Operation) -> None:
-        row.rate_limit = command.rate_limit
+        row.rate_limit = request.rate_limit
 
-    return [Record(operation_changed=operation_with(operation, change))]
+    yield [Record(operation_changed=operation_with(operation, change))]
+    return _answer(state, request.id)
 
 
-def cancel(state: State, command: CancelOperation, now_ms: int) -> AtOnce:
+def cancel(state: State, request: CancelOperationRequest, now_ms: int) -> Steps[OperationResponse]:
     """Cancel an operation: migrations that have not begun never begin, those that are copying go back to OAR, and those
     that are removing old replicas are completed.
 
     Raises UNKNOWN_OPERATION, OPERATION_ENDED, and CANCEL_REFUSED if too few replicas of OAR are alive; then everything
     goes on.
     """
-    operation = unended(state, command.operation_id)
-    if operation.cancelled:
-        return AtOnce(iter(()))
-    reason = f"cancelled by {command.requested_by or 'somebody'}{': ' if command.reason else ''}{command.reason}"
+    operation = unended(state, request.id)
+    reason = f"cancelled by {request.requested_by or 'somebody'}{': ' if request.reason else ''}{request.reason}"
     if operation.state == OperationState.OPERATION_STATE_QUEUED:
-        return AtOnce(give_up(state, operation, reason, now_ms, OperationState.OPERATION_STATE_CANCELLED))
-    live = Live.of(state)
+        yield from give_up(state, operation, reason, now_ms, OperationState.OPERATION_STATE_CANCELLED)
+    elif not operation.cancelled:
+        yield from _cancelled(state, operation, reason, now_ms)
+    return _answer(state, request.id)
+
+
+def _cancelled(state: State, operation: Operation, reason: str, now_ms: int) -> Iterator[list[Record]]:
+    live, going_back = Live.of(state), list[Record]()
     begun = [m for m in state.unended.get(operation.id, {}).values() if m.state in _CAN_GO_BACK]
     for migration in begun:
         refuse_unless_can_go_back(state, migration, live)
-    return AtOnce(_cancelled(state, operation, begun, reason, now_ms))
-
-
-def _cancelled(
-    state: State, operation: Operation, begun: Sequence[Migration], reason: str, now_ms: int
-) -> Iterator[list[Record]]:
-    live, going_back = Live.of(state), list[Record]()
     for migration in begun:
         going_back += mover_of(migration).go_back(state, migration, live, now_ms, reason)
     going_back += kind_of(operation).cancelled(state, operation, [Placed.of(m) for m in begun], now_ms)
@@ -103,10 +116,23 @@ def _dropped(migrations: Iterable[Migration], reason: str, now_ms: int) -> Itera
         yield [migration_in_state(one, _M.MIGRATION_STATE_CANCELLED, now_ms, reason) for one in some]
 
 
-def cancel_migration(state: State, command: CancelMigration, now_ms: int) -> list[Record]:
+@dataclass(frozen=True, slots=True)
+class CancelMigration(OwnCommand):
+    """The migration of a thing can't go on; the thing stays where it was, unless the migration is nearly done."""
+
+    operation_id: int
+    thing: Placed
+    reason: str
+
+
+def cancel_migration(state: State, command: CancelMigration, now_ms: int) -> Steps[None]:
     """Give up one migration: the thing stays where it was, and its copy in the new place is removed. Nothing happens if
     this isn't safe, or if the thing is being removed from its old place already.
     """
+    yield _given_up(state, command, now_ms)
+
+
+def _given_up(state: State, command: CancelMigration, now_ms: int) -> list[Record]:
     live = Live.of(state)
     for (thing, _), migration in state.migrations.get(command.operation_id, {}).items():
         if thing != command.thing:
@@ -131,15 +157,18 @@ def refuse_unless_can_go_back(state: State, migration: Migration, live: Live) ->
         raise MinkaError(Code.CANCEL_REFUSED, f"{name_of(state, Placed.of(migration))} can't go back: {refusal}")
 
 
-def undrain_node(state: State, command: UndrainNode, now_ms: int) -> Iterable[Record]:
+def undrain_node(state: State, request: UndrainNodeRequest, now_ms: int) -> Steps[UndrainNodeResponse]:
     """Let the node stay; a drain that has not ended is cancelled. Raises UNKNOWN_NODE, and what `cancel` raises."""
-    if command.node_id not in state.nodes:
-        raise MinkaError(Code.UNKNOWN_NODE, f"there is no node {command.node_id}", node=command.node_id)
-    node = (Touch.DRAINS, command.node_id)
+    if request.node not in state.nodes:
+        raise MinkaError(Code.UNKNOWN_NODE, f"there is no node {request.node}", node=request.node)
+    node = (Touch.DRAINS, request.node)
     operation = next((o for o in state.unended_operations() if node in kind_of(o).touches(state, o)), None)
     if operation is not None:
-        return cancel(state, CancelOperation(operation.id, command.requested_by, "the node stays"), now_ms)
-    return undrained(state, command.node_id, now_ms)
+        why = CancelOperationRequest(id=operation.id, requested_by=request.requested_by, reason="the node stays")
+        yield from cancel(state, why, now_ms)
+    else:
+        yield undrained(state, request.node, now_ms)
+    return UndrainNodeResponse()
 
 
 # End

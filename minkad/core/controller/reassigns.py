@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from minka.cluster.plan_digest import plan_digest
 from minka.errors import Code, MinkaError
-from minka.v1.admin_pb2 import Move, Plan
+from minka.v1.admin_pb2 import ApplyPlanRequest, Move, Plan
 from minka.v1.cluster_pb2 import Migration, MigrationState, NodeState, Operation, ReassignOperation, RebalanceOperation
-from minkad.core.controller.at_once import ROWS_A_STEP
 from minkad.core.controller.operation_kind import Begins
+from minkad.core.controller.rows import ROWS_A_STEP
 from minkad.core.duties.control import duty_rebalance
 from minkad.core.placement.moving import destinations_in_pieces
 from minkad.core.state import State, replace
@@ -23,6 +23,12 @@ class ApplyPlan(Begins):
     requested_by: str
     reason: str = ""  # "": the plan's
     rate_limit: int | None = None  # bytes a second for each node, 0: no limit; None: the plan's
+
+    @classmethod
+    def of(cls, request: ApplyPlanRequest) -> "ApplyPlan":
+        """The command that a person gives by the request."""
+        rate_limit = request.rate_limit if request.HasField("rate_limit") else None
+        return cls(request.plan, request.requested_by, request.reason, rate_limit)
 
     @property
     def queue(self) -> bool:

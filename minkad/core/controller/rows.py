@@ -7,6 +7,7 @@ from minka.v1.cluster_pb2 import Migration, MigrationState, Node, NodeState, Ope
 from minka.v1.records_pb2 import PartitionsChanged, Record
 from minkad.core.state import other_half
 
+ROWS_A_STEP: Final = 250  # moves or migrations; they take a few milliseconds to check or to change
 ROWS_A_RECORD: Final = 50  # if thousands change; they take about a millisecond to decide, and one to apply
 
 

@@ -15,10 +15,16 @@ from typing import NamedTuple
 from minka.cluster.in_sync import has_everything
 from minka.cluster.key_ranges import check_split_point, is_by_ranges, readable
 from minka.errors import Code, MinkaError, with_rows
-from minka.v1.admin_pb2 import Blocker
+from minka.v1.admin_pb2 import Blocker, SplitRequest
 from minka.v1.cluster_pb2 import Keyspace, Operation, Partition, PartitionState, SplitOperation
+from minka.v1.coordinator_pb2 import (
+    FinishSplitRequest,
+    FinishSplitResponse,
+    ProposeSplitRequest,
+    ProposeSplitResponse,
+)
 from minka.v1.records_pb2 import PartitionSplit, Record
-from minkad.core.controller.commands import FinishSplit, ProposeSplit
+from minkad.core.controller.decision import Steps
 from minkad.core.controller.keyspaces import check_room
 from minkad.core.controller.operation_kind import Begins, End, OperationKind, Touch, Touched
 from minkad.core.controller.partition_change import PartitionChange
@@ -42,6 +48,11 @@ class Split(Begins):
     requested_by: str
     reason: str
     queue: bool = False
+
+    @classmethod
+    def of(cls, request: SplitRequest) -> "Split":
+        """The command that a person gives by the request."""
+        return cls(request.keyspace, request.keys, request.requested_by, request.reason, request.queue)
 
     def operation(self, state: State) -> Operation | None:
         """An operation that splits at `new_keys`; None if there are none. Raises what `new_keys` does."""
@@ -141,31 +152,38 @@ class Splits(OperationKind):
         return End(f"{len(split.partitions)} of {len(split.partitions) + len(split.keys)} new partitions made")
 
 
-def propose(state: State, command: ProposeSplit) -> list[Record]:
-    """The record of the split that a leader asks for; none if it is made already. It is made at once or refused; then
-    the leader asks again later.
+def propose(state: State, request: ProposeSplitRequest, now_ms: int) -> Steps[ProposeSplitResponse]:
+    """Make the split that a leader asks for, unless it is made already. It is made at once or refused; then the leader
+    asks again later. The answer has the rows of both halves; the split may have ended by then.
 
     Raises UNKNOWN_PARTITION, NOT_LEADER and STALE_GENERATION with the row, INVALID_ARGUMENT, SPLIT_REFUSED.
     """
-    row = state.partitions.get(command.partition_id)
+    row = state.partitions.get(request.partition_id)
     if row is None:
-        raise MinkaError(Code.UNKNOWN_PARTITION, f"partition {command.partition_id} does not exist")
+        raise MinkaError(Code.UNKNOWN_PARTITION, f"partition {request.partition_id} does not exist")
     name = partition_name(state.keyspaces, row)
-    if row.leader != command.node_id:
+    if row.leader != request.node_id:
         raise with_rows(MinkaError(Code.NOT_LEADER, f"{name} is led by {row.leader or 'nobody'}"), [row])
-    if row.end_key == command.key and row.generation == command.generation + 1:
-        return []
-    if row.generation != command.generation:
-        text = f"{name} is at generation {row.generation}, the proposal is for {command.generation}"
+    if row.end_key == request.key and row.generation == request.generation + 1:
+        return ProposeSplitResponse(partitions=_rows(state, row.id, row.split_to))
+    if row.generation != request.generation:
+        text = f"{name} is at generation {row.generation}, the proposal is for {request.generation}"
         raise with_rows(MinkaError(Code.STALE_GENERATION, text), [row])
     by_ranges = is_by_ranges(state.keyspaces[row.keyspace_id])
-    if not by_ranges or command.key == row.start_key or not range_of(row).contains(command.key):
-        raise MinkaError(Code.INVALID_ARGUMENT, f"{name} can't be split at {readable(command.key)}")
+    if not by_ranges or request.key == row.start_key or not range_of(row).contains(request.key):
+        raise MinkaError(Code.INVALID_ARGUMENT, f"{name} can't be split at {readable(request.key)}")
     found = next(chain(obstacles(state, row), caps(state, row)), None)
     if found is not None:
         raise MinkaError(Code.SPLIT_REFUSED, f"{name} can't be split: {found.reason}")
     check_room(state, 1)
-    return [split_at(row, command.key, state.next_partition_id)]
+    child_id = state.next_partition_id
+    yield [split_at(row, request.key, child_id)]
+    return ProposeSplitResponse(partitions=_rows(state, row.id, child_id))
+
+
+def _rows(state: State, *ids: int) -> list[Partition]:
+    """Those of the partitions that exist."""
+    return [row for row in map(state.partitions.get, ids) if row is not None]
 
 
 def _free(state: State) -> int:
@@ -242,24 +260,25 @@ def caps(state: State, row: Partition) -> Iterator[Obstacle]:
             yield Obstacle(text, "add a node, and: minkactl reassign")
 
 
-def finish(state: State, command: FinishSplit) -> list[Record]:
-    """End a split: both halves are partitions like any other. Raises UNKNOWN_PARTITION, and STALE_EPOCH with the
-    row.
+def finish(state: State, request: FinishSplitRequest, now_ms: int) -> Steps[FinishSplitResponse]:
+    """End a split: both halves are partitions like any other. The answer has their rows; the parent may be gone by
+    then. Raises UNKNOWN_PARTITION, and STALE_EPOCH with the row.
     """
-    child = state.partitions.get(command.partition_id)
+    child = state.partitions.get(request.partition_id)
     if child is None:
-        raise MinkaError(Code.UNKNOWN_PARTITION, f"partition {command.partition_id} does not exist")
+        raise MinkaError(Code.UNKNOWN_PARTITION, f"partition {request.partition_id} does not exist")
     if not child.splitting or child.split_to:
-        return []
-    if (child.leader, child.leader_epoch) != (command.node_id, command.leader_epoch):
+        return FinishSplitResponse(partitions=_rows(state, child.split_from, child.id))
+    if (child.leader, child.leader_epoch) != (request.node_id, request.leader_epoch):
         name = partition_name(state.keyspaces, child)
         text = f"{name} is led by {child.leader or 'nobody'} at leader_epoch {child.leader_epoch}"
         raise with_rows(MinkaError(Code.STALE_EPOCH, text), [child])
-    if child.partition_epoch != command.partition_epoch:  # its leader may not know the present in-sync set yet
-        text = f"partition {child.id} is at epoch {child.partition_epoch}, its leader knows {command.partition_epoch}"
+    if child.partition_epoch != request.partition_epoch:  # its leader may not know the present in-sync set yet
+        text = f"partition {child.id} is at epoch {child.partition_epoch}, its leader knows {request.partition_epoch}"
         raise with_rows(MinkaError(Code.STALE_EPOCH, text), [child])
     halves = (state.partitions[other_half(child)], child)
-    return partitions_changed(PartitionChange(row).end_split().row() for row in halves)
+    yield partitions_changed(PartitionChange(row).end_split().row() for row in halves)
+    return FinishSplitResponse(partitions=_rows(state, child.split_from, child.id))
 
 
 def _with_progress(operation: Operation, done: list[bytes], made: list[int]) -> Record:

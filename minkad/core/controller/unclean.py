@@ -1,11 +1,12 @@
 """A loss that a person accepts: a replica that may lack acknowledged writes leads (KIP-460: UNCLEAN elections)."""
 
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Final
 
 from minka.errors import Code, MinkaError, with_rows
 from minka.v1.cluster_pb2 import Partition, PartitionState
-from minka.v1.records_pb2 import Record
-from minkad.core.controller.commands import ElectUnclean
+from minkad.core.controller.decision import OwnCommand, Steps
 from minkad.core.controller.partition_change import PartitionChange
 from minkad.core.controller.rows import partitions_changed
 from minkad.core.controller.selectors import Selection
@@ -14,7 +15,19 @@ from minkad.core.state import State, is_up, other_half, partition_name
 _NOT_LIVE: Final = "it is not LIVE"
 
 
-def elect_unclean(state: State, command: ElectUnclean) -> list[Record]:
+@dataclass(frozen=True, slots=True)
+class ElectUnclean(OwnCommand):
+    """A person accepts the loss if this node leads a partition that nobody else can lead. `partition_epoch`: of the row
+    that the person saw. `damaged`: the nodes that have reported their copies of it as damaged.
+    """
+
+    partition_id: int
+    partition_epoch: int
+    node_id: str
+    damaged: Collection[str] = ()
+
+
+def elect_unclean(state: State, command: ElectUnclean, now_ms: int) -> Steps[None]:
     """Let the node lead the partition, alone in the isr, even if its keyspace doesn't allow unclean elections.
 
     Raises UNKNOWN_PARTITION; STALE_EPOCH if the row isn't the one that the person saw; LEADER_EXISTS while it isn't
@@ -39,7 +52,7 @@ def elect_unclean(state: State, command: ElectUnclean) -> list[Record]:
     if partition.splitting:
         rows.append(state.partitions[other_half(partition)])
     selection = Selection(command.node_id, (command.node_id,), unclean=True)
-    return partitions_changed(PartitionChange(row).elect(selection).row() for row in rows)
+    yield partitions_changed(PartitionChange(row).elect(selection).row() for row in rows)
 
 
 def _serves_nothing(partition: Partition, command: ElectUnclean) -> bool:

@@ -3,9 +3,9 @@
 import asyncio
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Final, TypeVar
+from typing import Any, Final
 
 from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import Plan
@@ -34,24 +34,17 @@ from minka.v1.duty_api_pb2 import (
     UnplacedDuty,
 )
 from minkad.coordinator.active_controller import ActiveController
-from minkad.coordinator.coordinator import Coordinator
-from minkad.core.controller import (
-    ChangeDuties,
-    ChangePallets,
-    compare_pallet,
-    describe_unplaced,
-    held_back,
-    rooms,
-    score,
-)
+from minkad.coordinator.controller_requests import ControllerRequests
 from minkad.core.duties.control import duty_changes, why_not_placed
+from minkad.core.duties.control.distribution import describe_unplaced
+from minkad.core.duties.control.duty_rebalance import compare_pallet, held_back
+from minkad.core.duties.control.rooms import rooms
 from minkad.core.duties.control.suspects import is_quarantined
+from minkad.core.duties.control.trust import score
 from minkad.core.state import DutyState, State, assignment_row, weight_of
 from minkad.duties.control.payload_keyspace import ensure_payload_keyspace
 from minkad.process.clock import unix_ms
 from minkad.process.turns import turn
-
-_Row = TypeVar("_Row", Pallet, Duty)
 
 CONFIRMED_WITHIN_S: Final = 5.0  # by all members that the consistency level requires, after a majority
 _DEFAULT_LIMIT: Final = 1000
@@ -61,15 +54,11 @@ _SHOWN_MOVES: Final = 100
 _ATTACHED: Final = AssignmentState.ASSIGNMENT_STATE_ATTACHED
 
 
-class DutyRequests:
-    """Handles requests if this node is the active controller. A change of the tables is answered when its consistency
-    level is reached. Raises CONSISTENCY_NOT_REACHED if a majority has the change, but the level isn't reached within
-    `timeout` seconds, or `CONFIRMED_WITHIN_S` seconds after the majority has it. Methods raise MinkaError, with
-    NOT_CONTROLLER or NO_CONTROLLER if another node has to be asked.
+class DutyRequests(ControllerRequests):
+    """Requests of clients and people. A change of the tables is answered when its consistency level is reached. Raises
+    CONSISTENCY_NOT_REACHED if a majority has the change, but the level isn't reached within `timeout` seconds, or
+    `CONFIRMED_WITHIN_S` seconds after the majority has it.
     """
-
-    def __init__(self, coordinator: Coordinator) -> None:
-        self._coordinator = coordinator
 
     # Changes
 
@@ -78,42 +67,24 @@ class DutyRequests:
         until = asyncio.get_running_loop().time() + timeout
         if any(change.HasField("create") for change in request.changes):
             await ensure_payload_keyspace(self._coordinator)
-        ids = [duty_changes.pallet_of(change) for change in request.changes]
-        rows = await self._change(
-            ChangePallets(request.changes),
-            lambda duties: [duties.pallets.get(id_) for id_ in ids],
-            request.consistency,
-            until,
-        )
-        return ChangePalletsResponse(pallets=rows)
+        response: ChangePalletsResponse = await self._change(request, until)
+        return response
 
     async def change_duties(self, request: ChangeDutiesRequest, timeout: float) -> ChangeDutiesResponse:
         """Change duties. The response has their rows as decided; for a deleted duty, the last row."""
         until = asyncio.get_running_loop().time() + timeout
-        names = [duty_changes.name_of(change) for change in request.changes]
-        rows = await self._change(
-            ChangeDuties(request.changes),
-            lambda duties: [duties.named(*name) for name in names],
-            request.consistency,
-            until,
-        )
-        return ChangeDutiesResponse(duties=rows)
+        response: ChangeDutiesResponse = await self._change(request, until)
+        return response
 
-    async def _change(
-        self,
-        command: ChangePallets | ChangeDuties,
-        rows_of: Callable[[DutyState], Sequence[_Row | None]],
-        consistency: Consistency.ValueType,
-        until: float,
-    ) -> list[_Row]:
-        """The rows as this command decided them, so that everything in the answer is as certain as the level: a later
+    async def _change(self, request: ChangePalletsRequest | ChangeDutiesRequest, until: float) -> Any:
+        """The answer has the rows as this command decided them, so that they are as certain as the level: a later
         change may be decided already, and be lost.
         """
-        logged = consistency == Consistency.CONSISTENCY_LEADER
-        rows = await self._coordinator.controller().change(command, rows_of, logged=logged)
-        if consistency in (Consistency.CONSISTENCY_VOTERS, Consistency.CONSISTENCY_ALL):
-            await self._confirmed_by(consistency, until)
-        return rows
+        logged = request.consistency == Consistency.CONSISTENCY_LEADER
+        response = await self._coordinator.controller().run(request, logged=logged)
+        if request.consistency in (Consistency.CONSISTENCY_VOTERS, Consistency.CONSISTENCY_ALL):
+            await self._confirmed_by(request.consistency, until)
+        return response
 
     async def _confirmed_by(self, consistency: Consistency.ValueType, until: float) -> None:
         driver = self._coordinator.driver

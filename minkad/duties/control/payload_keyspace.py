@@ -5,7 +5,8 @@ from typing import Final
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import HashFunction
 from minkad.coordinator.coordinator import Coordinator
-from minkad.core.controller import CreateKeyspace
+from minkad.coordinator.new_keyspaces import created
+from minkad.core.controller.keyspaces import CreateKeyspace
 from minkad.core.state.display_names import PAYLOADS_KEYSPACE
 
 _PARTITIONS: Final = 16  # so that many nodes share the writes; keys begin at random
@@ -22,7 +23,7 @@ async def ensure_payload_keyspace(coordinator: Coordinator) -> None:
     split_points = [bytes([part * 256 // _PARTITIONS]) for part in range(1, _PARTITIONS)]
     command = CreateKeyspace(PAYLOADS_KEYSPACE, 0, HashFunction.HASH_FUNCTION_UNSPECIFIED, split_points=split_points)
     try:
-        await coordinator.controller().submit(command)
+        await created(coordinator.controller(), command)
     except MinkaError as error:
         if error.code is not Code.KEYSPACE_EXISTS:  # two pallets were created at once
             raise

@@ -2,29 +2,23 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import Plan
-from minka.v1.cluster_pb2 import Operation
 from minka.v1.duties_pb2 import Shard
 from minka.v1.duty_api_pb2 import PlanRebalanceRequest
 from minka.v1.shards_pb2 import ShardHeartbeatsRequest, ShardHeartbeatsResponse
 from minkad.core.clearance import CLOCK_RATIO
-from minkad.core.controller import (
-    BalancePallet,
-    Command,
-    Distributor,
-    FailShards,
-    FailureDetector,
-    NoteFlap,
-    held_back,
-    is_registered,
-    plan_rebalance,
-    rooms,
-)
+from minkad.core.controller.decision import Command
+from minkad.core.controller.failure_detector import FailureDetector
+from minkad.core.duties.control.distribution import Distributor
+from minkad.core.duties.control.duty_rebalance import BalancePallet, held_back, plan_rebalance
+from minkad.core.duties.control.rooms import rooms
+from minkad.core.duties.control.shard_lives import FailShards, NoteFlap, RegisterShard, is_registered
 from minkad.core.state import State
 from minkad.process import tasks
 from minkad.process.clock import unix_ms
@@ -63,14 +57,15 @@ class Controller(Protocol):
     def suspects_itself(self) -> bool:
         """True if much of the cluster is silent, so that the fault may be here."""
 
-    async def submit(self, command: Command) -> None:
-        """Decide and record."""
+    async def run(self, command: Command) -> Any:
+        """Decide and record; returns the command's answer."""
 
-    async def submit_when_due(self, command: Callable[[], Command | None]) -> None:
-        """The same for a command that is made in its turn; None: no command."""
-
-    async def begin(self, command: Command) -> Operation | None:
-        """The same for a command that begins an operation; None if there was nothing to do."""
+    async def run_when_due(
+        self,
+        command: Callable[[], Command | None],
+        decided: Callable[[asyncio.Future[None] | None], None] = ...,
+    ) -> Any:
+        """The same for a command that is made in its turn; None: no command. `decided` is called in the same turn."""
 
 
 class ShardControl:
@@ -101,7 +96,7 @@ class ShardControl:
             patience=1,
             chance=settings.clearance * CHANCE_SHARE,
         )
-        self._registering: dict[str, int] = {}
+        self._registering = Counter[str]()  # by name: the processes whose registration isn't recorded yet
         self._judging: asyncio.Task[None] | None = None
         self._failing: frozenset[str] = frozenset()  # the verdict stands, and is being recorded
         self._flaps: set[asyncio.Task[None]] = set()
@@ -118,11 +113,19 @@ class ShardControl:
 
     # Clearances
 
-    def registering(self, shard: str, more: int) -> None:
-        """One more process (1) or one fewer (-1) of this name waits until its registration is recorded."""
-        self._registering[shard] = self._registering.get(shard, 0) + more
-        if not self._registering[shard]:
-            del self._registering[shard]
+    async def register(self, shard: Shard) -> None:
+        """Register a shard's process. Raises SHARD_NAME_TAKEN while another may hold the shard's clearance."""
+
+        def command() -> RegisterShard:
+            return RegisterShard(shard, self.is_alive(shard.name))
+
+        self._registering[shard.name] += 1
+        try:
+            await self._controller.run_when_due(command, lambda _: self.heard(shard.name))
+            self.heard(shard.name)
+        finally:
+            self._registering[shard.name] -= 1
+            self._registering += Counter()  # without names that no process registers
 
     def heard(self, shard: str) -> None:
         """Note that the shard's process was heard from."""
@@ -165,7 +168,7 @@ class ShardControl:
 
     async def _submit(self, command: Command) -> None:
         try:
-            await self._controller.submit(command)
+            await self._controller.run(command)
         except MinkaError as error:
             log.info("a command was not recorded", extra={"command": type(command).__name__, "reason": str(error)})
 
@@ -187,7 +190,7 @@ class ShardControl:
 
     async def _fail_silent(self) -> None:
         try:
-            await self._controller.submit_when_due(self._verdict)
+            await self._controller.run_when_due(self._verdict)
         except MinkaError as error:
             log.info("silent shards were not failed", extra={"reason": str(error)})
         finally:
@@ -254,7 +257,7 @@ class ShardControl:
     async def _balance(self, pallet: str) -> None:
         plan = await self.plan(PlanRebalanceRequest(pallet=pallet, reason="to balance the pallet"))
         if plan.moves:
-            operation = await self._controller.begin(BalancePallet(plan))
+            operation = await self._controller.run(BalancePallet(plan))
             if operation is not None:
                 log.info("balancing a pallet", extra={"pallet": pallet, "moves": len(plan.moves)})
 

@@ -24,7 +24,7 @@ from minka.v1.shards_pb2 import (
     ShardReport,
     ShardWelcome,
 )
-from minkad.core.controller import is_registered
+from minkad.core.duties.control.shard_lives import is_registered
 from minkad.core.state import NotifyShard, State
 from minkad.duties.node.payload_reads import PayloadReads, Payloads
 from minkad.duties.node.relay import Relay

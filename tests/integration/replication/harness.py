@@ -22,7 +22,7 @@ from minka.v1.coordinator_pb2 import (
 )
 from minka.wire.data_port import Hello, connect
 from minkad.config.addresses import split_address
-from minkad.core.controller import FinishMerge, merges
+from minkad.core.controller import merges
 from minkad.core.replication.replication_settings import ReplicationSettings
 from minkad.core.state import State
 from minkad.data_port.streams import MessageStream
@@ -337,8 +337,14 @@ class Cluster:
                 raise with_rows(MinkaError(Code.STALE_EPOCH, "the row of a partition has changed"), [left, right])
             state = State(next_partition_id=max(self.rows) + 1)
             state.partitions.update(self.rows)
-            command = FinishMerge(request.node_id, left.id, epochs[0], right.id, epochs[1])
-            (record,) = merges.finish(state, command, 0)
+            command = FinishMergeRequest(
+                node_id=request.node_id,
+                partition_id=left.id,
+                partition_epoch=epochs[0],
+                merged_id=right.id,
+                merged_epoch=epochs[1],
+            )
+            (record,) = next(merges.finish(state, command, 0))
             self.rows[left.id] = left = record.partitions_merged.remaining
             self.gone[right.id] = record.partitions_merged.gone
             del self.rows[right.id]

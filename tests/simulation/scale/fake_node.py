@@ -95,7 +95,7 @@ class FakeNode:
                 self._timeline.after(_POLL_S, self.restart, down_s)
                 return
             leave = LeaveRequest(node_id=self.id, incarnation=self._row.incarnation)
-            self._world.call(self, "leave", leave, lambda _: self._timeline.after(down_s, self.start))
+            self._world.call(self, "run", leave, lambda _: self._timeline.after(down_s, self.start))
             self.kill()
 
         self._world.call(self, "controlled_shutdown", request, answered)
@@ -296,7 +296,7 @@ class FakeNode:
                 self._ask_for(())
 
         self._is_asking = True
-        self._world.call(self, "alter_isr", AlterIsrRequest(node_id=self.id, changes=changes), answered)
+        self._world.call(self, "run", AlterIsrRequest(node_id=self.id, changes=changes), answered)
 
     def _hand_over(self, partition_id: int) -> None:
         row = self.rows.get(partition_id)
@@ -318,4 +318,4 @@ class FakeNode:
             elif self.alive:
                 self._adopt(answer.partition)
 
-        self._world.call(self, "hand_over", request, answered)
+        self._world.call(self, "run", request, answered)

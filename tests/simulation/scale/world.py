@@ -17,11 +17,13 @@ from unittest import mock
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Cluster, Node, NodeState
 from minka.v1.raft_pb2 import ConfState, Snapshot, SnapshotMetadata
-from minkad.coordinator import active_controller, admin_requests, coordinator
+from minkad.coordinator import active_controller, admin_requests, coordinator, deciding
 from minkad.coordinator.active_controller import ActiveController
 from minkad.coordinator.controller_settings import ControllerSettings
 from minkad.coordinator.coordinator import Coordinator
-from minkad.core.controller import MigrationCaps, VoterSettings, keyspaces
+from minkad.core.controller import keyspaces
+from minkad.core.controller.mover import MigrationCaps
+from minkad.core.controller.voters import VoterSettings
 from minkad.core.state import State, is_up
 from minkad.data_port import raft as raft_port
 from minkad.rpc.field_rules import COUNTS
@@ -122,7 +124,7 @@ class ScaleWorld:
         gc.disable()
         try:
             with ExitStack() as patches:
-                for module in (active_controller, coordinator, admin_requests):
+                for module in (active_controller, deciding, coordinator, admin_requests):
                     patches.enter_context(mock.patch.object(module, "unix_ms", unix_ms))
                 patches.enter_context(mock.patch.object(raft_port, "_is_refused", _nobody_listens))
                 self._allow_more(patches)

@@ -10,7 +10,10 @@ from minka.v1.coordinator_pb2 import HeartbeatRequest, UpdateReplicasRequest, Up
 from minka.v1.records_pb2 import RecordBatch
 from minkad.coordinator.active_controller import ActiveController
 from minkad.coordinator.controller_settings import ControllerSettings
-from minkad.core.controller import ApplyPlan, CreateCluster, CreateKeyspace, MigrationCaps
+from minkad.core.controller.keyspaces import CreateKeyspace
+from minkad.core.controller.membership import CreateCluster
+from minkad.core.controller.mover import MigrationCaps
+from minkad.core.controller.reassigns import ApplyPlan
 from minkad.core.placement import plan_reassign
 from minkad.core.state import State, is_up
 
@@ -111,10 +114,10 @@ class Harness:
         return response
 
     async def begin(self, *nodes: str, replicas: int) -> None:
-        await self.controller.submit(CreateCluster(Cluster(id="c", name="test", min_nodes=1), ()))
+        await self.controller.run(CreateCluster(Cluster(id="c", name="test", min_nodes=1), ()))
         for node in nodes:
             await self.register(node)
-        await self.controller.submit(CreateKeyspace("flights", 2, HashFunction.HASH_FUNCTION_MURMUR3, replicas))
+        await self.controller.run(CreateKeyspace("flights", 2, HashFunction.HASH_FUNCTION_MURMUR3, replicas))
         await until(self.all_online)
 
     def all_online(self) -> bool:
@@ -126,7 +129,7 @@ class Harness:
     async def reassign(self) -> int:
         await until(lambda: self.controller.decided.version == self.state.version)
         plan = plan_reassign(self.controller.decided, {}, PlanReassignRequest(), 0)
-        await self.controller.submit(ApplyPlan(plan, "tester", "", rate_limit=5_000_000))
+        await self.controller.run(ApplyPlan(plan, "tester", "", rate_limit=5_000_000))
         return max(self.state.operations)
 
 

@@ -2,8 +2,10 @@
 
 from minka.v1.admin_pb2 import PlanReassignRequest
 from minka.v1.cluster_pb2 import HashFunction
-from minkad.core.controller import ApplyPlan, CreateKeyspace, ReportReplicas
-from minkad.core.controller.at_once import ROWS_A_STEP
+from minkad.core.controller.keyspaces import CreateKeyspace
+from minkad.core.controller.reassigns import ApplyPlan
+from minkad.core.controller.row_answers import ReplicaReport, ReportReplicas
+from minkad.core.controller.rows import ROWS_A_STEP
 from minkad.core.placement import plan_reassign
 from tests.unit.core.model import Controller
 
@@ -15,7 +17,7 @@ def a_cluster(partitions: int = MANY) -> Controller:
     c = Controller()
     c.register("a")
     c.run(CreateKeyspace("large", partitions, HashFunction.HASH_FUNCTION_MURMUR3, 1))
-    c.run(ReportReplicas("a", [(row.id, row.partition_epoch) for row in c.state.partitions.values()]))
+    c.run(ReportReplicas([ReplicaReport("a", [(row.id, row.partition_epoch) for row in c.state.partitions.values()])]))
     c.undelivered.clear()
     c.register("b")
     return c

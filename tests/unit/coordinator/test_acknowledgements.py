@@ -6,18 +6,18 @@ import asyncio
 from collections.abc import Sequence
 
 from minkad.coordinator.acknowledgements import ROWS_AT_ONCE, Acknowledgements
-from minkad.core.controller import ReportReplicas
+from minkad.core.controller.row_answers import ReplicaReport
 
 
-def report(node: str, first: int, count: int = 1) -> ReportReplicas:
-    return ReportReplicas(node, [(id_, 1) for id_ in range(first, first + count)])
+def report(node: str, first: int, count: int = 1) -> ReplicaReport:
+    return ReplicaReport(node, [(id_, 1) for id_ in range(first, first + count)])
 
 
 async def test_waiting_reports_are_recorded_together_up_to_a_limit() -> None:
     recorded: list[list[str]] = []
     begun, may_go_on, over = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-    async def record(reports: Sequence[ReportReplicas]) -> None:
+    async def record(reports: Sequence[ReplicaReport]) -> None:
         recorded.append([one.node_id for one in reports])
         begun.set()
         await may_go_on.wait()

@@ -8,6 +8,7 @@ from minka.errors import Code, MinkaError, newer_rows
 from minka.v1.cluster_pb2 import HashFunction, Node, NodeState, OperationState, PartitionState
 from minka.v1.coordinator_pb2 import (
     AlterIsrRequest,
+    HandOverRequest,
     HeartbeatRequest,
     IsrChange,
     ReplicaStats,
@@ -15,12 +16,9 @@ from minka.v1.coordinator_pb2 import (
 from minka.v1.duties_pb2 import Shard
 from minkad.coordinator import active_controller
 from minkad.coordinator.controller_settings import ControllerSettings
-from minkad.core.controller import (
-    CreateKeyspace,
-    HandOver,
-    MigrationCaps,
-    SpreadLoad,
-)
+from minkad.core.controller.keyspaces import CreateKeyspace
+from minkad.core.controller.load_balancer import SpreadLoad
+from minkad.core.controller.mover import MigrationCaps
 from minkad.core.state import State, is_up
 from tests.unit.coordinator.controller_harness import STEP, Harness, until
 
@@ -35,7 +33,7 @@ async def test_alter_isr_answers_each_change_separately() -> None:
         return IsrChange(partition_id=partition_id, leader_epoch=1, partition_epoch=epoch, isr=["a", "b"])
 
     changes = [change(mine.id, mine.partition_epoch), change(other.id, other.partition_epoch), change(99, 1)]
-    answer = await h.controller.alter_isr(AlterIsrRequest(node_id="a", changes=changes))
+    answer = await h.controller.run(AlterIsrRequest(node_id="a", changes=changes))
     assert [(r.partition_id, r.error) for r in answer.results] == [
         (mine.id, ""),
         (other.id, "NOT_LEADER"),
@@ -44,10 +42,10 @@ async def test_alter_isr_answers_each_change_separately() -> None:
     assert [list(r.partition.isr) for r in answer.results[:1]] == [["a", "b"]]
     assert answer.results[1].partition == h.state.partitions[other.id]
     assert not answer.results[2].HasField("partition")
-    again = await h.controller.alter_isr(AlterIsrRequest(node_id="a", changes=changes[:1]))
+    again = await h.controller.run(AlterIsrRequest(node_id="a", changes=changes[:1]))
     assert again.results[0].error == "STALE_EPOCH"
     with pytest.raises(MinkaError) as refusal:
-        await h.controller.alter_isr(AlterIsrRequest(node_id="z", changes=changes))
+        await h.controller.run(AlterIsrRequest(node_id="z", changes=changes))
     assert refusal.value.code is Code.NOT_REGISTERED
     h.controller.close()
 
@@ -60,8 +58,12 @@ async def test_a_refusal_waits_until_the_rows_in_it_are_recorded() -> None:
         partition_id=row.id, leader_epoch=row.leader_epoch, partition_epoch=row.partition_epoch, isr=["a"]
     )
     h.hold()
-    shrinks = asyncio.create_task(h.controller.alter_isr(AlterIsrRequest(node_id="a", changes=[change])))
-    hands_over = asyncio.create_task(h.controller.submit(HandOver("a", row.id, row.partition_epoch, "b")))
+    shrinks = asyncio.create_task(h.controller.run(AlterIsrRequest(node_id="a", changes=[change])))
+    hands_over = asyncio.create_task(
+        h.controller.run(
+            HandOverRequest(node_id="a", partition_id=row.id, partition_epoch=row.partition_epoch, target="b")
+        )
+    )
     await until(lambda: bool(h.held))
     await h.look_around()
     assert not hands_over.done()
@@ -95,14 +97,21 @@ async def test_a_busy_node_gives_up_a_leadership() -> None:
     h = Harness()
     await h.begin("a", "b", "c", replicas=3)
     nothing = HashFunction.HASH_FUNCTION_UNSPECIFIED
-    await h.controller.submit(CreateKeyspace("authors", 0, nothing, 3, split_points=[b"k"], max_ops=100))
+    await h.controller.run(CreateKeyspace("authors", 0, nothing, 3, split_points=[b"k"], max_ops=100))
     await until(lambda: all(p.state == PartitionState.PARTITION_STATE_ONLINE for p in h.state.partitions.values()))
     low, high = (p for p in h.state.partitions.values() if p.start_key or p.end_key)
-    await h.controller.submit(
+    await h.controller.run(
         SpreadLoad(high.id, [low.leader, *(n for n in high.replicas if n != low.leader)], "", "", "test")
     )
     await until(lambda: h.state.partitions[high.id].successor == low.leader)
-    await h.controller.submit(HandOver(high.leader, high.id, h.state.partitions[high.id].partition_epoch, low.leader))
+    await h.controller.run(
+        HandOverRequest(
+            node_id=high.leader,
+            partition_id=high.id,
+            partition_epoch=h.state.partitions[high.id].partition_epoch,
+            target=low.leader,
+        )
+    )
     await until(lambda: not h.state.running_operations())
     stats = [ReplicaStats(partition_id=p.id, ops=1000) for p in (low, high)]
     h.controller.heartbeat(HeartbeatRequest(node_id=low.leader, incarnation="1", replicas=stats))
@@ -168,7 +177,7 @@ async def test_one_of_two_processes_that_register_the_same_shard_is_refused(monk
     await h.pass_time(8.0)
     h.hold()
     shards = [Shard(name="s", incarnation=incarnation) for incarnation in ("1", "2")]
-    asked = [asyncio.create_task(h.controller.register_shard(shard)) for shard in shards]
+    asked = [asyncio.create_task(h.controller.shards.register(shard)) for shard in shards]
     await h.look_around()
     h.release()
     first, second = await asyncio.gather(*asked, return_exceptions=True)

@@ -20,7 +20,7 @@ from minka.v1.duty_api_pb2 import (
 )
 from minka.v1.raft_pb2 import ConfState
 from minkad.coordinator.coordinator import Coordinator
-from minkad.core.controller import ChangePallets, CreateCluster
+from minkad.core.controller.membership import CreateCluster
 from minkad.duties.control.duty_requests import DutyRequests
 from tests.unit.coordinator.controller_harness import Harness, until
 
@@ -62,8 +62,8 @@ class Served:
 async def served() -> AsyncIterator[Served]:
     """The requests of a controller that has one pallet."""
     served = Served()
-    await served.h.controller.submit(CreateCluster(Cluster(id="c", name="test", min_nodes=1), ()))
-    await served.h.controller.submit(ChangePallets([PalletChange(create=Pallet(id="feeds"))]))
+    await served.h.controller.run(CreateCluster(Cluster(id="c", name="test", min_nodes=1), ()))
+    await served.h.controller.run(ChangePalletsRequest(changes=[PalletChange(create=Pallet(id="feeds"))]))
     yield served
     served.h.controller.close()
 

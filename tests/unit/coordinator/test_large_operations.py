@@ -8,24 +8,18 @@ from typing import Any
 
 import pytest
 
-from minka.v1.admin_pb2 import PlanReassignRequest
+from minka.v1.admin_pb2 import CancelOperationRequest, PauseOperationRequest, PlanReassignRequest
 from minka.v1.cluster_pb2 import MigrationState, OperationState
 from minka.v1.records_pb2 import RecordBatch
-from minkad.coordinator import active_controller
+from minkad.coordinator import deciding
 from minkad.coordinator.stalls import WAITING_A_LOOK, Stalls
-from minkad.core.controller import (
-    ApplyPlan,
-    CancelOperation,
-    MigrationCaps,
-    PauseOperation,
-    Scheduler,
-    blockers_of,
-    operations,
-    reassigns,
-    schedule,
-)
-from minkad.core.controller.at_once import ROWS_A_STEP
+from minkad.core.controller import operations, reassigns, schedule
+from minkad.core.controller.blockers import blockers_of
+from minkad.core.controller.mover import MigrationCaps
 from minkad.core.controller.reassignment import PartitionMover
+from minkad.core.controller.reassigns import ApplyPlan
+from minkad.core.controller.rows import ROWS_A_STEP
+from minkad.core.controller.schedule import Scheduler
 from minkad.core.placement import plan_reassign
 from minkad.process.turns import turn
 from tests.unit.coordinator.controller_harness import RecordingHarness
@@ -65,7 +59,7 @@ class Work:
             await turn()
             self.now.clear()
 
-        self._monkeypatch.setattr(active_controller, "turn", counted)
+        self._monkeypatch.setattr(deciding, "turn", counted)
 
 
 def started(proposed: list[list[RecordBatch]]) -> Iterator[list[RecordBatch]]:
@@ -75,7 +69,7 @@ def started(proposed: list[list[RecordBatch]]) -> Iterator[list[RecordBatch]]:
 async def test_a_large_operation_is_checked_paused_and_cancelled_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     c = a_cluster()
     h, work = RecordingHarness(c.state), Work(monkeypatch)
-    operation = await h.controller.begin(moving_all(c))
+    operation = await h.controller.run(moving_all(c))
     assert operation is not None
     assert operation.migration_count == MANY
     assert work.most["_problem_of"] == ROWS_A_STEP
@@ -86,9 +80,9 @@ async def test_a_large_operation_is_checked_paused_and_cancelled_in_pieces(monke
     assert sum(some) == MANY
     assert max(some) == ROWS_A_STEP
 
-    await h.controller.submit(PauseOperation(operation.id, True))
+    await h.controller.run(PauseOperationRequest(id=operation.id))
     h.proposed.clear()
-    await h.controller.submit(CancelOperation(operation.id, "tester", ""))
+    await h.controller.run(CancelOperationRequest(id=operation.id, requested_by="tester", reason=""))
     assert work.most["migration_in_state"] <= ROWS_A_STEP
     (entry,) = [entry for entry in h.proposed if any(r.HasField("operation_changed") for b in entry for r in b.records)]
     dropped = [sum(r.migration_changed.state == CANCELLED for r in batch.records) for batch in entry]
@@ -105,7 +99,7 @@ def test_a_queued_operation_with_many_migrations_is_cancelled_as_a_whole() -> No
     c.run(ApplyPlan(plan, "tester"))
     queued = max(c.state.operations)
     assert c.operation(queued).state == OperationState.OPERATION_STATE_QUEUED
-    c.run(CancelOperation(queued, "tester", ""))
+    c.run(CancelOperationRequest(id=queued, requested_by="tester", reason=""))
     assert c.operation(queued).state == OperationState.OPERATION_STATE_CANCELLED
     assert {one.state for one in c.state.migrations[queued].values()} == {CANCELLED}
 

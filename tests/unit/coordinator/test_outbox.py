@@ -7,7 +7,7 @@ from collections.abc import Callable
 from minka.v1.cluster_pb2 import Partition, PartitionState
 from minka.v1.coordinator_pb2 import UpdateReplicasRequest, UpdateReplicasResponse
 from minkad.coordinator.outbox import ROWS_A_REQUEST, NodeOutbox
-from minkad.core.controller import ReportReplicas
+from minkad.core.controller.row_answers import ReplicaReport
 from minkad.process.turns import ROUNDS
 
 ASSIGNED, ONLINE = PartitionState.PARTITION_STATE_ASSIGNED, PartitionState.PARTITION_STATE_ONLINE
@@ -24,7 +24,7 @@ class Told:
         self.rows = {row.id: row for row in rows}
         self.answer = answer
         self.requests: list[UpdateReplicasRequest] = []
-        self.reports: list[ReportReplicas] = []
+        self.reports: list[ReplicaReport] = []
         self.failures: list[BaseException] = []
         rng = random.Random(1)
         self.outbox = NodeOutbox("a", "1", 1, self.rows.get, self.send, self.report, rng, self.failures.append)
@@ -33,7 +33,7 @@ class Told:
         self.requests.append(request)
         return self.answer(request)
 
-    def report(self, report: ReportReplicas) -> None:
+    def report(self, report: ReplicaReport) -> None:
         self.reports.append(report)
 
     async def tell(self, times: int = 1) -> None:
@@ -54,7 +54,7 @@ def hosts_all(request: UpdateReplicasRequest) -> UpdateReplicasResponse:
 async def test_only_answers_that_make_a_partition_online_are_reported() -> None:
     told = Told(row(1, "a"), row(2, "b"), row(3, "a", ONLINE), answer=hosts_all)
     await told.tell()
-    assert told.reports == [ReportReplicas("a", [(1, 3)], [])]
+    assert told.reports == [ReplicaReport("a", [(1, 3)], [])]
 
 
 async def test_an_answer_about_followers_only_is_not_reported() -> None:
@@ -81,7 +81,10 @@ async def test_failed_rows_are_sent_again_and_deleted_copies_are_reported() -> N
 
     told = Told(row(1, "b"), row(2, "a"), answer=answer)
     await told.tell(times=2)
-    assert told.reports == [ReportReplicas("a", [], [1]), ReportReplicas("a", [(2, 3)], [])]
+    assert told.reports == [
+        ReplicaReport("a", [], [1]),
+        ReplicaReport("a", [(2, 3)], []),
+    ]
     assert [[r.id for r in request.partitions] for request in told.requests] == [[1, 2], [2]]
 
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from minka.v1.cluster_pb2 import Node, NodeState, Operation
-from minka.v1.duty_api_pb2 import PalletChange
-from minkad.core.controller import BalancePallet, ChangePallets, Command
+from minka.v1.cluster_pb2 import Node, NodeState
+from minka.v1.duty_api_pb2 import ChangePalletsRequest, PalletChange
+from minkad.core.controller.decision import Command
+from minkad.core.duties.control.duty_rebalance import BalancePallet
 from minkad.core.state import State
 from minkad.duties.control import shard_control
 from minkad.duties.control.shard_control import ShardControl, ShardSettings
@@ -31,15 +32,15 @@ class Controller:
     def suspects_itself(self) -> bool:
         return False
 
-    async def submit(self, command: Command) -> None:
-        raise AssertionError(command)
-
-    async def submit_when_due(self, command: Callable[[], Command | None]) -> None:
-        raise AssertionError(command())
-
-    async def begin(self, command: Command) -> Operation | None:
+    async def run(self, command: Command) -> Any:
         self.begun.put_nowait(command)
-        return None
+
+    async def run_when_due(
+        self,
+        command: Callable[[], Command | None],
+        decided: Callable[[asyncio.Future[None] | None], None] = lambda _: None,
+    ) -> Any:
+        raise AssertionError(command())
 
 
 async def at_once(function: Any, *arguments: Any) -> Any:
@@ -89,7 +90,7 @@ async def test_the_balancing_of_a_deleted_pallet_is_forgotten(monkeypatch: pytes
         while "feeds" not in control._balanced:  # noqa: ASYNC110 - no event: the balancer has nothing to move
             await asyncio.sleep(0.001)
         before = control._balanced["feeds"]
-        world.do(ChangePallets([PalletChange(delete="feeds")]))
+        world.do(ChangePalletsRequest(changes=[PalletChange(delete="feeds")]))
         while "feeds" in control._balanced or "feeds" in control._seen:  # noqa: ASYNC110 - no event tells of it
             await asyncio.sleep(0.001)
         world.pallet("feeds")

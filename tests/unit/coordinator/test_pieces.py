@@ -9,10 +9,13 @@ from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Durability, HashFunction, Node, Partition
 from minka.v1.coordinator_pb2 import HeartbeatRequest
 from minka.v1.records_pb2 import RecordBatch
-from minkad.core.controller import Command, CreateKeyspace, FailNodes, Register, facts
+from minkad.core.controller.decision import Command
+from minkad.core.controller.keyspaces import CreateKeyspace
+from minkad.core.controller.membership import FailNodes, Register
 from minkad.core.controller.rows import ROWS_A_RECORD
 from minkad.core.state import State, is_up
 from tests.unit.coordinator.controller_harness import RecordingHarness, until
+from tests.unit.core.deciding import records_of
 from tests.unit.core.model import Controller
 
 MANY = 8 * ROWS_A_RECORD
@@ -33,7 +36,7 @@ async def test_heartbeats_are_answered_while_a_large_keyspace_is_created() -> No
     h = RecordingHarness()
     await h.begin("a", "b", "c", replicas=3)
     answered = 0
-    create = asyncio.create_task(h.controller.submit(CreateKeyspace("large", MANY, MURMUR3, 3)))
+    create = asyncio.create_task(h.controller.run(CreateKeyspace("large", MANY, MURMUR3, 3)))
     while not create.done():
         h.controller.heartbeat(HeartbeatRequest(node_id="a", incarnation="1"))
         answered += 1
@@ -49,7 +52,7 @@ async def test_heartbeats_are_answered_while_a_large_keyspace_is_created() -> No
 def test_a_keyspace_is_not_seen_before_it_has_all_its_partitions() -> None:
     c = Controller()
     c.register("a", "b", "c")
-    records = list(facts(c.state, CreateKeyspace("large", MANY, MURMUR3, 3), 0))
+    records = list(records_of(c.state, CreateKeyspace("large", MANY, MURMUR3, 3), 0))
     assert len(records) == MANY // ROWS_A_RECORD
     for record in records:
         table = c.state.table()
@@ -65,7 +68,7 @@ async def test_a_command_whose_caller_gave_up_before_its_turn_is_not_proposed() 
     h = RecordingHarness()
     await h.begin("a", "b", "c", replicas=3)
     async with h.controller._turn:
-        late = asyncio.create_task(h.controller.submit(CreateKeyspace("late", 3, MURMUR3, 3)))
+        late = asyncio.create_task(h.controller.run(CreateKeyspace("late", 3, MURMUR3, 3)))
         for _ in range(10):
             await asyncio.sleep(0)
         late.cancel()
@@ -79,7 +82,7 @@ async def test_a_waiting_command_is_refused_when_the_controller_ends() -> None:
     h = RecordingHarness()
     await h.begin("a", "b", "c", replicas=3)
     async with h.controller._turn:
-        waiting = asyncio.create_task(h.controller.submit(CreateKeyspace("late", 3, MURMUR3, 3)))
+        waiting = asyncio.create_task(h.controller.run(CreateKeyspace("late", 3, MURMUR3, 3)))
         await asyncio.sleep(0)
         h.controller.close()
         proposed = len(h.proposed)
@@ -92,9 +95,9 @@ async def test_a_waiting_command_is_refused_when_the_controller_ends() -> None:
 async def test_a_wrongly_failed_node_gets_only_the_rows_that_have_changed() -> None:
     h = RecordingHarness()
     await h.begin("a", "b", "c", replicas=3)
-    await h.controller.submit(CreateKeyspace("large", MANY, MURMUR3, 3))
+    await h.controller.run(CreateKeyspace("large", MANY, MURMUR3, 3))
     await until(h.all_online)
-    await h.controller.submit(FailNodes({"c": "no heartbeat"}))
+    await h.controller.run(FailNodes({"c": "no heartbeat"}))
     led = [row.id for row in h.state.partitions.values() if row.leader == "c"]
     assert not led
     h.requests.clear()
@@ -119,7 +122,7 @@ async def prefixes(c: Controller, command: Command, go_on: Callable[[State], Awa
 
 def _applied(state: State, command: Command, count: int) -> list[None]:
     done: list[None] = []
-    for record in facts(state, command, 0):
+    for record in records_of(state, command, 0):
         if len(done) == count:
             break
         state.apply(record)
@@ -146,7 +149,7 @@ async def test_the_next_controller_can_go_on_after_any_piece(replicas: int, dura
 
     async def all_lead(state: State) -> None:
         h = RecordingHarness(state)
-        await h.controller.submit(again)
+        await h.controller.run(again)
         await until(h.all_online)
         assert state.nodes["b"].incarnation == "2"
         assert all(row.leader_epoch > 1 for row in rows(state) if row.replicas[0] == "b")

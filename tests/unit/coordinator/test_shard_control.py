@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from minka.v1.cluster_pb2 import Operation
 from minka.v1.duties_pb2 import Shard, ShardState
 from minka.v1.shards_pb2 import ShardHeartbeatsRequest, ShardSign
-from minkad.core.controller import Command, FailShards, NoteFlap
+from minkad.core.controller.decision import Command
+from minkad.core.duties.control.shard_lives import FailShards, NoteFlap
 from minkad.core.state import State
 from minkad.duties.control.shard_control import ShardControl, ShardSettings
 
@@ -56,21 +56,22 @@ class Harness:
         """True if many nodes are silent."""
         return self.nodes_are_silent
 
-    async def submit(self, command: Command) -> None:
+    async def run(self, command: Command) -> Any:
         """Note the command."""
         self.submitted.append(command)
 
-    async def submit_when_due(self, command: Callable[[], Command | None]) -> None:
+    async def run_when_due(
+        self,
+        command: Callable[[], Command | None],
+        decided: Callable[[asyncio.Future[None] | None], None] = lambda _: None,
+    ) -> Any:
         """Wait for the lock `turn`. Then make the command, note it, and wait until it is recorded."""
         async with self.turn:
             made = command()
             if made is not None:
                 self.submitted.append(made)
+                decided(None)
                 await self.recorded.wait()
-
-    async def begin(self, command: Command) -> Operation | None:
-        """Fail, since these tests begin no operation."""
-        raise AssertionError(command)
 
     def beat(self, incarnation: str = "a") -> Any:
         """Send a heartbeat of the shard; returns the answer."""

@@ -4,27 +4,34 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from minka.v1.duties_pb2 import AssignmentState, Duty, Pallet, PalletCapacity, Shard, ShardState
-from minka.v1.duty_api_pb2 import DutyChange, DutyName, DutyPin, DutySpec, PalletChange, PlanRebalanceRequest
-from minka.v1.records_pb2 import Record
-from minka.v1.shards_pb2 import FailedDuty, Holding, ShardReport, ShardReported, WeighedDuty
-from minkad.core.controller import (
-    BalancePallet,
-    ChangeDuties,
-    ChangePallets,
-    Command,
-    Distributor,
-    FailShards,
-    LeaveShard,
-    MigrationCaps,
-    RegisterShard,
-    ReportShards,
-    Scheduler,
-    decide,
-    describe_unplaced,
-    plan_rebalance,
+from minka.v1.duty_api_pb2 import (
+    ChangeDutiesRequest,
+    ChangePalletsRequest,
+    DutyChange,
+    DutyName,
+    DutyPin,
+    DutySpec,
+    PalletChange,
+    PlanRebalanceRequest,
 )
-from minkad.core.duties.control.distribution import GATHER_MS
+from minka.v1.records_pb2 import Record
+from minka.v1.shards_pb2 import (
+    FailedDuty,
+    Holding,
+    LeaveShardRequest,
+    ReportShardsRequest,
+    ShardReport,
+    ShardReported,
+    WeighedDuty,
+)
+from minkad.core.controller.decision import Command
+from minkad.core.controller.mover import MigrationCaps
+from minkad.core.controller.schedule import Scheduler
+from minkad.core.duties.control.distribution import GATHER_MS, Distributor, describe_unplaced
+from minkad.core.duties.control.duty_rebalance import BalancePallet, plan_rebalance
+from minkad.core.duties.control.shard_lives import FailShards, RegisterShard
 from minkad.core.state import DutyState, State
+from tests.unit.core.deciding import records_of
 
 _A = AssignmentState
 CAPS = MigrationCaps(per_node=1, cluster=1)
@@ -61,7 +68,7 @@ class DutyWorld:
 
     def do(self, command: Command) -> None:
         """Decide a command, and apply its records. Raises MinkaError."""
-        for record in decide(self.state, command, self.now_ms):
+        for record in records_of(self.state, command, self.now_ms):
             self.apply(record)
 
     def apply(self, record: Record) -> None:
@@ -105,25 +112,25 @@ class DutyWorld:
 
     def pallet(self, id_: str, **fields: object) -> None:
         """Create a pallet."""
-        self.do(ChangePallets([PalletChange(create=Pallet(id=id_, **fields))]))  # type: ignore[arg-type]
+        self.do(ChangePalletsRequest(changes=[PalletChange(create=Pallet(id=id_, **fields))]))  # type: ignore[arg-type]
 
     def change_pallet(self, id_: str, **fields: object) -> None:
         """Replace a pallet's settings."""
-        self.do(ChangePallets([PalletChange(update=Pallet(id=id_, **fields))]))  # type: ignore[arg-type]
+        self.do(ChangePalletsRequest(changes=[PalletChange(update=Pallet(id=id_, **fields))]))  # type: ignore[arg-type]
 
     def create(self, pallet: str, ids: Iterable[str], **fields: object) -> None:
         """Create equal duties."""
         specs = [DutySpec(pallet=pallet, id=id_, **fields) for id_ in ids]  # type: ignore[arg-type]
-        self.do(ChangeDuties([DutyChange(create=spec) for spec in specs]))
+        self.do(ChangeDutiesRequest(changes=[DutyChange(create=spec) for spec in specs]))
 
     def delete(self, pallet: str, *ids: str) -> None:
         """Delete duties."""
-        self.do(ChangeDuties([DutyChange(delete=DutyName(pallet=pallet, id=id_)) for id_ in ids]))
+        self.do(ChangeDutiesRequest(changes=[DutyChange(delete=DutyName(pallet=pallet, id=id_)) for id_ in ids]))
 
     def pin(self, pallet: str, id_: str, shard: str) -> None:
         """Pin a duty to a shard ("": unpin the duty)."""
         pin = DutyPin(duty=DutyName(pallet=pallet, id=id_), shard=shard)
-        self.do(ChangeDuties([DutyChange(pin=pin)]))
+        self.do(ChangeDutiesRequest(changes=[DutyChange(pin=pin)]))
 
     def rebalance(self, pallet: str) -> int:
         """Begin the moves that the balancer proposes. Returns the number of moves."""
@@ -162,7 +169,7 @@ class DutyWorld:
 
     def leave(self, name: str) -> None:
         """Stop the process gracefully: it ends when it has no duty left."""
-        self.do(LeaveShard(name, self.processes[name].incarnation))
+        self.do(LeaveShardRequest(shard=name, incarnation=self.processes[name].incarnation))
 
     def work(self, process: Process) -> bool:
         """Let the process do what the rows tell it; returns True if anything changed."""
@@ -193,7 +200,7 @@ class DutyWorld:
     def report(self, process: Process, report: ShardReport) -> None:
         """Send the process's report."""
         said = ShardReported(shard=process.name, incarnation=process.incarnation, report=report)
-        self.do(ReportShards([said]))
+        self.do(ReportShardsRequest(reports=[said]))
 
     def _is_synthetic(self, number: int) -> bool:
         return self.duties.duties[number].synthetic

@@ -1,6 +1,6 @@
 """The controller and its state, without a network: commands go in, and their records are applied at once."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -10,26 +10,20 @@ from minka.cluster.key_ranges import is_by_ranges
 from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import AssignedReplicas, Plan, PlanReassignRequest
 from minka.v1.cluster_pb2 import Cluster, Durability, HashFunction, Node, Operation, Partition
-from minka.v1.coordinator_pb2 import IsrChange
-from minka.v1.records_pb2 import RecordBatch
-from minkad.core.controller import (
-    AlterIsr,
-    ApplyPlan,
-    Command,
-    ControllerFailover,
-    CreateCluster,
-    CreateKeyspace,
-    FailNodes,
-    HandOver,
-    MigrationCaps,
-    Register,
-    ReportReplicas,
-    Scheduler,
-    decide,
-)
+from minka.v1.coordinator_pb2 import AlterIsrRequest, HandOverRequest, IsrChange
+from minka.v1.records_pb2 import Record, RecordBatch
+from minkad.core.controller.decision import Command
+from minkad.core.controller.keyspaces import CreateKeyspace
+from minkad.core.controller.membership import CreateCluster, FailNodes, Register
+from minkad.core.controller.mover import MigrationCaps
+from minkad.core.controller.node_events import ControllerFailover
+from minkad.core.controller.reassigns import ApplyPlan
+from minkad.core.controller.row_answers import ReplicaReport, ReportReplicas
+from minkad.core.controller.schedule import Scheduler
 from minkad.core.placement import plan_reassign
 from minkad.core.state import ALL, Effect, NotifyNode, State, is_up, range_of
 from minkad.core.state.partitions import Partitions
+from tests.unit.core.deciding import records_of
 
 
 def refused(code: Code) -> pytest.RaisesExc[MinkaError]:
@@ -78,7 +72,7 @@ class Controller:
 
     def run(self, command: Command) -> None:
         """Decide the command, and apply its records. Raises MinkaError if the command is refused."""
-        self._apply(RecordBatch(records=decide(self.state, command, self.now_ms)))
+        self._apply(records_of(self.state, command, self.now_ms))
 
     def schedule(self) -> None:
         """Let the controller do its automatic work until nothing is left."""
@@ -90,16 +84,18 @@ class Controller:
     def schedule_once(self) -> bool:
         """Let the controller do one batch of its automatic work; returns False if there was none."""
         records = self._scheduler.next_steps(self.state, self.caps, self.now_ms, self.low_disks)
-        self._apply(RecordBatch(records=records))
+        self._apply(records)
         return bool(records)
 
-    def _apply(self, batch: RecordBatch) -> None:
+    def _apply(self, records: Iterable[Record]) -> None:
+        batch = RecordBatch()
+        for record in records:
+            batch.records.append(record)
+            self.undelivered += self._each(self.state.apply(batch.records[-1]))
+            self.after_record()
         self.now_ms += 1
         if batch.records:
             self.log.append(batch.SerializeToString())
-            for record in batch.records:
-                self.undelivered += self._each(self.state.apply(record))
-                self.after_record()
 
     def _each(self, effects: Sequence[Effect]) -> Iterator[NotifyNode]:
         for effect in effects:
@@ -162,7 +158,7 @@ class Controller:
                 continue
             hosts = effect.node in row.replicas and effect.node not in row.removing_replicas
             hosted, deleted = ([(row.id, row.partition_epoch)], ()) if hosts else ((), [row.id])
-            self.run(ReportReplicas(effect.node, hosted, deleted))
+            self.run(ReportReplicas([ReplicaReport(effect.node, hosted, deleted)]))
 
     # Leaders
 
@@ -177,7 +173,7 @@ class Controller:
             isr=isr,
             eligible=[node for node in has_everything(row) if node not in isr] if eligible is None else eligible,
         )
-        self.run(AlterIsr(row.leader, [change]))
+        self.run(AlterIsrRequest(node_id=row.leader, changes=[change]))
 
     def take_out_absent(self) -> None:
         """Let each leader that is up take the nodes that are down, by the table, out of its in-sync set."""
@@ -200,7 +196,11 @@ class Controller:
     def hand_over(self, partition_id: int) -> None:
         """Hand over the partition, as its leader does once the successor has all entries."""
         row = self.state.partitions[partition_id]
-        self.run(HandOver(row.leader, row.id, row.partition_epoch, row.successor))
+        self.run(
+            HandOverRequest(
+                node_id=row.leader, partition_id=row.id, partition_epoch=row.partition_epoch, target=row.successor
+            )
+        )
 
     def hand_over_all(self) -> None:
         """Let every leader that has a successor hand over."""

@@ -4,7 +4,10 @@ from collections.abc import Sequence
 
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import HashFunction, Operation, Partition
-from minkad.core.controller import CreateKeyspace, FinishMerge, FinishSplit, Merge, ProposeSplit, Split
+from minka.v1.coordinator_pb2 import FinishMergeRequest, FinishSplitRequest, ProposeSplitRequest
+from minkad.core.controller.keyspaces import CreateKeyspace
+from minkad.core.controller.merges import Merge
+from minkad.core.controller.splits import Split
 from minkad.core.state import range_of
 from tests.unit.core.model import Controller
 
@@ -54,7 +57,11 @@ def merge(c: Controller, *keys: bytes, sizes: dict[int, int] | None = None) -> O
 def propose(c: Controller, row: Partition, key: bytes, *, node: str = "", generation: int = 0) -> Code | None:
     """Propose a split as the partition's leader does; returns the code of the refusal, or None."""
     try:
-        c.run(ProposeSplit(node or row.leader, row.id, generation or row.generation, key))
+        c.run(
+            ProposeSplitRequest(
+                node_id=node or row.leader, partition_id=row.id, generation=generation or row.generation, key=key
+            )
+        )
     except MinkaError as refusal:
         return refusal.code
     return None
@@ -65,7 +72,15 @@ def finish_merges(c: Controller) -> None:
     for row in list(c.state.partitions.values()):
         right = c.state.partitions.get(row.merge_from)
         if right is not None and row.leader and row.leader == right.leader:
-            c.run(FinishMerge(row.leader, row.id, row.partition_epoch, right.id, right.partition_epoch))
+            c.run(
+                FinishMergeRequest(
+                    node_id=row.leader,
+                    partition_id=row.id,
+                    partition_epoch=row.partition_epoch,
+                    merged_id=right.id,
+                    merged_epoch=right.partition_epoch,
+                )
+            )
     c.schedule()
 
 
@@ -74,5 +89,12 @@ def finish(c: Controller) -> None:
     finish_merges(c)
     for row in list(c.state.partitions.values()):
         if row.splitting and not row.split_to and row.leader:
-            c.run(FinishSplit(row.leader, row.id, row.leader_epoch, row.partition_epoch))
+            c.run(
+                FinishSplitRequest(
+                    node_id=row.leader,
+                    partition_id=row.id,
+                    leader_epoch=row.leader_epoch,
+                    partition_epoch=row.partition_epoch,
+                )
+            )
     c.schedule()

@@ -4,8 +4,9 @@ import pytest
 
 from minka.cluster.routing_table import RoutingTable
 from minka.cluster.table_changes import with_changes
+from minka.v1.admin_pb2 import RemoveNodeRequest
 from minka.v1.cluster_pb2 import PartitionTable
-from minkad.core.controller import Leave, RemoveNode
+from minka.v1.coordinator_pb2 import LeaveRequest
 from minkad.core.state import State, row_changes
 from tests.unit.core.model import Controller
 from tests.unit.core.ranges import by_ranges, finish, merge, rows_of, split
@@ -37,8 +38,8 @@ def busy_cluster() -> tuple[Controller, dict[int, PartitionTable]]:
     c.settle()
     c.begin(c.plan(drain=["athens"]))
     c.settle()
-    c.run(Leave("athens", "1"))
-    c.run(RemoveNode("athens"))
+    c.run(LeaveRequest(node_id="athens", incarnation="1"))
+    c.run(RemoveNodeRequest(node="athens"))
     return c, tables
 
 

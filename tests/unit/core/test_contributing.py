@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from minka.errors import Code
+from minka.v1.admin_pb2 import CancelOperationRequest
 from minka.v1.cluster_pb2 import OperationState
-from minkad.core.controller import CancelOperation, DrainNode, View, operation_kinds
+from minkad.core.controller import operation_kinds
+from minkad.core.controller.balancer import View
+from minkad.core.controller.drains import DrainNode
 from tests.unit.core.model import Controller, led_by_others, refused
 
 _TEXT = Path(__file__).parents[3].joinpath("CONTRIBUTING.md").read_text("utf-8")
@@ -63,7 +66,7 @@ def test_the_kind_of_operation_of_the_example(monkeypatch: pytest.MonkeyPatch) -
             Exception, match=r"operation 1 \(hold athens, asked for by ann\) has not ended, and both drain"
         ):
             c.run(holds.HoldNode("athens", "bob"))
-        c.run(CancelOperation(1, "ann", ""))
+        c.run(CancelOperationRequest(id=1, requested_by="ann", reason=""))
         c.settle()
         assert c.operation(1).state == OperationState.OPERATION_STATE_CANCELLED
         assert c.operation(1).outcome.startswith("athens was held")

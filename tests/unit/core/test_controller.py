@@ -3,22 +3,18 @@
 import pytest
 
 from minka.errors import Code, MinkaError
+from minka.v1.admin_pb2 import RemoveNodeRequest
 from minka.v1.cluster_pb2 import Cluster, HashFunction, MigrationState, Node, NodeState, OperationState, PartitionState
+from minka.v1.coordinator_pb2 import HandOverRequest, LeaveRequest
 from minka.v1.records_pb2 import Record
-from minkad.core.controller import (
-    CancelMigration,
-    CreateCluster,
-    CreateKeyspace,
-    DrainNode,
-    HandOver,
-    Leave,
-    MigrationCaps,
-    Register,
-    RemoveNode,
-    blockers_of,
-    decide,
-)
+from minkad.core.controller.blockers import blockers_of
+from minkad.core.controller.drains import DrainNode
+from minkad.core.controller.keyspaces import CreateKeyspace
+from minkad.core.controller.membership import CreateCluster, Register
+from minkad.core.controller.mover import MigrationCaps
+from minkad.core.controller.operations import CancelMigration
 from minkad.core.state import Placed, State
+from tests.unit.core.deciding import decided
 from tests.unit.core.model import Controller, refused
 
 
@@ -27,12 +23,12 @@ def test_a_joining_node_takes_no_founders_raft_id() -> None:
     state = State()
     node = Node(id="cyrene", data_id="d", incarnation="1", address="cyrene:1")
     with refused(Code.NO_CONTROLLER):
-        decide(state, Register(node, holder_alive=False), 0)
+        decided(state, Register(node, holder_alive=False), 0)
     joining = NodeState.NODE_STATE_JOINING
     names = ("athens", "cyrene")
     founders = [Node(id=n, raft_id=i, address=f"{n}:1", state=joining) for i, n in enumerate(names, 1)]
     for command in (CreateCluster(Cluster(id="c", name="test"), founders), Register(node, holder_alive=False)):
-        for record in decide(state, command, 0):
+        for record in decided(state, command, 0):
             state.apply(record)
     assert {row.id: row.raft_id for row in state.nodes.values()} == {"athens": 1, "cyrene": 2}
 
@@ -157,9 +153,9 @@ def test_a_member_registers_once_its_log_is_known_to_be_whole() -> None:
 def test_leaving_counts_only_for_the_present_process() -> None:
     c = Controller()
     c.register("athens")
-    c.run(Leave("athens", "another"))
+    c.run(LeaveRequest(node_id="athens", incarnation="another"))
     assert c.state.nodes["athens"].state == NodeState.NODE_STATE_LIVE
-    c.run(Leave("athens", "1"))
+    c.run(LeaveRequest(node_id="athens", incarnation="1"))
     assert c.state.nodes["athens"].state == NodeState.NODE_STATE_LEFT
 
 
@@ -171,7 +167,7 @@ def test_leaving_without_a_registration_changes_nothing() -> None:
     c.state.apply(Record(node_changed=voter))
     before = c.state.to_snapshot()
     for node in ("byzantium", "cyrene"):
-        c.run(Leave(node, "1"))
+        c.run(LeaveRequest(node_id=node, incarnation="1"))
     assert c.state.to_snapshot() == before
 
 
@@ -208,10 +204,17 @@ def test_a_hand_over_at_an_old_epoch_is_refused_but_a_repetition_is_accepted() -
     c.catch_up()
     c.schedule()
     partition = next(p for p in c.state.partitions.values() if p.successor)
-    stale = HandOver(partition.leader, partition.id, partition.partition_epoch - 1, "ephesus")
+    stale = HandOverRequest(
+        node_id=partition.leader,
+        partition_id=partition.id,
+        partition_epoch=partition.partition_epoch - 1,
+        target="ephesus",
+    )
     with refused(Code.STALE_EPOCH):
         c.run(stale)
-    good = HandOver(partition.leader, partition.id, partition.partition_epoch, "ephesus")
+    good = HandOverRequest(
+        node_id=partition.leader, partition_id=partition.id, partition_epoch=partition.partition_epoch, target="ephesus"
+    )
     c.run(good)
     c.schedule()
     moved = c.state.partitions[partition.id]
@@ -298,13 +301,13 @@ def test_a_drained_dead_node_can_be_removed_although_it_has_copies_to_delete() -
     c.keyspace("flights", 4, replicas=3)
     c.fail("cyrene")
     with refused(Code.NODE_IN_USE):
-        c.run(RemoveNode("cyrene"))
+        c.run(RemoveNodeRequest(node="cyrene"))
     c.settle()
     c.run(DrainNode("cyrene", True, "tester", "", {}))
     c.settle()
     rows = [row for row in c.state.partitions.values() if "cyrene" in row.removing_replicas]
     assert rows, "cyrene has not reported that its copies are deleted"
-    c.run(RemoveNode("cyrene"))
+    c.run(RemoveNodeRequest(node="cyrene"))
     assert "cyrene" not in c.state.nodes
     assert not list(c.state.partitions_on("cyrene"))
     assert State.from_snapshot(c.state.to_snapshot()).to_snapshot() == c.state.to_snapshot()
@@ -314,16 +317,16 @@ def test_only_an_empty_node_that_has_left_is_removed_and_for_ever() -> None:
     c = Controller()
     c.register("athens", "byzantium")
     with refused(Code.NODE_IN_USE):
-        c.run(RemoveNode("byzantium"))
-    c.run(Leave("byzantium", "1"))
-    c.run(RemoveNode("byzantium"))
+        c.run(RemoveNodeRequest(node="byzantium"))
+    c.run(LeaveRequest(node_id="byzantium", incarnation="1"))
+    c.run(RemoveNodeRequest(node="byzantium"))
     assert list(c.state.nodes) == ["athens"]
     with refused(Code.NODE_REMOVED):
         c.register("byzantium", incarnation="2")
     c.keyspace("flights", 2)
-    c.run(Leave("athens", "1"))
+    c.run(LeaveRequest(node_id="athens", incarnation="1"))
     with refused(Code.NODE_IN_USE):
-        c.run(RemoveNode("athens"))
+        c.run(RemoveNodeRequest(node="athens"))
     assert State.from_snapshot(c.state.to_snapshot()).to_snapshot() == c.state.to_snapshot()
 
 

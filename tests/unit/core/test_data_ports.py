@@ -4,7 +4,7 @@ import pytest
 
 from minka.v1.cluster_pb2 import Node, NodeState
 from minka.v1.coordinator_pb2 import HeartbeatRequest
-from minkad.core.controller import DataPortJudge, watched_by
+from minkad.core.controller.data_ports import DataPortJudge, watched_by
 
 LIVE, FAILED, LEFT = NodeState.NODE_STATE_LIVE, NodeState.NODE_STATE_FAILED, NodeState.NODE_STATE_LEFT
 GRACE = 0.8

@@ -6,7 +6,8 @@ from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import AssignedReplicas, PlanReassignRequest
 from minka.v1.cluster_pb2 import HashFunction
 from minka.v1.coordinator_pb2 import DiskSpace
-from minkad.core.controller import CreateKeyspace, DrainNode
+from minkad.core.controller.drains import DrainNode
+from minkad.core.controller.keyspaces import CreateKeyspace
 from minkad.core.placement import plan_reassign
 from tests.unit.core.model import Controller
 

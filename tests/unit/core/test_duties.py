@@ -7,11 +7,19 @@ import pytest
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Node, NodeState, OperationState
 from minka.v1.duties_pb2 import Balancer, BalancerKind, Canary, ShardState
-from minka.v1.duty_api_pb2 import DutyChange, DutyName, DutySpec, PalletChange
-from minkad.core.controller import ChangeDuties, ChangePallets, FailShards, LeaveShard, NoteFlap, score
-from minkad.core.duties.control.decide_duties import duty_facts
+from minka.v1.duty_api_pb2 import (
+    ChangeDutiesRequest,
+    ChangePalletsRequest,
+    DutyChange,
+    DutyName,
+    DutySpec,
+    PalletChange,
+)
+from minka.v1.shards_pb2 import LeaveShardRequest
 from minkad.core.duties.control.distribution import JOINED_MS, TIMER_MS
-from minkad.core.duties.control.trust import HALF_LIFE_MS
+from minkad.core.duties.control.shard_lives import FailShards, NoteFlap
+from minkad.core.duties.control.trust import HALF_LIFE_MS, score
+from tests.unit.core.deciding import records_of
 from tests.unit.core.duty_world import TEN, DutyWorld
 
 
@@ -23,7 +31,7 @@ def world() -> DutyWorld:
     return world
 
 
-def refused(world: DutyWorld, command: ChangeDuties | ChangePallets) -> Code:
+def refused(world: DutyWorld, command: ChangeDutiesRequest | ChangePalletsRequest) -> Code:
     """Run a command that must be refused, and check that nothing changes. Returns the code of the refusal."""
     before = world.duties.revision
     with pytest.raises(MinkaError) as caught:
@@ -38,9 +46,9 @@ def refused(world: DutyWorld, command: ChangeDuties | ChangePallets) -> Code:
 def test_a_batch_of_changes_is_decided_as_a_whole(world: DutyWorld) -> None:
     creates = [DutyChange(create=DutySpec(pallet="feeds", id=id_)) for id_ in ("a", "b")]
     unknown = DutyChange(update=DutySpec(pallet="feeds", id="c", weight=2))
-    assert refused(world, ChangeDuties([*creates, unknown])) is Code.UNKNOWN_DUTY
+    assert refused(world, ChangeDutiesRequest(changes=[*creates, unknown])) is Code.UNKNOWN_DUTY
     assert not world.duties.duties
-    world.do(ChangeDuties(creates))
+    world.do(ChangeDutiesRequest(changes=creates))
     assert sorted(row.id for row in world.duties.duties.values()) == ["a", "b"]
 
 
@@ -59,7 +67,7 @@ def test_a_batch_of_changes_is_decided_as_a_whole(world: DutyWorld) -> None:
 )
 def test_refused_changes(world: DutyWorld, change: DutyChange, code: Code) -> None:
     world.create("feeds", TEN)
-    assert refused(world, ChangeDuties([change])) is code
+    assert refused(world, ChangeDutiesRequest(changes=[change])) is code
 
 
 def test_a_pallet_that_exists_with_other_settings(world: DutyWorld) -> None:
@@ -77,27 +85,33 @@ def test_a_pallet_that_exists_with_other_settings(world: DutyWorld) -> None:
 def test_a_refusal_names_what_has_another_version(world: DutyWorld) -> None:
     world.create("feeds", ["a"])
     with pytest.raises(MinkaError) as caught:
-        world.do(ChangeDuties([DutyChange(delete=DutyName(pallet="feeds", id="a"), if_version=2)]))
+        world.do(ChangeDutiesRequest(changes=[DutyChange(delete=DutyName(pallet="feeds", id="a"), if_version=2)]))
     assert caught.value.details == {"duty": "feeds/a", "version": "1"}
     with pytest.raises(MinkaError) as caught:
-        world.do(ChangePallets([PalletChange(delete="feeds", if_version=2)]))
+        world.do(ChangePalletsRequest(changes=[PalletChange(delete="feeds", if_version=2)]))
     assert caught.value.details == {"pallet": "feeds", "version": "1"}
 
 
 def test_a_change_can_demand_a_version(world: DutyWorld) -> None:
     world.create("feeds", ["a"])
     update = DutySpec(pallet="feeds", id="a", weight=5)
-    world.do(ChangeDuties([DutyChange(update=update, if_version=1)]))
+    world.do(ChangeDutiesRequest(changes=[DutyChange(update=update, if_version=1)]))
     assert (world.row("a").version, world.row("a").weight) == (2, 5)
-    assert refused(world, ChangeDuties([DutyChange(update=update, if_version=1)])) is Code.VERSION_MISMATCH
+    assert (
+        refused(world, ChangeDutiesRequest(changes=[DutyChange(update=update, if_version=1)])) is Code.VERSION_MISMATCH
+    )
 
 
 def test_a_repeated_change_with_the_same_payload_is_done_once(world: DutyWorld) -> None:
-    create = ChangeDuties([DutyChange(create=DutySpec(pallet="feeds", id="a", payload_id=b"1" * 16, payload_bytes=3))])
+    create = ChangeDutiesRequest(
+        changes=[DutyChange(create=DutySpec(pallet="feeds", id="a", payload_id=b"1" * 16, payload_bytes=3))]
+    )
     world.do(create)
     world.do(create)
-    update = ChangeDuties(
-        [DutyChange(update=DutySpec(pallet="feeds", id="a", payload_id=b"2" * 16, payload_bytes=3), if_version=1)]
+    update = ChangeDutiesRequest(
+        changes=[
+            DutyChange(update=DutySpec(pallet="feeds", id="a", payload_id=b"2" * 16, payload_bytes=3), if_version=1)
+        ]
     )
     world.do(update)
     world.do(update)
@@ -106,7 +120,7 @@ def test_a_repeated_change_with_the_same_payload_is_done_once(world: DutyWorld) 
 
 def test_a_pallet_with_duties_is_not_deleted(world: DutyWorld) -> None:
     world.create("feeds", ["a"])
-    delete = ChangePallets([PalletChange(delete="feeds")])
+    delete = ChangePalletsRequest(changes=[PalletChange(delete="feeds")])
     assert refused(world, delete) is Code.PALLET_IN_USE
     world.delete("feeds", "a")
     world.do(delete)
@@ -164,7 +178,7 @@ def test_a_deleted_duty_is_gone_when_its_shard_has_released_it(world: DutyWorld)
     world.delete("feeds", "a")
     world.settle()
     assert world.row("a").deleting
-    again = ChangeDuties([DutyChange(create=DutySpec(pallet="feeds", id="a"))])
+    again = ChangeDutiesRequest(changes=[DutyChange(create=DutySpec(pallet="feeds", id="a"))])
     assert refused(world, again) is Code.DUTY_EXISTS
     world.releases = True
     world.settle()
@@ -198,7 +212,7 @@ def test_a_duty_that_a_delegate_cannot_attach_is_tried_on_another_shard(world: D
     world.fail_to_attach(other, "a")
     world.settle()
     assert world.where("a") == ""
-    world.do(ChangeDuties([DutyChange(unquarantine=DutyName(pallet="feeds", id="a"))]))
+    world.do(ChangeDutiesRequest(changes=[DutyChange(unquarantine=DutyName(pallet="feeds", id="a"))]))
     world.settle()
     assert world.where("a") in ("s1", "s2")
 
@@ -318,7 +332,7 @@ def test_a_pallet_created_again_under_the_same_name_is_a_new_one(is_seen: bool) 
     row, seen = world.row("big"), world.duties.room["feeds"]
     assert "no shard can take it" in world.why_unplaced("big")
     world.delete("feeds", "big")
-    world.do(ChangePallets([PalletChange(delete="feeds")]))
+    world.do(ChangePalletsRequest(changes=[PalletChange(delete="feeds")]))
     if is_seen:
         world.look()
         assert not world.distributor.why_unplaced(row), "the duty is forgotten with its pallet"
@@ -500,7 +514,7 @@ def test_leaving_a_second_time_changes_nothing(world: DutyWorld) -> None:
     process = world.join("s1")
     world.leave("s1")
     world.settle()
-    world.do(LeaveShard("s1", process.incarnation))
+    world.do(LeaveShardRequest(shard="s1", incarnation=process.incarnation))
     assert world.duties.shards["s1"].state == ShardState.SHARD_STATE_GONE
 
 
@@ -514,7 +528,7 @@ def test_the_next_controller_completes_the_failure_of_a_shard(grace_ms: int, pie
         world.create("feeds", [f"d{start + number}" for number in range(200)])
     world.settle()
     world.join("s2")
-    facts = iter(duty_facts(world.state, FailShards({"s1": "silent"}), world.now_ms))
+    facts = records_of(world.state, FailShards({"s1": "silent"}), world.now_ms)
     for _ in range(pieces):
         world.state.apply(next(facts))
     del world.processes["s1"]

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from minka.errors import MinkaError
+from minka.v1.admin_pb2 import CancelOperationRequest, PauseOperationRequest, ResumeOperationRequest
 from minka.v1.duties_pb2 import Balancer, BalancerKind, ShardState
-from minka.v1.duty_api_pb2 import DutyChange, DutySpec
+from minka.v1.duty_api_pb2 import ChangeDutiesRequest, DutyChange, DutySpec
 from minka.v1.shards_pb2 import FailedDuty, Holding, ShardReport
-from minkad.core.controller import ChangeDuties, NoteFlap, PauseOperation
-from minkad.core.controller.commands import CancelOperation
+from minkad.core.duties.control.shard_lives import NoteFlap
 from minkad.core.duties.control.trust import HALF_LIFE_MS
 from tests.unit.core.duty_world import DutyWorld
 
@@ -56,7 +56,9 @@ class Duties(RuleBasedStateMachine):
     def update(self, id_: str, weight: int) -> None:
         row = self.world.duties.named("feeds", id_)
         if row is not None and not row.deleting:
-            self.world.do(ChangeDuties([DutyChange(update=DutySpec(pallet="feeds", id=id_, weight=weight))]))
+            self.world.do(
+                ChangeDutiesRequest(changes=[DutyChange(update=DutySpec(pallet="feeds", id=id_, weight=weight))])
+            )
 
     @rule(id_=ids, name=st.sampled_from((*NAMES, "")))
     def pin(self, id_: str, name: str) -> None:
@@ -139,9 +141,9 @@ class Duties(RuleBasedStateMachine):
     def pause_or_cancel(self, cancels: bool, paused: bool) -> None:
         operation = self.world.state.running_operations()[0]
         if cancels:
-            self.world.do(CancelOperation(operation.id, "", ""))
+            self.world.do(CancelOperationRequest(id=operation.id, requested_by="", reason=""))
         else:
-            self.world.do(PauseOperation(operation.id, paused))
+            self.world.do(PauseOperationRequest(id=operation.id))
 
     @invariant()
     def tables(self) -> None:
@@ -156,7 +158,7 @@ class Duties(RuleBasedStateMachine):
         world = self.world
         world.change_pallet("feeds", balancer=Balancer(kind=BalancerKind.BALANCER_KIND_ROUND_ROBIN))
         for operation in world.state.running_operations():
-            world.do(PauseOperation(operation.id, False))
+            world.do(ResumeOperationRequest(id=operation.id))
         for number in [number for number in world.duties.pinned if number not in world.duties.deleting]:
             world.pin("feeds", world.duties.duties[number].id, "")
         world.wait(10 * HALF_LIFE_MS)

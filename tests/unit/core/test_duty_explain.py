@@ -1,8 +1,8 @@
 """The explanation of a duty's place names the capacities of shards."""
 
 from minka.v1.duties_pb2 import PalletCapacity, Shard
-from minkad.core.controller import RegisterShard
 from minkad.core.duties.control import why_not_placed
+from minkad.core.duties.control.shard_lives import RegisterShard
 from tests.unit.core.duty_world import DutyWorld
 
 

@@ -5,8 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from minka.v1.duties_pb2 import AssignmentState
-from minka.v1.duty_api_pb2 import DutyChange, DutyName
-from minkad.core.controller import ChangeDuties
+from minka.v1.duty_api_pb2 import ChangeDutiesRequest, DutyChange, DutyName
 from minkad.core.duties.control import why_not_placed
 from minkad.core.duties.control.quarantines import MAX_OLD_REASON, MAX_QUARANTINES, MAX_REASON
 from tests.unit.core.duty_world import DutyWorld
@@ -115,7 +114,7 @@ def test_a_person_ends_the_quarantine() -> None:
     world = world_of(MANY)
     world.create("feeds", ["bad"])
     fail_everywhere(world)
-    world.do(ChangeDuties([DutyChange(unquarantine=DutyName(pallet="feeds", id="bad"))]))
+    world.do(ChangeDutiesRequest(changes=[DutyChange(unquarantine=DutyName(pallet="feeds", id="bad"))]))
     world.settle()
     assert world.where("bad")
 

@@ -4,11 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from minka.v1.shards_pb2 import FailedDuty, Holding, ShardReport, ShardReported, WeighedDuty
-from minkad.core.controller import ReportShards
+from minka.v1.shards_pb2 import FailedDuty, Holding, ReportShardsRequest, ShardReport, ShardReported, WeighedDuty
 from minkad.core.controller.rows import ROWS_A_RECORD, rows_in
-from minkad.core.duties.control.decide_duties import duty_facts
 from minkad.core.duties.control.duty_rows import DUTIES_A_RECORD
+from tests.unit.core.deciding import records_of
 from tests.unit.core.duty_world import DutyWorld
 
 MANY = [f"d{number}" for number in range(3 * DUTIES_A_RECORD + 1)]
@@ -44,7 +43,7 @@ def test_a_large_report_makes_several_records(
     assert len(held) == len(MANY)
     said = ShardReported(shard="s1", incarnation=world.processes["s1"].incarnation, report=of(held))
     sizes = []
-    for record in duty_facts(world.state, ReportShards([said]), world.now_ms):
+    for record in records_of(world.state, ReportShardsRequest(reports=[said]), world.now_ms):
         world.state.apply(record)
         changed, placed = record.duties_changed, record.assignments_changed
         sizes.append(len(changed.duties) + len(changed.removed) + len(placed.duties))

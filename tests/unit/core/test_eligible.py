@@ -7,9 +7,12 @@ import pytest
 from minka.cluster.in_sync import eligible_replicas
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Partition, PartitionState
-from minka.v1.coordinator_pb2 import IsrChange
+from minka.v1.coordinator_pb2 import AlterIsrRequest, IsrChange
 from minka.v1.records_pb2 import PartitionsChanged, Record
-from minkad.core.controller import AlterIsr, DrainNode, ElectUnclean, FailNodes, isr_refusal
+from minkad.core.controller.drains import DrainNode
+from minkad.core.controller.isr import isr_refusal
+from minkad.core.controller.membership import FailNodes
+from minkad.core.controller.unclean import ElectUnclean
 from tests.unit.core.model import Controller, changed
 
 OFFLINE = PartitionState.PARTITION_STATE_OFFLINE
@@ -106,7 +109,7 @@ def test_a_replica_that_lacks_something_can_not_become_eligible(named: str) -> N
         eligible=[named],
     )
     assert isr_refusal(c.state, "a", change) is Code.INVALID_ARGUMENT
-    c.run(AlterIsr("a", [change]))
+    c.run(AlterIsrRequest(node_id="a", changes=[change]))
     assert row(c) == now
 
 

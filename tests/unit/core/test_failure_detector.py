@@ -2,8 +2,7 @@
 
 import pytest
 
-from minkad.core.controller import FailureDetector
-from minkad.core.controller.failure_detector import PATIENCE
+from minkad.core.controller.failure_detector import PATIENCE, FailureDetector
 
 TIMEOUT, TICK = 0.8, 0.05
 

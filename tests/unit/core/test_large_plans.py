@@ -13,7 +13,9 @@ import pytest
 import minkad.core.placement
 from minka.v1.admin_pb2 import Plan, PlanReassignRequest
 from minka.v1.cluster_pb2 import Keyspace, Node, NodeState, Partition, PartitionState
-from minkad.core.controller import ApplyPlan, DrainNode, drains
+from minkad.core.controller import drains
+from minkad.core.controller.drains import DrainNode
+from minkad.core.controller.reassigns import ApplyPlan
 from minkad.core.placement import plan_reassign
 from minkad.core.placement.assign import assign_replicas
 from minkad.core.state import Placed, State

@@ -5,7 +5,9 @@ from collections import Counter
 import pytest
 
 from minka.v1.cluster_pb2 import HashFunction, Partition
-from minkad.core.controller import ControlledShutdown, CreateKeyspace, HandOver, leaderships
+from minka.v1.coordinator_pb2 import ControlledShutdownRequest, HandOverRequest
+from minkad.core.controller import leaderships
+from minkad.core.controller.keyspaces import CreateKeyspace
 from minkad.core.controller.leaderships import Leaderships
 from minkad.core.controller.selectors import Live
 from minkad.core.state.partitions import Partitions
@@ -28,7 +30,7 @@ def c(monkeypatch: pytest.MonkeyPatch) -> Controller:
     made.register("b")
     made.run(CreateKeyspace("twice", TWICE, HashFunction.HASH_FUNCTION_MURMUR3, 2))
     made.deliver()
-    made.run(ControlledShutdown("a", made.state.nodes["a"].incarnation))
+    made.run(ControlledShutdownRequest(node_id="a", incarnation=made.state.nodes["a"].incarnation))
     return made
 
 
@@ -59,7 +61,11 @@ def test_all_leaderships_that_another_node_can_have_are_handed_over(c: Controlle
         for record in records:
             c.state.apply(record)
         for row in [row for row in c.state.partitions.values() if row.successor]:
-            c.run(HandOver("a", row.id, row.partition_epoch, row.successor))
+            c.run(
+                HandOverRequest(
+                    node_id="a", partition_id=row.id, partition_epoch=row.partition_epoch, target=row.successor
+                )
+            )
             moved += 1
     assert moved == TWICE // 2
     assert not any(row.leader == "a" for row in c.state.partitions.of(2))

@@ -7,10 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minka.errors import Code, MinkaError
+from minka.v1.admin_pb2 import CancelOperationRequest
 from minka.v1.cluster_pb2 import HashFunction, Operation, OperationState, Partition
 from minka.v1.coordinator_pb2 import ReplicaStats
-from minkad.core.controller import CancelOperation, CreateKeyspace, DrainNode, SpreadLoad, View
-from minkad.core.controller.load_balancer import AFTER_FAILURE_S, SETTLE_S, SUSTAINED_S, LoadBalancer
+from minkad.core.controller.balancer import View
+from minkad.core.controller.drains import DrainNode
+from minkad.core.controller.keyspaces import CreateKeyspace
+from minkad.core.controller.load_balancer import AFTER_FAILURE_S, SETTLE_S, SUSTAINED_S, LoadBalancer, SpreadLoad
 from minkad.core.placement.spread import MAX_SKEW, NodeLoads, Shift, best_shift
 from minkad.core.state import State
 from minkad.core.state.state import KEPT_OPERATIONS
@@ -267,7 +270,7 @@ def test_no_move_follows_soon_after_a_cancelled_one() -> None:
     clock = uneven()
     command, _ = clock.until_due()
     clock.c.run(command)
-    clock.c.run(CancelOperation(max(clock.c.state.operations), "tester", ""))
+    clock.c.run(CancelOperationRequest(id=max(clock.c.state.operations), requested_by="tester", reason=""))
     clock.c.schedule()
     assert not clock.c.state.running_operations()
     _, seconds = clock.until_due()
@@ -295,7 +298,7 @@ def test_automatic_operations_do_not_push_out_those_of_people() -> None:
     c, rows = clock.c, sorted(clock.c.state.partitions)
     for number in range(3):
         c.run(DrainNode("cyrene", False, "tester", f"{number}", {}))
-        c.run(CancelOperation(max(c.state.operations), "tester", ""))
+        c.run(CancelOperationRequest(id=max(c.state.operations), requested_by="tester", reason=""))
         c.schedule()
     for number in range(2 * KEPT_OPERATIONS):
         order = NODES[number % 3], *(node for node in NODES if node != NODES[number % 3])

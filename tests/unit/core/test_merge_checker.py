@@ -3,9 +3,12 @@
 import pytest
 
 from minka.v1.cluster_pb2 import HashFunction
-from minka.v1.coordinator_pb2 import ReplicaStats
-from minkad.core.controller import CreateKeyspace, Merge, ProposeSplit, View, merge_checker
+from minka.v1.coordinator_pb2 import ProposeSplitRequest, ReplicaStats
+from minkad.core.controller import merge_checker
+from minkad.core.controller.balancer import View
+from minkad.core.controller.keyspaces import CreateKeyspace
 from minkad.core.controller.merge_checker import MergeChecker
+from minkad.core.controller.merges import Merge
 from tests.unit.core.model import Controller
 from tests.unit.core.ranges import NODES, finish, rows_of, split
 
@@ -30,7 +33,7 @@ class Cold:
 
     def split_itself(self, key: bytes) -> None:
         row = rows_of(self.c)[0]
-        self.c.run(ProposeSplit(row.leader, row.id, row.generation, key))
+        self.c.run(ProposeSplitRequest(node_id=row.leader, partition_id=row.id, generation=row.generation, key=key))
         finish(self.c)
         self.c.deliver()
 

@@ -3,18 +3,15 @@
 import pytest
 
 from minka.errors import Code, MinkaError
+from minka.v1.admin_pb2 import CancelOperationRequest, RemoveNodeRequest
 from minka.v1.cluster_pb2 import HashFunction, OperationState
-from minkad.core.controller import (
-    BeginQueued,
-    CancelOperation,
-    CreateKeyspace,
-    ElectLeaders,
-    FinishMerge,
-    Merge,
-    RemoveNode,
-    Split,
-    blockers_of,
-)
+from minka.v1.coordinator_pb2 import FinishMergeRequest
+from minkad.core.controller.begin import BeginQueued
+from minkad.core.controller.blockers import blockers_of
+from minkad.core.controller.keyspaces import CreateKeyspace
+from minkad.core.controller.merges import Merge
+from minkad.core.controller.preferred import ElectLeaders
+from minkad.core.controller.splits import Split
 from minkad.core.state import range_of
 from tests.unit.core.model import Controller
 from tests.unit.core.ranges import NODES, by_ranges, finish, merge, propose, ranges_of, rows_of, split, three
@@ -128,7 +125,13 @@ def test_a_merge_goes_on_when_its_leader_dies() -> None:
     merge(c, b"d")
     c.settle()
     lower, upper = rows_of(c)
-    old = FinishMerge(lower.leader, lower.id, lower.partition_epoch, upper.id, upper.partition_epoch)
+    old = FinishMergeRequest(
+        node_id=lower.leader,
+        partition_id=lower.id,
+        partition_epoch=lower.partition_epoch,
+        merged_id=upper.id,
+        merged_epoch=upper.partition_epoch,
+    )
     c.fail(lower.leader)
     with pytest.raises(MinkaError) as refusal:
         c.run(old)
@@ -143,7 +146,13 @@ def test_the_end_of_a_merge_is_refused_for_an_older_row() -> None:
     merge(c, b"d")
     c.settle()
     lower, upper = rows_of(c)
-    old = FinishMerge(lower.leader, lower.id, lower.partition_epoch, upper.id, upper.partition_epoch)
+    old = FinishMergeRequest(
+        node_id=lower.leader,
+        partition_id=lower.id,
+        partition_epoch=lower.partition_epoch,
+        merged_id=upper.id,
+        merged_epoch=upper.partition_epoch,
+    )
     c.alter_isr(upper, [upper.leader])
     with pytest.raises(MinkaError) as refusal:
         c.run(old)
@@ -159,8 +168,14 @@ def test_a_merge_is_cancelled() -> None:
     operation = merge(c, b"d")
     c.settle()
     lower, upper = rows_of(c)
-    late = FinishMerge(lower.leader, lower.id, lower.partition_epoch, upper.id, upper.partition_epoch)
-    c.run(CancelOperation(operation.id, "tester", "no"))
+    late = FinishMergeRequest(
+        node_id=lower.leader,
+        partition_id=lower.id,
+        partition_epoch=lower.partition_epoch,
+        merged_id=upper.id,
+        merged_epoch=upper.partition_epoch,
+    )
+    c.run(CancelOperationRequest(id=operation.id, requested_by="tester", reason="no"))
     c.schedule()
     lower, upper = rows_of(c)
     assert lower.merge_from == upper.merge_into == 0
@@ -231,5 +246,5 @@ def test_a_drained_node_with_copies_of_merged_partitions_can_be_removed() -> Non
     c.register("delphi")
     c.begin(c.plan(drain=[gone]))
     c.settle()
-    c.run(RemoveNode(gone))
+    c.run(RemoveNodeRequest(node=gone))
     assert not c.state.tombstones

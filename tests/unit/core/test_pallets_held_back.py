@@ -4,7 +4,9 @@ import pytest
 
 from minka.v1.cluster_pb2 import Node, NodeState
 from minka.v1.duties_pb2 import Balancer, BalancerKind, PalletCapacity, Shard
-from minkad.core.controller import RegisterShard, held_back, rooms
+from minkad.core.duties.control.duty_rebalance import held_back
+from minkad.core.duties.control.rooms import rooms
+from minkad.core.duties.control.shard_lives import RegisterShard
 from tests.unit.core.duty_world import TEN, DutyWorld
 
 WEEK_MS = 7 * 24 * 3600 * 1000

@@ -5,7 +5,7 @@ against its next process.
 import pytest
 
 from minka.v1.duties_pb2 import Shard, ShardState
-from minkad.core.controller import FailShards, NoteFlap
+from minkad.core.duties.control.shard_lives import FailShards, NoteFlap
 from minkad.core.duties.control.trust import HALF_LIFE_MS
 from tests.unit.core.duty_world import DutyWorld
 

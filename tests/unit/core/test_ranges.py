@@ -6,21 +6,15 @@ from hypothesis import strategies as st
 
 from minka.cluster.key_ranges import KeyRange, ranges_at, readable
 from minka.errors import Code, MinkaError, newer_rows
-from minka.v1.admin_pb2 import GetSplitBlockersResponse
+from minka.v1.admin_pb2 import CancelOperationRequest, GetSplitBlockersResponse
 from minka.v1.cluster_pb2 import HashFunction, OperationState, Partition, Partitioning, PartitionState
-from minka.v1.coordinator_pb2 import IsrChange
+from minka.v1.coordinator_pb2 import FinishSplitRequest, IsrChange
 from minka.v1.records_pb2 import PartitionsChanged, PartitionSplit, Record
-from minkad.core.controller import (
-    CancelOperation,
-    CreateKeyspace,
-    FinishSplit,
-    Split,
-    blockers_of,
-    isr_refusal,
-    split_blockers,
-    splits,
-)
-from minkad.core.controller.splits import split_at
+from minkad.core.controller import splits
+from minkad.core.controller.blockers import blockers_of, split_blockers
+from minkad.core.controller.isr import isr_refusal
+from minkad.core.controller.keyspaces import CreateKeyspace
+from minkad.core.controller.splits import Split, split_at
 from minkad.core.state import State, range_of
 from tests.unit.core.model import Controller, changed
 from tests.unit.core.ranges import NODES, by_ranges, finish, propose, ranges_of, rows_of, split, three
@@ -202,7 +196,7 @@ def test_a_partition_is_split_at_several_keys_one_after_the_other() -> None:
 def test_a_split_at_several_keys_is_cancelled() -> None:
     c = three()
     operation = split(c, b"b", b"d", b"f")
-    c.run(CancelOperation(operation.id, "tester", "enough"))
+    c.run(CancelOperationRequest(id=operation.id, requested_by="tester", reason="enough"))
     finish(c)
     ended = c.state.operations[operation.id]
     assert ended.state == OperationState.OPERATION_STATE_CANCELLED
@@ -254,7 +248,11 @@ def test_another_node_leads_both_halves_when_the_leader_dies_during_a_split() ->
     assert parent.leader == child.leader != old
     assert parent.leader_epoch == child.leader_epoch == 2
     with pytest.raises(MinkaError) as refusal:
-        c.run(FinishSplit(old, child.id, 1, child.partition_epoch))
+        c.run(
+            FinishSplitRequest(
+                node_id=old, partition_id=child.id, leader_epoch=1, partition_epoch=child.partition_epoch
+            )
+        )
     assert refusal.value.code is Code.STALE_EPOCH
     finish(c)
     assert not any(row.splitting for row in rows_of(c))
@@ -277,12 +275,26 @@ def test_the_end_of_a_split_is_refused_for_an_older_in_sync_set() -> None:
     parent, known = rows_of(c)
     c.alter_isr(parent, [*parent.isr, late])
     with pytest.raises(MinkaError) as refusal:
-        c.run(FinishSplit(known.leader, known.id, known.leader_epoch, known.partition_epoch))
+        c.run(
+            FinishSplitRequest(
+                node_id=known.leader,
+                partition_id=known.id,
+                leader_epoch=known.leader_epoch,
+                partition_epoch=known.partition_epoch,
+            )
+        )
     assert refusal.value.code is Code.STALE_EPOCH
     (newest,) = newer_rows(refusal.value)
     assert late in newest.isr
     assert newest.splitting
-    c.run(FinishSplit(newest.leader, newest.id, newest.leader_epoch, newest.partition_epoch))
+    c.run(
+        FinishSplitRequest(
+            node_id=newest.leader,
+            partition_id=newest.id,
+            leader_epoch=newest.leader_epoch,
+            partition_epoch=newest.partition_epoch,
+        )
+    )
     assert not any(row.splitting for row in rows_of(c))
 
 

@@ -9,7 +9,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from minka.cluster.key_ranges import is_by_ranges
 from minka.errors import Code, MinkaError
-from minkad.core.controller import CancelOperation, Merge, Split
+from minka.v1.admin_pb2 import CancelOperationRequest
+from minkad.core.controller.merges import Merge
+from minkad.core.controller.splits import Split
 from minkad.core.state import check_ranges, is_up, range_of
 from tests.unit.core.model import Controller, check_indexes
 from tests.unit.core.ranges import NODES, by_ranges, finish, rows_of
@@ -97,7 +99,7 @@ class Splitting(RuleBasedStateMachine):
     def cancel(self) -> None:
         for operation in self.c.state.running_operations():
             if operation.merge.keys and not operation.cancelled:
-                self.c.run(CancelOperation(operation.id, "tester", "test"))
+                self.c.run(CancelOperationRequest(id=operation.id, requested_by="tester", reason="test"))
 
     @rule()
     def schedule(self) -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from minka.cluster.plan_digest import plan_digest
 from minka.errors import Code, MinkaError
-from minkad.core.controller import ApplyPlan
+from minkad.core.controller.reassigns import ApplyPlan
 from tests.unit.core.model import Controller
 
 

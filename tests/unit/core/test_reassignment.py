@@ -8,17 +8,13 @@ import pytest
 
 from minka.cluster.plan_digest import plan_digest
 from minka.errors import Code, MinkaError, newer_rows
+from minka.v1.admin_pb2 import CancelOperationRequest, PauseOperationRequest, ResumeOperationRequest
 from minka.v1.cluster_pb2 import MigrationState, NodeState, OperationState, Partition
-from minka.v1.coordinator_pb2 import IsrChange
-from minkad.core.controller import (
-    CancelMigration,
-    CancelOperation,
-    DrainNode,
-    HandOver,
-    PauseOperation,
-    blockers_of,
-    isr_refusal,
-)
+from minka.v1.coordinator_pb2 import HandOverRequest, IsrChange
+from minkad.core.controller.blockers import blockers_of
+from minkad.core.controller.drains import DrainNode
+from minkad.core.controller.isr import isr_refusal
+from minkad.core.controller.operations import CancelMigration
 from minkad.core.state import Placed, ReplicaStateName, replica_state
 from tests.unit.core.model import Controller
 
@@ -233,7 +229,7 @@ def test_cancel_goes_back_to_oar() -> None:
     c = six_nodes()
     before = only(c)
     operation = begun(c, "4", "5")
-    c.run(CancelOperation(operation, "tester", "changed my mind"))
+    c.run(CancelOperationRequest(id=operation, requested_by="tester", reason="changed my mind"))
     c.settle()
     row = only(c)
     assert (list(row.replicas), row.leader, sorted(row.isr)) == (list(before.replicas), "1", ["1", "2", "3"])
@@ -242,7 +238,7 @@ def test_cancel_goes_back_to_oar() -> None:
     assert "cancelled by tester: changed my mind" in ended.outcome
     assert not row.removing_replicas
     with pytest.raises(MinkaError) as again:
-        c.run(CancelOperation(operation, "tester", ""))
+        c.run(CancelOperationRequest(id=operation, requested_by="tester", reason=""))
     assert again.value.code is Code.OPERATION_ENDED
 
 
@@ -255,7 +251,7 @@ def test_cancel_is_refused_if_oar_is_no_longer_alive() -> None:
     with pytest.raises(
         MinkaError, match=r"flights/0 can't go back: of its former replicas 1, .* none is alive"
     ) as refusal:
-        c.run(CancelOperation(operation, "tester", ""))
+        c.run(CancelOperationRequest(id=operation, requested_by="tester", reason=""))
     assert refusal.value.code is Code.CANCEL_REFUSED
     assert only(c) == row
     c.run(CancelMigration(operation, Placed.partition(row.id), "no progress for 60 s"))
@@ -270,7 +266,7 @@ def test_cancel_is_refused_if_too_few_would_be_in_sync() -> None:
     operation = begun(c, "4", "5")
     c.fail("2", "3")
     with pytest.raises(MinkaError, match="only 1 is alive and in sync, and 2 must be"):
-        c.run(CancelOperation(operation, "tester", ""))
+        c.run(CancelOperationRequest(id=operation, requested_by="tester", reason=""))
 
 
 def test_cancel_moves_the_leadership_back_if_it_has_moved_already() -> None:
@@ -279,7 +275,7 @@ def test_cancel_moves_the_leadership_back_if_it_has_moved_already() -> None:
     c.schedule()
     c.hand_over_all()
     assert only(c).leader == "4"
-    c.run(CancelOperation(operation, "tester", ""))
+    c.run(CancelOperationRequest(id=operation, requested_by="tester", reason=""))
     assert (only(c).leader, only(c).successor) == ("4", "1"), "4 may serve until it has handed over"
     assert not c.schedule_once(), "the controller waits for that"
     c.hand_over_all()
@@ -295,7 +291,7 @@ def test_a_cancelled_reassignment_completes_if_oar_dies_before_it_leads_again() 
     operation = begun(c, "4", "5", "6")
     c.schedule()
     c.hand_over_all()
-    c.run(CancelOperation(operation, "tester", ""))
+    c.run(CancelOperationRequest(id=operation, requested_by="tester", reason=""))
     c.fail("1", "2", "3")
     c.settle()
     assert sorted(only(c).replicas) == ["4", "5", "6"]
@@ -309,7 +305,7 @@ def test_a_reassignment_that_is_removing_old_replicas_completes_although_cancell
     c.hand_over_all()
     c.schedule()
     assert list(only(c).replicas) == ["4", "5", "6"]
-    c.run(CancelOperation(operation, "tester", ""))
+    c.run(CancelOperationRequest(id=operation, requested_by="tester", reason=""))
     c.settle()
     assert list(only(c).replicas) == ["4", "5", "6"]
     assert c.operation(operation).outcome.startswith("1 of 1 partitions moved; cancelled by tester")
@@ -324,11 +320,11 @@ def test_a_paused_operation_begins_no_migration() -> None:
     c.keyspace("flights", 6)
     c.register("d")
     operation = c.begin(c.plan())
-    c.run(PauseOperation(operation, True))
+    c.run(PauseOperationRequest(id=operation))
     c.settle()
     assert not any(p.target_replicas for p in c.state.partitions.values())
     assert blockers_of(c.state, c.operation(operation))[0].remedy == f"minkactl operations resume {operation}"
-    c.run(PauseOperation(operation, False))
+    c.run(ResumeOperationRequest(id=operation))
     c.settle()
     assert c.operation(operation).state == OperationState.OPERATION_STATE_SUCCEEDED
 
@@ -455,6 +451,6 @@ def test_a_hand_over_needs_a_successor() -> None:
     c = six_nodes()
     row = only(c)
     with pytest.raises(MinkaError) as refusal:
-        c.run(HandOver("1", row.id, row.partition_epoch, "2"))
+        c.run(HandOverRequest(node_id="1", partition_id=row.id, partition_epoch=row.partition_epoch, target="2"))
     assert refusal.value.code is Code.STALE_EPOCH
     assert newer_rows(refusal.value) == (row,)

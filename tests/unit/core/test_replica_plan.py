@@ -10,7 +10,7 @@ from minka.cluster.plan_digest import plan_digest
 from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import Plan
 from minka.v1.cluster_pb2 import Node
-from minkad.core.controller import ApplyPlan
+from minkad.core.controller.reassigns import ApplyPlan
 from minkad.core.placement.quotas import even_quotas, filled_quotas
 from tests.unit.core.model import Controller
 

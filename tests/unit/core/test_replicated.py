@@ -3,7 +3,14 @@
 import pytest
 
 from minka.errors import Code, MinkaError
-from minka.v1.admin_pb2 import PlanReassignRequest
+from minka.v1.admin_pb2 import (
+    CancelOperationRequest,
+    LimitOperationRequest,
+    PauseOperationRequest,
+    PlanReassignRequest,
+    RemoveNodeRequest,
+    UndrainNodeRequest,
+)
 from minka.v1.cluster_pb2 import (
     Durability,
     HashFunction,
@@ -12,29 +19,17 @@ from minka.v1.cluster_pb2 import (
     Partition,
     PartitionState,
 )
-from minka.v1.coordinator_pb2 import IsrChange
-from minkad.core.controller import (
-    AlterIsr,
-    CancelOperation,
-    ControlledShutdown,
-    CreateKeyspace,
-    DrainNode,
-    ElectLeaders,
-    FailNodes,
-    Leave,
-    LimitOperation,
-    PauseOperation,
-    RemoveNode,
-    UndrainNode,
-    blockers_of,
-    decide,
-    drains,
-    isr_refusal,
-    preferred,
-)
-from minkad.core.controller.keyspaces import Creation
+from minka.v1.coordinator_pb2 import AlterIsrRequest, ControlledShutdownRequest, IsrChange, LeaveRequest
+from minkad.core.controller import drains, preferred
+from minkad.core.controller.blockers import blockers_of
+from minkad.core.controller.drains import DrainNode
+from minkad.core.controller.isr import isr_refusal
+from minkad.core.controller.keyspaces import CreateKeyspace, Creation
+from minkad.core.controller.membership import FailNodes
+from minkad.core.controller.preferred import ElectLeaders
 from minkad.core.placement import plan_reassign
 from minkad.core.state import PartitionStateName, partition_state
+from tests.unit.core.deciding import decided
 from tests.unit.core.model import Controller
 
 MURMUR3 = HashFunction.HASH_FUNCTION_MURMUR3
@@ -61,7 +56,7 @@ def led_by(c: Controller, node: str) -> Partition:
 def test_a_new_partition_has_a_leader_from_its_first_record_on() -> None:
     c = Controller()
     c.register("a", "b", "c")
-    (created,) = decide(c.state, CreateKeyspace("flights", 3, MURMUR3, 3), 0)
+    (created,) = decided(c.state, CreateKeyspace("flights", 3, MURMUR3, 3), 0)
     c.state.apply(created)
     assert [p.replicas[0] for p in rows(c)] == ["a", "b", "c"]
     assert {p.state for p in rows(c)} == {PartitionState.PARTITION_STATE_ASSIGNED}
@@ -156,7 +151,7 @@ def test_the_controller_takes_no_node_out_of_the_isr() -> None:
         c.run(FailNodes({gone: "no heartbeat for 0.8 s"}))
         assert all(sorted(p.isr) == ["a", "b", "c"] for p in rows(c))
     assert all(p.leader == "c" for p in rows(c))
-    c.run(Leave("c", "1"))
+    c.run(LeaveRequest(node_id="c", incarnation="1"))
     assert all(sorted(p.isr) == ["a", "b", "c"] and not p.leader for p in rows(c))
 
 
@@ -187,7 +182,7 @@ def test_nodes_that_fail_together_are_not_elected_in_between() -> None:
 def test_a_hand_over_ends_when_the_successor_fails() -> None:
     c = three_nodes(1)
     leader = rows(c)[0].leader
-    c.run(ControlledShutdown(leader, "1"))
+    c.run(ControlledShutdownRequest(node_id=leader, incarnation="1"))
     c.schedule()
     successor = rows(c)[0].successor
     assert successor
@@ -263,7 +258,7 @@ def test_a_leader_without_data_gives_way_to_a_replica_that_it_names() -> None:
             partition_id=row.id, leader_epoch=row.leader_epoch, partition_epoch=rows(c)[0].partition_epoch, isr=[third]
         )
         assert isr_refusal(c.state, first, change) is (None if unclean else Code.INVALID_ARGUMENT)
-        c.run(AlterIsr(first, [change]))
+        c.run(AlterIsrRequest(node_id=first, changes=[change]))
         (row,) = rows(c)
         now = (row.leader, list(row.isr), row.unclean_elections)
         assert now == ((third, [third], 1) if unclean else (first, [first], 0))
@@ -323,16 +318,16 @@ def test_all_partitions_are_online_after_all_nodes_restarted_at_once() -> None:
 def test_a_stopping_node_hands_over_and_then_leaves_the_isr() -> None:
     c = three_nodes(6)
     led = [p for p in rows(c) if p.leader == "a"]
-    c.run(ControlledShutdown("a", "another process"))
+    c.run(ControlledShutdownRequest(node_id="a", incarnation="another process"))
     assert c.state.nodes["a"].state == NodeState.NODE_STATE_LIVE
-    c.run(ControlledShutdown("a", "1"))
+    c.run(ControlledShutdownRequest(node_id="a", incarnation="1"))
     c.schedule()
     assert all(c.state.partitions[p.id].successor for p in led)
     assert c.counts()["a"] == 2, "a leads until it has handed over"
     c.hand_over_all()
     assert c.counts()["a"] == 0
     assert all(len(p.isr) == 3 for p in rows(c))
-    c.run(Leave("a", "1"))
+    c.run(LeaveRequest(node_id="a", incarnation="1"))
     c.take_out_absent()
     assert all(sorted(p.isr) == ["b", "c"] for p in rows(c))
     assert c.state.nodes["a"].state == NodeState.NODE_STATE_LEFT
@@ -342,7 +337,7 @@ def test_a_stopping_node_hands_over_and_then_leaves_the_isr() -> None:
 
 def test_a_node_that_stops_without_a_hand_over_is_replaced_at_once() -> None:
     c = three_nodes()
-    c.run(Leave("a", "1"))
+    c.run(LeaveRequest(node_id="a", incarnation="1"))
     c.take_out_absent()
     assert all(p.leader in ("b", "c") and sorted(p.isr) == ["b", "c"] for p in rows(c))
 
@@ -368,7 +363,7 @@ def test_a_drained_node_leads_no_partition_and_is_safe_to_stop() -> None:
     assert c.operation(operation).outcome == "a is safe to stop"
     assert not any(drains.blockers(c.state, "a"))
     assert c.state.nodes["a"].state == NodeState.NODE_STATE_DRAINING
-    c.run(UndrainNode("a"))
+    c.run(UndrainNodeRequest(node="a"))
     assert c.state.nodes["a"].state == NodeState.NODE_STATE_LIVE
 
 
@@ -380,7 +375,7 @@ def test_a_node_that_is_not_drained_keeps_its_leaderships() -> None:
     told = {(b.reason, b.remedy) for some in drains.blockers(c.state, "a") for b in some}
     assert told <= {(f"a leads it; leadership goes{to} in a moment", "") for to in ("", " to b", " to c")}
     with pytest.raises(MinkaError, match="node a is DRAINING: stop it first"):
-        c.run(RemoveNode("a"))
+        c.run(RemoveNodeRequest(node="a"))
 
 
 def test_blockers_of_a_drain_have_remedies() -> None:
@@ -398,7 +393,7 @@ def test_blockers_of_a_drain_have_remedies() -> None:
             "minkactl reassign --keyspace single --drain a",  # flights needs three nodes
         ),
     }
-    c.run(CancelOperation(operation, "tester", ""))
+    c.run(CancelOperationRequest(id=operation, requested_by="tester", reason=""))
     c.settle()
     assert c.operation(operation).state == OperationState.OPERATION_STATE_CANCELLED
     assert c.state.nodes["a"].state == NodeState.NODE_STATE_LIVE
@@ -520,7 +515,7 @@ def test_undrain_cancels_a_running_decommission() -> None:
     c.register("d")
     operation = drain(c, "a", decommission=True)
     c.schedule()
-    c.run(UndrainNode("a", "ann@host"))
+    c.run(UndrainNodeRequest(node="a", requested_by="ann@host"))
     c.settle()
     assert c.operation(operation).state == OperationState.OPERATION_STATE_CANCELLED
     assert c.operation(operation).outcome.endswith("cancelled by ann@host: the node stays")
@@ -564,7 +559,7 @@ def test_a_preferred_election_ends_if_the_leader_fails_or_somebody_cancels_it() 
         if end == "failure":
             c.fail("a")
         else:
-            c.run(CancelOperation(1, "tester", ""))
+            c.run(CancelOperationRequest(id=1, requested_by="tester", reason=""))
         c.schedule()
         assert c.operation(1).state != OperationState.OPERATION_STATE_RUNNING
         assert not any(p.successor for p in rows(c))
@@ -579,17 +574,17 @@ def test_the_rate_limit_of_an_operation_can_be_changed_until_it_ends() -> None:
     c.keyspace("flights", 4)
     c.register("d")
     operation = c.reassign()
-    c.run(LimitOperation(operation, 10_000_000))
+    c.run(LimitOperationRequest(id=operation, rate_limit=10_000_000))
     (running,) = c.state.running_operations()
     assert running.rate_limit == 10_000_000
     c.settle()
     assert not c.state.running_operations()
-    for command in (LimitOperation(operation, 1), PauseOperation(operation, True)):
+    for command in (LimitOperationRequest(id=operation, rate_limit=1), PauseOperationRequest(id=operation)):
         with pytest.raises(MinkaError) as refusal:
             c.run(command)
         assert refusal.value.code is Code.OPERATION_ENDED
     with pytest.raises(MinkaError) as unknown:
-        c.run(LimitOperation(99, 1))
+        c.run(LimitOperationRequest(id=99, rate_limit=1))
     assert unknown.value.code is Code.UNKNOWN_OPERATION
 
 
@@ -602,7 +597,7 @@ def test_a_running_operation_is_not_forgotten() -> None:
         c.settle()
         c.run(ElectLeaders([rows(c)[0].id], "tester", ""))
         drained = drain(c, "c")
-        c.run(CancelOperation(drained, "tester", ""))
+        c.run(CancelOperationRequest(id=drained, requested_by="tester", reason=""))
         c.settle()
     assert c.operation(held_up).state == OperationState.OPERATION_STATE_RUNNING
     assert len(c.state.operations) <= 22

@@ -8,21 +8,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from minka.cluster.in_sync import eligible_replicas, has_everything
 from minka.errors import Code, MinkaError
+from minka.v1.admin_pb2 import CancelOperationRequest, PauseOperationRequest, ResumeOperationRequest, UndrainNodeRequest
 from minka.v1.cluster_pb2 import NodeState, Partition, PartitionState
-from minkad.core.controller import (
-    BeginQueued,
-    CancelMigration,
-    CancelOperation,
-    ControlledShutdown,
-    DrainNode,
-    ElectLeaders,
-    FailNodes,
-    HandOver,
-    Leave,
-    PauseOperation,
-    UndrainNode,
-    blockers_of,
-)
+from minka.v1.coordinator_pb2 import ControlledShutdownRequest, HandOverRequest, LeaveRequest
+from minkad.core.controller.begin import BeginQueued
+from minkad.core.controller.blockers import blockers_of
+from minkad.core.controller.drains import DrainNode
+from minkad.core.controller.membership import FailNodes
+from minkad.core.controller.operations import CancelMigration
+from minkad.core.controller.preferred import ElectLeaders
 from minkad.core.state import Placed, ReplicaStateName, State, is_up, replica_state
 from minkad.core.state.replica_states import REPLICA_TRANSITIONS
 from tests.unit.core.model import Controller, check_indexes
@@ -133,11 +127,11 @@ class Cluster(RuleBasedStateMachine):
     @rule(node=st.sampled_from(NODES), in_time=st.booleans())
     def stop(self, node: str, in_time: bool) -> None:
         incarnation = self.c.state.nodes[node].incarnation
-        self.c.run(ControlledShutdown(node, incarnation))
+        self.c.run(ControlledShutdownRequest(node_id=node, incarnation=incarnation))
         if in_time:
             self.c.schedule()
             self.c.hand_over_all()
-        self.c.run(Leave(node, incarnation))
+        self.c.run(LeaveRequest(node_id=node, incarnation=incarnation))
 
     @rule()
     def the_controller_is_replaced(self) -> None:
@@ -174,7 +168,13 @@ class Cluster(RuleBasedStateMachine):
     def hand_over_to_anybody(self, data: st.DataObject, node: str) -> None:
         """Ask for a hand-over to any node; only a successor is accepted."""
         row = data.draw(st.sampled_from(list(self.c.state.partitions.values())))
-        run_or_be_refused(lambda: self.c.run(HandOver(row.leader or "a", row.id, row.partition_epoch, node)))
+        run_or_be_refused(
+            lambda: self.c.run(
+                HandOverRequest(
+                    node_id=row.leader or "a", partition_id=row.id, partition_epoch=row.partition_epoch, target=node
+                )
+            )
+        )
 
     # People
 
@@ -215,7 +215,7 @@ class Cluster(RuleBasedStateMachine):
 
     @rule(node=st.sampled_from(NODES))
     def undrain(self, node: str) -> None:
-        run_or_be_refused(lambda: self.c.run(UndrainNode(node)))
+        run_or_be_refused(lambda: self.c.run(UndrainNodeRequest(node=node)))
 
     @precondition(lambda self: self.c.state.unended_operations())
     @rule(data=st.data(), what=st.sampled_from(["pause", "resume", "cancel", "stall"]))
@@ -225,9 +225,11 @@ class Cluster(RuleBasedStateMachine):
             for partition_id in self.c.state.partitions:
                 self.c.run(CancelMigration(operation.id, Placed.partition(partition_id), "no progress for 60 s"))
         elif what == "cancel":
-            run_or_be_refused(lambda: self.c.run(CancelOperation(operation.id, "tester", "")))
+            run_or_be_refused(
+                lambda: self.c.run(CancelOperationRequest(id=operation.id, requested_by="tester", reason=""))
+            )
         else:
-            self.c.run(PauseOperation(operation.id, what == "pause"))
+            self.c.run(PauseOperationRequest(id=operation.id))
 
     # The end of a run
 
@@ -248,7 +250,7 @@ class Cluster(RuleBasedStateMachine):
             if not self.is_up(node):
                 self.start(node)
         for operation in self.c.state.unended_operations():
-            self.c.run(PauseOperation(operation.id, False))
+            self.c.run(ResumeOperationRequest(id=operation.id))
         self.settle()
         # Each running operation that is left waits for a person, and its blockers state the reasons. Each queued
         # operation waits for a running operation.
@@ -260,7 +262,7 @@ class Cluster(RuleBasedStateMachine):
             running = self.c.state.running_operations()
             assert running, unended
             for operation in running:
-                self.c.run(CancelOperation(operation.id, "tester", ""))
+                self.c.run(CancelOperationRequest(id=operation.id, requested_by="tester", reason=""))
             self.settle()
         for row in self.c.state.partitions.values():
             assert row.state == PartitionState.PARTITION_STATE_ONLINE, row

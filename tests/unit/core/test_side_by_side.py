@@ -5,17 +5,14 @@ first.
 import pytest
 
 from minka.errors import Code, MinkaError
+from minka.v1.admin_pb2 import CancelOperationRequest
 from minka.v1.cluster_pb2 import NodeState, OperationState, Partition
-from minkad.core.controller import (
-    ApplyPlan,
-    BeginQueued,
-    CancelOperation,
-    DrainNode,
-    ElectLeaders,
-    MigrationCaps,
-    blockers_of,
-)
-from minkad.core.controller.begin import MAX_QUEUED
+from minkad.core.controller.begin import MAX_QUEUED, BeginQueued
+from minkad.core.controller.blockers import blockers_of
+from minkad.core.controller.drains import DrainNode
+from minkad.core.controller.mover import MigrationCaps
+from minkad.core.controller.preferred import ElectLeaders
+from minkad.core.controller.reassigns import ApplyPlan
 from minkad.core.state import State
 from tests.unit.core.model import Controller, led_by_others, refused
 
@@ -122,7 +119,7 @@ def test_migrations_under_way_are_known_after_a_snapshot() -> None:
 def test_cancelling_one_operation_does_not_stop_another() -> None:
     c = two_keyspaces()
     first, second = reassign(c, "flights"), reassign(c, "people")
-    c.run(CancelOperation(first, "tester", ""))
+    c.run(CancelOperationRequest(id=first, requested_by="tester", reason=""))
     c.settle()
     assert c.operation(first).state == OperationState.OPERATION_STATE_CANCELLED
     assert c.operation(second).state == _SUCCEEDED
@@ -252,7 +249,7 @@ def test_a_queued_operation_can_be_cancelled() -> None:
     second = c.begin(c.plan(to=["delphi"], keyspaces=["flights"], queue=True))
     under_way = dict(c.state.under_way)
     assert under_way.keys() & {partition_id for partition_id, _ in c.state.migrations[second]}
-    c.run(CancelOperation(second, "ann", "not now"))
+    c.run(CancelOperationRequest(id=second, requested_by="ann", reason="not now"))
     assert c.state.under_way == under_way
     assert c.operation(second).state == OperationState.OPERATION_STATE_CANCELLED
     assert c.operation(second).outcome == "cancelled by ann: not now"
@@ -277,7 +274,7 @@ def test_a_queued_operation_that_can_no_longer_begin_fails_with_a_reason() -> No
     c.run(DrainNode("ephesus", True, "tester", "", {}, queue=True))
     drain = max(c.state.operations)
     c.fail("athens", "byzantium", "cyrene")
-    c.run(CancelOperation(1, "tester", ""))
+    c.run(CancelOperationRequest(id=1, requested_by="tester", reason=""))
     settle(c)
     assert c.operation(drain).state == OperationState.OPERATION_STATE_FAILED
     assert "NOT_ENOUGH_NODES" in c.operation(drain).outcome or "NO_SOURCE" in c.operation(drain).outcome
@@ -289,7 +286,7 @@ def test_a_queued_plan_leaves_out_a_move_that_is_no_longer_possible() -> None:
     row = rows(c, "flights")[0]
     c.begin(c.plan(partitions={row.id: ["ephesus"]}))
     second = c.begin(c.plan(partitions={row.id: [row.replicas[0]]}, queue=True))
-    c.run(CancelOperation(1, "tester", ""))
+    c.run(CancelOperationRequest(id=1, requested_by="tester", reason=""))
     settle(c)
     assert c.operation(second).state == OperationState.OPERATION_STATE_FAILED
     assert "1 stayed" in c.operation(second).outcome

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from minka.v1.duties_pb2 import AssignmentState, Duty, DutyTables
-from minka.v1.duty_api_pb2 import DutyChange, DutyName, DutySpec
-from minkad.core.controller import ChangeDuties
+from minka.v1.duty_api_pb2 import ChangeDutiesRequest, DutyChange, DutyName, DutySpec
 from minkad.core.duties.control import choosing, distribution, suspects, trials
 from minkad.core.duties.control.distribution import TIMER_MS
 from minkad.core.duties.control.duty_rows import duties_in_pieces, duty_with, in_state
@@ -214,10 +213,10 @@ def test_a_person_can_have_a_suspect_tried_again_at_once(how: str) -> None:
     fleet.world.create("feeds", [*ids(8), "bad"])
     fleet.settle()
     update = DutyChange(update=DutySpec(pallet="feeds", id="bad", payload_id=b"p2"))
-    fleet.world.do(ChangeDuties([RETRY if how == "retry" else update]))
+    fleet.world.do(ChangeDutiesRequest(changes=[RETRY if how == "retry" else update]))
     assert fleet.wait(0) == 1, "the duty is still bad, and ends one process"
     fleet.bad.clear()
-    fleet.world.do(ChangeDuties([RETRY]))
+    fleet.world.do(ChangeDutiesRequest(changes=[RETRY]))
     assert fleet.wait(0) == 0
     assert fleet.world.where("bad")
     assert not fleet.row.HasField("suspicion")
@@ -231,7 +230,9 @@ def test_a_suspect_changed_while_a_process_dies_of_it_is_tried_again_at_once() -
     fleet.world.follow()
     [holder] = fleet.world.duties.assignments(fleet.row.number)
     fleet.world.now_ms += 1000
-    fleet.world.do(ChangeDuties([DutyChange(update=DutySpec(pallet="feeds", id="bad", payload_id=b"p2"))]))
+    fleet.world.do(
+        ChangeDutiesRequest(changes=[DutyChange(update=DutySpec(pallet="feeds", id="bad", payload_id=b"p2"))])
+    )
     fleet.bad.clear()
     fleet.world.kill(holder.shard)
     fleet.settle()

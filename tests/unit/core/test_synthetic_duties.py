@@ -3,8 +3,8 @@
 import pytest
 
 from minka.v1.duties_pb2 import PalletCapacity, Shard
-from minkad.core.controller import RegisterShard
 from minkad.core.duties.control.distribution import PIECE, SLOW_MS, WINDOW
+from minkad.core.duties.control.shard_lives import RegisterShard
 from tests.unit.core.duty_world import DutyWorld
 
 

@@ -12,7 +12,7 @@ from minka.v1.admin_pb2 import GetOperationsRequest, GetOperationsResponse
 from minka.v1.cluster_pb2 import MigrationState, Node
 from minka.v1.coordinator_pb2 import MigrationProgress
 from minkad.coordinator.coordinator import Coordinator
-from minkad.core.controller import MigrationCaps
+from minkad.core.controller.mover import MigrationCaps
 from minkad.core.state import ROWS_A_PIECE
 from minkad.rpc import operations
 from minkad.rpc.operations import get_operations

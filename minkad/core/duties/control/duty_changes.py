@@ -8,9 +8,19 @@ from google.protobuf.message import Message
 
 from minka.errors import Code, MinkaError
 from minka.v1.duties_pb2 import AssignmentState, BalancerKind, Duty, FillBy, Pallet
-from minka.v1.duty_api_pb2 import DutyChange, DutyName, DutyPin, DutySpec, PalletChange
+from minka.v1.duty_api_pb2 import (
+    ChangeDutiesRequest,
+    ChangeDutiesResponse,
+    ChangePalletsRequest,
+    ChangePalletsResponse,
+    DutyChange,
+    DutyName,
+    DutyPin,
+    DutySpec,
+    PalletChange,
+)
 from minka.v1.records_pb2 import Record
-from minkad.core.duties.control.duty_commands import ChangeDuties, ChangePallets
+from minkad.core.controller.decision import Steps
 from minkad.core.duties.control.duty_rows import duties_changed, duty_with, in_state
 from minkad.core.duties.control.suspects import try_again
 from minkad.core.state import Assignment, DutyState, State, duty_name
@@ -21,19 +31,25 @@ _HAS: Final = (_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_ATTACHED)
 _OF_CLUSTER: Final = ("version", "created_ms", "changed_ms")
 
 
-def change_pallets(state: State, command: ChangePallets, now_ms: int) -> list[Record]:
-    """Raises PALLET_EXISTS, UNKNOWN_PALLET, PALLET_IN_USE, VERSION_MISMATCH, INVALID_ARGUMENT."""
-    _refuse_twice([pallet_of(change) for change in command.changes])
-    return [record for change in command.changes for record in _change_pallet(state.duties, change, now_ms)]
+def change_pallets(state: State, request: ChangePalletsRequest, now_ms: int) -> Steps[ChangePalletsResponse]:
+    """The answer has the pallets' rows; for a deleted pallet, the last row. Raises PALLET_EXISTS, UNKNOWN_PALLET,
+    PALLET_IN_USE, VERSION_MISMATCH, INVALID_ARGUMENT.
+    """
+    ids = [_pallet_of(change) for change in request.changes]
+    _refuse_twice(ids)
+    last = [state.duties.pallets.get(id_) for id_ in ids]
+    yield [record for change in request.changes for record in _change_pallet(state.duties, change, now_ms)]
+    rows = [state.duties.pallets.get(id_) or row for id_, row in zip(ids, last, strict=True)]
+    return ChangePalletsResponse(pallets=[row for row in rows if row is not None])
 
 
-def pallet_of(change: PalletChange) -> str:
+def _pallet_of(change: PalletChange) -> str:
     named = {"create": change.create.id, "update": change.update.id}
     return named.get(change.WhichOneof("change") or "", change.delete)
 
 
 def _change_pallet(state: DutyState, change: PalletChange, now_ms: int) -> list[Record]:
-    kind, id_ = change.WhichOneof("change"), pallet_of(change)
+    kind, id_ = change.WhichOneof("change"), _pallet_of(change)
     old = state.pallets.get(id_)
     if kind == "create":
         _check_pallet(change.create)
@@ -124,16 +140,22 @@ def _check_version(kind: str, name: str, version: int, wanted: int) -> None:
 # Duties
 
 
-def change_duties(state: State, command: ChangeDuties, now_ms: int) -> list[Record]:
-    """Raises UNKNOWN_PALLET, DUTY_EXISTS, UNKNOWN_DUTY, UNKNOWN_SHARD, VERSION_MISMATCH, INVALID_DUTY."""
-    _refuse_twice([name_of(change) for change in command.changes])
+def change_duties(state: State, request: ChangeDutiesRequest, now_ms: int) -> Steps[ChangeDutiesResponse]:
+    """The payloads are stored already. The answer has the duties' rows; for a deleted duty, the last row. Raises
+    UNKNOWN_PALLET, DUTY_EXISTS, UNKNOWN_DUTY, UNKNOWN_SHARD, VERSION_MISMATCH, INVALID_DUTY.
+    """
+    names = [_name_of(change) for change in request.changes]
+    _refuse_twice(names)
+    last = [state.duties.named(*name) for name in names]
     batch = _Batch(state.duties, now_ms)
-    for change in command.changes:
+    for change in request.changes:
         batch.take(change)
-    return batch.records()
+    yield batch.records()
+    rows = [state.duties.named(*name) or row for name, row in zip(names, last, strict=True)]
+    return ChangeDutiesResponse(duties=[row for row in rows if row is not None])
 
 
-def name_of(change: DutyChange) -> tuple[str, str]:
+def _name_of(change: DutyChange) -> tuple[str, str]:
     """The pallet and the id of the duty that the change is about. Raises INVALID_ARGUMENT."""
     kind = change.WhichOneof("change")
     if kind is None:
@@ -170,7 +192,7 @@ class _Batch:
     def take(self, change: DutyChange) -> None:
         """Add one of the changes. Raises MinkaError if it is refused."""
         kind = change.WhichOneof("change")
-        pallet, id_ = name_of(change)
+        pallet, id_ = _name_of(change)
         row = self._state.named(pallet, id_)
         if kind == "create":
             self._create(change.create, row)

@@ -6,9 +6,9 @@ from typing import Final
 from minka.v1.cluster_pb2 import MigrationState
 from minka.v1.duties_pb2 import AssignmentState, Duty, Shard, ShardState
 from minka.v1.records_pb2 import Record
-from minka.v1.shards_pb2 import FailedDuty, Holding, ShardReport
+from minka.v1.shards_pb2 import FailedDuty, Holding, ReportShardsRequest, ShardReport
+from minkad.core.controller.decision import Steps, one_by_one
 from minkad.core.controller.rows import migration_in_state
-from minkad.core.duties.control.duty_commands import ReportShards
 from minkad.core.duties.control.duty_rows import duties_in_pieces, duty_with, in_state, stops
 from minkad.core.duties.control.quarantines import quarantine
 from minkad.core.duties.control.shard_lives import is_process
@@ -19,12 +19,14 @@ _A = AssignmentState
 WEIGHT_TOLERANCE: Final = 0.1  # of the weight; a smaller change is ignored, here and by the SDK
 
 
-def report(state: State, command: ReportShards, now_ms: int) -> Iterator[Record]:
-    """The records that follow from the reports. Each report counts only for the assignment with its epoch."""
-    for one in command.reports:
+def report(state: State, request: ReportShardsRequest, now_ms: int) -> Steps[None]:
+    """Record what follows from the reports. Each counts only for the assignment with its epoch. Reports of a process
+    that isn't registered are ignored.
+    """
+    for one in request.reports:
         shard = state.duties.shards.get(one.shard)
         if shard is not None and is_process(shard, one.incarnation):
-            yield from _report(state, shard, one.report, now_ms)
+            yield from one_by_one(_report(state, shard, one.report, now_ms))
 
 
 def _report(state: State, shard: Shard, said: ShardReport, now_ms: int) -> Iterator[Record]:

@@ -1,12 +1,14 @@
 """Shards register, leave and fail."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from minka.errors import Code, MinkaError
 from minka.v1.duties_pb2 import AssignmentState, Shard, ShardState
 from minka.v1.records_pb2 import Record
-from minkad.core.duties.control.duty_commands import FailShards, LeaveShard, NoteFlap, RegisterShard
+from minka.v1.shards_pb2 import LeaveShardRequest, LeaveShardResponse
+from minkad.core.controller.decision import OwnCommand, Steps, one_by_one
 from minkad.core.duties.control.duty_rows import Epochs, in_state, shard_in_state, shard_with
 from minkad.core.duties.control.suspects import blame, is_suspect
 from minkad.core.duties.control.trust import FLAP, QUARANTINED_BELOW, SILENCE, inherit, penalize, score
@@ -29,7 +31,15 @@ def is_process(shard: Shard, incarnation: str) -> bool:
     return is_registered(shard) and shard.incarnation == incarnation
 
 
-def register(state: State, command: RegisterShard, now_ms: int) -> Iterator[Record]:
+@dataclass(frozen=True, slots=True)
+class RegisterShard(OwnCommand):
+    """A shard's process registers. `holder_alive`: the process registered with this name may hold a clearance."""
+
+    shard: Shard
+    holder_alive: bool
+
+
+def register(state: State, command: RegisterShard, now_ms: int) -> Steps[None]:
     """Register a process. Raises SHARD_NAME_TAKEN while another process of the name may hold a clearance, and
     SHARD_FENCED for a process that was taken for dead.
     """
@@ -38,23 +48,23 @@ def register(state: State, command: RegisterShard, now_ms: int) -> Iterator[Reco
     if old is not None and old.incarnation == said.incarnation:
         if not is_registered(old):
             raise MinkaError(Code.SHARD_FENCED, f"shard {said.name}: {old.state_reason}", shard=said.name)
-        yield from _said_again(old, said)
+        yield _said_again(old, said)
         return
     if old is not None and is_registered(old):
         if command.holder_alive:
             raise MinkaError(
                 Code.SHARD_NAME_TAKEN, f"another process has the name {said.name}", shard=said.name, node=old.node
             )
-        yield from _crashed(duties, old, "another process of its name comes", now_ms)
+        yield from one_by_one(_crashed(duties, old, "another process of its name comes", now_ms))
         old = duties.shards[said.name]
     elif old is not None:
-        yield from let_go(duties, old, now_ms)
+        yield from one_by_one(let_go(duties, old, now_ms))
     row = _new_row(duties, said, old, now_ms)
-    yield Record(shard_changed=row)
+    yield [Record(shard_changed=row)]
     kept = [one.duty for one in duties.on_shard.get(row.name, {}).values()]
-    yield from Epochs(duties.next_epoch).given(
-        row.name, _A.ASSIGNMENT_STATE_ASSIGNED, kept, now_ms, "the shard is back within its grace"
-    )
+    why = "the shard is back within its grace"
+    given = Epochs(duties.next_epoch).given(row.name, _A.ASSIGNMENT_STATE_ASSIGNED, kept, now_ms, why)
+    yield from one_by_one(given)
 
 
 def _said_again(old: Shard, said: Shard) -> list[Record]:
@@ -83,12 +93,23 @@ def _new_row(duties: DutyState, said: Shard, old: Shard | None, now_ms: int) -> 
     return row
 
 
-def fail(state: State, command: FailShards, now_ms: int) -> Iterator[Record]:
+@dataclass(frozen=True, slots=True)
+class FailShards(OwnCommand):
+    """The failure detector has not heard from these shards for too long. `reasons`: by shard. `unheard`: the shards
+    that this controller has never heard; perhaps only their connection to the cluster is lost, not their process.
+    """
+
+    reasons: Mapping[str, str]
+    unheard: Collection[str] = ()
+
+
+def fail(state: State, command: FailShards, now_ms: int) -> Steps[None]:
     """The shards' clearances are over. Their duties are kept for the next process of the same name, or are free."""
     for name, reason in command.reasons.items():
         shard = state.duties.shards.get(name)
         if shard is not None and is_registered(shard):
-            yield from _crashed(state.duties, shard, reason, now_ms, was_heard=name not in command.unheard)
+            was_heard = name not in command.unheard
+            yield from one_by_one(_crashed(state.duties, shard, reason, now_ms, was_heard=was_heard))
 
 
 def _crashed(duties: DutyState, shard: Shard, reason: str, now_ms: int, *, was_heard: bool = True) -> Iterator[Record]:
@@ -138,11 +159,19 @@ def let_go(duties: DutyState, shard: Shard, now_ms: int) -> Iterator[Record]:
     yield from in_state(shard.name, _A.ASSIGNMENT_STATE_UNSPECIFIED, free, now_ms, f"{shard.name} is gone")
 
 
-def note_flap(state: State, command: NoteFlap, now_ms: int) -> list[Record]:
+@dataclass(frozen=True, slots=True)
+class NoteFlap(OwnCommand):
+    """A shard's heartbeat came so late that its clearance was nearly over."""
+
+    shard: str
+    incarnation: str
+
+
+def note_flap(state: State, command: NoteFlap, now_ms: int) -> Steps[None]:
     """Lower the shard's score. If it is too low, the shard gets for a while only duties that no other shard takes."""
     shard = state.duties.shards.get(command.shard)
     if shard is None or shard.state != _S.SHARD_STATE_LIVE or shard.incarnation != command.incarnation:
-        return []
+        return
 
     def change(row: Shard) -> None:
         penalize(row, FLAP, now_ms)
@@ -150,15 +179,15 @@ def note_flap(state: State, command: NoteFlap, now_ms: int) -> list[Record]:
             row.state, row.state_since_ms = _S.SHARD_STATE_QUARANTINED, now_ms
             row.state_reason = "its heartbeats come late again and again"
 
-    return [shard_with(shard, change)]
+    yield [shard_with(shard, change)]
 
 
-def leave(state: State, command: LeaveShard, now_ms: int) -> list[Record]:
+def leave(state: State, request: LeaveShardRequest, now_ms: int) -> Steps[LeaveShardResponse]:
     """From now on the shard only releases its duties."""
-    shard = state.duties.shards.get(command.shard)
-    if shard is None or shard.incarnation != command.incarnation or shard.state not in REGISTERED[:2]:
-        return []
-    return [shard_in_state(shard, _S.SHARD_STATE_LEAVING, "is about to stop", now_ms)]
+    shard = state.duties.shards.get(request.shard)
+    if shard is not None and shard.incarnation == request.incarnation and shard.state in REGISTERED[:2]:
+        yield [shard_in_state(shard, _S.SHARD_STATE_LEAVING, "is about to stop", now_ms)]
+    return LeaveShardResponse()
 
 
 def left(duties: DutyState, shard: Shard, now_ms: int) -> Iterator[Record]:

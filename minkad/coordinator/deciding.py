@@ -1,0 +1,210 @@
+"""The active controller decides commands one after the other, and proposes their records.
+
+It decides on the state that follows when all of its proposals are committed, as Kafka's QuorumController does.
+"""
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any, Final, TypeVar
+
+from minka.errors import Code, MinkaError
+from minka.v1.records_pb2 import Record, RecordBatch
+from minkad.core.controller.decide import decide
+from minkad.core.controller.decision import Command, Decision
+from minkad.core.controller.rows import ROWS_A_RECORD, rows_in
+from minkad.core.state import State
+from minkad.process import tasks
+from minkad.process.clock import unix_ms
+from minkad.process.failpoints import failpoint
+from minkad.process.turns import turn
+
+log: Final = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+SCHEDULE_REST: Final = 2  # a look that finds no next step is followed by a pause twice as long
+
+
+class Deciding(ABC):
+    """The part of the active controller that decides and proposes. `decided` is the state after all proposals are
+    committed. Once it has `failed`, this controller decides nothing more.
+    """
+
+    def __init__(
+        self,
+        committed: State,
+        propose: Callable[..., asyncio.Future[None]],
+        logged: Callable[[], Awaitable[None]],
+        now: Callable[[], float],
+    ) -> None:
+        self.decided = committed.copy()
+        self.failed = False
+        self._is_closed = False
+        self._propose = propose
+        self._logged = logged
+        self._now = now
+        self._turn = asyncio.Lock()  # held by the caller that changes the table
+        self._last_proposal: asyncio.Future[None] | None = None
+        self._schedule_due = self._schedule_missed = False  # missed: another caller had the turn
+        self._schedule_from = float("-inf")  # no look for next steps before this time
+
+    @abstractmethod
+    def _record_next_steps(self) -> bool:
+        """Record the next steps of running operations. True if there were any."""
+
+    async def run(self, command: Command, *, logged: bool = False) -> Any:
+        """Decide, and wait until the records are committed and applied here; if `logged`, only until they are in this
+        node's own log. Returns the command's answer, as decided. Raises MinkaError.
+        """
+        return await self.run_when_due(lambda: command, logged=logged)
+
+    async def run_when_due(
+        self,
+        command: Callable[[], Command | None],
+        decided: Callable[[asyncio.Future[None] | None], None] = lambda _: None,
+        *,
+        logged: bool = False,
+    ) -> Any:
+        """The same for a command that is made in its turn, from what is known then; None: no command. `decided` is
+        called in the same turn, with the last proposal.
+
+        A command whose caller is cancelled while it waits for its turn isn't performed; a command that has begun is
+        finished. A command that changes nothing still waits for the records because of which nothing changes. A refusal
+        waits for the rows that it is based on and carries: a leader that acted on a row that is never recorded would
+        acknowledge writes that the next leader lacks.
+        """
+        answer, proposal = None, None
+        try:
+            async with self._turn:
+                if (due := command()) is not None:
+                    answer = await _finished(self._perform(due, decided))
+                    proposal = self._last_proposal
+            self._schedule_if_missed()
+        except MinkaError:
+            await self.all_recorded()
+            raise
+        if logged:
+            await self._logged()
+        elif proposal is not None:
+            await asyncio.shield(proposal)
+        return answer
+
+    async def all_recorded(self) -> None:
+        """Wait until everything decided so far is committed. Raises the error of the last proposal."""
+        if self._last_proposal is not None:
+            await asyncio.shield(self._last_proposal)
+
+    async def _perform(
+        self, command: Command, decided: Callable[[asyncio.Future[None] | None], None] = lambda _: None
+    ) -> Any:
+        """Propose the records that follow from the command. Returns its answer. The caller has to hold the turn."""
+        self._check_active()
+        decision = self._decide(command)
+        if decision.is_atomic:
+            await self._record_at_once(decision)
+        else:
+            await self._record_in_pieces(decision)
+        decided(self._last_proposal)
+        return decision.answer
+
+    async def _record_at_once(self, pieces: Iterable[Sequence[Record]]) -> None:
+        """Propose all pieces in one Raft entry, so that either all are committed or none; they are applied one by
+        one.
+        """
+        batches: list[bytes] = []
+        for number, piece in enumerate(pieces):
+            if number:
+                await self._turn_of_others()
+            for record in piece:
+                self.decided.apply(record)
+            if piece:
+                batches.append(_encoded(piece))
+        if batches:
+            self._propose_together(batches)
+
+    async def _record_in_pieces(self, pieces: Iterable[Sequence[Record]]) -> None:
+        """Propose the pieces one after the other; small ones together."""
+        batch: list[Record] = []
+        rows, is_long = 0, False
+        for piece in pieces:
+            if is_long:
+                await self._turn_of_others()
+            for record in piece:
+                self.decided.apply(record)
+                rows += rows_in(record)
+            batch += piece
+            is_long = rows >= ROWS_A_RECORD or not piece
+            if rows >= ROWS_A_RECORD:
+                self._propose_together([_encoded(batch)])
+                batch, rows = [], 0
+        if batch:
+            self._propose_together([_encoded(batch)])
+
+    async def _turn_of_others(self) -> None:
+        """Other tasks run, while other commands go on waiting. Raises NOT_CONTROLLER."""
+        await turn()
+        self._check_active()
+
+    def _check_active(self) -> None:
+        """Raises NOT_CONTROLLER if this controller is no longer active; the caller then asks the next one."""
+        if self._is_closed or self.failed:
+            raise MinkaError(Code.NOT_CONTROLLER, "this node is no longer the active controller")
+
+    @failpoint("controller.decide")
+    def _decide(self, command: Command) -> Decision[Any]:
+        return decide(self.decided, command, unix_ms())
+
+    def _record(self, records: list[Record]) -> None:
+        if not records:
+            return
+        for record in records:
+            self.decided.apply(record)
+        self._propose_together([_encoded(records)])
+
+    def _propose_together(self, batches: Sequence[bytes]) -> None:
+        """Propose encoded batches of records; they are applied one after the other."""
+        self._last_proposal = self._propose(*batches)
+        self._last_proposal.add_done_callback(self._proposed)
+        self._schedule_soon()
+
+    def _proposed(self, proposal: asyncio.Future[None]) -> None:
+        """If the proposal failed, `decided` has uncommitted records: this controller has to end."""
+        if not proposal.cancelled() and (error := proposal.exception()) is not None:
+            log.info("a proposal failed", extra={"reason": str(error)})
+            self.failed = True
+
+    def _schedule_soon(self) -> None:
+        if not self._schedule_due:
+            self._schedule_due = True
+            asyncio.get_running_loop().call_later(max(0.0, self._schedule_from - self._now()), self._schedule)
+
+    def _schedule_if_missed(self) -> None:
+        if self._schedule_missed:
+            self._schedule_missed = False
+            self._schedule_soon()
+
+    def _schedule(self) -> None:
+        self._schedule_due = False
+        if self._turn.locked():
+            self._schedule_missed = True
+        elif not self._is_closed and not self.failed:
+            began = self._now()
+            if not self._record_next_steps():
+                self._schedule_from = self._now() + SCHEDULE_REST * (self._now() - began)
+
+
+async def _finished(work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, which ends before this does, even if the caller is cancelled."""
+    under_way = tasks.awaited(work, "command")
+    try:
+        return await asyncio.shield(under_way)
+    finally:
+        if not under_way.done():
+            await asyncio.wait([under_way])
+            under_way.exception()  # nobody else retrieves it
+
+
+def _encoded(records: Iterable[Record]) -> bytes:
+    return RecordBatch(records=records, time_ms=unix_ms()).SerializeToString()

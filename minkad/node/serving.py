@@ -132,6 +132,7 @@ class Serving:
             config.listen.grpc,
             parts.identity,
             parts.coordinator,
+            parts.controller_service,
             parts.manager,
             parts.member,
             parts.telemetry,

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 
 from minka.v1.duties_pb2 import Duty
 from minkad.config import Config
+from minkad.coordinator.controller_calls import ControllerCalls
+from minkad.coordinator.controller_handlers import ControllerHandlers
 from minkad.coordinator.coordinator import Coordinator
 from minkad.coordinator.member import Member
-from minkad.coordinator.node_requests import NodeRequests
 from minkad.coordinator.raft_driver import RaftDriver
 from minkad.coordinator.table_counting import TableCounting
 from minkad.core.raft import RawNode
@@ -29,12 +30,13 @@ from minkad.loads.uploading import Uploading
 from minkad.node import settings
 from minkad.node.health import Health
 from minkad.node.settings import MIB
-from minkad.node.surroundings import ControllerCalls, NodeTable
+from minkad.node.surroundings import NodeTable
 from minkad.process.clock import boottime, cluster_clock, unix_ms
 from minkad.process.telemetry import Telemetry
 from minkad.replication.manager import ReplicaManager
 from minkad.replication.surroundings import LoadSources, Surroundings
 from minkad.rpc.channels import Channels
+from minkad.rpc.controller_service import ControllerService
 from minkad.rpc.peers import Peers
 from minkad.rpc.raft import RaftCalls, RaftReceiver
 from minkad.rpc.spool import SpoolLinks
@@ -116,6 +118,14 @@ class Parts:
             self.driver.receive, self.transport.heard_from, self._is_stranger, config.data_address, own.raft_id
         )
         self.counting = TableCounting(self.coordinator)
+        self.controller_service = ControllerService(ControllerHandlers(self.coordinator), own.node_id)
+        self.controller = ControllerCalls(
+            config.grpc_address,
+            self._controller_address,
+            self.controller_service.answer_here,
+            self.peers,
+            settings.member_settings(config).call_timeout,
+        )
 
     def _build_spool(self) -> None:
         self.spool = Spool(self.config.data_dir / "spool", self.disk.check_room)
@@ -151,7 +161,7 @@ class Parts:
                 self.channels.tls_context,
             ),
             NodeTable(self._state, lambda: self.member, self.disk),
-            ControllerCalls(lambda: self.member),
+            self.controller,
             self.telemetry,
             boottime,
             unix_ms,
@@ -167,7 +177,6 @@ class Parts:
             self.fetching,
             lambda: self._state().loads,
             self.spool_links.pull,
-            lambda request: self.member.finish_load_parts(request),
         )
 
     def _build_history(self) -> None:
@@ -196,11 +205,8 @@ class Parts:
         self.member = Member(
             settings.node_row(self.config, self.identity.data_id, incarnation, self.log_db.starts),
             settings.member_settings(self.config),
-            self.peers,
-            controller_address=self._controller_address,
+            self.controller,
             other_addresses=self.other_addresses,
-            answer_here=lambda request: self.coordinator.controller().heartbeat(request),
-            hand_over_here=lambda request: NodeRequests(self.coordinator).hand_over(request),
             data_plane=self.manager,
             applied_index=lambda: self.driver.applied_index,
             log_is_checked=lambda: self.driver.log_is_checked,
@@ -226,10 +232,8 @@ class Parts:
     def _build_duties(self) -> None:
         config = self.config
         self.payloads = PayloadStore(config.grpc_address, config.certificates)
-        self.gateway = DutyGateway(
-            self.channels.to, self.channels.identity, self._controller_address, self._state, self.payloads
-        )
-        self.relay = Relay(self.member.ask, self.peers, settings.member_settings(config).hurry)
+        self.gateway = DutyGateway(self.controller, self._state, self.payloads)
+        self.relay = Relay(self.controller, settings.member_settings(config).hurry)
         self.sessions = ShardSessions(
             self.relay,
             self.payloads,

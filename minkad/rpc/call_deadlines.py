@@ -12,4 +12,9 @@ def time_to_answer(context: "grpc.aio.ServicerContext[Any, Any]", default: float
     `default`: the seconds for a caller without a deadline.
     """
     remaining = cast("float | None", context.time_remaining())  # gRPC's type lacks the None
-    return default if remaining is None else remaining * _ANSWERING_PART
+    return default if remaining is None else part_for_answer(remaining)
+
+
+def part_for_answer(seconds: float) -> float:
+    """The part of the caller's time that there is to make the answer."""
+    return seconds * _ANSWERING_PART

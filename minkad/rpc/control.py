@@ -37,20 +37,14 @@ from minka.v1.admin_pb2 import (
     TransferLeadershipResponse,
 )
 from minka.v1.admin_pb2_grpc import AdminServicer, InventoryServicer, MetadataServicer
-from minka.v1.coordinator_pb2 import (
-    HeartbeatRequest,
-    HeartbeatResponse,
-    UpdateReplicasRequest,
-    UpdateReplicasResponse,
-)
-from minka.v1.coordinator_pb2_grpc import CoordinatorServicer, ReplicaControlServicer
-from minka.v1.load_api_pb2_grpc import LoadControlServicer, LoadsServicer
+from minka.v1.coordinator_pb2 import UpdateReplicasRequest, UpdateReplicasResponse
+from minka.v1.coordinator_pb2_grpc import ReplicaControlServicer
+from minka.v1.load_api_pb2_grpc import LoadsServicer
 from minkad.coordinator.active_controller import ActiveController
 from minkad.coordinator.admin_requests import AdminRequests
 from minkad.coordinator.client_tables import ClientTables
 from minkad.coordinator.coordinator import Coordinator
 from minkad.coordinator.load_requests import LoadRequests
-from minkad.coordinator.node_requests import NodeRequests
 from minkad.coordinator.table_counting import TableCounting
 from minkad.core.controller import drains, split_blockers
 from minkad.core.controller.blockers import MAX_BLOCKERS
@@ -84,29 +78,6 @@ def answered_by(method: Callable[[Any, Req], Awaitable[Resp]]) -> Any:  # the ba
     return answer
 
 
-class CoordinatorService(CoordinatorServicer):
-    """Requests of nodes to the active controller."""
-
-    def __init__(self, requests: NodeRequests) -> None:
-        self._requests = requests
-
-    async def Heartbeat(
-        self, request_iterator: AsyncIterator[HeartbeatRequest], context: _Context
-    ) -> AsyncIterator[HeartbeatResponse]:
-        """Answer the heartbeats of a node. Raises NOT_CONTROLLER when this node is not the active controller."""
-        async for request in request_iterator:
-            yield self._requests.heartbeat(request)
-
-    Register = answered_by(NodeRequests.register)
-    HandOver = answered_by(NodeRequests.hand_over)
-    AlterIsr = answered_by(NodeRequests.alter_isr)
-    ProposeSplit = answered_by(NodeRequests.propose_split)
-    FinishSplit = answered_by(NodeRequests.finish_split)
-    FinishMerge = answered_by(NodeRequests.finish_merge)
-    ControlledShutdown = answered_by(NodeRequests.controlled_shutdown)
-    Leave = answered_by(NodeRequests.leave)
-
-
 class LoadService(LoadsServicer):
     """Requests of jobs and people about loads."""
 
@@ -118,15 +89,6 @@ class LoadService(LoadsServicer):
     CommitLoad = answered_by(LoadRequests.commit_load)
     AbortLoad = answered_by(LoadRequests.abort_load)
     GetLoads = answered_by(LoadRequests.get_loads)
-
-
-class LoadControlService(LoadControlServicer):
-    """Reports of leaders to the active controller about loads."""
-
-    def __init__(self, requests: LoadRequests) -> None:
-        self._requests = requests
-
-    FinishLoadParts = answered_by(LoadRequests.finish_load_parts)
 
 
 class AdminService(AdminServicer):

@@ -9,6 +9,7 @@ from minka.cluster.key_ranges import KeyRange
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Partition
 from minka.v1.coordinator_pb2 import ProposeSplitRequest
+from minkad.core.controller_methods import PROPOSE_SPLIT
 from minkad.core.load_split import NoCut, best_cut
 from minkad.replication.applying.hosted_replica import Replica
 from minkad.replication.background_task import BackgroundTask
@@ -46,7 +47,7 @@ class LoadCheck(BackgroundTask):
         super().__init__("load check", self._run, around.log_db.fail)
         self._node_id = around.node_id
         self._known_keyspace = around.table.keyspace
-        self._propose = around.controller.propose_split
+        self._controller = around.controller
         self._learn = learn
         self._changed = changed
         self._clock = around.clock
@@ -101,7 +102,7 @@ class LoadCheck(BackgroundTask):
             node_id=self._node_id, partition_id=row.id, generation=row.generation, key=cut.key
         )
         figures = {"partition": row.id, "ops": round(load.ops), "cpu_percent": round(load.cpu_percent)}
-        for new in await self._propose(request):
+        for new in (await self._controller.call(PROPOSE_SPLIT, request)).partitions:
             self._learn(new)
         load.cool()
         log.info(

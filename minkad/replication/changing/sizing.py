@@ -11,6 +11,7 @@ from typing import Final
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Partition
 from minka.v1.coordinator_pb2 import ProposeSplitRequest
+from minkad.core.controller_methods import PROPOSE_SPLIT
 from minkad.process.turns import turn
 from minkad.replication.applying.hosted_replica import Replica
 from minkad.replication.background_task import BackgroundTask
@@ -53,7 +54,7 @@ class SizeCheck(BackgroundTask):
         self._replicas = replicas
         self._known_keyspace = around.table.keyspace
         self._split_keys = split_keys
-        self._propose = around.controller.propose_split
+        self._controller = around.controller
         self._learn = learn
         self._clock = around.clock
         self._tell = tell
@@ -147,6 +148,6 @@ class SizeCheck(BackgroundTask):
                 log.warning("a large partition can't be split", extra={"partition": replica.id, "bytes": size})
             raise
         request = ProposeSplitRequest(node_id=self._node_id, partition_id=replica.id, generation=generation, key=key)
-        for row in await self._propose(request):
+        for row in (await self._controller.call(PROPOSE_SPLIT, request)).partitions:
             self._learn(row)
         log.info("a partition was too large", extra={"partition": replica.id, "bytes": size, "max": limit})

@@ -1,0 +1,69 @@
+"""The active controller's handlers, for the requests of other nodes by gRPC and for this node's own. Both get the same
+checks, times and errors.
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import grpc
+
+from minka.errors import Code, MinkaError
+from minka.v1.coordinator_pb2 import HeartbeatRequest, HeartbeatResponse
+from minkad.coordinator.controller_handlers import ControllerHandlers
+from minkad.core.controller_methods import HEARTBEAT, Method, Request, Response
+from minkad.rpc.call_deadlines import part_for_answer, time_to_answer
+from minkad.rpc.validation import check, check_sender
+
+log: Final = logging.getLogger(__name__)
+
+_Context = grpc.aio.ServicerContext[Any, Any]
+
+_DEFAULT_TIMEOUT_S: Final = 10.0  # of a call without a deadline
+_MAX_TIMEOUT_S: Final = 60.0
+
+
+class ControllerService:
+    """NOT_CONTROLLER or NO_CONTROLLER while this node isn't the active controller."""
+
+    def __init__(self, handlers: ControllerHandlers, node_id: str) -> None:
+        self._handlers = handlers
+        self._node_id = node_id
+
+    async def answer_here(self, method: Method[Request, Response], request: Request, timeout: float) -> Response:
+        """Answer this node's own request, as another node's request by gRPC would be answered."""
+        try:
+            check(request)
+            check_sender(request, self._node_id)
+            return await self._handlers.answer(method, request, min(part_for_answer(timeout), _MAX_TIMEOUT_S))
+        except MinkaError:
+            raise
+        except Exception as error:
+            log.exception("a call failed", extra={"method": method.path})
+            raise MinkaError(Code.INTERNAL, f"{type(error).__name__}: {error}") from error
+
+    def grpc_handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
+        """The handlers of other nodes' requests, by service."""
+        services: dict[str, dict[str, Any]] = defaultdict(dict)
+        for method in self._handlers.methods:
+            services[method.service][method.name] = self._stream() if method is HEARTBEAT else self._unary(method)
+        return tuple(grpc.method_handlers_generic_handler(f"minka.v1.{name}", some) for name, some in services.items())
+
+    def _unary(self, method: Method[Request, Response]) -> Any:  # grpcio's types know only the synchronous API
+        async def answer(request: Request, context: _Context) -> Response:
+            seconds = min(time_to_answer(context, _DEFAULT_TIMEOUT_S), _MAX_TIMEOUT_S)
+            return await self._handlers.answer(method, request, seconds)
+
+        return grpc.unary_unary_rpc_method_handler(answer, method.request.FromString, method.response.SerializeToString)
+
+    def _stream(self) -> Any:  # as above
+        async def answer(
+            requests: AsyncIterator[HeartbeatRequest], context: _Context
+        ) -> AsyncIterator[HeartbeatResponse]:
+            async for request in requests:
+                yield await self._handlers.answer(HEARTBEAT, request, _DEFAULT_TIMEOUT_S)
+
+        return grpc.stream_stream_rpc_method_handler(
+            answer, HEARTBEAT.request.FromString, HEARTBEAT.response.SerializeToString
+        )

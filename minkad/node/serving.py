@@ -133,6 +133,7 @@ class Serving:
             parts.identity,
             parts.coordinator,
             parts.controller_service,
+            parts.replica_control,
             parts.manager,
             parts.member,
             parts.telemetry,

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Mapping
 
+from minka.v1.coordinator_pb2 import UpdateReplicasRequest, UpdateReplicasResponse
 from minka.v1.duties_pb2 import Duty
 from minkad.config import Config
 from minkad.coordinator.controller_calls import ControllerCalls
@@ -39,6 +40,7 @@ from minkad.rpc.channels import Channels
 from minkad.rpc.controller_service import ControllerService
 from minkad.rpc.peers import Peers
 from minkad.rpc.raft import RaftCalls, RaftReceiver
+from minkad.rpc.replica_control import ReplicaControl
 from minkad.rpc.spool import SpoolLinks
 from minkad.storage.disk_space import DiskWatch
 from minkad.storage.identity import Identity
@@ -86,7 +88,7 @@ class Parts:
             settings.bootstrap(config, own.cluster_id),
             settings.controller_settings(config),
             settings.voter_settings(config),
-            update_replicas=lambda node, request: self.peers.update_replicas(node, request),
+            update_replicas=self._update_replicas,
             now=boottime,
             jitter=jitter,
         )
@@ -216,6 +218,9 @@ class Parts:
             disk_stalled=lambda: self.log_db.stalled,
             unanswered=self.watch.unanswered,
         )
+        self.replica_control = ReplicaControl(
+            own.node_id, lambda: self.member.node.incarnation, self.manager.update_replicas
+        )
         self.health = Health(
             self.coordinator,
             self.member,
@@ -258,6 +263,12 @@ class Parts:
         self.member.nodes_changed(self.coordinator.state.nodes.get(self.member.node.id))
 
     # Questions between parts
+
+    async def _update_replicas(self, node_id: str, request: UpdateReplicasRequest) -> UpdateReplicasResponse:
+        """Send a node the controller's rows."""
+        if node_id == self.identity.node_id:
+            return await self.replica_control.update_here(request)
+        return await self.peers.update_replicas(node_id, request)
 
     def _state(self) -> State:
         return self.coordinator.state

@@ -1,4 +1,4 @@
-"""The control calls: requests of clients, nodes and the active controller to this node."""
+"""The control calls: requests of clients to this node."""
 
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
@@ -37,8 +37,6 @@ from minka.v1.admin_pb2 import (
     TransferLeadershipResponse,
 )
 from minka.v1.admin_pb2_grpc import AdminServicer, InventoryServicer, MetadataServicer
-from minka.v1.coordinator_pb2 import UpdateReplicasRequest, UpdateReplicasResponse
-from minka.v1.coordinator_pb2_grpc import ReplicaControlServicer
 from minka.v1.load_api_pb2_grpc import LoadsServicer
 from minkad.coordinator.active_controller import ActiveController
 from minkad.coordinator.admin_requests import AdminRequests
@@ -253,31 +251,6 @@ class AdminService(AdminServicer):
         """Propose the change; the status shows when it is done."""
         self._coordinator.change_voters(request.promote, request.demote)
         return ChangeVotersResponse(coordinator=self._coordinator_status())
-
-
-class ReplicaControlService(ReplicaControlServicer):
-    """The active controller's instructions to this node."""
-
-    def __init__(
-        self,
-        incarnation: Callable[[], str],
-        update_replicas: Callable[[UpdateReplicasRequest], Awaitable[UpdateReplicasResponse]],
-    ) -> None:
-        self._incarnation = incarnation
-        self._update_replicas = update_replicas
-
-    async def UpdateReplicas(self, request: UpdateReplicasRequest, context: _Context) -> UpdateReplicasResponse:
-        """Hand the rows to the data plane. Raises NOT_REGISTERED if they are meant for another process of this node."""
-        check_process(request, self._incarnation())
-        return await self._update_replicas(request)
-
-
-def check_process(request: UpdateReplicasRequest, incarnation: str) -> None:
-    """Raises NOT_REGISTERED if the rows are meant for another process of this node: a process that has yet to register
-    must not lead by older rows.
-    """
-    if request.incarnation != incarnation:
-        raise MinkaError(Code.NOT_REGISTERED, f"the rows are for process {request.incarnation}, this is {incarnation}")
 
 
 class InventoryService(InventoryServicer):

@@ -2,21 +2,17 @@
 checks, times and errors.
 """
 
-import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import grpc
 
-from minka.errors import Code, MinkaError
 from minka.v1.coordinator_pb2 import HeartbeatRequest, HeartbeatResponse
 from minkad.coordinator.controller_handlers import ControllerHandlers
 from minkad.core.controller_methods import HEARTBEAT, Method, Request, Response
 from minkad.rpc.call_deadlines import part_for_answer, time_to_answer
-from minkad.rpc.validation import check, check_sender
-
-log: Final = logging.getLogger(__name__)
+from minkad.rpc.own_requests import answer_here
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -33,15 +29,10 @@ class ControllerService:
 
     async def answer_here(self, method: Method[Request, Response], request: Request, timeout: float) -> Response:
         """Answer this node's own request, as another node's request by gRPC would be answered."""
-        try:
-            check(request)
-            check_sender(request, self._node_id)
-            return await self._handlers.answer(method, request, min(part_for_answer(timeout), _MAX_TIMEOUT_S))
-        except MinkaError:
-            raise
-        except Exception as error:
-            log.exception("a call failed", extra={"method": method.path})
-            raise MinkaError(Code.INTERNAL, f"{type(error).__name__}: {error}") from error
+        seconds = min(part_for_answer(timeout), _MAX_TIMEOUT_S)
+        return await answer_here(
+            method, request, self._node_id, lambda checked: self._handlers.answer(method, checked, seconds)
+        )
 
     def grpc_handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
         """The handlers of other nodes' requests, by service."""

@@ -1,7 +1,6 @@
 """The control calls that this node makes to others; a failed call raises MinkaError."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from typing import Final
 
 import grpc
 
@@ -9,10 +8,7 @@ from minka.engine.grpc_calls import error_from_call
 from minka.v1.coordinator_pb2 import HeartbeatRequest, HeartbeatResponse, UpdateReplicasRequest, UpdateReplicasResponse
 from minkad.core.controller_methods import HEARTBEAT, Method, Request, Response
 from minkad.rpc.channels import Channels
-
-UPDATE_TIMEOUT: Final = 10.0  # seconds; the node goes on hosting and deleting even if the answer comes too late
-
-_UPDATE_REPLICAS: Final = Method("ReplicaControl", "UpdateReplicas", UpdateReplicasRequest, UpdateReplicasResponse)
+from minkad.rpc.replica_control import UPDATE_REPLICAS, UPDATE_TIMEOUT
 
 
 class Peers:
@@ -52,4 +48,4 @@ class Peers:
 
     async def update_replicas(self, node_id: str, request: UpdateReplicasRequest) -> UpdateReplicasResponse:
         """ReplicaControl.UpdateReplicas at a node."""
-        return await self.call(self._address_of(node_id), _UPDATE_REPLICAS, request, UPDATE_TIMEOUT)
+        return await self.call(self._address_of(node_id), UPDATE_REPLICAS, request, UPDATE_TIMEOUT)

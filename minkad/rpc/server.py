@@ -50,7 +50,6 @@ from minkad.rpc.control import (
     InventoryService,
     LoadService,
     MetadataService,
-    ReplicaControlService,
 )
 from minkad.rpc.controller_service import ControllerService
 from minkad.rpc.credentials import Credentials
@@ -60,6 +59,7 @@ from minkad.rpc.history import history_handler
 from minkad.rpc.interceptor import Interceptor
 from minkad.rpc.kv import kv_handler
 from minkad.rpc.raft import RaftReceiver
+from minkad.rpc.replica_control import ReplicaControl
 from minkad.rpc.shards import ShardService
 from minkad.rpc.snapshots import SnapshotService
 from minkad.rpc.spool import SpoolService
@@ -105,6 +105,7 @@ class Server:
         identity: Identity,
         coordinator: Coordinator,
         controller: ControllerService,
+        replica_control: ReplicaControl,
         manager: ReplicaManager,
         member: Member,
         telemetry: Telemetry,
@@ -135,7 +136,7 @@ class Server:
         self._inventory = InventoryService(manager.inventory.count_keys, manager.inventory.split_keys)
         self._duties = DutyService(gateway)
         self._shards = ShardService(sessions, streams)
-        self._control = ReplicaControlService(lambda: member.node.incarnation, manager.update_replicas)
+        self._replica_control = replica_control
         self._raft = raft
         self._spool = spool
         self._loads = LoadService(LoadRequests(coordinator))
@@ -158,7 +159,7 @@ class Server:
         admin_pb2_grpc.add_MetadataServicer_to_server(self._metadata, services)
         admin_pb2_grpc.add_AdminServicer_to_server(self._admin, services)
         admin_pb2_grpc.add_InventoryServicer_to_server(self._inventory, services)
-        coordinator_pb2_grpc.add_ReplicaControlServicer_to_server(self._control, services)
+        coordinator_pb2_grpc.add_ReplicaControlServicer_to_server(self._replica_control, services)
         coordinator_pb2_grpc.add_RaftServicer_to_server(self._raft, services)
         duty_api_pb2_grpc.add_DutiesServicer_to_server(self._duties, services)
         shards_pb2_grpc.add_ShardsServicer_to_server(self._shards, services)

@@ -14,7 +14,7 @@ from minka.v1.coordinator_pb2 import (
 )
 from minka.v1.load_api_pb2 import PullFileRequest
 from minkad.core.controller_methods import Method, Request, Response
-from minkad.rpc.control import check_process
+from minkad.rpc.replica_control import check_process
 from tests.simulation.streams import Way
 
 if TYPE_CHECKING:

@@ -3,9 +3,11 @@
 import random
 from collections.abc import Mapping
 
+from minka.async_client import OwnKeyspace
 from minka.v1.coordinator_pb2 import UpdateReplicasRequest, UpdateReplicasResponse
 from minka.v1.duties_pb2 import Duty
 from minkad.config import Config
+from minkad.coordinator.client_tables import ClientTables
 from minkad.coordinator.controller_calls import ControllerCalls
 from minkad.coordinator.controller_handlers import ControllerHandlers
 from minkad.coordinator.coordinator import Coordinator
@@ -15,6 +17,9 @@ from minkad.coordinator.table_counting import TableCounting
 from minkad.core.raft import RawNode
 from minkad.core.replication.replication_settings import ReplicationSettings
 from minkad.core.state import State, is_up
+from minkad.core.state.display_names import PAYLOADS_KEYSPACE
+from minkad.data_port.clients import Clients
+from minkad.data_port.own_connection import ThisNode
 from minkad.data_port.port_watch import Watch
 from minkad.data_port.raft import RaftPorts, RaftTransport
 from minkad.data_port.replication import DataLinks
@@ -32,6 +37,7 @@ from minkad.node import settings
 from minkad.node.health import Health
 from minkad.node.settings import MIB
 from minkad.node.surroundings import NodeTable
+from minkad.process.clients_memory import ClientsMemory
 from minkad.process.clock import boottime, cluster_clock, unix_ms
 from minkad.process.telemetry import Telemetry
 from minkad.replication.manager import ReplicaManager
@@ -236,7 +242,13 @@ class Parts:
 
     def _build_duties(self) -> None:
         config = self.config
-        self.payloads = PayloadStore(config.grpc_address, config.certificates)
+        self.tables = ClientTables(self.coordinator, self.health.is_replayed)
+        self.memory = ClientsMemory(config.clients.memory_mib * MIB, self.telemetry)
+        clients = Clients(self.manager.requests, self.telemetry, self.memory.streams)
+        own = ThisNode(config.grpc_address, config.data_address, self.tables.answer, clients.serve)
+        self.payloads = PayloadStore(
+            lambda: OwnKeyspace(PAYLOADS_KEYSPACE, [config.grpc_address], config.certificates, own)
+        )
         self.gateway = DutyGateway(self.controller, self._state, self.payloads)
         self.relay = Relay(self.controller, settings.member_settings(config).hurry)
         self.sessions = ShardSessions(

@@ -39,8 +39,8 @@ from minkad.duties.node.gateway import DutyGateway
 from minkad.duties.node.shard_sessions import ShardSessions
 from minkad.history.recorder import HistoryRecorder
 from minkad.process import tasks
+from minkad.process.clients_memory import ClientsMemory
 from minkad.process.listening import bind_error, cannot_listen
-from minkad.process.memory import Memory
 from minkad.process.telemetry import Telemetry
 from minkad.replication.manager import ReplicaManager
 from minkad.rpc.change_feed import ChangeService
@@ -104,6 +104,7 @@ class Server:
         address: str,
         identity: Identity,
         coordinator: Coordinator,
+        tables: ClientTables,
         controller: ControllerService,
         replica_control: ReplicaControl,
         manager: ReplicaManager,
@@ -111,9 +112,7 @@ class Server:
         telemetry: Telemetry,
         raft: RaftReceiver,
         credentials: Credentials | None,
-        streams: Memory,
-        calls: Memory,
-        feeds: Memory,
+        memory: ClientsMemory,
         describe: Callable[[Iterable[int]], DescribeNodeResponse],
         counting: TableCounting,
         gateway: DutyGateway,
@@ -121,21 +120,19 @@ class Server:
         spool: SpoolService,
         spool_files: grpc.GenericRpcHandler,
         history: HistoryRecorder,
-        is_replayed: Callable[[], bool],
     ) -> None:
-        """Without `credentials` connections are plain. `streams`, `calls` and `feeds`: the memory of clients' streams,
-        of their calls, and of the readers of whole keyspaces. Raises ADDRESS_IN_USE, or ADDRESS_UNAVAILABLE if it can't
-        listen on the address for another reason.
+        """Without `credentials` connections are plain. Raises ADDRESS_IN_USE, or ADDRESS_UNAVAILABLE if it can't listen
+        on the address for another reason.
         """
         self._address = address
         self._credentials = credentials
-        self._interceptor = Interceptor(identity.cluster_id, calls, feeds)
+        self._interceptor = Interceptor(identity.cluster_id, memory.calls, memory.feeds)
         self._health = health.aio.HealthServicer()
-        self._metadata = MetadataService(ClientTables(coordinator, is_replayed))
+        self._metadata = MetadataService(tables)
         self._admin = AdminService(coordinator, identity.node_id, member.has_clearance, describe, counting)
         self._inventory = InventoryService(manager.inventory.count_keys, manager.inventory.split_keys)
         self._duties = DutyService(gateway)
-        self._shards = ShardService(sessions, streams)
+        self._shards = ShardService(sessions, memory.streams)
         self._replica_control = replica_control
         self._raft = raft
         self._spool = spool
@@ -144,7 +141,7 @@ class Server:
         self._changes = ChangeService(manager.changes)
         self._handlers = (
             *controller.grpc_handlers(),
-            kv_handler(manager, telemetry, streams),
+            kv_handler(manager, telemetry, memory.streams),
             self._snapshots.read_handler(),
             spool_files,
             history_handler(history),

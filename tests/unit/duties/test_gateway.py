@@ -63,7 +63,7 @@ class Shelf(PayloadStore):
     """A store of payloads in memory; tests with real nodes use the real store."""
 
     def __init__(self) -> None:
-        super().__init__("127.0.0.1:1", None)
+        super().__init__(cast(Any, None))
         self.content: dict[bytes, bytes] = {}
         self.doomed: list[tuple[int, bytes]] = []
 
@@ -274,7 +274,7 @@ class Deleting(PayloadStore):
     """A store that only notes the payloads that it should delete."""
 
     def __init__(self) -> None:
-        super().__init__("127.0.0.1:1", None)
+        super().__init__(cast(Any, None))
         self.deleted: list[bytes] = []
 
     async def _delete(self, ids: Any) -> None:

@@ -36,6 +36,8 @@ AnyKey = TypeVar("AnyKey", bytes, str, Key)
 OneKey = Set | Add | Expire
 
 _OWN: Final = "_"  # the names of the cluster's own keyspaces begin with this
+_OWN_REFRESH_S: Final = 10.0
+_OWN_TIMEOUT_S: Final = 5.0
 
 
 class StaleValue(NamedTuple):
@@ -448,7 +450,7 @@ class OwnKeyspace(AsyncKeyspace):
     """
 
     def __init__(self, name: str, endpoints: Sequence[str], tls: Tls | None, own_node: OwnNode | None = None) -> None:
-        super().__init__(Core(endpoints, 10.0, Random(), tls, own_node), name, 5.0)
+        super().__init__(Core(endpoints, _OWN_REFRESH_S, Random(), tls, own_node), name, _OWN_TIMEOUT_S)
 
     async def close(self) -> None:
         """Close the connections, as `AsyncClient.close` does."""

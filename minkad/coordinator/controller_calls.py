@@ -22,13 +22,21 @@ class Here(Protocol):
         """The response."""
 
 
-class Nodes(Protocol):
-    """Calls to other nodes. Failures are MinkaErrors."""
+class CallsAt(Protocol):
+    """A call to the node at an address. Failures are MinkaErrors."""
 
-    def call(
+    def __call__(
         self, address: str, method: Method[Request, Response], request: Request, timeout: float
     ) -> Awaitable[Response]:
         """The response. Raises DEADLINE_EXCEEDED after `timeout` seconds."""
+
+
+class Nodes(Protocol):
+    """Calls to other nodes."""
+
+    @property
+    def call(self) -> CallsAt:
+        """A call of any method but heartbeats."""
 
     def heartbeat(
         self, address: str, requests: AsyncIterator[HeartbeatRequest]

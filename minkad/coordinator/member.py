@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Node
@@ -18,10 +18,10 @@ from minka.v1.coordinator_pb2 import (
     UnansweredPort,
 )
 from minkad.coordinator.clock_offset import ClockOffset
-from minkad.coordinator.controller_calls import ANYBODY, ControllerCalls
+from minkad.coordinator.controller_calls import ANYBODY, CallsAt, ControllerCalls
 from minkad.coordinator.heartbeat_reports import DataPlane, HeartbeatReports
 from minkad.core.clearance import Clearance
-from minkad.core.controller_methods import CONTROLLED_SHUTDOWN, LEAVE, REGISTER, Method, Request, Response
+from minkad.core.controller_methods import CONTROLLED_SHUTDOWN, LEAVE, REGISTER
 from minkad.core.state import is_up
 from minkad.process.clock import ClusterClock
 
@@ -40,15 +40,6 @@ _VERDICTS: Final = (*FINAL, Code.NOT_REGISTERED, Code.NOT_SERVING)
 RETRY: Final = 0.1  # seconds between tries to register for the first time
 SHUTDOWN_POLL: Final = 0.02
 _OPEN: Final = (Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED)
-
-
-class CallsAt(Protocol):
-    """A call to the node at an address. Failures are MinkaErrors."""
-
-    def __call__(
-        self, address: str, method: Method[Request, Response], request: Request, timeout: float
-    ) -> Awaitable[Response]:
-        """The response."""
 
 
 @dataclass(frozen=True, slots=True)

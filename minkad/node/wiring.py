@@ -4,6 +4,7 @@ import random
 from collections.abc import Mapping
 
 from minka.async_client import OwnKeyspace
+from minka.v1.admin_pb2 import GetTableRequest, GetTableResponse
 from minka.v1.coordinator_pb2 import UpdateReplicasRequest, UpdateReplicasResponse
 from minka.v1.duties_pb2 import Duty
 from minkad.config import Config
@@ -43,7 +44,9 @@ from minkad.process.telemetry import Telemetry
 from minkad.replication.manager import ReplicaManager
 from minkad.replication.surroundings import LoadSources, Surroundings
 from minkad.rpc.channels import Channels
+from minkad.rpc.control import GET_TABLE
 from minkad.rpc.controller_service import ControllerService
+from minkad.rpc.own_requests import answer_here
 from minkad.rpc.peers import Peers
 from minkad.rpc.raft import RaftCalls, RaftReceiver
 from minkad.rpc.replica_control import ReplicaControl
@@ -245,7 +248,7 @@ class Parts:
         self.tables = ClientTables(self.coordinator, self.health.is_replayed)
         self.memory = ClientsMemory(config.clients.memory_mib * MIB, self.telemetry)
         clients = Clients(self.manager.requests, self.telemetry, self.memory.streams)
-        own = ThisNode(config.grpc_address, config.data_address, self.tables.answer, clients.serve)
+        own = ThisNode(config.grpc_address, config.data_address, self._table_for_own_client, clients.serve)
         self.payloads = PayloadStore(
             lambda: OwnKeyspace(PAYLOADS_KEYSPACE, [config.grpc_address], config.certificates, own)
         )
@@ -275,6 +278,9 @@ class Parts:
         self.member.nodes_changed(self.coordinator.state.nodes.get(self.member.node.id))
 
     # Questions between parts
+
+    async def _table_for_own_client(self, request: GetTableRequest) -> GetTableResponse:
+        return await answer_here(GET_TABLE, request, self.identity.node_id, self.tables.answer)
 
     async def _update_replicas(self, node_id: str, request: UpdateReplicasRequest) -> UpdateReplicasResponse:
         """Send a node the controller's rows."""

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import grpc
 
@@ -46,6 +46,7 @@ from minkad.coordinator.load_requests import LoadRequests
 from minkad.coordinator.table_counting import TableCounting
 from minkad.core.controller import drains, split_blockers
 from minkad.core.controller.blockers import MAX_BLOCKERS
+from minkad.core.controller_methods import Method
 from minkad.core.partition_list import PartitionList
 from minkad.core.state import ROWS_A_PIECE, slices
 from minkad.process.turns import turn
@@ -54,6 +55,9 @@ from minkad.rpc.operations import get_operations
 _Context = grpc.aio.ServicerContext[Any, Any]
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
+
+
+GET_TABLE: Final = Method("Metadata", "GetTable", GetTableRequest, GetTableResponse)
 
 
 class MetadataService(MetadataServicer):

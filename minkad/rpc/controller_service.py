@@ -11,13 +11,12 @@ import grpc
 from minka.v1.coordinator_pb2 import HeartbeatRequest, HeartbeatResponse
 from minkad.coordinator.controller_handlers import ControllerHandlers
 from minkad.core.controller_methods import HEARTBEAT, Method, Request, Response
-from minkad.rpc.call_deadlines import part_for_answer, time_to_answer
+from minkad.rpc.call_deadlines import MAX_TIMEOUT_S, part_for_answer, time_for_controller
 from minkad.rpc.own_requests import answer_here
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 
-_DEFAULT_TIMEOUT_S: Final = 10.0  # of a call without a deadline
-_MAX_TIMEOUT_S: Final = 60.0
+_HEARTBEAT_TIMEOUT_S: Final = 1.0  # nothing in a heartbeat's answer waits
 
 
 class ControllerService:
@@ -29,7 +28,7 @@ class ControllerService:
 
     async def answer_here(self, method: Method[Request, Response], request: Request, timeout: float) -> Response:
         """Answer this node's own request, as another node's request by gRPC would be answered."""
-        seconds = min(part_for_answer(timeout), _MAX_TIMEOUT_S)
+        seconds = min(part_for_answer(timeout), MAX_TIMEOUT_S)
         return await answer_here(
             method, request, self._node_id, lambda checked: self._handlers.answer(method, checked, seconds)
         )
@@ -43,8 +42,7 @@ class ControllerService:
 
     def _unary(self, method: Method[Request, Response]) -> Any:  # grpcio's types know only the synchronous API
         async def answer(request: Request, context: _Context) -> Response:
-            seconds = min(time_to_answer(context, _DEFAULT_TIMEOUT_S), _MAX_TIMEOUT_S)
-            return await self._handlers.answer(method, request, seconds)
+            return await self._handlers.answer(method, request, time_for_controller(context))
 
         return grpc.unary_unary_rpc_method_handler(answer, method.request.FromString, method.response.SerializeToString)
 
@@ -53,7 +51,7 @@ class ControllerService:
             requests: AsyncIterator[HeartbeatRequest], context: _Context
         ) -> AsyncIterator[HeartbeatResponse]:
             async for request in requests:
-                yield await self._handlers.answer(HEARTBEAT, request, _DEFAULT_TIMEOUT_S)
+                yield await self._handlers.answer(HEARTBEAT, request, _HEARTBEAT_TIMEOUT_S)
 
         return grpc.stream_stream_rpc_method_handler(
             answer, HEARTBEAT.request.FromString, HEARTBEAT.response.SerializeToString

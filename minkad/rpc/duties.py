@@ -1,6 +1,6 @@
 """Requests of clients to any node about pallets, duties and shards."""
 
-from typing import Any, Final
+from typing import Any
 
 import grpc
 
@@ -9,19 +9,16 @@ from minka.v1.duty_api_pb2_grpc import DutiesServicer
 from minkad.core import controller_methods as m
 from minkad.core.controller_methods import Method, Request, Response
 from minkad.duties.node.gateway import DutyGateway
-from minkad.rpc.call_deadlines import time_to_answer
+from minkad.rpc.call_deadlines import time_for_controller
 
 _Context = grpc.aio.ServicerContext[Any, Any]
-
-_DEFAULT_TIMEOUT_S: Final = 10.0  # of a call without a deadline
-_MAX_TIMEOUT_S: Final = 60.0
 
 
 def _forwarded(method: Method[Request, Response]) -> Any:  # see `answered_by`
     """The RPC that the active controller answers within the caller's deadline."""
 
     async def answer(self: "DutyService", request: Request, context: _Context) -> Response:
-        return await self.gateway.ask(method, request, _time(context))
+        return await self.gateway.ask(method, request, time_for_controller(context))
 
     return answer
 
@@ -41,12 +38,8 @@ class DutyService(DutiesServicer):
 
     async def ChangeDuties(self, request: ChangeDutiesRequest, context: _Context) -> ChangeDutiesResponse:
         """Store the payloads, and make all of the changes, or none."""
-        return await self.gateway.change_duties(request, _time(context))
+        return await self.gateway.change_duties(request, time_for_controller(context))
 
     async def GetDuties(self, request: GetDutiesRequest, context: _Context) -> GetDutiesResponse:
         """The duties, with their payloads where requested."""
-        return await self.gateway.get_duties(request, _time(context))
-
-
-def _time(context: _Context) -> float:
-    return min(time_to_answer(context, _DEFAULT_TIMEOUT_S), _MAX_TIMEOUT_S)
+        return await self.gateway.get_duties(request, time_for_controller(context))

@@ -23,6 +23,7 @@ from minka.engine.core import Core
 from minka.engine.grpc_calls import clipped
 from minka.engine.lane import FRAME_BYTES
 from minka.engine.operate import OPERATION_BYTES, VersionedValue, Written
+from minka.engine.own_node import OwnNode
 from minka.engine.scan_pages import rows_of, scan_pages
 from minka.errors import Code, MinkaError
 from minka.tls import Tls
@@ -35,6 +36,8 @@ AnyKey = TypeVar("AnyKey", bytes, str, Key)
 OneKey = Set | Add | Expire
 
 _OWN: Final = "_"  # the names of the cluster's own keyspaces begin with this
+_OWN_REFRESH_S: Final = 10.0
+_OWN_TIMEOUT_S: Final = 5.0
 
 
 class StaleValue(NamedTuple):
@@ -441,9 +444,17 @@ class AsyncClient(_Operations):
         await self.close()
 
 
-def own_keyspace(client: AsyncClient, name: str) -> AsyncKeyspace:
-    """A handle on one of the cluster's own keyspaces, which `AsyncClient.keyspace` refuses. Only nodes use this."""
-    return AsyncKeyspace(client._core, name, client._timeout)
+class OwnKeyspace(AsyncKeyspace):
+    """A handle on one of the cluster's own keyspaces, which `AsyncClient.keyspace` refuses. Only nodes use this. The
+    handle has its own connections; requests to `own_node` need none.
+    """
+
+    def __init__(self, name: str, endpoints: Sequence[str], tls: Tls | None, own_node: OwnNode | None = None) -> None:
+        super().__init__(Core(endpoints, _OWN_REFRESH_S, Random(), tls, own_node), name, _OWN_TIMEOUT_S)
+
+    async def close(self) -> None:
+        """Close the connections, as `AsyncClient.close` does."""
+        await self._core.close()
 
 
 def _bytes(key: Key) -> bytes:

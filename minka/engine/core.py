@@ -25,8 +25,9 @@ from minka.engine.grpc_calls import (
     has_ended,
     unreachable,
 )
+from minka.engine.own_node import OwnNode
 from minka.engine.retry import delay_s
-from minka.engine.stream import NodeStream
+from minka.engine.stream import Connect, NodeStream, to_port
 from minka.engine.wanted_rows import Wanted
 from minka.errors import Code, MinkaError
 from minka.tls import Tls
@@ -54,13 +55,21 @@ class Core:
 
     loop: asyncio.AbstractEventLoop
 
-    def __init__(self, endpoints: Sequence[str], refresh_interval: float, rng: Random, tls: Tls | None) -> None:
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        refresh_interval: float,
+        rng: Random,
+        tls: Tls | None,
+        own_node: OwnNode | None = None,
+    ) -> None:
         self.table: Final = RoutingTable()
         self.rng: Final = rng
         self.calls: Final[set[Call]] = set()
         self._endpoints: Final = checked_endpoints(endpoints)
         self._credentials: Final = channel_credentials(tls)
         self._tls: Final = tls_files.client_context(tls, tls_files.read(tls)) if tls is not None else None
+        self._own_node: Final = own_node
         self._refresh_interval = refresh_interval
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._streams: dict[tuple[str, str], NodeStream] = {}  # by a node's addresses for gRPC and for data
@@ -346,8 +355,14 @@ class Core:
         self, address: str, request: admin_pb2.GetTableRequest
     ) -> admin_pb2.GetTableResponse | MinkaError:
         """The node's answer or refusal. No error that leaves this method refers to a channel: see `aio_channel`."""
+        own_node = self._own_node
         try:
-            response = await MetadataStub(self._channel(address)).GetTable(request, timeout=_TABLE_TIMEOUT_S)
+            if own_node is not None and address == own_node.address:
+                response = await own_node.table(request)
+            else:
+                response = await MetadataStub(self._channel(address)).GetTable(request, timeout=_TABLE_TIMEOUT_S)
+        except MinkaError as error:
+            return error
         except grpc.aio.AioRpcError as error:
             return error_from_call(error, address, repeatable=True)
         except asyncio.CancelledError as error:
@@ -383,10 +398,16 @@ class Core:
     def _stream(self, address: str, data_address: str) -> NodeStream:
         stream = self._streams.get((address, data_address))
         if stream is None:
-            stream = self._streams[address, data_address] = NodeStream(
-                data_address, self._tls, self.table.cluster_id, self.loop, lambda: self._on_quiet(address)
-            )
+            connect = self._connect_to(address, data_address)
+            stream = NodeStream(connect, self.loop, lambda: self._on_quiet(address))
+            self._streams[address, data_address] = stream
         return stream
+
+    def _connect_to(self, address: str, data_address: str) -> Connect:
+        own_node = self._own_node
+        if own_node is not None and (address, data_address) == (own_node.address, own_node.data_address):
+            return own_node.connect
+        return to_port(data_address, self._tls, self.table.cluster_id)
 
 
 def _is_final(error: MinkaError) -> bool:

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
@@ -12,7 +12,7 @@ from minka.engine.call import Part
 from minka.engine.grpc_calls import clipped
 from minka.engine.lane import MAX_QUEUED_BYTES, Lane
 from minka.errors import Code, MinkaError
-from minka.wire.data_port import Connection, Hello, Purpose, connect
+from minka.wire.data_port import Connection, Hello, Purpose, Receiver, connect
 from minka.wire.kv_frames import WRITING, Op, decode_response, encode
 
 # After QUIET_S without an answer the client fetches the partition table, and then again about every ASK_AGAIN_S: other
@@ -28,24 +28,23 @@ _NODE_DOWN: Final = (
 )
 
 
+Connect = Callable[[Receiver], Awaitable[Connection]]
+
+
+def to_port(data_address: str, tls: ssl.SSLContext | None, cluster_id: str) -> Connect:
+    """Connects to the data port of a node, at `data_address`."""
+    host, _, port = data_address.rpartition(":")
+    address, hello = (host.strip("[]"), int(port)), Hello(Purpose.KV, cluster_id, "")
+    return lambda receiver: connect(address, tls, hello, receiver)
+
+
 class NodeStream:
     """Sends parts to one node, and gives the answers to the calls of these parts. It connects when there is something
     to send, and is the `Receiver` of its connection.
     """
 
-    def __init__(
-        self,
-        address: str,
-        tls: ssl.SSLContext | None,
-        cluster_id: str,
-        loop: asyncio.AbstractEventLoop,
-        on_quiet: Callable[[], object],
-    ) -> None:
-        """`address` is the address of the node's data port."""
-        host, _, port = address.rpartition(":")
-        self._address: Final = (host.strip("[]"), int(port))
-        self._tls = tls
-        self._hello: Final = Hello(Purpose.KV, cluster_id, "")
+    def __init__(self, connect: Connect, loop: asyncio.AbstractEventLoop, on_quiet: Callable[[], object]) -> None:
+        self._connect_to_node: Final = connect
         self._loop = loop
         self._on_quiet = on_quiet
         self._lanes: Final = {op: Lane(op) for op in Op}
@@ -135,7 +134,7 @@ class NodeStream:
     async def _connect(self) -> None:
         try:
             async with asyncio.timeout(_CONNECT_S):
-                connection = await connect(self._address, self._tls, self._hello, self)
+                connection = await self._connect_to_node(self)
             if connection.is_over:
                 raise MinkaError(Code.UNREACHABLE, "the node closed the connection at once")
             self._connection = connection

@@ -167,7 +167,8 @@ class Connection(asyncio.Protocol):
         """The connection is established."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=_UNSENT_BYTES, low=0)
-        keep_alive(self._transport.get_extra_info("socket"))
+        if (connected := self._transport.get_extra_info("socket")) is not None:  # else it is within this process
+            keep_alive(connected)
 
     def data_received(self, data: bytes) -> None:
         """Bytes have come."""

@@ -2,38 +2,26 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeVar
+from typing import Final
 
 from minka.errors import Code, MinkaError
-from minka.v1.cluster_pb2 import Node, Partition
+from minka.v1.cluster_pb2 import Node
 from minka.v1.coordinator_pb2 import (
-    AlterIsrRequest,
-    AlterIsrResponse,
     ControlledShutdownRequest,
-    ControlledShutdownResponse,
     DiskSpace,
-    FinishMergeRequest,
-    FinishMergeResponse,
-    FinishSplitRequest,
-    FinishSplitResponse,
-    HandOverRequest,
-    HandOverResponse,
     HeartbeatRequest,
-    HeartbeatResponse,
     LeaveRequest,
-    ProposeSplitRequest,
-    ProposeSplitResponse,
     RegisterRequest,
     RegisterResponse,
     UnansweredPort,
 )
-from minka.v1.load_api_pb2 import FinishLoadPartsRequest, FinishLoadPartsResponse
 from minkad.coordinator.clock_offset import ClockOffset
+from minkad.coordinator.controller_calls import ANYBODY, CallsAt, ControllerCalls
 from minkad.coordinator.heartbeat_reports import DataPlane, HeartbeatReports
 from minkad.core.clearance import Clearance
+from minkad.core.controller_methods import CONTROLLED_SHUTDOWN, LEAVE, REGISTER
 from minkad.core.state import is_up
 from minkad.process.clock import ClusterClock
 
@@ -52,50 +40,6 @@ _VERDICTS: Final = (*FINAL, Code.NOT_REGISTERED, Code.NOT_SERVING)
 RETRY: Final = 0.1  # seconds between tries to register for the first time
 SHUTDOWN_POLL: Final = 0.02
 _OPEN: Final = (Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED)
-
-T = TypeVar("T")
-
-_ANY: Final = ""  # the address of a wait for any node
-
-
-class ControllerStub(Protocol):
-    """The coordinator's calls at one address; failures are MinkaErrors."""
-
-    async def register(self, address: str, request: RegisterRequest, timeout: float) -> RegisterResponse:
-        """Coordinator.Register."""
-
-    def heartbeat(
-        self, address: str, requests: AsyncIterator[HeartbeatRequest]
-    ) -> AsyncGenerator[HeartbeatResponse, None]:
-        """Coordinator.Heartbeat."""
-
-    async def hand_over(self, address: str, request: HandOverRequest, timeout: float) -> HandOverResponse:
-        """Coordinator.HandOver."""
-
-    async def alter_isr(self, address: str, request: AlterIsrRequest, timeout: float) -> AlterIsrResponse:
-        """Coordinator.AlterIsr."""
-
-    async def propose_split(self, address: str, request: ProposeSplitRequest, timeout: float) -> ProposeSplitResponse:
-        """Coordinator.ProposeSplit."""
-
-    async def finish_split(self, address: str, request: FinishSplitRequest, timeout: float) -> FinishSplitResponse:
-        """Coordinator.FinishSplit."""
-
-    async def finish_merge(self, address: str, request: FinishMergeRequest, timeout: float) -> FinishMergeResponse:
-        """Coordinator.FinishMerge."""
-
-    async def finish_load_parts(
-        self, address: str, request: FinishLoadPartsRequest, timeout: float
-    ) -> FinishLoadPartsResponse:
-        """LoadControl.FinishLoadParts."""
-
-    async def controlled_shutdown(
-        self, address: str, request: ControlledShutdownRequest, timeout: float
-    ) -> ControlledShutdownResponse:
-        """Coordinator.ControlledShutdown."""
-
-    async def leave(self, address: str, request: LeaveRequest, timeout: float) -> None:
-        """Coordinator.Leave."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,15 +65,6 @@ class MemberSettings:
         return self.heartbeat_interval / 4
 
 
-@dataclass(slots=True, eq=False)
-class _Wait:
-    """A wait for an answer of the controller at `address`, from when Raft named `known` as the controller's address."""
-
-    address: str
-    known: str | None
-    limit: asyncio.Timeout
-
-
 class Member:
     """Registers this process, again whenever the controller doesn't know it as a live node, and sends heartbeats."""
 
@@ -137,12 +72,9 @@ class Member:
         self,
         node: Node,
         settings: MemberSettings,
-        stub: ControllerStub,
+        calls: ControllerCalls,
         *,
-        controller_address: Callable[[], str | None],
         other_addresses: Callable[[], Sequence[str]],
-        answer_here: Callable[[HeartbeatRequest], HeartbeatResponse],
-        hand_over_here: Callable[[HandOverRequest], Awaitable[HandOverResponse]],
         data_plane: DataPlane,
         applied_index: Callable[[], int],
         log_is_checked: Callable[[], bool],
@@ -152,25 +84,19 @@ class Member:
         disk_stalled: Callable[[], bool],
         unanswered: Callable[[], Mapping[str, str]],
     ) -> None:
-        """`answer_here` answers this node's heartbeats while it is the active controller itself, and `hand_over_here`
-        its requests for hand-overs, since writes wait for these; otherwise both raise MinkaError. `unanswered` returns
-        the data ports that don't answer this node, and their errors.
-        """
+        """`unanswered` returns the data ports that don't answer this node, and their errors."""
         self.node = node
         self.clearance = Clearance()
         self.registered = asyncio.Event()
         self.low_disks: frozenset[str] = frozenset()  # the nodes whose disks are low, by the last answer
         self._settings = settings
-        self._stub = stub
-        self._controller_address = controller_address
+        self._calls = calls
+        self._controller_address = calls.controller_address
         self._other_addresses = other_addresses
-        self._answer_here = answer_here
-        self._hand_over_here = hand_over_here
         self._unheard_since: float | None = None
         self._asked = 0
         self._is_known = False  # this process is registered; a new controller knows that, too
         self._silent: str | None = None  # the address at which the controller did not answer last time
-        self._waits: dict[_Wait, None] = {}  # in the order of their beginnings
         self._look = asyncio.Event()
         self._ungranted = asyncio.Event()
         self._data_plane = data_plane
@@ -239,13 +165,9 @@ class Member:
 
     def leader_changed(self) -> None:
         """Raft names another leader: end all waits for the former one."""
-        known = self._controller_address()
-        if known is None:
-            return
-        self._look.set()
-        for wait in self._waits:
-            if known not in (wait.address, wait.known) and not wait.limit.expired():
-                wait.limit.reschedule(asyncio.get_running_loop().time())
+        if self._controller_address() is not None:
+            self._look.set()
+            self._calls.leader_changed()
 
     def nodes_changed(self, row: Node | None) -> None:
         """The table's nodes have changed; `row` is this node's. As soon as the table has this node's registration, stop
@@ -254,20 +176,7 @@ class Member:
         if self._is_known or row is None or row.incarnation != self.node.incarnation or not is_up(row):
             return
         self._is_known = True
-        for wait in self._waits:
-            if wait.address == _ANY and not wait.limit.expired():
-                wait.limit.reschedule(asyncio.get_running_loop().time())
-
-    @asynccontextmanager
-    async def _waiting(self, address: str, seconds: float) -> AsyncGenerator[None, None]:
-        """Raises TimeoutError after `seconds`, or when Raft names another leader."""
-        async with asyncio.timeout(seconds) as limit:
-            wait = _Wait(address, self._controller_address(), limit)
-            self._waits[wait] = None
-            try:
-                yield
-            finally:
-                del self._waits[wait]
+        self._calls.table_answered()
 
     def _note(self, error: MinkaError) -> None:
         """Log each problem once, not at each try."""
@@ -319,10 +228,10 @@ class Member:
             patience = settings.heartbeat_interval
         try:
             # The asked node may name a silent controller.
-            async with self._waiting(_ANY, patience):
+            async with self._calls.waiting(ANYBODY, patience):
                 request = RegisterRequest(node=self.node, log_unchecked=not self._log_is_checked())
                 controller, _ = await register_patiently(
-                    self._stub, [address], request, settings.holder_patience, settings.call_timeout, self._now
+                    self._calls.call_at, [address], request, settings.holder_patience, settings.call_timeout, self._now
                 )
         except TimeoutError:
             if was_known or not self._is_known:
@@ -351,12 +260,11 @@ class Member:
         self._sent_at.clear()
         reports, offset = HeartbeatReports(self._data_plane), ClockOffset(self.clock)
         requests = self._heartbeats(self._stream, reports, offset)
-        is_here = address == self.node.address
-        responses = self._answered_here(requests) if is_here else self._stub.heartbeat(address, requests)
+        responses = self._calls.heartbeats(address, requests)
         heard_at = self._now()
         try:
             while True:
-                async with self._waiting(address, self._settings.silence_timeout):
+                async with self._calls.waiting(address, self._settings.silence_timeout):
                     response = await anext(responses)
                 heard_at = self._now()
                 self._in_touch(address)
@@ -388,13 +296,6 @@ class Member:
                 log.warning("this node serves nothing, so it gives up its clearance", extra={"reason": reason})
         self.withheld = reason
 
-    async def _answered_here(
-        self, requests: AsyncGenerator[HeartbeatRequest, None]
-    ) -> AsyncGenerator[HeartbeatResponse, None]:
-        async with aclosing(requests):
-            async for request in requests:
-                yield self._answer_here(request)
-
     async def _heartbeats(
         self, stream: int, reports: HeartbeatReports, offset: ClockOffset
     ) -> AsyncGenerator[HeartbeatRequest, None]:
@@ -424,50 +325,6 @@ class Member:
             except TimeoutError:
                 pass
 
-    async def ask(self, call: Callable[[str, float], Awaitable[T]]) -> T:
-        """Call the active controller. Raises OUTCOME_UNKNOWN if it doesn't answer in time, or Raft names another."""
-        address, seconds = self._address(), self._settings.call_timeout
-        try:
-            async with self._waiting(address, seconds):
-                return await call(address, seconds)
-        except TimeoutError:
-            raise MinkaError(Code.OUTCOME_UNKNOWN, f"the controller at {address} did not answer") from None
-
-    async def hand_over(self, request: HandOverRequest) -> Partition:
-        """Ask the active controller to record a hand-over. After any failure but a refusal the outcome is unknown."""
-        response = await self.ask(lambda address, seconds: self._hand_over(address, request, seconds))
-        return response.partition
-
-    def _hand_over(self, address: str, request: HandOverRequest, seconds: float) -> Awaitable[HandOverResponse]:
-        if address == self.node.address:
-            return self._hand_over_here(request)
-        return self._stub.hand_over(address, request, seconds)
-
-    async def alter_isr(self, request: AlterIsrRequest) -> AlterIsrResponse:
-        """Ask the active controller to change in-sync sets. After any MinkaError the outcome is unknown."""
-        return await self.ask(lambda address, seconds: self._stub.alter_isr(address, request, seconds))
-
-    async def propose_split(self, request: ProposeSplitRequest) -> list[Partition]:
-        """Ask the active controller for a split. Returns the rows of both halves."""
-        response = await self.ask(lambda address, seconds: self._stub.propose_split(address, request, seconds))
-        return list(response.partitions)
-
-    async def finish_split(self, request: FinishSplitRequest) -> list[Partition]:
-        """Tell the active controller that a split has ended. Returns the rows of both halves."""
-        response = await self.ask(lambda address, seconds: self._stub.finish_split(address, request, seconds))
-        return list(response.partitions)
-
-    async def finish_merge(self, request: FinishMergeRequest) -> list[Partition]:
-        """Tell the active controller that a merge has ended. Returns the rows of both partitions. After any failure but
-        a refusal the outcome is unknown.
-        """
-        response = await self.ask(lambda address, seconds: self._stub.finish_merge(address, request, seconds))
-        return list(response.partitions)
-
-    async def finish_load_parts(self, request: FinishLoadPartsRequest) -> None:
-        """Tell the active controller which parts of loads were taken in. Repeating this does no harm."""
-        await self.ask(lambda address, seconds: self._stub.finish_load_parts(address, request, seconds))
-
     async def shut_down(self, timeout: float) -> None:
         """Let other nodes lead this node's partitions, which it goes on serving meanwhile, for at most `timeout`
         seconds.
@@ -477,9 +334,7 @@ class Member:
             async with asyncio.timeout(timeout):
                 while True:
                     try:
-                        answer = await self.ask(
-                            lambda address, seconds: self._stub.controlled_shutdown(address, request, seconds)
-                        )
+                        answer = await self._calls.call(CONTROLLED_SHUTDOWN, request)
                         if not answer.remaining:
                             return
                     except MinkaError as error:
@@ -497,7 +352,7 @@ class Member:
             async with asyncio.timeout(timeout):
                 while True:
                     try:
-                        await self.ask(lambda address, seconds: self._stub.leave(address, request, seconds))
+                        await self._calls.call(LEAVE, request)
                         return
                     except MinkaError as error:
                         # The next controller may have just been elected, and not be active yet. A goodbye that may be
@@ -520,7 +375,7 @@ def as_new_process(node: Node) -> Node:
 
 
 async def register_patiently(
-    stub: ControllerStub,
+    call_at: CallsAt,
     addresses: Sequence[str],
     request: RegisterRequest,
     holder_patience: float,
@@ -537,7 +392,7 @@ async def register_patiently(
     while True:
         address = candidates.pop(0)
         try:
-            return address, await stub.register(address, request, call_timeout)
+            return address, await call_at(address, REGISTER, request, call_timeout)
         except MinkaError as error:
             taken_for_now = error.code is Code.NODE_ID_TAKEN and error.details.get("same_data") == "true"
             leader = error.details.get("leader_address", "")

@@ -24,6 +24,7 @@ from minka.duties.documents import (
 from minka.duties.limits import MAX_REQUEST_BYTES
 from minka.errors import Code, MinkaError
 from minka.v1 import duty_api_pb2 as api
+from minkad.core.controller_methods import CHANGE_PALLETS, GET_PALLETS, GET_SHARDS
 from minkad.duties.node.gateway import DutyGateway
 from minkad.http.openapi import Query, Route, describe
 from minkad.http.problem_details import error_registry, local_names, problems
@@ -244,13 +245,13 @@ class Rest:
         return _answer(view, HTTPStatus.CREATED)
 
     async def _list_pallets(self, _: web.Request) -> web.Response:
-        found = await self._gateway.get_pallets(api.GetPalletsRequest(), _TIMEOUT_S)
+        found = await self._gateway.ask(GET_PALLETS, api.GetPalletsRequest(), _TIMEOUT_S)
         return _answer([_pallet_view(one) for one in found.pallets])
 
     async def _get_pallet(self, request: web.Request) -> web.Response:
         asked = api.GetPalletsRequest(ids=[request.match_info["id"]])
         self._check(asked)
-        [found] = (await self._gateway.get_pallets(asked, _TIMEOUT_S)).pallets
+        [found] = (await self._gateway.ask(GET_PALLETS, asked, _TIMEOUT_S)).pallets
         return _answer(_pallet_view(found))
 
     async def _put_pallet(self, request: web.Request) -> web.Response:
@@ -266,11 +267,11 @@ class Rest:
     async def _change_pallets(self, request: web.Request, asked: Iterable[PalletChange]) -> list[PalletView]:
         change = api.ChangePalletsRequest(changes=pallet_messages(asked), consistency=_level(request))
         self._check(change)
-        response = await self._gateway.change_pallets(change, _TIMEOUT_S)
+        response = await self._gateway.ask(CHANGE_PALLETS, change, _TIMEOUT_S)
         return [documents.pallet_view(messages.pallet(row)) for row in response.pallets]
 
     async def _list_shards(self, _: web.Request) -> web.Response:
-        found = await self._gateway.get_shards(api.GetShardsRequest(), _TIMEOUT_S)
+        found = await self._gateway.ask(GET_SHARDS, api.GetShardsRequest(), _TIMEOUT_S)
         return _answer([documents.shard_view(one) for one in messages.shards(found).shards])
 
     # Input

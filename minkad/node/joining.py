@@ -92,7 +92,7 @@ async def _join(
     while True:
         try:
             request = RegisterRequest(node=node)
-            _, answer = await register_patiently(peers, addresses, request, holder_patience, REGISTER_TIMEOUT, now)
+            _, answer = await register_patiently(peers.call, addresses, request, holder_patience, REGISTER_TIMEOUT, now)
             return Identity(answer.cluster_id, node.id, node.data_id, answer.raft_id, config.cluster.name)
         except MinkaError as error:
             if error.code is Code.NOT_REGISTERED:  # an answer was lost, and since then the node has counted as dead

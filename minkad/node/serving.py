@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Coroutine, Iterable
 from typing import Any, Final, NoReturn
 
@@ -18,12 +17,10 @@ from minkad.http import server as http
 from minkad.http.metrics import create_registry
 from minkad.http.rest import Rest
 from minkad.loads.collecting import Collecting
-from minkad.node.settings import MIB
 from minkad.node.wiring import Parts
-from minkad.process import descriptors, garbage, systemd, tasks
+from minkad.process import garbage, systemd, tasks
 from minkad.process.exits import end_at_once
 from minkad.process.loop_lag import LoopLag
-from minkad.process.memory import Memory, malloc_trim
 from minkad.rpc.credentials import Credentials
 from minkad.rpc.server import Server
 from minkad.rpc.spool import SpoolService, spool_handler
@@ -36,8 +33,6 @@ DRAIN_SECONDS: Final = 2.0
 GOODBYE_SECONDS: Final = 0.5  # for the goodbye of a node that can't go on
 FOUNDERS_POLL: Final = 0.2  # seconds
 SHUTDOWN_SECONDS: Final = 5.0  # for others to take over the partitions that this node leads
-_STREAMS_PART: Final = 0.625  # of clients' memory
-_FEEDS_PART: Final = 0.125
 _QUORUM_POLL: Final = 0.05  # seconds
 _STOP_SECONDS: Final = 0.2  # for open calls
 
@@ -62,8 +57,7 @@ class Serving:
         parts = self._parts
         await parts.spool.start()
         await parts.manager.start()
-        streams, calls, feeds = self._clients_memory()
-        server, data_port = self._server(streams, calls, feeds), self._made_data_port(streams)
+        server, data_port = self._server(), self._made_data_port()
         await server.start()
         await data_port.start()
         self._data_port = data_port
@@ -90,26 +84,11 @@ class Serving:
             await runner.cleanup()
             await self._close()
 
-    def _clients_memory(self) -> tuple[Memory, Memory, Memory]:
-        """The memory of clients' streams, of their calls, and of the readers of whole keyspaces (snapshots, changes).
-        Answers to calls can't be taken back, so their memory is separate from that of keys and values.
-        """
-        telemetry, size = self._parts.telemetry, self._config.clients.memory_mib * MIB
-        most = descriptors.for_clients(descriptors.raise_limit())
-        streams = Memory(int(size * _STREAMS_PART), time.monotonic, malloc_trim, most)
-        feeds = Memory(int(size * _FEEDS_PART), time.monotonic, malloc_trim)
-        calls = Memory(size - streams.limit - feeds.limit, time.monotonic)
-        telemetry.clients_memory = lambda: streams.used + calls.used + feeds.used
-        telemetry.clients_ended = lambda: streams.ended + calls.ended + feeds.ended
-        return streams, calls, feeds
-
-    def _is_flooded(self) -> bool:
-        return self._parts.telemetry.clients_memory() * 4 > self._config.clients.memory_mib * MIB
-
-    def _made_data_port(self, memory: Memory) -> DataPort:
+    def _made_data_port(self) -> DataPort:
         parts, credentials = self._parts, self._credentials
         tls = (lambda: credentials.data_port) if credentials is not None else None
         own, requests, telemetry = parts.identity, parts.manager.requests, parts.telemetry
+        memory = parts.memory.streams
         resp = RespPort(
             own.node_id,
             own.cluster_id,
@@ -126,20 +105,21 @@ class Serving:
             self._config.data_listen, own.cluster_id, own.node_id, parts.manager, telemetry, memory, tls, resp, raft
         )
 
-    def _server(self, streams: Memory, calls: Memory, feeds: Memory) -> Server:
+    def _server(self) -> Server:
         parts, config = self._parts, self._config
         return Server(
             config.listen.grpc,
             parts.identity,
             parts.coordinator,
+            parts.tables,
+            parts.controller_service,
+            parts.replica_control,
             parts.manager,
             parts.member,
             parts.telemetry,
             parts.raft_receiver,
             self._credentials,
-            streams,
-            calls,
-            feeds,
+            parts.memory,
             parts.health.describe,
             parts.counting,
             parts.gateway,
@@ -147,7 +127,6 @@ class Serving:
             SpoolService(parts.spool, parts.uploading, parts.fetching, parts.disk.room),
             spool_handler(parts.spool, parts.uploading),
             parts.history,
-            parts.health.is_replayed,
         )
 
     async def _listen_http(self) -> web.AppRunner:
@@ -169,7 +148,7 @@ class Serving:
             "watchdog": systemd.watchdog(parts.health.is_live),
             "log failure": self._log_failure(),
             "loop lag": LoopLag(parts.telemetry).run(),
-            "garbage": garbage.collect(self._is_flooded),
+            "garbage": garbage.collect(parts.memory.is_flooded),
             "disk space": parts.disk.watch(),
             "spool": self._collect_spool(),
             "history": parts.history.run(),

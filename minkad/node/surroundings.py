@@ -1,16 +1,8 @@
-"""The rest of the node for the data plane: its table, and the active controller."""
+"""The node's table for the data plane."""
 
 from collections.abc import Callable, Collection
 
 from minka.v1.cluster_pb2 import Keyspace, Operation, Partition
-from minka.v1.coordinator_pb2 import (
-    AlterIsrRequest,
-    AlterIsrResponse,
-    FinishMergeRequest,
-    FinishSplitRequest,
-    HandOverRequest,
-    ProposeSplitRequest,
-)
 from minkad.coordinator.member import Member
 from minkad.core.state import Placed, State
 from minkad.storage.disk_space import DiskWatch
@@ -59,30 +51,3 @@ class NodeTable:
             return member.low_disks
         own = {member.node.id}
         return member.low_disks | own if self._disk.is_low else member.low_disks - own
-
-
-class ControllerCalls:
-    """The active controller, through the member; `minkad.replication.surroundings.Controller`."""
-
-    def __init__(self, member: Callable[[], Member]) -> None:
-        self._member = member
-
-    async def hand_over(self, request: HandOverRequest) -> Partition:
-        """See `Member`."""
-        return await self._member().hand_over(request)
-
-    async def alter_isr(self, request: AlterIsrRequest) -> AlterIsrResponse:
-        """See `Member`."""
-        return await self._member().alter_isr(request)
-
-    async def propose_split(self, request: ProposeSplitRequest) -> list[Partition]:
-        """See `Member`."""
-        return await self._member().propose_split(request)
-
-    async def finish_split(self, request: FinishSplitRequest) -> list[Partition]:
-        """See `Member`."""
-        return await self._member().finish_split(request)
-
-    async def finish_merge(self, request: FinishMergeRequest) -> list[Partition]:
-        """See `Member`."""
-        return await self._member().finish_merge(request)

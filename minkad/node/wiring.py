@@ -3,16 +3,24 @@
 import random
 from collections.abc import Mapping
 
+from minka.async_client import OwnKeyspace
+from minka.v1.admin_pb2 import GetTableRequest, GetTableResponse
+from minka.v1.coordinator_pb2 import UpdateReplicasRequest, UpdateReplicasResponse
 from minka.v1.duties_pb2 import Duty
 from minkad.config import Config
+from minkad.coordinator.client_tables import ClientTables
+from minkad.coordinator.controller_calls import ControllerCalls
+from minkad.coordinator.controller_handlers import ControllerHandlers
 from minkad.coordinator.coordinator import Coordinator
 from minkad.coordinator.member import Member
-from minkad.coordinator.node_requests import NodeRequests
 from minkad.coordinator.raft_driver import RaftDriver
 from minkad.coordinator.table_counting import TableCounting
 from minkad.core.raft import RawNode
 from minkad.core.replication.replication_settings import ReplicationSettings
 from minkad.core.state import State, is_up
+from minkad.core.state.display_names import PAYLOADS_KEYSPACE
+from minkad.data_port.clients import Clients
+from minkad.data_port.own_connection import ThisNode
 from minkad.data_port.port_watch import Watch
 from minkad.data_port.raft import RaftPorts, RaftTransport
 from minkad.data_port.replication import DataLinks
@@ -29,14 +37,19 @@ from minkad.loads.uploading import Uploading
 from minkad.node import settings
 from minkad.node.health import Health
 from minkad.node.settings import MIB
-from minkad.node.surroundings import ControllerCalls, NodeTable
+from minkad.node.surroundings import NodeTable
+from minkad.process.clients_memory import ClientsMemory
 from minkad.process.clock import boottime, cluster_clock, unix_ms
 from minkad.process.telemetry import Telemetry
 from minkad.replication.manager import ReplicaManager
 from minkad.replication.surroundings import LoadSources, Surroundings
 from minkad.rpc.channels import Channels
+from minkad.rpc.control import GET_TABLE
+from minkad.rpc.controller_service import ControllerService
+from minkad.rpc.own_requests import answer_here
 from minkad.rpc.peers import Peers
 from minkad.rpc.raft import RaftCalls, RaftReceiver
+from minkad.rpc.replica_control import ReplicaControl
 from minkad.rpc.spool import SpoolLinks
 from minkad.storage.disk_space import DiskWatch
 from minkad.storage.identity import Identity
@@ -84,7 +97,7 @@ class Parts:
             settings.bootstrap(config, own.cluster_id),
             settings.controller_settings(config),
             settings.voter_settings(config),
-            update_replicas=lambda node, request: self.peers.update_replicas(node, request),
+            update_replicas=self._update_replicas,
             now=boottime,
             jitter=jitter,
         )
@@ -116,6 +129,14 @@ class Parts:
             self.driver.receive, self.transport.heard_from, self._is_stranger, config.data_address, own.raft_id
         )
         self.counting = TableCounting(self.coordinator)
+        self.controller_service = ControllerService(ControllerHandlers(self.coordinator), own.node_id)
+        self.controller = ControllerCalls(
+            config.grpc_address,
+            self._controller_address,
+            self.controller_service.answer_here,
+            self.peers,
+            settings.member_settings(config).call_timeout,
+        )
 
     def _build_spool(self) -> None:
         self.spool = Spool(self.config.data_dir / "spool", self.disk.check_room)
@@ -151,7 +172,7 @@ class Parts:
                 self.channels.tls_context,
             ),
             NodeTable(self._state, lambda: self.member, self.disk),
-            ControllerCalls(lambda: self.member),
+            self.controller,
             self.telemetry,
             boottime,
             unix_ms,
@@ -167,7 +188,6 @@ class Parts:
             self.fetching,
             lambda: self._state().loads,
             self.spool_links.pull,
-            lambda request: self.member.finish_load_parts(request),
         )
 
     def _build_history(self) -> None:
@@ -196,11 +216,8 @@ class Parts:
         self.member = Member(
             settings.node_row(self.config, self.identity.data_id, incarnation, self.log_db.starts),
             settings.member_settings(self.config),
-            self.peers,
-            controller_address=self._controller_address,
+            self.controller,
             other_addresses=self.other_addresses,
-            answer_here=lambda request: self.coordinator.controller().heartbeat(request),
-            hand_over_here=lambda request: NodeRequests(self.coordinator).run(request),
             data_plane=self.manager,
             applied_index=lambda: self.driver.applied_index,
             log_is_checked=lambda: self.driver.log_is_checked,
@@ -209,6 +226,9 @@ class Parts:
             disk=lambda: self.disk.space,
             disk_stalled=lambda: self.log_db.stalled,
             unanswered=self.watch.unanswered,
+        )
+        self.replica_control = ReplicaControl(
+            own.node_id, lambda: self.member.node.incarnation, self.manager.update_replicas
         )
         self.health = Health(
             self.coordinator,
@@ -225,11 +245,15 @@ class Parts:
 
     def _build_duties(self) -> None:
         config = self.config
-        self.payloads = PayloadStore(config.grpc_address, config.certificates)
-        self.gateway = DutyGateway(
-            self.channels.to, self.channels.identity, self._controller_address, self._state, self.payloads
+        self.tables = ClientTables(self.coordinator, self.health.is_replayed)
+        self.memory = ClientsMemory(config.clients.memory_mib * MIB, self.telemetry)
+        clients = Clients(self.manager.requests, self.telemetry, self.memory.streams)
+        own = ThisNode(config.grpc_address, config.data_address, self._table_for_own_client, clients.serve)
+        self.payloads = PayloadStore(
+            lambda: OwnKeyspace(PAYLOADS_KEYSPACE, [config.grpc_address], config.certificates, own)
         )
-        self.relay = Relay(self.member.ask, self.peers, settings.member_settings(config).hurry)
+        self.gateway = DutyGateway(self.controller, self._state, self.payloads)
+        self.relay = Relay(self.controller, settings.member_settings(config).hurry)
         self.sessions = ShardSessions(
             self.relay,
             self.payloads,
@@ -254,6 +278,15 @@ class Parts:
         self.member.nodes_changed(self.coordinator.state.nodes.get(self.member.node.id))
 
     # Questions between parts
+
+    async def _table_for_own_client(self, request: GetTableRequest) -> GetTableResponse:
+        return await answer_here(GET_TABLE, request, self.identity.node_id, self.tables.answer)
+
+    async def _update_replicas(self, node_id: str, request: UpdateReplicasRequest) -> UpdateReplicasResponse:
+        """Send a node the controller's rows."""
+        if node_id == self.identity.node_id:
+            return await self.replica_control.update_here(request)
+        return await self.peers.update_replicas(node_id, request)
 
     def _state(self) -> State:
         return self.coordinator.state

@@ -9,6 +9,7 @@ from minka.cluster.key_ranges import KeyRange
 from minka.errors import Code, MinkaError, newer_rows
 from minka.v1.cluster_pb2 import Partition
 from minka.v1.coordinator_pb2 import FinishMergeRequest, FinishSplitRequest, HandOverRequest
+from minkad.core.controller_methods import FINISH_MERGE, FINISH_SPLIT, HAND_OVER
 from minkad.core.replication import instructions as i
 from minkad.core.replication.instructions import Instruction
 from minkad.core.replication.node import Node
@@ -176,7 +177,7 @@ class Executor:
 
     @failpoint("migration.hand_over")
     async def call_hand_over(self, request: HandOverRequest) -> list[Partition]:
-        return [await self._controller.hand_over(request)]
+        return [(await self._controller.call(HAND_OVER, request)).partition]
 
     @failpoint("migration.row_received")
     def _learn_handed_over(self, rows: Iterable[Partition]) -> None:
@@ -191,7 +192,7 @@ class Executor:
 
     @failpoint("split.finish")
     async def call_finish_split(self, request: FinishSplitRequest) -> list[Partition]:
-        return await self._controller.finish_split(request)
+        return list((await self._controller.call(FINISH_SPLIT, request)).partitions)
 
     def _ask_finish_merge(self, ask: i.AskFinishMerge) -> None:
         self._spawn(self._finish_merge(ask.request), f"end of the merge into {ask.request.partition_id}")
@@ -202,7 +203,7 @@ class Executor:
 
     @failpoint("merge.finish")
     async def call_finish_merge(self, request: FinishMergeRequest) -> list[Partition]:
-        return await self._controller.finish_merge(request)
+        return list((await self._controller.call(FINISH_MERGE, request)).partitions)
 
     @failpoint("merge.learn")
     def _learn_merged(self, rows: Iterable[Partition]) -> None:

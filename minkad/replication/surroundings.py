@@ -5,15 +5,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from minka.v1.cluster_pb2 import Operation, Partition
-from minka.v1.coordinator_pb2 import (
-    AlterIsrRequest,
-    AlterIsrResponse,
-    FinishMergeRequest,
-    FinishSplitRequest,
-    HandOverRequest,
-    ProposeSplitRequest,
-)
-from minka.v1.load_api_pb2 import FinishLoadPartsRequest, PullFileRequest
+from minka.v1.load_api_pb2 import PullFileRequest
+from minkad.core.controller_methods import Method, Request, Response
 from minkad.core.replication.node_state import ClusterView
 from minkad.core.state import LoadTable
 from minkad.loads.fetching import Fetching
@@ -29,20 +22,8 @@ class Controller(Protocol):
     counts as unknown. So an implementation must not raise a refusal when it doesn't know the outcome.
     """
 
-    async def hand_over(self, request: HandOverRequest) -> Partition:
-        """The partition's new row."""
-
-    async def alter_isr(self, request: AlterIsrRequest) -> AlterIsrResponse:
-        """A result for each change, in their order."""
-
-    async def propose_split(self, request: ProposeSplitRequest) -> list[Partition]:
-        """The rows of both halves."""
-
-    async def finish_split(self, request: FinishSplitRequest) -> list[Partition]:
-        """The rows of both halves."""
-
-    async def finish_merge(self, request: FinishMergeRequest) -> list[Partition]:
-        """The row of the merged partition, and the last row of the partition that became a part of it."""
+    async def call(self, method: Method[Request, Response], request: Request) -> Response:
+        """The controller's response."""
 
 
 class ClusterTable(ClusterView, Protocol):
@@ -82,14 +63,13 @@ class Observer(Protocol):
 @dataclass(frozen=True, slots=True)
 class LoadSources:
     """The data plane's access to loads and their files. `table` is this node's copy; `pull` has another node fetch a
-    file; `finish` tells the active controller which loads were taken in.
+    file.
     """
 
     spool: Spool
     fetching: Fetching
     table: Callable[[], LoadTable]
     pull: Callable[[str, PullFileRequest], Awaitable[None]]
-    finish: Callable[[FinishLoadPartsRequest], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)

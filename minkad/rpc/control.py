@@ -1,8 +1,8 @@
-"""The control calls: requests of clients, nodes and the active controller to this node."""
+"""The control calls: requests of clients to this node."""
 
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import grpc
 
@@ -37,23 +37,16 @@ from minka.v1.admin_pb2 import (
     TransferLeadershipResponse,
 )
 from minka.v1.admin_pb2_grpc import AdminServicer, InventoryServicer, MetadataServicer
-from minka.v1.coordinator_pb2 import (
-    HeartbeatRequest,
-    HeartbeatResponse,
-    UpdateReplicasRequest,
-    UpdateReplicasResponse,
-)
-from minka.v1.coordinator_pb2_grpc import CoordinatorServicer, ReplicaControlServicer
-from minka.v1.load_api_pb2_grpc import LoadControlServicer, LoadsServicer
+from minka.v1.load_api_pb2_grpc import LoadsServicer
 from minkad.coordinator.active_controller import ActiveController
 from minkad.coordinator.admin_requests import AdminRequests
 from minkad.coordinator.client_tables import ClientTables
 from minkad.coordinator.coordinator import Coordinator
 from minkad.coordinator.load_requests import LoadRequests
-from minkad.coordinator.node_requests import NodeRequests
 from minkad.coordinator.table_counting import TableCounting
 from minkad.core.controller import drains
 from minkad.core.controller.blockers import MAX_BLOCKERS, split_blockers
+from minkad.core.controller_methods import Method
 from minkad.core.partition_list import PartitionList
 from minkad.core.state import ROWS_A_PIECE, slices
 from minkad.process.turns import turn
@@ -62,6 +55,9 @@ from minkad.rpc.operations import get_operations
 _Context = grpc.aio.ServicerContext[Any, Any]
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
+
+
+GET_TABLE: Final = Method("Metadata", "GetTable", GetTableRequest, GetTableResponse)
 
 
 class MetadataService(MetadataServicer):
@@ -84,29 +80,6 @@ def answered_by(method: Callable[[Any, Req], Awaitable[Resp]]) -> Any:  # the ba
     return answer
 
 
-class CoordinatorService(CoordinatorServicer):
-    """Requests of nodes to the active controller."""
-
-    def __init__(self, requests: NodeRequests) -> None:
-        self._requests = requests
-
-    async def Heartbeat(
-        self, request_iterator: AsyncIterator[HeartbeatRequest], context: _Context
-    ) -> AsyncIterator[HeartbeatResponse]:
-        """Answer the heartbeats of a node. Raises NOT_CONTROLLER when this node is not the active controller."""
-        async for request in request_iterator:
-            yield self._requests.heartbeat(request)
-
-    Register = answered_by(NodeRequests.register)
-    HandOver = answered_by(NodeRequests.run)
-    AlterIsr = answered_by(NodeRequests.run)
-    ProposeSplit = answered_by(NodeRequests.run)
-    FinishSplit = answered_by(NodeRequests.run)
-    FinishMerge = answered_by(NodeRequests.run)
-    ControlledShutdown = answered_by(NodeRequests.controlled_shutdown)
-    Leave = answered_by(NodeRequests.run)
-
-
 class LoadService(LoadsServicer):
     """Requests of jobs and people about loads."""
 
@@ -118,15 +91,6 @@ class LoadService(LoadsServicer):
     CommitLoad = answered_by(LoadRequests.run)
     AbortLoad = answered_by(LoadRequests.run)
     GetLoads = answered_by(LoadRequests.get_loads)
-
-
-class LoadControlService(LoadControlServicer):
-    """Reports of leaders to the active controller about loads."""
-
-    def __init__(self, requests: LoadRequests) -> None:
-        self._requests = requests
-
-    FinishLoadParts = answered_by(LoadRequests.finish_load_parts)
 
 
 class AdminService(AdminServicer):
@@ -291,31 +255,6 @@ class AdminService(AdminServicer):
         """Propose the change; the status shows when it is done."""
         self._coordinator.change_voters(request.promote, request.demote)
         return ChangeVotersResponse(coordinator=self._coordinator_status())
-
-
-class ReplicaControlService(ReplicaControlServicer):
-    """The active controller's instructions to this node."""
-
-    def __init__(
-        self,
-        incarnation: Callable[[], str],
-        update_replicas: Callable[[UpdateReplicasRequest], Awaitable[UpdateReplicasResponse]],
-    ) -> None:
-        self._incarnation = incarnation
-        self._update_replicas = update_replicas
-
-    async def UpdateReplicas(self, request: UpdateReplicasRequest, context: _Context) -> UpdateReplicasResponse:
-        """Hand the rows to the data plane. Raises NOT_REGISTERED if they are meant for another process of this node."""
-        check_process(request, self._incarnation())
-        return await self._update_replicas(request)
-
-
-def check_process(request: UpdateReplicasRequest, incarnation: str) -> None:
-    """Raises NOT_REGISTERED if the rows are meant for another process of this node: a process that has yet to register
-    must not lead by older rows.
-    """
-    if request.incarnation != incarnation:
-        raise MinkaError(Code.NOT_REGISTERED, f"the rows are for process {request.incarnation}, this is {incarnation}")
 
 
 class InventoryService(InventoryServicer):

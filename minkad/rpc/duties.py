@@ -1,63 +1,45 @@
-"""Pallets, duties and shards: requests of clients to any node, and of nodes to the active controller."""
+"""Requests of clients to any node about pallets, duties and shards."""
 
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar
+from typing import Any
 
 import grpc
 
-from minka.v1.duty_api_pb2_grpc import DutiesServicer, DutyControlServicer
-from minkad.duties.control.duty_requests import DutyRequests
+from minka.v1.duty_api_pb2 import ChangeDutiesRequest, ChangeDutiesResponse, GetDutiesRequest, GetDutiesResponse
+from minka.v1.duty_api_pb2_grpc import DutiesServicer
+from minkad.core import controller_methods as m
+from minkad.core.controller_methods import Method, Request, Response
 from minkad.duties.node.gateway import DutyGateway
-from minkad.rpc.call_deadlines import time_to_answer
-from minkad.rpc.control import answered_by
+from minkad.rpc.call_deadlines import time_for_controller
 
 _Context = grpc.aio.ServicerContext[Any, Any]
-Req = TypeVar("Req")
-Resp = TypeVar("Resp")
-
-_DEFAULT_TIMEOUT_S: Final = 10.0  # of a call without a deadline
-_MAX_TIMEOUT_S: Final = 60.0
 
 
-def _answered_in_time(
-    method: Callable[[Any, Req, float], Awaitable[Resp]],
-) -> Any:  # see `answered_by`
-    """The RPC that the method of `_requests` answers within the caller's deadline."""
+def _forwarded(method: Method[Request, Response]) -> Any:  # see `answered_by`
+    """The RPC that the active controller answers within the caller's deadline."""
 
-    async def answer(self: Any, request: Req, context: _Context) -> Resp:
-        timeout = min(time_to_answer(context, _DEFAULT_TIMEOUT_S), _MAX_TIMEOUT_S)
-        return await method(self._requests, request, timeout)
+    async def answer(self: "DutyService", request: Request, context: _Context) -> Response:
+        return await self.gateway.ask(method, request, time_for_controller(context))
 
     return answer
 
 
 class DutyService(DutiesServicer):
-    """Requests of clients to any node about duties."""
+    """Answers of the gateway, within the caller's deadline."""
 
     def __init__(self, gateway: DutyGateway) -> None:
-        self._requests = gateway
+        self.gateway = gateway
 
-    ChangePallets = _answered_in_time(DutyGateway.change_pallets)
-    GetPallets = _answered_in_time(DutyGateway.get_pallets)
-    ChangeDuties = _answered_in_time(DutyGateway.change_duties)
-    GetDuties = _answered_in_time(DutyGateway.get_duties)
-    GetShards = _answered_in_time(DutyGateway.get_shards)
-    ExplainDuty = _answered_in_time(DutyGateway.explain_duty)
-    PlanRebalance = _answered_in_time(DutyGateway.plan_rebalance)
-    ComparePallet = _answered_in_time(DutyGateway.compare_pallet)
+    ChangePallets = _forwarded(m.CHANGE_PALLETS)
+    GetPallets = _forwarded(m.GET_PALLETS)
+    GetShards = _forwarded(m.GET_SHARDS)
+    ExplainDuty = _forwarded(m.EXPLAIN_DUTY)
+    PlanRebalance = _forwarded(m.PLAN_REBALANCE)
+    ComparePallet = _forwarded(m.COMPARE_PALLET)
 
+    async def ChangeDuties(self, request: ChangeDutiesRequest, context: _Context) -> ChangeDutiesResponse:
+        """Store the payloads, and make all of the changes, or none."""
+        return await self.gateway.change_duties(request, time_for_controller(context))
 
-class DutyControlService(DutyControlServicer):
-    """Requests of nodes to the active controller about duties; NOT_CONTROLLER elsewhere."""
-
-    def __init__(self, requests: DutyRequests) -> None:
-        self._requests = requests
-
-    ChangePallets = _answered_in_time(DutyRequests.change_pallets)
-    GetPallets = answered_by(DutyRequests.get_pallets)
-    ChangeDuties = _answered_in_time(DutyRequests.change_duties)
-    GetDuties = answered_by(DutyRequests.get_duties)
-    GetShards = answered_by(DutyRequests.get_shards)
-    ExplainDuty = answered_by(DutyRequests.explain_duty)
-    PlanRebalance = answered_by(DutyRequests.plan_rebalance)
-    ComparePallet = answered_by(DutyRequests.compare_pallet)
+    async def GetDuties(self, request: GetDutiesRequest, context: _Context) -> GetDutiesResponse:
+        """The duties, with their payloads where requested."""
+        return await self.gateway.get_duties(request, time_for_controller(context))

@@ -20,7 +20,7 @@ from minkad.process.turns import turn
 from minkad.rpc.call_deadlines import time_to_answer
 from minkad.rpc.channels import CLUSTER_METADATA, NODE_METADATA
 from minkad.rpc.field_rules import MAX_REQUEST_BYTES
-from minkad.rpc.validation import check
+from minkad.rpc.validation import check, check_sender
 
 log: Final = logging.getLogger(__name__)
 
@@ -259,9 +259,8 @@ class _Call:
             raise MinkaError(Code.INVALID_ARGUMENT, f"the request isn't a message of its type: {error}") from error
         if self._method.startswith("/minka."):
             check(message)
-            claimed = getattr(message, "node_id", None)
-            if self.is_between_nodes and claimed is not None and claimed != self._metadata.get(NODE_METADATA):
-                raise MinkaError(Code.INVALID_ARGUMENT, "a node speaks for another one: node_id is not minka-node")
+            if self.is_between_nodes:
+                check_sender(message, self._metadata.get(NODE_METADATA))
         return message
 
     async def _abort(self, context: "_Context", error: Exception) -> None:

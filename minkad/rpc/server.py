@@ -34,37 +34,33 @@ from minkad.coordinator.client_tables import ClientTables
 from minkad.coordinator.coordinator import Coordinator
 from minkad.coordinator.load_requests import LoadRequests
 from minkad.coordinator.member import Member
-from minkad.coordinator.node_requests import NodeRequests
 from minkad.coordinator.table_counting import TableCounting
-from minkad.duties.control.duty_requests import DutyRequests
-from minkad.duties.control.shard_requests import ShardRequests
 from minkad.duties.node.gateway import DutyGateway
 from minkad.duties.node.shard_sessions import ShardSessions
 from minkad.history.recorder import HistoryRecorder
 from minkad.process import tasks
+from minkad.process.clients_memory import ClientsMemory
 from minkad.process.listening import bind_error, cannot_listen
-from minkad.process.memory import Memory
 from minkad.process.telemetry import Telemetry
 from minkad.replication.manager import ReplicaManager
 from minkad.rpc.change_feed import ChangeService
 from minkad.rpc.channels import CONNECT_TIMEOUT
 from minkad.rpc.control import (
     AdminService,
-    CoordinatorService,
     InventoryService,
-    LoadControlService,
     LoadService,
     MetadataService,
-    ReplicaControlService,
 )
+from minkad.rpc.controller_service import ControllerService
 from minkad.rpc.credentials import Credentials
-from minkad.rpc.duties import DutyControlService, DutyService
+from minkad.rpc.duties import DutyService
 from minkad.rpc.field_rules import MAX_MESSAGE_BYTES
 from minkad.rpc.history import history_handler
 from minkad.rpc.interceptor import Interceptor
 from minkad.rpc.kv import kv_handler
 from minkad.rpc.raft import RaftReceiver
-from minkad.rpc.shards import ShardCoordinatorService, ShardService
+from minkad.rpc.replica_control import ReplicaControl
+from minkad.rpc.shards import ShardService
 from minkad.rpc.snapshots import SnapshotService
 from minkad.rpc.spool import SpoolService
 from minkad.storage.identity import Identity
@@ -108,14 +104,15 @@ class Server:
         address: str,
         identity: Identity,
         coordinator: Coordinator,
+        tables: ClientTables,
+        controller: ControllerService,
+        replica_control: ReplicaControl,
         manager: ReplicaManager,
         member: Member,
         telemetry: Telemetry,
         raft: RaftReceiver,
         credentials: Credentials | None,
-        streams: Memory,
-        calls: Memory,
-        feeds: Memory,
+        memory: ClientsMemory,
         describe: Callable[[Iterable[int]], DescribeNodeResponse],
         counting: TableCounting,
         gateway: DutyGateway,
@@ -123,33 +120,28 @@ class Server:
         spool: SpoolService,
         spool_files: grpc.GenericRpcHandler,
         history: HistoryRecorder,
-        is_replayed: Callable[[], bool],
     ) -> None:
-        """Without `credentials` connections are plain. `streams`, `calls` and `feeds`: the memory of clients' streams,
-        of their calls, and of the readers of whole keyspaces. Raises ADDRESS_IN_USE, or ADDRESS_UNAVAILABLE if it can't
-        listen on the address for another reason.
+        """Without `credentials` connections are plain. Raises ADDRESS_IN_USE, or ADDRESS_UNAVAILABLE if it can't listen
+        on the address for another reason.
         """
         self._address = address
         self._credentials = credentials
-        self._interceptor = Interceptor(identity.cluster_id, calls, feeds)
+        self._interceptor = Interceptor(identity.cluster_id, memory.calls, memory.feeds)
         self._health = health.aio.HealthServicer()
-        self._metadata = MetadataService(ClientTables(coordinator, is_replayed))
+        self._metadata = MetadataService(tables)
         self._admin = AdminService(coordinator, identity.node_id, member.has_clearance, describe, counting)
         self._inventory = InventoryService(manager.inventory.count_keys, manager.inventory.split_keys)
-        self._coordinator = CoordinatorService(NodeRequests(coordinator))
         self._duties = DutyService(gateway)
-        self._duty_control = DutyControlService(DutyRequests(coordinator))
-        self._shards = ShardService(sessions, streams)
-        self._shard_control = ShardCoordinatorService(ShardRequests(coordinator))
-        self._control = ReplicaControlService(lambda: member.node.incarnation, manager.update_replicas)
+        self._shards = ShardService(sessions, memory.streams)
+        self._replica_control = replica_control
         self._raft = raft
         self._spool = spool
-        load_requests = LoadRequests(coordinator)
-        self._loads, self._load_control = LoadService(load_requests), LoadControlService(load_requests)
+        self._loads = LoadService(LoadRequests(coordinator))
         self._snapshots = SnapshotService(manager.snapshots)
         self._changes = ChangeService(manager.changes)
         self._handlers = (
-            kv_handler(manager, telemetry, streams),
+            *controller.grpc_handlers(),
+            kv_handler(manager, telemetry, memory.streams),
             self._snapshots.read_handler(),
             spool_files,
             history_handler(history),
@@ -164,16 +156,12 @@ class Server:
         admin_pb2_grpc.add_MetadataServicer_to_server(self._metadata, services)
         admin_pb2_grpc.add_AdminServicer_to_server(self._admin, services)
         admin_pb2_grpc.add_InventoryServicer_to_server(self._inventory, services)
-        coordinator_pb2_grpc.add_CoordinatorServicer_to_server(self._coordinator, services)
-        coordinator_pb2_grpc.add_ReplicaControlServicer_to_server(self._control, services)
+        coordinator_pb2_grpc.add_ReplicaControlServicer_to_server(self._replica_control, services)
         coordinator_pb2_grpc.add_RaftServicer_to_server(self._raft, services)
         duty_api_pb2_grpc.add_DutiesServicer_to_server(self._duties, services)
-        duty_api_pb2_grpc.add_DutyControlServicer_to_server(self._duty_control, services)
         shards_pb2_grpc.add_ShardsServicer_to_server(self._shards, services)
-        shards_pb2_grpc.add_ShardCoordinatorServicer_to_server(self._shard_control, services)
         changes_pb2_grpc.add_ChangesServicer_to_server(self._changes, services)
         load_api_pb2_grpc.add_LoadsServicer_to_server(self._loads, services)
-        load_api_pb2_grpc.add_LoadControlServicer_to_server(self._load_control, services)
         load_api_pb2_grpc.add_SpoolServicer_to_server(self._spool, services)
         snapshots_pb2_grpc.add_SnapshotsServicer_to_server(self._snapshots, services)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, services)

@@ -22,6 +22,13 @@ def check(message: Message) -> None:
         raise MinkaError(Code.INVALID_ARGUMENT, problem[:_SHOWN].removeprefix("."))
 
 
+def check_sender(message: Message, node_id: str | None) -> None:
+    """Raises INVALID_ARGUMENT if the message says that it comes from another node than `node_id`."""
+    claimed = getattr(message, "node_id", None)
+    if claimed is not None and claimed != node_id:
+        raise MinkaError(Code.INVALID_ARGUMENT, "a node speaks for another one: node_id is not minka-node")
+
+
 @cache
 def check_of(descriptor: Descriptor) -> _Check:
     """The function that says why a message of this type is refused; "" if it isn't. Raises LookupError for a type with

@@ -15,11 +15,13 @@ import grpc
 import pytest
 
 from minka.admin.control import Control
+from minka.async_client import OwnKeyspace
 from minka.duties import AsyncClient, Balancer, BalancerKind, Canary, Client, Pallet, changes
 from minka.errors import Code, MinkaError
 from minka.testing.local_cluster import LocalCluster
 from minka.v1.duty_api_pb2 import GetDutiesRequest
 from minka.v1.duty_api_pb2_grpc import DutiesStub
+from minkad.core.state.display_names import PAYLOADS_KEYSPACE
 from minkad.duties.node.payloads import PayloadStore
 from minkad.process.clock import unix_ms
 from tests.cluster.cluster import QUICK, eventually, wait_settled
@@ -167,7 +169,7 @@ async def test_the_asyncio_twin(cluster: LocalCluster) -> None:
 async def test_payloads_that_nothing_names_are_swept(cluster: LocalCluster, duties: Client) -> None:
     duties.create_pallet("swept")
     duties.create("swept", "kept", b"kept")
-    store = PayloadStore(cluster.endpoints[0], None)
+    store = PayloadStore(lambda: OwnKeyspace(PAYLOADS_KEYSPACE, cluster.endpoints, None))
     orphans = await store.put_many([b"orphan", b"another"], 10.0)
     async with grpc.aio.insecure_channel(cluster.endpoints[0]) as channel:
         stub: Any = DutiesStub(channel)

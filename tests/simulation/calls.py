@@ -7,39 +7,14 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from minka.errors import Code, MinkaError
 from minka.v1.coordinator_pb2 import (
-    AlterIsrRequest,
-    AlterIsrResponse,
-    ControlledShutdownRequest,
-    ControlledShutdownResponse,
-    FinishMergeRequest,
-    FinishMergeResponse,
-    FinishSplitRequest,
-    FinishSplitResponse,
-    HandOverRequest,
-    HandOverResponse,
     HeartbeatRequest,
     HeartbeatResponse,
-    LeaveRequest,
-    ProposeSplitRequest,
-    ProposeSplitResponse,
-    RegisterRequest,
-    RegisterResponse,
     UpdateReplicasRequest,
     UpdateReplicasResponse,
 )
-from minka.v1.load_api_pb2 import FinishLoadPartsRequest, FinishLoadPartsResponse, PullFileRequest
-from minka.v1.shards_pb2 import (
-    LeaveShardRequest,
-    RegisterShardRequest,
-    RegisterShardResponse,
-    ReportShardsRequest,
-    ReportShardsResponse,
-    ShardHeartbeatsRequest,
-    ShardHeartbeatsResponse,
-)
-from minkad.coordinator.load_requests import LoadRequests
-from minkad.duties.control.shard_requests import ShardRequests
-from minkad.rpc.control import check_process
+from minka.v1.load_api_pb2 import PullFileRequest
+from minkad.core.controller_methods import Method, Request, Response
+from minkad.rpc.replica_control import check_process
 from tests.simulation.streams import Way
 
 if TYPE_CHECKING:
@@ -67,39 +42,10 @@ class Calls:
     def __init__(self, process: "Process") -> None:
         self._process = process
 
-    async def register(self, address: str, request: RegisterRequest, timeout: float) -> RegisterResponse:
-        """Call Coordinator.Register."""
-        return await self._call(address, lambda to: to.requests.register(request), timeout, Code.UNREACHABLE)
-
-    async def hand_over(self, address: str, request: HandOverRequest, timeout: float) -> HandOverResponse:
-        """Call Coordinator.HandOver."""
-        return await self._call(address, lambda to: to.requests.run(request), timeout, Code.OUTCOME_UNKNOWN)
-
-    async def alter_isr(self, address: str, request: AlterIsrRequest, timeout: float) -> AlterIsrResponse:
-        """Call Coordinator.AlterIsr."""
-        return await self._call(address, lambda to: to.requests.run(request), timeout, Code.OUTCOME_UNKNOWN)
-
-    async def propose_split(self, address: str, request: ProposeSplitRequest, timeout: float) -> ProposeSplitResponse:
-        """Call Coordinator.ProposeSplit."""
-        return await self._call(address, lambda to: to.requests.run(request), timeout, Code.UNREACHABLE)
-
-    async def finish_split(self, address: str, request: FinishSplitRequest, timeout: float) -> FinishSplitResponse:
-        """Call Coordinator.FinishSplit."""
-        return await self._call(address, lambda to: to.requests.run(request), timeout, Code.UNREACHABLE)
-
-    async def finish_merge(self, address: str, request: FinishMergeRequest, timeout: float) -> FinishMergeResponse:
-        """Call Coordinator.FinishMerge."""
-        return await self._call(address, lambda to: to.requests.run(request), timeout, Code.OUTCOME_UNKNOWN)
-
-    async def finish_load_parts(
-        self, address: str, request: FinishLoadPartsRequest, timeout: float
-    ) -> FinishLoadPartsResponse:
-        """Call LoadControl.FinishLoadParts."""
-
-        async def serve(server: "Process") -> FinishLoadPartsResponse:
-            return await LoadRequests(server.coordinator).finish_load_parts(request)
-
-        return await self._call(address, serve, timeout, Code.UNREACHABLE)
+    async def call(self, address: str, method: Method[Request, Response], request: Request, timeout: float) -> Response:
+        """Call the active controller at this address."""
+        broken = Code.UNREACHABLE if method.is_repeatable else Code.OUTCOME_UNKNOWN
+        return await self._call(address, lambda to: to.handlers.answer(method, request, timeout), timeout, broken)
 
     async def pull_file(self, node_id: str, request: PullFileRequest) -> None:
         """Call Spool.PullFile."""
@@ -110,40 +56,6 @@ class Calls:
 
         address = self._process.coordinator.address_of(node_id)
         await self._call(address, serve, _PULL_TIMEOUT, Code.UNREACHABLE)
-
-    async def controlled_shutdown(
-        self, address: str, request: ControlledShutdownRequest, timeout: float
-    ) -> ControlledShutdownResponse:
-        """Call Coordinator.ControlledShutdown."""
-        return await self._call(address, lambda to: to.requests.controlled_shutdown(request), timeout, Code.UNREACHABLE)
-
-    async def leave(self, address: str, request: LeaveRequest, timeout: float) -> None:
-        """Call Coordinator.Leave."""
-        await self._call(address, lambda to: to.requests.run(request), timeout, Code.UNREACHABLE)
-
-    async def register_shard(
-        self, address: str, request: RegisterShardRequest, timeout: float
-    ) -> RegisterShardResponse:
-        """Call ShardCoordinator.RegisterShard."""
-        return await self._call(address, lambda to: _doors(to).register_shard(request), timeout, Code.UNREACHABLE)
-
-    async def shard_heartbeats(
-        self, address: str, request: ShardHeartbeatsRequest, timeout: float
-    ) -> ShardHeartbeatsResponse:
-        """Call ShardCoordinator.ShardHeartbeats."""
-
-        async def serve(server: "Process") -> ShardHeartbeatsResponse:
-            return _doors(server).shard_heartbeats(request)
-
-        return await self._call(address, serve, timeout, Code.UNREACHABLE)
-
-    async def report_shards(self, address: str, request: ReportShardsRequest, timeout: float) -> ReportShardsResponse:
-        """Call ShardCoordinator.ReportShards."""
-        return await self._call(address, lambda to: _doors(to).report_shards(request), timeout, Code.UNREACHABLE)
-
-    async def leave_shard(self, address: str, request: LeaveShardRequest, timeout: float) -> None:
-        """Call ShardCoordinator.LeaveShard."""
-        await self._call(address, lambda to: _doors(to).run(request), timeout, Code.UNREACHABLE)
 
     async def update_replicas(self, node_id: str, request: UpdateReplicasRequest) -> UpdateReplicasResponse:
         """Call ReplicaControl.UpdateReplicas."""
@@ -204,11 +116,6 @@ class Calls:
             pump.cancel()
 
 
-def _doors(server: "Process") -> ShardRequests:
-    assert server.doors is not None
-    return server.doors.shard_requests
-
-
 class _Stream:
     def __init__(self, client: "Process", address: str, answers: asyncio.Queue[HeartbeatResponse | MinkaError]) -> None:
         self._client = client
@@ -231,7 +138,7 @@ class _Stream:
     def _serve(self, server: "Process", request: HeartbeatRequest) -> None:
         answer: HeartbeatResponse | MinkaError
         try:
-            answer = server.requests.heartbeat(request)
+            answer = server.node_requests.heartbeat(request)
         except MinkaError as error:
             answer = error
         self._back.send(lambda: self._answers.put_nowait(answer))

@@ -12,6 +12,7 @@ from minka.v1.coordinator_pb2 import HeartbeatRequest, HeartbeatResponse, IsrCha
 from minka.v1.raft_pb2 import ConfState
 from minkad.coordinator import active_controller
 from minkad.coordinator.active_controller import ActiveController
+from minkad.coordinator.controller_calls import ControllerCalls
 from minkad.coordinator.deciding import Deciding
 from minkad.coordinator.member import Member, MemberSettings
 from minkad.coordinator.raft_driver import RaftDriver
@@ -179,13 +180,13 @@ def wait_for_silent_controller() -> Sequence[Patch]:
     patience = 2.0
 
     @asynccontextmanager
-    async def waiting(_: Member, _address: str, seconds: float) -> AsyncGenerator[None, None]:
+    async def waiting(_: ControllerCalls, _address: str, seconds: float) -> AsyncGenerator[None, None]:
         async with asyncio.timeout(max(seconds, patience)):
             yield
 
     return [
         (Member, "leader_changed", lambda _: None),
-        (Member, "_waiting", waiting),
+        (ControllerCalls, "waiting", waiting),
         (MemberSettings, "call_timeout", patience),
     ]
 

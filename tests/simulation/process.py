@@ -14,7 +14,6 @@ from minka.v1.admin_pb2 import Plan
 from minka.v1.cluster_pb2 import Node, Partition
 from minka.v1.coordinator_pb2 import (
     AlterIsrRequest,
-    AlterIsrResponse,
     DiskSpace,
     RegisterRequest,
     UpdateReplicasRequest,
@@ -22,17 +21,20 @@ from minka.v1.coordinator_pb2 import (
 )
 from minka.v1.raft_pb2 import MSG_SNAP, ConfState, Entry, HardState, Message, Snapshot
 from minkad.coordinator.admin_requests import AdminRequests
+from minkad.coordinator.controller_calls import ControllerCalls
+from minkad.coordinator.controller_handlers import ControllerHandlers
 from minkad.coordinator.coordinator import Coordinator
 from minkad.coordinator.member import Member, MemberSettings, as_new_process, register_patiently
 from minkad.coordinator.node_requests import NodeRequests
 from minkad.coordinator.raft_driver import RaftDriver
 from minkad.core.controller.data_ports import watched_by
+from minkad.core.controller_methods import Method, Request, Response
 from minkad.core.raft import Config, RawNode, Ready
 from minkad.core.raft.sender import sender_of
 from minkad.core.replication.instructions import Instruction, Report
 from minkad.core.replication.replication_settings import ReplicationSettings
 from minkad.core.state import State
-from minkad.node.surroundings import ControllerCalls, NodeTable
+from minkad.node.surroundings import NodeTable
 from minkad.process.clock import ClusterClock
 from minkad.process.memory import Memory
 from minkad.process.telemetry import Telemetry
@@ -114,7 +116,9 @@ class Process(Endpoint):
     store: SimReplicaStore
     manager: ReplicaManager
     member: Member
-    requests: NodeRequests
+    node_requests: NodeRequests
+    handlers: ControllerHandlers
+    controller: ControllerCalls
     admin_requests: AdminRequests
     doors: "ShardDoors | None" = None  # in a world with shards
     spool: "NodeSpool | None" = None  # in a world with loads
@@ -153,7 +157,7 @@ class Process(Endpoint):
         while not self.machine.raft_id:
             try:
                 _, answer = await register_patiently(
-                    self.calls,
+                    self.calls.call,
                     self.world.addresses(but=self.machine),
                     RegisterRequest(node=self.node),
                     self.world.holder_patience,
@@ -185,7 +189,10 @@ class Process(Endpoint):
         )
         self.driver = self._driver()
         self.coordinator.driver = self.driver
-        self.requests = NodeRequests(self.coordinator)
+        self.node_requests = NodeRequests(self.coordinator)
+        self.handlers = ControllerHandlers(self.coordinator)
+        settings = MemberSettings(world.heartbeat, max(2 * world.heartbeat, world.clearance), world.holder_patience)
+        self.controller = _Controller(self, settings.call_timeout)
         self.admin_requests = AdminRequests(self.coordinator, _at_once)
         self.log_db = SimLogDatabase(self, machine.log_disk, self._staged, self._deleted)
         self.log_db.on_failure = self._failed
@@ -193,12 +200,9 @@ class Process(Endpoint):
         self.manager = self._manager(self.log_db)
         self.member = Member(
             self.node,
-            MemberSettings(world.heartbeat, max(2 * world.heartbeat, world.clearance), world.holder_patience),
-            self.calls,
-            controller_address=self._controller_address,
+            settings,
+            self.controller,
             other_addresses=lambda: world.addresses(but=machine),
-            answer_here=self.requests.heartbeat,
-            hand_over_here=self.requests.run,
             data_plane=self.manager,
             applied_index=lambda: self.driver.applied_index,
             log_is_checked=lambda: self.driver.log_is_checked,
@@ -255,7 +259,7 @@ class Process(Endpoint):
             disk,
             cast("ReplicationLinks", SimLinks(self)),
             NodeTable(lambda: self.coordinator.state, lambda: self.member, disk),
-            _Controller(self),
+            self.controller,
             Telemetry(),
             self.now,
             lambda: world.unix_ms() + self.machine.wall_skew_ms,
@@ -365,7 +369,8 @@ class Process(Endpoint):
         if self.alive:
             self.world.say(self.machine.id, what, detail)
 
-    def _controller_address(self) -> str | None:
+    def controller_address(self) -> str | None:
+        """The address of the active controller, as far as this process knows."""
         leader = self.node if self.driver.is_leader else self.coordinator.leader()
         return leader.address if leader else None
 
@@ -446,14 +451,16 @@ class Process(Endpoint):
 class _Controller(ControllerCalls):
     """The process's calls to the controller. They tell the world which in-sync sets the process proposes."""
 
-    def __init__(self, process: Process) -> None:
-        super().__init__(lambda: process.member)
-        self._process = process
+    def __init__(self, process: Process, call_timeout: float) -> None:
+        address, here = process.machine.address, process.handlers.answer
+        super().__init__(address, process.controller_address, here, process.calls, call_timeout)
+        self._proposed = process.world.proposed
 
-    async def alter_isr(self, request: AlterIsrRequest) -> AlterIsrResponse:
-        for change in request.changes:
-            self._process.world.proposed[change.partition_id, change.leader_epoch] = frozenset(change.isr)
-        return await super().alter_isr(request)
+    async def call(self, method: Method[Request, Response], request: Request, timeout: float | None = None) -> Response:
+        if isinstance(request, AlterIsrRequest):
+            for change in request.changes:
+                self._proposed[change.partition_id, change.leader_epoch] = frozenset(change.isr)
+        return await super().call(method, request, timeout)
 
 
 async def _at_once(plan: Callable[..., Plan], *arguments: Any) -> Plan:

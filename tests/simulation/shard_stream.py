@@ -12,7 +12,6 @@ from minka.duties._events import Disconnected, Received
 from minka.errors import Code, MinkaError
 from minka.v1.shards_pb2 import ShardInstruction, ShardMessage
 from minkad.duties.control.duty_requests import DutyRequests
-from minkad.duties.control.shard_requests import ShardRequests
 from minkad.duties.node.relay import Relay
 from minkad.duties.node.shard_sessions import SessionSettings, ShardSessions
 from minkad.process.memory import Memory
@@ -30,10 +29,9 @@ class ShardDoors:
     """A daemon's parts for shards, wired as `minkad.node.daemon` wires them."""
 
     def __init__(self, world: "DutyWorld", process: "Process") -> None:
-        self.shard_requests = ShardRequests(process.coordinator)
         self.duty_requests = DutyRequests(process.coordinator)
         self.memory = Memory(_MEMORY, process.now)
-        relay = Relay(process.member.ask, process.calls, world.heartbeat / 4)
+        relay = Relay(process.controller, world.heartbeat / 4)
         self.sessions = ShardSessions(
             relay,
             _Payloads(process, Random(world.duty_rng.random())),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, cast
 import msgspec
 
 from minka.errors import Code, MinkaError
-from minka.v1.load_api_pb2 import FetchRequest, FinishLoadPartsRequest
+from minka.v1.load_api_pb2 import FetchRequest
 from minka.v1.loads_pb2 import LoadFile
 from minkad.core.state import is_up
 from minkad.loads.collecting import Collecting
@@ -59,11 +59,7 @@ class NodeSpool:
             self.fetching,
             lambda: process.coordinator.state.loads,
             process.calls.pull_file,
-            self._finish,
         )
-
-    async def _finish(self, request: FinishLoadPartsRequest) -> None:
-        await self._process.member.finish_load_parts(request)
 
     def begin(self) -> None:
         """Start to remove files that no load needs."""

@@ -9,45 +9,29 @@ may have come in between.
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
-
-import grpc
-from google.protobuf.message import Message
+from typing import Final
 
 from minka.duties.limits import MAX_REQUEST_BYTES
-from minka.engine.grpc_calls import error_from_call
 from minka.errors import Code, MinkaError
-from minka.v1.admin_pb2 import Plan
 from minka.v1.duties_pb2 import Duty
 from minka.v1.duty_api_pb2 import (
     ChangeDutiesRequest,
     ChangeDutiesResponse,
-    ChangePalletsRequest,
-    ChangePalletsResponse,
-    ComparePalletRequest,
-    ComparePalletResponse,
     Consistency,
     DutyChange,
     DutyStatus,
-    ExplainDutyRequest,
-    ExplainDutyResponse,
     GetDutiesRequest,
     GetDutiesResponse,
     GetPalletsRequest,
-    GetPalletsResponse,
-    GetShardsRequest,
-    GetShardsResponse,
-    PlanRebalanceRequest,
 )
-from minka.v1.duty_api_pb2_grpc import DutyControlStub
+from minkad.coordinator.controller_calls import ControllerCalls
+from minkad.core.controller_methods import CHANGE_DUTIES, GET_DUTIES, GET_PALLETS, Method, Request, Response
 from minkad.core.state import State
 from minkad.duties.node.payloads import PayloadStore
-from minkad.process import tasks
 from minkad.process.clock import boottime
 
 _FIRST_PAUSE_S: Final = 0.02
 _MAX_PAUSE_S: Final = 0.25
-_LOOK_S: Final = 0.2  # between looks whether Raft now names another controller than the asked one
 _PAYLOAD_TRIES: Final = 5
 _UNKNOWN: Final = (Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED)
 
@@ -55,52 +39,15 @@ _UNKNOWN: Final = (Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED)
 class DutyGateway:
     """Every method answers within `timeout` seconds, and raises MinkaError."""
 
-    def __init__(
-        self,
-        channel_to: Callable[[str], grpc.aio.Channel],
-        identity: Sequence[tuple[str, str]],
-        controller_address: Callable[[], str | None],
-        state: Callable[[], State],
-        payloads: PayloadStore,
-    ) -> None:
-        """`identity` is the metadata of a call between nodes, `controller_address` returns the active controller's
-        address, if known, and `state` the state that this node has applied.
-        """
-        self._channel_to = channel_to
-        self._identity = tuple(identity)
-        self._controller_address = controller_address
+    def __init__(self, controller: ControllerCalls, state: Callable[[], State], payloads: PayloadStore) -> None:
+        """`state` returns the state that this node has applied."""
+        self._controller = controller
         self._state = state
         self._payloads = payloads
 
-    async def change_pallets(self, request: ChangePalletsRequest, timeout: float) -> ChangePalletsResponse:
-        """Make all of the changes, or none."""
-        response: ChangePalletsResponse = await self._forward("ChangePallets", request, _until(timeout), change=True)
-        return response
-
-    async def get_pallets(self, request: GetPalletsRequest, timeout: float) -> GetPalletsResponse:
-        """The pallets, each with the number and the weight of its duties."""
-        response: GetPalletsResponse = await self._forward("GetPallets", request, _until(timeout))
-        return response
-
-    async def get_shards(self, request: GetShardsRequest, timeout: float) -> GetShardsResponse:
-        """The shards, with their duties."""
-        response: GetShardsResponse = await self._forward("GetShards", request, _until(timeout))
-        return response
-
-    async def plan_rebalance(self, request: PlanRebalanceRequest, timeout: float) -> Plan:
-        """Make a plan; changes nothing."""
-        response: Plan = await self._forward("PlanRebalance", request, _until(timeout))
-        return response
-
-    async def compare_pallet(self, request: ComparePalletRequest, timeout: float) -> ComparePalletResponse:
-        """The moves that each balancer would make with the pallet's duties."""
-        response: ComparePalletResponse = await self._forward("ComparePallet", request, _until(timeout))
-        return response
-
-    async def explain_duty(self, request: ExplainDutyRequest, timeout: float) -> ExplainDutyResponse:
-        """The place of a duty, and the reasons for it."""
-        response: ExplainDutyResponse = await self._forward("ExplainDuty", request, _until(timeout))
-        return response
+    async def ask(self, method: Method[Request, Response], request: Request, timeout: float) -> Response:
+        """The active controller's answer to a request without payloads."""
+        return await self._forward(method, request, _until(timeout))
 
     # Duties
 
@@ -110,7 +57,7 @@ class DutyGateway:
         before = self._replaced_by(request)
         prepared = await self._with_payload_ids(request, until)
         try:
-            response: ChangeDutiesResponse = await self._forward("ChangeDuties", prepared, until, change=True)
+            response = await self._forward(CHANGE_DUTIES, prepared, until)
         except MinkaError as error:
             if error.code not in _UNKNOWN or not all(map(_is_recognised, prepared.changes)):
                 raise
@@ -150,18 +97,17 @@ class DutyGateway:
         """Raises UNKNOWN_PALLET before a payload is stored for a pallet that doesn't exist."""
         known = self._state().duties.pallets
         if unknown := [pallet for pallet in pallets if pallet not in known]:
-            await self._forward("GetPallets", GetPalletsRequest(ids=unknown), until)
+            await self._forward(GET_PALLETS, GetPalletsRequest(ids=unknown), until)
 
     async def _again(self, request: ChangeDutiesRequest, until: float, unknown: MinkaError) -> ChangeDutiesResponse:
         """Ask once more for a change that the controller recognises if it is done already. Raises `unknown` if that
         doesn't settle it: somebody else has changed the duty meanwhile, or it was never this request's.
         """
         try:
-            response: ChangeDutiesResponse = await self._forward("ChangeDuties", request, until, change=True)
+            return await self._forward(CHANGE_DUTIES, request, until)
         except MinkaError as refusal:
             unsettled = (*_UNKNOWN, Code.DUTY_EXISTS, Code.VERSION_MISMATCH)
             raise (unknown if refusal.code in unsettled or refusal.code.info.retriable else refusal) from None
-        return response
 
     async def get_duties(self, request: GetDutiesRequest, timeout: float) -> GetDutiesResponse:
         """The duties, with payloads where requested: then at most as many duties as have 8 MiB of payloads; `more`
@@ -169,7 +115,7 @@ class DutyGateway:
         """
         until = _until(timeout)
         for _ in range(_PAYLOAD_TRIES):
-            response: GetDutiesResponse = await self._forward("GetDuties", request, until)
+            response = await self._forward(GET_DUTIES, request, until)
             if not request.with_payloads or await self._fill(response, until):
                 return response
         raise MinkaError(Code.CORRUPT_DATA, "the payload of a duty can't be found")
@@ -189,41 +135,18 @@ class DutyGateway:
                 status.payload = payload
         return True
 
-    # The active controller
-
-    async def _forward(self, method: str, request: Message, until: float, *, change: bool = False) -> Any:
-        """Ask until the controller takes the request. A `change` with an unknown outcome isn't repeated."""
+    async def _forward(self, method: Method[Request, Response], request: Request, until: float) -> Response:
+        """Ask until the controller takes the request. A change with an unknown outcome isn't repeated."""
         pause = _FIRST_PAUSE_S
         while True:
             try:
-                return await self._ask_controller(method, request, until)
+                return await self._controller.call(method, request, _left(until))
             except MinkaError as error:
-                again = error.code.info.retriable or (not change and error.code is Code.OUTCOME_UNKNOWN)
+                again = error.code.info.retriable or (method.is_repeatable and error.code is Code.OUTCOME_UNKNOWN)
                 if not again or boottime() + pause >= until:
                     raise
             await asyncio.sleep(pause)
             pause = min(2 * pause, _MAX_PAUSE_S)
-
-    async def _ask_controller(self, method: str, request: Message, until: float) -> Any:
-        address = self._controller_address()
-        if address is None:
-            raise MinkaError(Code.NO_CONTROLLER, "no active controller is known to this node")
-        call = tasks.awaited(self._ask(address, method, request, _left(until)), method)
-        try:
-            while not call.done():
-                await asyncio.wait({call}, timeout=_LOOK_S)
-                if not call.done() and self._controller_address() not in (None, address):
-                    raise MinkaError(Code.OUTCOME_UNKNOWN, f"{address} is no longer the active controller")
-            return call.result()
-        finally:
-            tasks.drop(call)
-
-    async def _ask(self, address: str, method: str, request: Message, timeout: float) -> Any:
-        stub: Any = DutyControlStub(self._channel_to(address))
-        try:
-            return await getattr(stub, method)(request, timeout=timeout, metadata=self._identity)
-        except grpc.aio.AioRpcError as error:
-            raise error_from_call(error, address, repeatable=False) from error
 
 
 def _until(timeout: float) -> float:

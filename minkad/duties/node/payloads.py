@@ -12,12 +12,10 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from minka.async_client import AsyncClient, AsyncKeyspace, own_keyspace
+from minka.async_client import OwnKeyspace
 from minka.errors import Code, MinkaError
-from minka.tls import Tls
 from minka.v1.duties_pb2 import Duty
 from minkad.core.state import slices
-from minkad.core.state.display_names import PAYLOADS_KEYSPACE
 from minkad.process import tasks
 from minkad.process.clock import boottime, unix_ms
 from minkad.process.turns import turn
@@ -37,13 +35,12 @@ _ROWS_A_PIECE: Final = 5_000
 
 
 class PayloadStore:
-    """Reached through this node as by any client. It connects at its first use."""
+    """Reached as by any client, except for the partitions that this node leads. It connects at its first use."""
 
-    def __init__(self, address: str, tls: Tls | None) -> None:
-        """`address` is this node's own; `tls` its files; None without TLS."""
-        self._address = address
-        self._tls = tls
-        self._client: AsyncClient | None = None
+    def __init__(self, connect: Callable[[], OwnKeyspace]) -> None:
+        """`connect` makes a handle on the keyspace of the payloads, which uses the present certificates."""
+        self._connect = connect
+        self._keyspace: OwnKeyspace | None = None
         self._closing: set[asyncio.Task[None]] = set()
         # The time, in seconds of `boottime`, from which each may be deleted; its duty; its id.
         self._doomed: deque[tuple[float, int, bytes]] = deque()
@@ -138,21 +135,21 @@ class PayloadStore:
 
     def renew(self) -> None:
         """The files of TLS have changed: use them for all new connections."""
-        if self._client is not None:
-            closing = tasks.start(self._client.close(), "old payload client", tasks.told)
+        if self._keyspace is not None:
+            closing = tasks.start(self._keyspace.close(), "old payload client", tasks.told)
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
-            self._client = None
+            self._keyspace = None
 
     async def close(self) -> None:
         """Close the connections."""
         self.renew()
         await asyncio.gather(*self._closing, return_exceptions=True)
 
-    def _connected(self) -> AsyncKeyspace:
-        if self._client is None:
-            self._client = AsyncClient([self._address], tls=self._tls)
-        return own_keyspace(self._client, PAYLOADS_KEYSPACE)
+    def _connected(self) -> OwnKeyspace:
+        if self._keyspace is None:
+            self._keyspace = self._connect()
+        return self._keyspace
 
 
 def new_id(now_ms: int) -> bytes:

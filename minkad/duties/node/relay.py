@@ -3,22 +3,30 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
 
 from minka.errors import Code, MinkaError
 from minka.v1.duties_pb2 import Shard
 from minka.v1.shards_pb2 import (
     LeaveShardRequest,
     RegisterShardRequest,
-    RegisterShardResponse,
     ReportShardsRequest,
-    ReportShardsResponse,
     ShardHeartbeatsRequest,
     ShardHeartbeatsResponse,
     ShardReport,
     ShardReported,
     ShardSign,
+)
+from minkad.coordinator.controller_calls import ControllerCalls
+from minkad.core.controller_methods import (
+    LEAVE_SHARD,
+    REGISTER_SHARD,
+    REPORT_SHARDS,
+    SHARD_HEARTBEATS,
+    Method,
+    Request,
+    Response,
 )
 
 log: Final = logging.getLogger(__name__)
@@ -32,36 +40,6 @@ _TRY_AGAIN: Final = (
 SIGNS_GATHER_S: Final = 0.025  # wait of the first heartbeat for more: the call is what costs
 MAX_REPORTS: Final = 200  # in a call
 REPORT_CALLS: Final = 2  # under way at once: each lasts until its reports are recorded
-
-T = TypeVar("T")
-Call = Callable[[str, float], Awaitable[T]]
-
-
-class ShardCoordinatorStub(Protocol):
-    """The calls for shards at one address; failures are MinkaErrors."""
-
-    async def register_shard(
-        self, address: str, request: RegisterShardRequest, timeout: float
-    ) -> RegisterShardResponse:
-        """ShardCoordinator.RegisterShard."""
-
-    async def shard_heartbeats(
-        self, address: str, request: ShardHeartbeatsRequest, timeout: float
-    ) -> ShardHeartbeatsResponse:
-        """ShardCoordinator.ShardHeartbeats."""
-
-    async def report_shards(self, address: str, request: ReportShardsRequest, timeout: float) -> ReportShardsResponse:
-        """ShardCoordinator.ReportShards."""
-
-    async def leave_shard(self, address: str, request: LeaveShardRequest, timeout: float) -> None:
-        """ShardCoordinator.LeaveShard."""
-
-
-class Asks(Protocol):
-    """Calls the active controller. Raises MinkaError if none is known, if it doesn't answer, or stops being active."""
-
-    def __call__(self, call: Call[T]) -> Awaitable[T]:
-        """`call` gets the controller's address and the seconds that it may take."""
 
 
 class Heard(Protocol):
@@ -83,9 +61,8 @@ class Relay:
     tries.
     """
 
-    def __init__(self, ask: Asks, stub: ShardCoordinatorStub, hurry: float) -> None:
-        self._ask = ask
-        self._stub = stub
+    def __init__(self, controller: ControllerCalls, hurry: float) -> None:
+        self._controller = controller
         self._hurry = hurry
         self._signs: dict[tuple[str, str], tuple[int, Heard]] = {}  # the last of each process, not told yet
         self._signed = asyncio.Event()
@@ -134,7 +111,7 @@ class Relay:
     async def _renewed(self, request: ShardHeartbeatsRequest) -> ShardHeartbeatsResponse:
         """The answer; an empty one if no controller answers."""
         try:
-            return await self._ask(lambda address, seconds: self._stub.shard_heartbeats(address, request, seconds))
+            return await self._controller.call(SHARD_HEARTBEATS, request)
         except MinkaError as error:
             if error.code not in _TRY_AGAIN:
                 log.warning("heartbeats of shards are refused", extra={"reason": str(error)})
@@ -144,9 +121,7 @@ class Relay:
         """Register a process. Returns the applied index with which it is registered. Raises MinkaError:
         SHARD_NAME_TAKEN, SHARD_FENCED, or the fault of the request.
         """
-        request = RegisterShardRequest(shard=shard)
-        response = await self._patiently(lambda address, seconds: self._stub.register_shard(address, request, seconds))
-        return response.index
+        return (await self._patiently(REGISTER_SHARD, RegisterShardRequest(shard=shard))).index
 
     async def report(self, shard: Shard, report: ShardReport) -> int:
         """Report for a shard. Returns the applied index with which the report is recorded. Raises MinkaError:
@@ -177,9 +152,7 @@ class Relay:
     async def _tell(self, waiting: Sequence[tuple[ShardReported, asyncio.Future[int]]]) -> None:
         request = ReportShardsRequest(reports=[one for one, _ in waiting])
         try:
-            response = await self._patiently(
-                lambda address, seconds: self._stub.report_shards(address, request, seconds)
-            )
+            response = await self._patiently(REPORT_SHARDS, request)
         except MinkaError as error:
             refusal = error
             _answer(waiting, lambda _: refusal)
@@ -190,13 +163,12 @@ class Relay:
 
     async def leave(self, shard: Shard) -> None:
         """Tell the controller that the shard's process is about to stop. Raises the MinkaError of a refusal."""
-        request = LeaveShardRequest(shard=shard.name, incarnation=shard.incarnation)
-        await self._patiently(lambda address, seconds: self._stub.leave_shard(address, request, seconds))
+        await self._patiently(LEAVE_SHARD, LeaveShardRequest(shard=shard.name, incarnation=shard.incarnation))
 
-    async def _patiently(self, call: Call[T]) -> T:
+    async def _patiently(self, method: Method[Request, Response], request: Request) -> Response:
         while True:
             try:
-                return await self._ask(call)
+                return await self._controller.call(method, request)
             except MinkaError as error:
                 if error.code not in _TRY_AGAIN:
                     raise

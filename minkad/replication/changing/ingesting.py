@@ -15,6 +15,7 @@ from typing import Final
 from minka.errors import Code, MinkaError
 from minka.v1.load_api_pb2 import FinishedPart, FinishLoadPartsRequest, PullFileRequest, WaitingPart
 from minka.v1.loads_pb2 import LoadFile, LoadPart
+from minkad.core.controller_methods import FINISH_LOAD_PARTS
 from minkad.core.replication.entries import IngestMark, encode_mark
 from minkad.core.replication.gate import Gate
 from minkad.core.replication.leadership import Leader
@@ -78,7 +79,7 @@ class Ingesting:
         self._fetching = sources.fetching
         self._table = sources.table
         self._pull = sources.pull
-        self._finish = sources.finish
+        self._controller = around.controller
         self._preparing: dict[Key, asyncio.Task[None]] = {}
         self._making: dict[int, asyncio.Task[None]] = {}
         self._report = _Report()
@@ -400,7 +401,7 @@ class Ingesting:
 
     @failpoint("ingest.finish")
     async def _tell_controller(self, request: FinishLoadPartsRequest) -> None:
-        await self._finish(request)
+        await self._controller.call(FINISH_LOAD_PARTS, request)
 
 
 def _is_same(replica: HostedReplica, data: DataDatabase) -> bool:

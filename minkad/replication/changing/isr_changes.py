@@ -10,6 +10,7 @@ from typing import Final
 
 from minka.errors import MinkaError
 from minka.v1.coordinator_pb2 import AlterIsrRequest, AlterIsrResponse, IsrChange
+from minkad.core.controller_methods import ALTER_ISR
 from minkad.core.replication.instructions import IsrProposal
 from minkad.core.replication.leadership import Leader
 from minkad.core.replication.node import Node
@@ -95,7 +96,7 @@ class IsrChanges:
                 continue
             try:
                 request = AlterIsrRequest(node_id=self._node.id, changes=map(_change, asked))
-                response = await self._controller.alter_isr(request)
+                response = await self._controller.call(ALTER_ISR, request)
             except MinkaError as error:
                 log.info("in-sync sets can't be changed; it is tried again", extra={"reason": str(error)})
                 for proposal in asked:

@@ -7,6 +7,7 @@ from typing import Final
 from minka.cluster.key_ranges import KeyRange
 from minka.errors import Code, MinkaError
 from minka.v1.coordinator_pb2 import ProposeSplitRequest
+from minkad.core.controller_methods import PROPOSE_SPLIT
 from minkad.core.load_split import NoCut, best_cut
 from minkad.core.replication.node import Node
 from minkad.replication.applying.hosted_replica import HostedReplica
@@ -37,7 +38,7 @@ class LoadCheck(BackgroundTask):
         self._node = node
         self._figures = figures
         self._known_keyspace = around.table.keyspace
-        self._propose = around.controller.propose_split
+        self._controller = around.controller
         self._clock = around.clock
         self.meter = Meter(node.replicas, node.shared.used, around.clock)
 
@@ -90,7 +91,7 @@ class LoadCheck(BackgroundTask):
             node_id=self._node.id, partition_id=row.id, generation=row.generation, key=cut.key
         )
         figures = {"partition": row.id, "ops": round(load.ops), "cpu_percent": round(load.cpu_percent)}
-        for new in await self._propose(request):
+        for new in (await self._controller.call(PROPOSE_SPLIT, request)).partitions:
             self._node.adopt(new, self._clock())
         load.cool()
         log.info(

@@ -9,6 +9,7 @@ from typing import Final
 
 from minka.errors import Code, MinkaError
 from minka.v1.coordinator_pb2 import ProposeSplitRequest
+from minkad.core.controller_methods import PROPOSE_SPLIT
 from minkad.core.replication.node import Node
 from minkad.process.turns import turn
 from minkad.replication.applying.hosted_replica import HostedReplica
@@ -53,7 +54,7 @@ class SizeCheck(BackgroundTask):
         self._inventory = inventory
         self._figures = figures
         self._known_keyspace = around.table.keyspace
-        self._propose = around.controller.propose_split
+        self._controller = around.controller
         self._clock = around.clock
         self._checked: dict[int, _Checked] = {}
         self._round: list[int] = []
@@ -143,6 +144,6 @@ class SizeCheck(BackgroundTask):
                 log.warning("a large partition can't be split", extra={"partition": replica.id, "bytes": size})
             raise
         request = ProposeSplitRequest(node_id=self._node.id, partition_id=replica.id, generation=generation, key=key)
-        for row in await self._propose(request):
+        for row in (await self._controller.call(PROPOSE_SPLIT, request)).partitions:
             self._node.adopt(row, self._clock())
         log.info("a partition was too large", extra={"partition": replica.id, "bytes": size, "max": limit})

@@ -1,9 +1,10 @@
 """A cluster of nodes without a coordinator: the test acts as the controller."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, cast
 
 from google.protobuf import text_format
 
@@ -13,16 +14,30 @@ from minka.v1.coordinator_pb2 import (
     AlterIsrRequest,
     AlterIsrResponse,
     FinishMergeRequest,
+    FinishMergeResponse,
     FinishSplitRequest,
+    FinishSplitResponse,
     HandOverRequest,
+    HandOverResponse,
     IsrChange,
     IsrResult,
     ProposeSplitRequest,
+    ProposeSplitResponse,
     UpdateReplicasResponse,
 )
 from minka.wire.data_port import Hello, connect
 from minkad.config.addresses import split_address
 from minkad.core.controller import merges
+from minkad.core.controller_methods import (
+    ALTER_ISR,
+    FINISH_MERGE,
+    FINISH_SPLIT,
+    HAND_OVER,
+    PROPOSE_SPLIT,
+    Method,
+    Request,
+    Response,
+)
 from minkad.core.replication.replication_settings import ReplicationSettings
 from minkad.core.state import State
 from minkad.data_port.streams import MessageStream
@@ -236,6 +251,17 @@ class Cluster:
                 self.elect(row.id, node_id)
         await self.tell_all(*self.rows)
 
+    async def call(self, method: Method[Request, Response], request: Request) -> Response:
+        """Answer a node's request like the active controller."""
+        handlers: dict[Method[Any, Any], Callable[[Any], Awaitable[Any]]] = {
+            ALTER_ISR: self.alter_isr,
+            PROPOSE_SPLIT: self.propose_split,
+            FINISH_SPLIT: self.finish_split,
+            FINISH_MERGE: self.finish_merge,
+            HAND_OVER: self.hand_over,
+        }
+        return cast(Response, await handlers[method](request))
+
     async def alter_isr(self, request: AlterIsrRequest) -> AlterIsrResponse:
         """Change in-sync sets like the controller; tell each node that has a replica."""
         self.requests += 1
@@ -292,7 +318,7 @@ class Cluster:
         self.rows[child_id] = child
         return parent, child
 
-    async def propose_split(self, request: ProposeSplitRequest) -> list[Partition]:
+    async def propose_split(self, request: ProposeSplitRequest) -> ProposeSplitResponse:
         """Begin a split as the controller does, and send the new rows to each node with a replica."""
         self.proposed.append(request)
         row = self.rows[request.partition_id]
@@ -302,9 +328,9 @@ class Cluster:
         for half in halves:
             for node in half.replicas:
                 self.tell_later(node, half)
-        return list(halves)
+        return ProposeSplitResponse(partitions=halves)
 
-    async def finish_split(self, request: FinishSplitRequest) -> list[Partition]:
+    async def finish_split(self, request: FinishSplitRequest) -> FinishSplitResponse:
         """End a split as the controller does, and send the new rows to each node with a replica."""
         if self.before_finish_split:
             raise self.before_finish_split.pop(0)
@@ -318,14 +344,14 @@ class Cluster:
                 row = self.change(id_, lambda row: row.ClearField("splitting"))
                 for node in row.replicas:
                     self.tell_later(node, row)
-        return [self.rows[child.split_from], self.rows[child.id]]
+        return FinishSplitResponse(partitions=[self.rows[child.split_from], self.rows[child.id]])
 
     def merge(self, before_id: int, behind_id: int) -> None:
         """Make the rows that begin a merge of two partitions."""
         self.change(before_id, lambda row: setattr(row, "merge_from", behind_id))
         self.change(behind_id, lambda row: setattr(row, "merge_into", before_id))
 
-    async def finish_merge(self, request: FinishMergeRequest) -> list[Partition]:
+    async def finish_merge(self, request: FinishMergeRequest) -> FinishMergeResponse:
         """End a merge like the controller; tell each node that has a replica."""
         if self.before_finish_merge:
             raise self.before_finish_merge.pop(0)
@@ -354,9 +380,9 @@ class Cluster:
         for row, nodes in ((left, left.replicas), (gone, gone.removing_replicas)):
             for node in nodes:
                 self.tell_later(node, row)
-        return [left, gone]
+        return FinishMergeResponse(partitions=[left, gone])
 
-    async def hand_over(self, request: HandOverRequest) -> Partition:
+    async def hand_over(self, request: HandOverRequest) -> HandOverResponse:
         """Record a hand-over like the controller; tell each node that has a replica."""
         self.hand_overs.append(request)
         if self.before_hand_over:
@@ -370,7 +396,7 @@ class Cluster:
             raise self.after_hand_over.pop(0)
         for node in {*row.replicas, *row.removing_replicas}:
             self.tell_later(node, row)
-        return row
+        return HandOverResponse(partition=row)
 
     def tell_later(self, node_id: str, row: Partition) -> None:
         if not self.nodes[node_id].running:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from minka.async_client import AsyncClient, own_keyspace
+from minka.async_client import AsyncClient, OwnKeyspace
 from minka.cluster.routing_table import RoutingTable
 from minka.engine import call, wanted_rows
 from minka.errors import Code, MinkaError
@@ -111,9 +111,11 @@ async def test_the_clusters_own_keyspaces_are_refused(data_cluster: Make) -> Non
         for use in (client.keyspace, lambda name: AsyncClient(cluster.endpoints, keyspace=name)):
             with pytest.raises(MinkaError, match="INVALID_ARGUMENT: keyspace '_duties' is the cluster's own"):
                 use("_duties")
-        # Calls of the library itself may name the cluster's own keyspace, so the client asks the nodes for it.
+        # Nodes may name the cluster's own keyspace, so their client asks the nodes for it.
+        own = OwnKeyspace("_duties", cluster.endpoints, None)
         with pytest.raises(MinkaError, match="UNKNOWN_KEYSPACE"):
-            await own_keyspace(client, "_duties").get("key", timeout=2)
+            await own.get("key", timeout=2)
+        await own.close()
 
 
 async def test_a_keyspace_that_nodes_refuse_does_not_disturb_calls_for_others(data_cluster: Make) -> None:

@@ -1,20 +1,21 @@
 """A node that stops says goodbye to the active controller, or to the next one. It gives up at a deadline."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Node
-from minka.v1.coordinator_pb2 import DiskSpace, HandOverRequest, HandOverResponse, HeartbeatResponse, LeaveRequest
+from minka.v1.coordinator_pb2 import DiskSpace, HeartbeatRequest, HeartbeatResponse, LeaveRequest
+from minkad.coordinator.controller_calls import ControllerCalls
 from minkad.coordinator.member import SHUTDOWN_POLL, Member, MemberSettings
 from tests.simulation.loop import ProcessLoop
 
 if TYPE_CHECKING:
     from minkad.coordinator.heartbeat_reports import DataPlane
-from minkad.coordinator.member import ControllerStub
+from minkad.core.controller_methods import LEAVE, Method
 from minkad.process.clock import ClusterClock
 
 TIMEOUT = 2.0
@@ -22,8 +23,8 @@ GOODBYE = LeaveRequest(node_id="athens", incarnation="7")
 OLD, NEXT = "byzantium:7400", "cyrene:7400"
 
 
-async def _unasked(request: HandOverRequest) -> HandOverResponse:
-    raise AssertionError("it hands nothing over")
+async def _unasked(method: Method[Any, Any], request: Any, timeout: float) -> Any:
+    raise AssertionError("another node is the controller")
 
 
 class Coordinators:
@@ -40,14 +41,12 @@ class Coordinators:
         self.asked: list[str] = []
         self.heard: list[tuple[str, LeaveRequest]] = []
         self._loop = ProcessLoop(lambda: self.seconds, lambda _: None)
+        settings = MemberSettings(heartbeat_interval=0.1, silence_timeout=1.0, holder_patience=1.0)
         self.member = Member(
             Node(id="athens", incarnation="7"),
-            MemberSettings(heartbeat_interval=0.1, silence_timeout=1.0, holder_patience=1.0),
-            cast("ControllerStub", self),
-            controller_address=lambda: self.known,
+            settings,
+            ControllerCalls("athens:7400", lambda: self.known, _unasked, self, settings.call_timeout),
             other_addresses=lambda: (),
-            answer_here=lambda _: HeartbeatResponse(),
-            hand_over_here=_unasked,
             data_plane=cast("DataPlane", None),
             applied_index=lambda: 0,
             log_is_checked=lambda: True,
@@ -78,8 +77,14 @@ class Coordinators:
             self._loop.turn()
         task.result()
 
-    async def leave(self, address: str, request: LeaveRequest, timeout: float) -> None:
+    def heartbeat(
+        self, address: str, requests: AsyncIterator[HeartbeatRequest]
+    ) -> AsyncGenerator[HeartbeatResponse, None]:
+        raise AssertionError("a node that is stopping sends no heartbeats")
+
+    async def call(self, address: str, method: Method[Any, Any], request: Any, timeout: float) -> Any:
         """Answer a goodbye, as Coordinator.Leave does."""
+        assert method is LEAVE
         self.asked.append(address)
         takes = 10 * TIMEOUT if address in self.silent else self.answer_takes
         await asyncio.sleep(min(takes, timeout))
@@ -88,6 +93,7 @@ class Coordinators:
         if address in self.refusals:
             raise MinkaError(self.refusals[address], "the goodbye is refused")
         self.heard.append((address, request))
+        return method.response()
 
 
 def test_the_controller_hears_one_goodbye() -> None:

@@ -4,7 +4,7 @@ waits take time.
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -12,21 +12,19 @@ from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Node, NodeState, Partition
 from minka.v1.coordinator_pb2 import (
     AlterIsrRequest,
-    AlterIsrResponse,
     DiskSpace,
     HandOverRequest,
     HandOverResponse,
     HeartbeatRequest,
     HeartbeatResponse,
-    RegisterRequest,
-    RegisterResponse,
 )
+from minkad.coordinator.controller_calls import ControllerCalls
 from minkad.coordinator.member import Member, MemberSettings
+from minkad.core.controller_methods import ALTER_ISR, HAND_OVER, HEARTBEAT, REGISTER, Method, Request, Response
 from tests.simulation.loop import ProcessLoop
 
 if TYPE_CHECKING:
     from minkad.coordinator.heartbeat_reports import DataPlane
-from minkad.coordinator.member import ControllerStub
 from minkad.process.clock import ClusterClock
 
 OWN, OLD, NEXT, THIRD = "athens:7400", "byzantium:7400", "cyrene:7400", "delphi:7400"
@@ -44,6 +42,7 @@ class Athens:
         self.leader = OLD  # the real leader; other nodes name `hint` as the leader
         self.hint = OLD
         self.silent: set[str] = set()
+        self.is_mute_here = False  # True: as the controller, athens answers only heartbeats
         self.disk_stalled = False
         self.grants = CLEARANCE
         self.withheld = ""
@@ -53,14 +52,13 @@ class Athens:
         self.heartbeats: list[tuple[float, str]] = []
         self.is_registered = registered
         self._loop = ProcessLoop(lambda: self.seconds, lambda _: None)
+        settings = MemberSettings(BEAT, CLEARANCE, 1.0)
+        self.calls = ControllerCalls(OWN, lambda: self.known, self.answer_here, self, settings.call_timeout)
         self.member = Member(
             Node(id="athens", incarnation="7", address=OWN),
-            MemberSettings(BEAT, CLEARANCE, 1.0),
-            cast("ControllerStub", self),
-            controller_address=lambda: self.known,
+            settings,
+            self.calls,
             other_addresses=lambda: (OLD, NEXT, THIRD),
-            answer_here=self.answer_here,
-            hand_over_here=self.hand_over_here,
             data_plane=cast("DataPlane", self),
             applied_index=lambda: 0,
             log_is_checked=lambda: True,
@@ -86,8 +84,10 @@ class Athens:
     def end(self) -> None:
         self._loop.kill()
 
-    def call(self, coroutine: object) -> "asyncio.Task[object]":
-        return self._loop.create_task(coroutine)  # type: ignore[arg-type]
+    def ask(
+        self, method: Method[Request, Response], request: Request, timeout: float | None = None
+    ) -> "asyncio.Task[Response]":
+        return self._loop.create_task(self.calls.call(method, request, timeout))
 
     def elect(self, address: str) -> None:
         """Elect a controller; Raft tells athens of it."""
@@ -118,11 +118,13 @@ class Athens:
         if address != self.leader:
             raise MinkaError(Code.NOT_CONTROLLER, "another node is the controller", leader_address=self.hint)
 
-    async def register(self, address: str, request: RegisterRequest, timeout: float) -> RegisterResponse:
-        self.registrations.append((self.seconds, address))
+    async def call(self, address: str, method: Method[Request, Response], request: Request, timeout: float) -> Response:
+        if method is REGISTER:
+            self.registrations.append((self.seconds, address))
         await self._reach(address, timeout)
-        self.is_registered = True
-        return RegisterResponse()
+        if method is REGISTER:
+            self.is_registered = True
+        return cast(Response, HandOverResponse(partition=Partition(id=1)) if method is HAND_OVER else method.response())
 
     async def heartbeat(
         self, address: str, requests: AsyncIterator[HeartbeatRequest]
@@ -136,24 +138,18 @@ class Athens:
             granted = 0 if self.withheld else int(self.grants * 1000)
             yield HeartbeatResponse(sequence=request.sequence, clearance_ms=granted, withheld=self.withheld)
 
-    def answer_here(self, request: HeartbeatRequest) -> HeartbeatResponse:
-        self.heartbeats.append((self.seconds, OWN))
+    async def answer_here(self, method: Method[Any, Any], request: Any, timeout: float) -> Any:
+        if method is HEARTBEAT:
+            self.heartbeats.append((self.seconds, OWN))
+        if method is REGISTER:
+            self.registrations.append((self.seconds, OWN))
         if self.leader != OWN:
-            raise MinkaError(Code.NOT_CONTROLLER, "another node leads")
-        return HeartbeatResponse(sequence=request.sequence, clearance_ms=int(self.grants * 1000))
-
-    async def hand_over_here(self, request: HandOverRequest) -> HandOverResponse:
-        if self.leader != OWN:
-            raise MinkaError(Code.NOT_CONTROLLER, "another node leads")
-        return HandOverResponse(partition=Partition(id=2))
-
-    async def hand_over(self, address: str, request: HandOverRequest, timeout: float) -> HandOverResponse:
-        await self._reach(address, timeout)
-        return HandOverResponse(partition=Partition(id=1))
-
-    async def alter_isr(self, address: str, request: AlterIsrRequest, timeout: float) -> AlterIsrResponse:
-        await self._reach(address, timeout)
-        return AlterIsrResponse()
+            raise MinkaError(Code.NOT_CONTROLLER, "another node leads", leader_address=self.hint)
+        if method is HEARTBEAT:
+            return HeartbeatResponse(sequence=request.sequence, clearance_ms=int(self.grants * 1000))
+        if self.is_mute_here:
+            await asyncio.sleep(1e9)
+        return HandOverResponse(partition=Partition(id=2)) if method is HAND_OVER else method.response()
 
     def first_heartbeat(self, address: str) -> float:
         return next(at for at, to in self.heartbeats if to == address)
@@ -312,7 +308,7 @@ def test_a_node_soon_asks_a_new_controller_again(athens: Athens) -> None:
 
 def test_the_outcome_of_a_call_is_unknown_once_another_controller_is_elected(athens: Athens) -> None:
     athens.silent.add(OLD)
-    call = athens.call(athens.member.alter_isr(AlterIsrRequest(node_id="athens")))
+    call = athens.ask(ALTER_ISR, AlterIsrRequest(node_id="athens"))
     athens.run(0.3)
     assert not call.done()
     athens.elect(NEXT)
@@ -324,23 +320,40 @@ def test_the_outcome_of_a_call_is_unknown_once_another_controller_is_elected(ath
 
 def test_a_call_to_a_silent_controller_ends_after_some_heartbeats(athens: Athens) -> None:
     athens.silent.add(OLD)
-    call = athens.call(athens.member.hand_over(HandOverRequest(node_id="athens")))
+    call = athens.ask(HAND_OVER, HandOverRequest(node_id="athens"))
     athens.run(5 * BEAT + 0.01)
     assert call.done()
 
 
-def test_a_node_that_is_the_controller_asks_itself_for_hand_overs_without_the_network(athens: Athens) -> None:
+def test_a_node_that_is_the_controller_asks_itself_without_the_network(athens: Athens) -> None:
     athens.silent.add(OWN)  # athens can't reach itself by gRPC
     athens.elect(OWN)
     athens.run(0.1)
-    call = athens.call(athens.member.hand_over(HandOverRequest(node_id="athens")))
+    call = athens.ask(HAND_OVER, HandOverRequest(node_id="athens"))
     athens.run(0.01)
-    assert call.result() == Partition(id=2)
+    assert call.result() == HandOverResponse(partition=Partition(id=2))
     athens.elect(OLD)
     athens.run(0.1)
-    call = athens.call(athens.member.hand_over(HandOverRequest(node_id="athens")))
+    call = athens.ask(HAND_OVER, HandOverRequest(node_id="athens"))
     athens.run(0.01)
-    assert call.result() == Partition(id=1)
+    assert call.result() == HandOverResponse(partition=Partition(id=1))
+
+
+def test_a_call_of_the_controller_to_itself_ends_like_a_call_to_another_node(athens: Athens) -> None:
+    """It ends at its deadline, or once another controller is elected: then its outcome is unknown."""
+    athens.is_mute_here = True
+    athens.elect(OWN)
+    athens.run(0.1)
+    late = athens.ask(HAND_OVER, HandOverRequest(node_id="athens"), 0.2)
+    moved = athens.ask(HAND_OVER, HandOverRequest(node_id="athens"))
+    athens.run(0.3)
+    athens.elect(NEXT)
+    athens.run(0.01)
+    errors = [late.exception(), moved.exception()]
+    assert [error.code for error in errors if isinstance(error, MinkaError)] == [
+        Code.DEADLINE_EXCEEDED,
+        Code.OUTCOME_UNKNOWN,
+    ]
 
 
 def test_the_log_says_that_the_controller_was_lost_and_found(athens: Athens, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,16 +1,14 @@
 """A node that registers asks several addresses for the active controller. The controller's own answer decides."""
 
-from typing import TYPE_CHECKING, cast
+from typing import Any
 
 import pytest
 
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Node
-from minka.v1.coordinator_pb2 import RegisterRequest, RegisterResponse
+from minka.v1.coordinator_pb2 import RegisterRequest
 from minkad.coordinator.member import register_patiently
-
-if TYPE_CHECKING:
-    from minkad.coordinator.member import ControllerStub
+from minkad.core.controller_methods import Method
 
 FOLLOWER, CONTROLLER, DEAD = "byzantium:7400", "cyrene:7400", "delphi:7400"
 
@@ -23,7 +21,7 @@ class Controllers:
     def __init__(self, verdict: Code) -> None:
         self.verdict = verdict
 
-    async def register(self, address: str, request: RegisterRequest, timeout: float) -> RegisterResponse:
+    async def call(self, address: str, method: Method[Any, Any], request: Any, timeout: float) -> Any:
         """Answer as Coordinator.Register does."""
         if address == FOLLOWER:
             raise MinkaError(Code.NOT_CONTROLLER, "cyrene leads", leader="cyrene", leader_address=CONTROLLER)
@@ -34,7 +32,7 @@ class Controllers:
 
 @pytest.mark.parametrize("verdict", [Code.NOT_REGISTERED, Code.NODE_REMOVED, Code.WRONG_DATA_DIRECTORY])
 async def test_the_controllers_verdict_counts_although_a_missing_node_is_asked_after_it(verdict: Code) -> None:
-    stub = cast("ControllerStub", Controllers(verdict))
+    call = Controllers(verdict).call
     with pytest.raises(MinkaError) as error:
-        await register_patiently(stub, [FOLLOWER, DEAD], RegisterRequest(node=Node(id="athens")), 0.0, 1.0, lambda: 0.0)
+        await register_patiently(call, [FOLLOWER, DEAD], RegisterRequest(node=Node(id="athens")), 0.0, 1.0, lambda: 0.0)
     assert error.value.code is verdict

@@ -1,9 +1,9 @@
 """A node's part in a client's request about duties: payloads, calls to the controller, and repetitions."""
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 from concurrent import futures
-from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
 import grpc
@@ -25,10 +25,13 @@ from minka.v1.duty_api_pb2 import (
     GetPalletsResponse,
 )
 from minka.v1.duty_api_pb2_grpc import add_DutyControlServicer_to_server
+from minkad.coordinator.controller_calls import ControllerCalls
 from minkad.core.state import State
 from minkad.duties.node.gateway import DutyGateway
 from minkad.duties.node.payloads import PayloadStore, _id, _key, is_old, new_id
 from minkad.process.clock import boottime
+from minkad.rpc.channels import Channels
+from minkad.rpc.peers import Peers
 
 T = TypeVar("T")
 LOST = "lost"  # stands for an answer that doesn't arrive
@@ -60,7 +63,7 @@ class Shelf(PayloadStore):
     """A store of payloads in memory; tests with real nodes use the real store."""
 
     def __init__(self) -> None:
-        super().__init__("127.0.0.1:1", None)
+        super().__init__(cast(Any, None))
         self.content: dict[bytes, bytes] = {}
         self.doomed: list[tuple[int, bytes]] = []
 
@@ -85,15 +88,20 @@ async def asked(
     (address,) = free_addresses(1)
     server.add_insecure_port(address)
     server.start()
-    state = State()
+    state, channels = State(), Channels("", "athens")
     state.duties.pallets["feeds"] = Pallet(id="feeds")
     for number, row in enumerate(rows, 1):
         state.duties.duties[number], state.duties.numbers[row.pallet, row.id] = row, number
     try:
-        async with grpc.aio.insecure_channel(address) as channel:
-            return await use(DutyGateway(lambda _: channel, (), lambda: address, lambda: state, shelf or Shelf()))
+        return await use(DutyGateway(calls_to(channels, lambda: address), lambda: state, shelf or Shelf()))
     finally:
+        await channels.close()
         server.stop(None)
+
+
+def calls_to(channels: Channels, address: Callable[[], str]) -> ControllerCalls:
+    """The calls of a node to a controller on another node."""
+    return ControllerCalls("127.0.0.1:9", address, cast(Any, None), Peers(channels, lambda _: ""), 5.0)
 
 
 async def change(
@@ -266,7 +274,7 @@ class Deleting(PayloadStore):
     """A store that only notes the payloads that it should delete."""
 
     def __init__(self) -> None:
-        super().__init__("127.0.0.1:1", None)
+        super().__init__(cast(Any, None))
         self.deleted: list[bytes] = []
 
     async def _delete(self, ids: Any) -> None:
@@ -288,19 +296,21 @@ async def test_a_payload_stays_as_long_as_a_row_names_it() -> None:
 
 
 async def test_a_call_is_given_up_when_another_controller_is_elected() -> None:
-    addresses = iter(["127.0.0.1:1", "127.0.0.1:2"])
-
-    class Silent:
-        def unary_unary(self, *_: Any, **__: Any) -> Any:
-            return lambda *_, **__: asyncio.sleep(30)
-
-    channel = cast(grpc.aio.Channel, Silent())
-    state = cast(Any, lambda: SimpleNamespace(duties=State().duties))
-    last = "127.0.0.1:2"
-    gateway = DutyGateway(lambda _: channel, (), lambda: next(addresses, last), state, Shelf())
+    silent = socket.create_server(("127.0.0.1", 0))  # it accepts connections, and never answers
+    addresses = [f"127.0.0.1:{silent.getsockname()[1]}"]
+    channels = Channels("", "athens")
+    calls = calls_to(channels, lambda: addresses[-1])
+    gateway = DutyGateway(calls, State, Shelf())
+    request = ChangeDutiesRequest(changes=duty_messages([changes.delete("feeds", "bbc")]))
+    change = asyncio.create_task(gateway.change_duties(request, 20.0))
+    await asyncio.sleep(0.1)
+    addresses.append("127.0.0.1:2")
+    calls.leader_changed()
     with pytest.raises(MinkaError) as caught:
-        await gateway.change_duties(ChangeDutiesRequest(changes=duty_messages([changes.delete("feeds", "bbc")])), 20.0)
+        await asyncio.wait_for(change, 5)
     assert caught.value.code is Code.OUTCOME_UNKNOWN
+    await channels.close()
+    silent.close()
 
 
 def test_payload_keys_begin_at_random_and_ids_with_the_time() -> None:

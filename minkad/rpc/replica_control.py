@@ -1,0 +1,56 @@
+"""The active controller's instructions to this node."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import grpc
+
+from minka.errors import Code, MinkaError
+from minka.v1.coordinator_pb2 import UpdateReplicasRequest, UpdateReplicasResponse
+from minka.v1.coordinator_pb2_grpc import ReplicaControlServicer
+from minkad.core.controller_methods import Method
+from minkad.rpc.own_requests import answer_here
+
+_Context = grpc.aio.ServicerContext[Any, Any]
+
+UPDATE_REPLICAS: Final = Method("ReplicaControl", "UpdateReplicas", UpdateReplicasRequest, UpdateReplicasResponse)
+UPDATE_TIMEOUT: Final = 10.0  # seconds; the node goes on hosting and deleting even if the answer comes too late
+
+
+class ReplicaControl(ReplicaControlServicer):
+    """Hands the rows to the data plane."""
+
+    def __init__(
+        self,
+        node_id: str,
+        incarnation: Callable[[], str],
+        update_replicas: Callable[[UpdateReplicasRequest], Awaitable[UpdateReplicasResponse]],
+    ) -> None:
+        self._node_id = node_id
+        self._incarnation = incarnation
+        self._update_replicas = update_replicas
+
+    async def UpdateReplicas(self, request: UpdateReplicasRequest, context: _Context) -> UpdateReplicasResponse:
+        """Answer the controller of another node."""
+        return await self._update(request)
+
+    async def update_here(self, request: UpdateReplicasRequest) -> UpdateReplicasResponse:
+        """Answer this node's own controller."""
+        try:
+            async with asyncio.timeout(UPDATE_TIMEOUT):
+                return await answer_here(UPDATE_REPLICAS, request, self._node_id, self._update)
+        except TimeoutError:
+            raise MinkaError(Code.DEADLINE_EXCEEDED, "this node's data plane did not answer in time") from None
+
+    async def _update(self, request: UpdateReplicasRequest) -> UpdateReplicasResponse:
+        check_process(request, self._incarnation())
+        return await self._update_replicas(request)
+
+
+def check_process(request: UpdateReplicasRequest, incarnation: str) -> None:
+    """Raises NOT_REGISTERED if the rows are meant for another process of this node: a process that has yet to register
+    must not lead by older rows.
+    """
+    if request.incarnation != incarnation:
+        raise MinkaError(Code.NOT_REGISTERED, f"the rows are for process {request.incarnation}, this is {incarnation}")

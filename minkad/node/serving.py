@@ -134,7 +134,6 @@ class Serving:
             parts.coordinator,
             parts.manager,
             parts.member,
-            parts.telemetry,
             parts.raft_receiver,
             self._credentials,
             streams,

@@ -44,7 +44,6 @@ from minkad.history.recorder import HistoryRecorder
 from minkad.process import tasks
 from minkad.process.listening import bind_error, cannot_listen
 from minkad.process.memory import Memory
-from minkad.process.telemetry import Telemetry
 from minkad.replication.manager import ReplicaManager
 from minkad.rpc.change_feed import ChangeService
 from minkad.rpc.channels import CONNECT_TIMEOUT
@@ -62,7 +61,6 @@ from minkad.rpc.duties import DutyControlService, DutyService
 from minkad.rpc.field_rules import MAX_MESSAGE_BYTES
 from minkad.rpc.history import history_handler
 from minkad.rpc.interceptor import Interceptor
-from minkad.rpc.kv import kv_handler
 from minkad.rpc.raft import RaftReceiver
 from minkad.rpc.shards import ShardCoordinatorService, ShardService
 from minkad.rpc.snapshots import SnapshotService
@@ -110,7 +108,6 @@ class Server:
         coordinator: Coordinator,
         manager: ReplicaManager,
         member: Member,
-        telemetry: Telemetry,
         raft: RaftReceiver,
         credentials: Credentials | None,
         streams: Memory,
@@ -149,7 +146,6 @@ class Server:
         self._snapshots = SnapshotService(manager.snapshots)
         self._changes = ChangeService(manager.changes)
         self._handlers = (
-            kv_handler(manager, telemetry, streams),
             self._snapshots.read_handler(),
             spool_files,
             history_handler(history),

@@ -470,10 +470,8 @@ async def _turn_for(group: Group) -> None:
 def _expected(replica: Replica, group: Group) -> int:
     """About the number of bytes of the answer."""
     if group.op == Op.SCAN:
-        return kv_frames.weight(MAX_PAGE_BYTES)
-    return kv_frames.weight(
-        min(element_count(group.body) * _mean_size(replica) + len(group.body), kv_frames.MAX_ANSWER_BYTES)
-    )
+        return MAX_PAGE_BYTES
+    return min(element_count(group.body) * _mean_size(replica) + len(group.body), kv_frames.MAX_ANSWER_BYTES)
 
 
 def _mean_size(replica: Replica) -> int:

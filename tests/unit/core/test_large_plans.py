@@ -15,9 +15,9 @@ from minka.v1.admin_pb2 import Plan, PlanReassignRequest
 from minka.v1.cluster_pb2 import Keyspace, Node, NodeState, Partition, PartitionState
 from minkad.core.controller import ApplyPlan, DrainNode, drains
 from minkad.core.placement import plan_reassign
-from minkad.core.placement.assign import assign_replicas
 from minkad.core.state import Placed, State
 from tests.unit.core.model import Controller
+from tests.unit.core.placed import assign_replicas
 
 PLANNERS = str(Path(minkad.core.placement.__file__).parent)
 

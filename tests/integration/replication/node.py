@@ -133,6 +133,7 @@ class TestNode:
         self.log_db = LogDatabase.open(self.path / "log")
         self.disk = DiskWatch(self.path, 0)  # the disk is low only if a test makes it so
         telemetry = self.telemetry = Telemetry()
+        self.log_db.on_sync = telemetry.log_sync.observe
         self.links = TestedLinks(self.cluster.address_of, "test", self.id, telemetry, lambda: None)
         around = Surroundings(
             self.id,

@@ -90,9 +90,9 @@ async def test_writes_of_one_turn_share_a_sync(tmp_path: Path) -> None:
     """Writes to several partitions, in several frames of one turn, share a sync."""
     async with cluster(tmp_path) as c:
         athens = await started(c, *range(1, 9))
-        before = athens.log_db.counters.syncs
+        before = athens.telemetry.log_sync.count
         await asyncio.gather(*(athens.put(1 + i % 8, {b"%d" % i: b""}) for i in range(64)))
-        assert athens.log_db.counters.syncs - before <= 2
+        assert athens.telemetry.log_sync.count - before <= 2
 
 
 @pytest.mark.parametrize(

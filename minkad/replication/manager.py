@@ -38,9 +38,8 @@ from minkad.replication.changing.sizing import SizeCheck
 from minkad.replication.changing.splitting import Splitting
 from minkad.replication.executor import Executor
 from minkad.replication.reading.change_feed import Changes
-from minkad.replication.reading.intervals import Intervals
 from minkad.replication.reading.inventory import Inventory
-from minkad.replication.reading.reporting import Reporting
+from minkad.replication.reading.reporting import Intervals, Reporting
 from minkad.replication.reading.snapshots import Snapshots
 from minkad.replication.sending.checkpoint_receiver import CheckpointReceiver
 from minkad.replication.sending.checkpoint_sender import CheckpointSenders, SendingContext

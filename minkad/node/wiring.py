@@ -31,6 +31,7 @@ from minkad.node.health import Health
 from minkad.node.settings import MIB
 from minkad.node.surroundings import ControllerCalls, NodeTable
 from minkad.process.clock import boottime, cluster_clock, unix_ms
+from minkad.process.rate_limits import RateLimits
 from minkad.process.telemetry import Telemetry
 from minkad.replication.manager import ReplicaManager
 from minkad.replication.surroundings import LoadSources, Surroundings
@@ -129,7 +130,10 @@ class Parts:
             lambda: [node.id for node in self._state().nodes.values() if is_up(node)],
         )
         self.uploading = Uploading(
-            self.spool, lambda: self._state().loads, Throttle(boottime, self.telemetry.client_seconds)
+            self.spool,
+            lambda: self._state().loads,
+            RateLimits(boottime),
+            Throttle(boottime, self.telemetry.client_seconds),
         )
 
     def _build_replication(self) -> None:

@@ -20,6 +20,7 @@ from minkad.core.replication.replica_state import Role
 from minkad.core.replication.replicas import Replicas
 from minkad.core.replication.replication_settings import ReplicationSettings
 from minkad.process.memory import Share
+from minkad.process.rate_limits import RateLimits
 from minkad.replication.applying.committer import Committer
 from minkad.replication.applying.compacting import Trimming
 from minkad.replication.applying.flusher import Flusher
@@ -44,7 +45,6 @@ from minkad.replication.reading.snapshots import Snapshots
 from minkad.replication.sending.checkpoint_receiver import CheckpointReceiver
 from minkad.replication.sending.checkpoint_sender import CheckpointSenders, SendingContext
 from minkad.replication.sending.pace import Pace
-from minkad.replication.sending.rate_limit import RateLimit
 from minkad.replication.sending.replication_receiver import IncomingStream, ReplicationReceiver
 from minkad.replication.sending.replication_sender import ReplicationSender, SenderContext
 from minkad.replication.serving.client_requests import Requests
@@ -152,8 +152,8 @@ class ReplicaManager:
             around.links, replicas, around.table.has_clearance, around.clock, self.executor.carry_out
         )
         slots = asyncio.Semaphore(settings.concurrent_shipping)
-        rate_limit = RateLimit(around.clock, around.table.operation_moving)
-        sending = SendingContext(around.store, around.links, settings, slots, rate_limit, self._pace, around.clock)
+        limits, moving = RateLimits(around.clock), around.table.operation_moving
+        sending = SendingContext(around.store, around.links, settings, slots, moving, limits, self._pace, around.clock)
         self.checkpoint_senders = CheckpointSenders(sending, replicas)
         self.isr_changes = IsrChanges(around, replicas, self._node.unsettled, settings, self._adoption.adopt)
         self.reporting = Reporting(

@@ -17,7 +17,7 @@ from minka.v1.admin_pb2 import Plan, PlanReassignRequest
 from minka.v1.cluster_pb2 import Keyspace, Node, NodeState, Partition, PartitionState
 from minkad.core.duties.placement import BALANCERS, BalancerSettings, DutyPlan, PlacedDuty, ShardRoom
 from minkad.core.placement import plan_reassign
-from minkad.core.placement.assign import assign_replicas
+from minkad.core.placement.assign import Placement
 from minkad.core.state import State
 
 RING: Final = "uhashring"
@@ -161,7 +161,10 @@ class Table:
         ]
         state.nodes = {node.id: node for node in nodes}
         state.keyspaces[1] = Keyspace(id=1, name="flights", replicas=3, min_insync=2)
-        for slot, replicas in enumerate(assign_replicas(nodes[: self.nodes], self.partitions, 3)):
+        placement = Placement(nodes[: self.nodes], self.partitions, 3)
+        for slot in range(self.partitions):
+            placement.place(slot)
+        for slot, replicas in enumerate(placement.even_out()):
             row = Partition(id=slot + 1, keyspace_id=1, slot=slot, replicas=replicas, isr=replicas, leader=replicas[0])
             row.state = PartitionState.PARTITION_STATE_ONLINE
             state.partitions.put(row)

@@ -25,6 +25,7 @@ from minkad.core.raft import Config, RawNode
 from minkad.data_port.incoming import Incoming
 from minkad.data_port.listener import Listener
 from minkad.data_port.raft import RaftPorts, RaftService, RaftTransport
+from minkad.process.telemetry import LATENCY_BOUNDS, Histogram
 from minkad.rpc.channels import Channels
 from minkad.rpc.raft import RaftCalls, RaftReceiver
 from minkad.storage.log_database import LogDatabase
@@ -74,6 +75,8 @@ class Worker:
         self._addresses = addresses
         self._machine = Counter()
         self._log_db = LogDatabase.open(directory)
+        self._syncs = Histogram(LATENCY_BOUNDS)
+        self._log_db.on_sync = self._syncs.observe
         self._channels = Channels(_CLUSTER, f"voter-{raft_id}")
         self._latencies: list[float] = []
 
@@ -158,8 +161,8 @@ class Worker:
             answer(self._status() if request["do"] == "status" else await self._propose(**request["load"]))
 
     def _status(self) -> dict[str, Any]:
-        syncs = self._log_db.counters.syncs
-        return {"leads": self.driver.leads_with_applied_term, "applied": self._machine.count, "syncs": syncs}
+        leads, applied = self.driver.leads_with_applied_term, self._machine.count
+        return {"leads": leads, "applied": applied, "syncs": self._syncs.count}
 
     async def _propose(self, concurrency: int, seconds: float) -> dict[str, Any]:
         """Keep `concurrency` proposals under way; returns their latencies, in seconds."""

@@ -1,19 +1,14 @@
-"""Frames with clients' reads and writes, and with the nodes' answers. They travel on the data port and, for clients in
-other languages, on the bidirectional gRPC call `/minka.v1.Kv/Batch`.
+"""Frames with clients' reads and writes, and with the nodes' answers. They travel on the data port.
 
 Frames are MessagePack arrays. Each message has a cost that doesn't depend on its size, so one frame carries operations
 for many partitions of one node. The body of a plain write goes into the partition's log, and to the followers, as the
-client sent it. On the gRPC call, a node sends a long answer in pieces, so that gRPC buffers only little for a client
-that doesn't read.
+client sent it.
 """
 
-from collections.abc import Iterator
 from enum import IntEnum
 from typing import Annotated, Final
 
 import msgspec
-
-KV_BATCH_METHOD: Final = "/minka.v1.Kv/Batch"
 
 MAX_VALUE_BYTES: Final = 16 * 1024 * 1024
 MAX_BODY_BYTES: Final = 32 * 1024 * 1024
@@ -21,9 +16,6 @@ MAX_FRAME_BYTES: Final = 34 * 1024 * 1024  # a group of 32 MiB may follow groups
 MAX_ANSWER_BYTES: Final = 32 * 1024 * 1024  # for all results of a frame; a result beyond that is refused with TOO_LARGE
 MAX_GROUPS: Final = 1024
 MAX_KEYS: Final = 1_000_000  # the most keys in one group
-PIECE_BYTES: Final = 256 * 1024
-
-_PIECE: Final = 0xC1  # a piece's first byte, which MessagePack never uses; the second is 1 if more pieces come, else 0
 
 _Unsigned = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
@@ -150,18 +142,3 @@ decode_values: Final = msgspec.msgpack.Decoder(ReadResult).decode
 decode_scan: Final = msgspec.msgpack.Decoder(ScanBody).decode
 decode_page: Final = msgspec.msgpack.Decoder(ScanPage).decode
 decode_stale: Final = msgspec.msgpack.Decoder(StaleResult).decode
-
-
-def pieces(frame: bytes) -> Iterator[bytes]:
-    """The frame as messages of the gRPC call: whole, or in pieces."""
-    if len(frame) <= PIECE_BYTES:
-        yield frame
-        return
-    view, end = memoryview(frame), len(frame)
-    for start in range(0, end, PIECE_BYTES):
-        yield bytes((_PIECE, start + PIECE_BYTES < end)) + view[start : start + PIECE_BYTES]
-
-
-def weight(size: int) -> int:
-    """The memory, in bytes, that a frame of `size` bytes takes until it is sent: itself and two copies of a piece."""
-    return size + 2 * min(size, PIECE_BYTES)

@@ -15,7 +15,6 @@ from minkad.coordinator.controller_settings import ControllerSettings
 from minkad.coordinator.deciding import Deciding
 from minkad.coordinator.node_reports import NodeReports
 from minkad.coordinator.outboxes import Outboxes, UpdateReplicas
-from minkad.coordinator.table_lags import TableLags
 from minkad.coordinator.upkeep import Upkeep
 from minkad.core.clearance import CLOCK_RATIO
 from minkad.core.controller.data_ports import DataPortJudge
@@ -84,7 +83,7 @@ class ActiveController(Deciding):
         self._upkeep = Upkeep(self.decided, self.reports, self._perform, now, settings)
         self._judging: asyncio.Task[None] | None = None
         self.detector = self._new_detector(former_leader, unconfirmed_since)
-        self.data_ports, self.table_lags = DataPortJudge(settings.failure_timeout), TableLags()
+        self.data_ports = DataPortJudge(settings.failure_timeout)
         self.shards = ShardControl(
             self, settings.shards, unconfirmed_since=unconfirmed_since, tick=TICK, now=now, in_thread=in_thread
         )
@@ -170,8 +169,7 @@ class ActiveController(Deciding):
         if node is None or not is_up(node) or node.incarnation != request.incarnation:
             raise MinkaError(Code.NOT_REGISTERED, f"node {request.node_id} has to register", node=request.node_id)
         now = self._now()
-        is_known = self.reports.note(node, request)
-        self.table_lags.note(node.id, request.applied_index, now)
+        is_known = self.reports.note(node, request, now)
         self._upkeep.stalls.note(node.id, request.migrations, now)
         if now - self._clocks_looked_at >= CLOCKS_INTERVAL_S:
             self._clocks_looked_at, self._clocks_ms = now, self.reports.clocks_of_most()
@@ -283,7 +281,7 @@ class ActiveController(Deciding):
 
     def behind(self, node: str) -> float:
         """The seconds since the node's copy of the table stood still although there is more to apply."""
-        return self.table_lags.behind(node, self._now())
+        return self.reports.behind(node, self._now())
 
     def silence(self, node: str) -> float:
         """Seconds since the node's last heartbeat."""

@@ -119,7 +119,7 @@ class AdminRequests(ControllerRequests):
 async def _sizes(controller: ActiveController) -> dict[int, int]:
     """Bytes by partition id, as the leaders last reported. Other tasks run after each piece."""
     sizes: dict[int, int] = {}
-    for some in slices(controller.reports.each_leaders_stats(), ROWS_A_PIECE):
+    for some in slices(controller.reports.leader_stats(), ROWS_A_PIECE):
         sizes.update((stats.partition_id, stats.bytes) for stats in some)
         await turn()
     return sizes

@@ -19,6 +19,8 @@ class NodeReports:
         self._committed = committed
         self._decided = decided
         self.applied: dict[str, int] = {}  # by node: the Raft index up to which it has applied the log
+        self._most_applied = 0
+        self._standing_since: dict[str, float] = {}  # by node that has more to apply: since when it applies nothing
         self.disks: dict[str, DiskSpace] = {}
         self.clocks_ms: dict[str, int] = {}  # by node: how far its clock is ahead of one that nobody sets
         self._low_disks: dict[str, None] = {}
@@ -28,11 +30,11 @@ class NodeReports:
         self._damaged: dict[str, dict[int, DamagedReplica]] = {}  # by node and partition
         self._waiting_parts: dict[str, Sequence[WaitingPart]] = {}
 
-    def note(self, node: Node, request: HeartbeatRequest) -> bool:
-        """Keep the reports in a node's heartbeat. False if it only has changes since earlier heartbeats, which came
-        before this node became the active controller.
+    def note(self, node: Node, request: HeartbeatRequest, now: float) -> bool:
+        """Keep the reports in a node's heartbeat, which came at `now`. False if it only has changes since earlier
+        heartbeats, which came before this node became the active controller.
         """
-        self.applied[node.id] = request.applied_index
+        self._note_applied(node.id, request.applied_index, now)
         self.disks[node.id] = request.disk
         if request.HasField("clock_ahead_ms"):
             self.clocks_ms[node.id] = request.clock_ahead_ms
@@ -51,6 +53,18 @@ class NodeReports:
         if is_known:
             self._note_changes(node.id, request)
         return is_known
+
+    def _note_applied(self, node: str, applied: int, now: float) -> None:
+        self._most_applied = max(self._most_applied, applied)
+        if applied != self.applied.get(node) or applied == self._most_applied:
+            self._standing_since.pop(node, None)
+        else:
+            self._standing_since.setdefault(node, now)
+        self.applied[node] = applied
+
+    def behind(self, node: str, now: float) -> float:
+        """The seconds for which the node has applied nothing although there is more; 0 if it applies."""
+        return now - self._standing_since.get(node, now)
 
     def clocks_of_most(self) -> int | None:
         """How far the clocks of most nodes that are up are ahead, in milliseconds; None if unknown."""
@@ -99,7 +113,7 @@ class NodeReports:
 
     def sizes(self) -> dict[int, int]:
         """Bytes by partition id, as the leaders last reported."""
-        return {stats.partition_id: stats.bytes for stats in self.each_leaders_stats()}
+        return {stats.partition_id: stats.bytes for stats in self.leader_stats()}
 
     def size(self, partition_id: int) -> int:
         """Bytes of a partition, as its leader last reported; 0 without a report."""
@@ -110,12 +124,10 @@ class NodeReports:
         """The nodes that last reported a low disk."""
         return [node_id for node_id in self._low_disks if node_id in self._decided.nodes]
 
-    def leader_stats(self) -> list[ReplicaStats]:
-        """The last report of each partition's leader."""
-        return list(self.each_leaders_stats())
-
-    def each_leaders_stats(self) -> Iterator[ReplicaStats]:
-        """The same, one by one. A former leader's report counts until the new leader has reported."""
+    def leader_stats(self) -> Iterator[ReplicaStats]:
+        """The last report of each partition's leader. A former leader's report counts until the new leader has
+        reported.
+        """
         for partition_id, stats in list(self._stats.items()):
             if partition_id in self._committed.partitions:
                 yield stats

@@ -51,7 +51,7 @@ class Upkeep:
 
     async def _balance(self) -> None:
         reports, after, abandon_after = self.reports, self.settings.merge_after, self.settings.abandon_loads_after
-        view = View(self.decided, reports.leader_stats, self.now(), reports.disks, after, abandon_after)
+        view = View(self.decided, lambda: list(reports.leader_stats()), self.now(), reports.disks, after, abandon_after)
         for balancer in self._balancers:
             if (command := balancer.due(view)) is None:
                 continue

@@ -5,19 +5,22 @@ import time
 from functools import partial
 from typing import Final
 
-from minka.errors import MinkaError
+from minka.errors import Code, MinkaError
+from minka.v1 import errors_pb2
 from minka.wire import kv_frames
 from minka.wire.data_port import Connection
 from minkad.process import tasks
 from minkad.process.memory import Memory
-from minkad.process.telemetry import Telemetry
-from minkad.replication.serving.client_frames import checked_request, count, weight
+from minkad.process.telemetry import Outcome, Telemetry
+from minkad.replication.serving.bodies import element_count
 from minkad.replication.serving.client_requests import Requests
 from minkad.replication.serving.ticket import Ticket
 
 MAX_FRAMES_IN_FLIGHT: Final = 64  # of one connection; with fewer, it is read further
 _FRAME_BYTES: Final = 16 * 1024  # the size that the next frame is expected to have
 _PROGRESS_S: Final = 0.5
+_READS: Final = frozenset({kv_frames.Op.READ, kv_frames.Op.READ_STALE, kv_frames.Op.READ_VERSIONED})
+_KEY_BYTES: Final = 50  # of an object
 
 
 class Clients:
@@ -53,9 +56,9 @@ class ClientConnection:
     # The receiver
 
     def received(self, content: bytes) -> None:
-        """A request. Raises TOO_LARGE, INVALID_ARGUMENT."""
-        request = checked_request(content)
-        size = weight(request, len(content))
+        """A request. Raises INVALID_ARGUMENT."""
+        request = _decoded(content)
+        size = _weight(request, len(content))
         self._share.take(size)
         self._in_flight += 1
         answer = partial(self._answer, request, size, time.perf_counter())
@@ -95,7 +98,7 @@ class ClientConnection:
     def _answer(self, request: kv_frames.Request, size: int, began: float, ticket: Ticket) -> None:
         results = ticket.answers
         answer = kv_frames.encode(kv_frames.Response(request.id, results))
-        counted = size + count(self._clients.telemetry, request, results, time.perf_counter() - began)
+        counted = size + _count(self._clients.telemetry, request, results, time.perf_counter() - began)
         self._in_flight -= 1
         if self._connection.is_paused:
             self._untaken += len(answer)
@@ -142,3 +145,35 @@ class ClientConnection:
         if self._progress is not None:
             self._progress.cancel()
             self._progress = None
+
+
+def _decoded(frame: bytes) -> kv_frames.Request:
+    """The frame's request; doesn't look at the bodies of its groups. Raises INVALID_ARGUMENT."""
+    try:
+        return kv_frames.decode_request(frame)
+    except kv_frames.UNDECODABLE as error:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"a frame that isn't a valid request: {error}") from error
+
+
+def _weight(request: kv_frames.Request, size: int) -> int:
+    """The memory that a frame of `size` bytes takes until it is answered: short keys take several times their bytes."""
+    return size + _KEY_BYTES * sum([element_count(group.body) for group in request.groups if group.op in _READS])
+
+
+def _count(
+    telemetry: Telemetry, request: kv_frames.Request, results: list[kv_frames.GroupResult], seconds: float
+) -> int:
+    """Count the batches of a frame, answered after `seconds`. Returns the bytes in the bodies of the results."""
+    size = 0
+    for group, result in zip(request.groups, results, strict=True):
+        outcome: Outcome = "ok" if result.error is None else _outcome(result.error)
+        telemetry.kv("write" if group.op in kv_frames.WRITING else "read", outcome, seconds)
+        if result.body is not None:
+            size += len(result.body)
+    return size
+
+
+def _outcome(error: bytes) -> Outcome:
+    """The outcome for the metrics. A retriable error counts as a refusal: the client tries again, or elsewhere."""
+    code = errors_pb2.Error.FromString(error).code
+    return "refused" if Code[code].info.retriable else "failed"

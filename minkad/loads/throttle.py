@@ -1,4 +1,4 @@
-"""The rate of uploads to this node: at most as fast as their load allows, and slower while clients wait longer."""
+"""The rate of uploads to this node: slower while clients wait longer."""
 
 import asyncio
 from collections.abc import Callable
@@ -23,29 +23,23 @@ class Throttle:
         """`client_seconds` returns the total seconds of all clients' requests since the start, and their number."""
         self._clock = clock
         self._client_seconds = client_seconds
-        self._free_at: dict[int, float] = {}  # by load
-        self._all_free_at = 0.0
+        self._free_at = 0.0
         self._rate = float("inf")  # bytes a second, for all loads together
         self._usual: float | None = None
         self._looked_at = float("-inf")
         self._seen = (0.0, 0)
         self._taken = 0  # bytes since the last look
 
-    async def take(self, number: int, size: int, limit: int) -> None:
-        """Wait until `size` more bytes of the load may come. `limit`: the load's own, in bytes a second; 0: none."""
+    async def take(self, size: int) -> None:
+        """Wait until `size` more bytes may come."""
         now = self._clock()
         self._adjust_rate(now)
         self._taken += size
-        until = now
-        if limit:
-            self._free_at = {id_: at for id_, at in self._free_at.items() if at > now - _BURST_S}
-            until = max(self._free_at.get(number, now - _BURST_S), now - _BURST_S) + size / limit
-            self._free_at[number] = until
-        if self._rate != float("inf"):
-            self._all_free_at = max(self._all_free_at, now - _BURST_S) + size / self._rate
-            until = max(until, self._all_free_at)
-        if until > now:
-            await asyncio.sleep(until - now)
+        if self._rate == float("inf"):
+            return
+        self._free_at = max(self._free_at, now - _BURST_S) + size / self._rate
+        if self._free_at > now:
+            await asyncio.sleep(self._free_at - now)
 
     def _adjust_rate(self, now: float) -> None:
         since = now - self._looked_at

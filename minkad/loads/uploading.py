@@ -13,6 +13,7 @@ from minkad.loads.spool import Spool
 from minkad.loads.throttle import Throttle
 from minkad.loads.worker import Worker
 from minkad.process import tasks
+from minkad.process.rate_limits import RateLimits
 
 _AT_ONCE: Final = 8  # files; each takes little more than a MiB of memory
 _SILENT_S: Final = 60.0  # an upload ends if it gets hardly anything for this long,
@@ -24,10 +25,11 @@ _LOOK_S: Final = 1.0
 class Uploading:
     """Takes in files that jobs upload, and cuts them. For the loop's thread."""
 
-    def __init__(self, spool: Spool, table: Callable[[], LoadTable], throttle: Throttle) -> None:
+    def __init__(self, spool: Spool, table: Callable[[], LoadTable], limits: RateLimits, throttle: Throttle) -> None:
         """`table` returns this node's copy; a load that isn't in it may have just begun."""
         self._spool = spool
         self._table = table
+        self._limits = limits
         self._throttle = throttle
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._waiting = 0
@@ -62,10 +64,14 @@ class Uploading:
 
     async def _throttled(self, number: int, file: LoadFile, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         async for chunk in self._arriving(file, chunks):
-            self._check_wanted(number, file)
-            load = self._table().rows.get(number)
-            await self._throttle.take(number, len(chunk), load.rate_limit if load is not None else 0)
-            yield chunk
+            async for part in self._limits.parts(chunk, lambda: self._limited(number)):
+                self._check_wanted(number, file)
+                await self._throttle.take(len(part))
+                yield part
+
+    def _limited(self, number: int) -> tuple[int, int]:
+        load = self._table().rows.get(number)
+        return number, 0 if load is None else load.rate_limit
 
     async def _arriving(self, file: LoadFile, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """The chunks as they come. Raises OVERLOADED if hardly any do."""

@@ -116,7 +116,6 @@ class Serving:
             parts.replica_control,
             parts.manager,
             parts.member,
-            parts.telemetry,
             parts.raft_receiver,
             self._credentials,
             parts.memory,

@@ -40,6 +40,7 @@ from minkad.node.settings import MIB
 from minkad.node.surroundings import NodeTable
 from minkad.process.clients_memory import ClientsMemory
 from minkad.process.clock import boottime, cluster_clock, unix_ms
+from minkad.process.rate_limits import RateLimits
 from minkad.process.telemetry import Telemetry
 from minkad.replication.manager import ReplicaManager
 from minkad.replication.surroundings import LoadSources, Surroundings
@@ -150,7 +151,10 @@ class Parts:
             lambda: [node.id for node in self._state().nodes.values() if is_up(node)],
         )
         self.uploading = Uploading(
-            self.spool, lambda: self._state().loads, Throttle(boottime, self.telemetry.client_seconds)
+            self.spool,
+            lambda: self._state().loads,
+            RateLimits(boottime),
+            Throttle(boottime, self.telemetry.client_seconds),
         )
 
     def _build_replication(self) -> None:

@@ -245,10 +245,6 @@ class Share:
         """The mean number of bytes that it has held."""
         return (self._byte_seconds + self.held * (now - self._at)) / (now - self._began + 1.0)
 
-    def give_all_but(self, size: int) -> None:
-        """Give back all but `size` bytes."""
-        self.give(max(0, self.held - size - _SHARE_BYTES))
-
     def close(self) -> None:
         """Give back all held bytes; bytes taken from now on don't count."""
         self.give(self.held)

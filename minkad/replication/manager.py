@@ -9,11 +9,9 @@ from typing import Final
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Partition
 from minka.v1.coordinator_pb2 import UpdateReplicasRequest, UpdateReplicasResponse
-from minka.wire.kv_frames import Request, Response
 from minkad.core.replication.node import Node
 from minkad.core.replication.replica_state import Role
 from minkad.core.replication.replication_settings import ReplicationSettings
-from minkad.process.memory import Share
 from minkad.replication.applying.committer import Committer, Marks
 from minkad.replication.applying.compacting import Compacting
 from minkad.replication.applying.flusher import Flusher
@@ -35,9 +33,8 @@ from minkad.replication.changing.splitting import Splitting
 from minkad.replication.executor import Executor
 from minkad.replication.reading.change_feed import Changes
 from minkad.replication.reading.changed_figures import ChangedFigures
-from minkad.replication.reading.intervals import Intervals
 from minkad.replication.reading.inventory import Inventory
-from minkad.replication.reading.reporting import Reporting
+from minkad.replication.reading.reporting import Intervals, Reporting
 from minkad.replication.reading.snapshots import Snapshots
 from minkad.replication.sending.checkpoint_receiver import CheckpointReceiver
 from minkad.replication.sending.checkpoint_sender import CheckpointSenders
@@ -256,12 +253,6 @@ class ReplicaManager:
         self.isr_changes.nodes_changed()
 
     # Clients and other nodes
-
-    async def handle(self, request: Request, share: Share) -> Response:
-        """Carry out the reads and writes of one client's frame; the response has a result for each group. The bodies of
-        answers are taken from `share`.
-        """
-        return await self.requests.handle(request, share)
 
     def follow(self, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """A leader's stream: see `sending.peer_frames`."""

@@ -149,7 +149,7 @@ class AdminService(AdminServicer):
             partitions.extend(some)
             await turn()
         if (active := self._coordinator.active) is not None:
-            for stats in slices(active.reports.each_leaders_stats(), ROWS_A_PIECE):
+            for stats in slices(active.reports.leader_stats(), ROWS_A_PIECE):
                 status.replicas.extend(stats)
                 await turn()
             status.damaged.extend(active.reports.damaged())

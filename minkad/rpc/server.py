@@ -41,7 +41,6 @@ from minkad.history.recorder import HistoryRecorder
 from minkad.process import tasks
 from minkad.process.clients_memory import ClientsMemory
 from minkad.process.listening import bind_error, cannot_listen
-from minkad.process.telemetry import Telemetry
 from minkad.replication.manager import ReplicaManager
 from minkad.rpc.change_feed import ChangeService
 from minkad.rpc.channels import CONNECT_TIMEOUT
@@ -57,7 +56,6 @@ from minkad.rpc.duties import DutyService
 from minkad.rpc.field_rules import MAX_MESSAGE_BYTES
 from minkad.rpc.history import history_handler
 from minkad.rpc.interceptor import Interceptor
-from minkad.rpc.kv import kv_handler
 from minkad.rpc.raft import RaftReceiver
 from minkad.rpc.replica_control import ReplicaControl
 from minkad.rpc.shards import ShardService
@@ -109,7 +107,6 @@ class Server:
         replica_control: ReplicaControl,
         manager: ReplicaManager,
         member: Member,
-        telemetry: Telemetry,
         raft: RaftReceiver,
         credentials: Credentials | None,
         memory: ClientsMemory,
@@ -141,7 +138,6 @@ class Server:
         self._changes = ChangeService(manager.changes)
         self._handlers = (
             *controller.grpc_handlers(),
-            kv_handler(manager, telemetry, memory.streams),
             self._snapshots.read_handler(),
             spool_files,
             history_handler(history),

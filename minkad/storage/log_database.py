@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Final, Self
@@ -39,16 +38,6 @@ class Sync(asyncio.Future[None]):
 _Work = tuple[WriteBatch, Sync | None, Sync | None]
 
 
-@dataclass(slots=True)
-class SyncCounters:
-    """For the metrics: the amount made durable so far, and the seconds of the last sync."""
-
-    syncs: int = 0
-    bytes: int = 0
-    last_s: float = 0.0
-    total_s: float = 0.0
-
-
 class LogDatabase:
     """One writer, group commit: changes staged while a sync is in flight join the next one.
 
@@ -60,9 +49,8 @@ class LogDatabase:
     def __init__(self, path: Path, db: Rdict, mark: LogMark, clock: Callable[[], float] = time.monotonic) -> None:
         self.path = path
         self.starts = mark.start
-        self.counters = SyncCounters()
         self.on_failure: Callable[[MinkaError], None] | None = None
-        self.on_sync: Callable[[float], None] | None = None
+        self.on_sync: Callable[[float], None] = lambda _: None  # called with the seconds of each sync
         self._db = db
         self._clock = clock
         self._mark = mark
@@ -354,7 +342,7 @@ class LogDatabase:
         self, loop: asyncio.AbstractEventLoop, batch: WriteBatch, synced: Sync | None, written: Sync | None
     ) -> None:
         started = self._busy_since = self._clock()
-        size, error, is_synced = batch.size_in_bytes(), None, False
+        error, is_synced = None, False
         try:
             self._write(batch)
             if written is not None and self._will_be_synced_in_time():
@@ -372,7 +360,7 @@ class LogDatabase:
         self._busy_since = None
         if not loop.is_closed():
             seconds = self._clock() - started if is_synced else None
-            loop.call_soon_threadsafe(self._finish_write, synced, written, error, size, seconds)
+            loop.call_soon_threadsafe(self._finish_write, synced, written, error, seconds)
 
     def _will_be_synced_in_time(self) -> bool:
         """True if a write may be acknowledged before it is synced. It may not while a sync is due, nor after a slow
@@ -407,17 +395,16 @@ class LogDatabase:
     # On the loop
 
     def _finish_write(
-        self, synced: Sync | None, written: Sync | None, error: MinkaError | None, size: int, seconds: float | None
+        self, synced: Sync | None, written: Sync | None, error: MinkaError | None, seconds: float | None
     ) -> None:
         """`seconds`: the duration, if it was synced."""
         self._writing = False
-        self.counters.bytes += size
         if error is not None:
             _fail(synced, error)
             _fail(written, error)
             self.fail(error)
         elif seconds is not None:
-            self._count(seconds)
+            self.on_sync(seconds)
             for future in (synced, written):
                 if future is not None:
                     _done(future)
@@ -430,14 +417,6 @@ class LogDatabase:
         if error is not None:
             self.fail(error)
         else:
-            self._count(seconds)
-
-    def _count(self, seconds: float) -> None:
-        counters = self.counters
-        counters.syncs += 1
-        counters.last_s = seconds
-        counters.total_s += seconds
-        if self.on_sync is not None:
             self.on_sync(seconds)
 
 

@@ -125,12 +125,9 @@ class SizeEstimate:
         """Note that a compaction has left `after` of all puts, which were `before`. It isn't known which keys were
         removed.
         """
-        share = self._bytes / max(1, before.bytes)
-        if share < _FEW_VERSIONS:
+        if self._bytes < _FEW_VERSIONS * before.bytes:
             self.doubt()  # overwritten rows may all be in the remaining part, or in the other
-            self._bytes, self._keys = int(after.bytes * share), int(after.keys * share)
-        else:
-            self._bytes, self._keys = after.bytes, after.keys
+        self._bytes, self._keys = after.bytes, after.keys
 
     def doubt(self) -> None:
         """Note that the estimate may be far off."""

@@ -25,10 +25,11 @@ from minka.v1.errors_pb2 import Error
 from minka.v1.raft_pb2 import Message as RaftMessage
 from minka.v1.raft_pb2 import MessageType, RaftMessageBatch
 from minka.wire import kv_frames
-from minka.wire.data_port import PREFACE, Hello, Kind, Purpose, Splitter, encode_hello
+from minka.wire.data_port import Kind, Purpose, Splitter
 from minkad.core.replication import peer_messages
 from minkad.replication.sending import peer_frames
 from tests.cluster.cluster import QUICK, create_keyspace, eventually, wait_settled
+from tests.cluster.data_frames import framed, greeting
 from tests.http2 import preface
 
 METHODS = [
@@ -197,7 +198,7 @@ def raw_frame(rng: random.Random, kinds: Sequence[Any]) -> bytes:
 
 
 @pytest.mark.seeds(1)
-def test_frames_of_any_kind_are_answered_by_name(cluster: LocalCluster, channel: Any, seed: int) -> None:
+def test_frames_of_any_kind_are_answered_by_name(cluster: LocalCluster, seed: int) -> None:
     rng = random.Random(seed)
     with Control(cluster.endpoints) as control:
         row = control.status().table.partitions[0]
@@ -226,15 +227,11 @@ def test_frames_of_any_kind_are_answered_by_name(cluster: LocalCluster, channel:
     ]
     known = identity(cluster)
     codes: Counter[str] = Counter()
-    for purpose, kinds in ((None, requests), (Purpose.KV, requests), ("append", replication), ("ship", ship)):
+    for purpose, kinds in ((Purpose.KV, requests), ("append", replication), ("ship", ship)):
         for _ in range(10 * EXAMPLES):
             content = [raw_frame(rng, kinds) for _ in range(rng.choice((1, 1, 3)))]
             metadata = rng.choice((None, known))
-            if purpose is None:
-                call = channel.stream_stream(kv_frames.KV_BATCH_METHOD)
-                code = outcome(call(iter(content), metadata=metadata, timeout=SECONDS))
-            else:
-                code = answered(cluster, purpose, content, metadata)
+            code = answered(cluster, purpose, content, metadata)
             codes[code.name if code is not None else "done"] += 1
     assert codes["INVALID_ARGUMENT"] > codes["done"] > 0, f"many frames are refused: {codes}"
     assert_well(cluster)
@@ -243,13 +240,12 @@ def test_frames_of_any_kind_are_answered_by_name(cluster: LocalCluster, channel:
 def answered(cluster: LocalCluster, purpose: str, content: list[bytes], metadata: Any) -> Code | None:
     """Send these frames to the data port. Returns the code of its error; None if it only ends the connection."""
     cluster_id, node = (metadata[0][1], NODE) if metadata else ("", "")
-    sent = [framed(Kind.DATA, encode_hello(Hello(purpose, cluster_id, node)))]
-    sent += [*(framed(Kind.DATA, one) for one in content), framed(Kind.END, b"")]
+    sent = [greeting(purpose, cluster_id, node), *map(framed, content), framed(b"", Kind.END)]
     splitter = Splitter()
     host, port = cluster.node(NODE).data_address.split(":")
     with socket.create_connection((host, int(port)), timeout=SECONDS) as connection:
         with contextlib.suppress(ConnectionError):
-            connection.sendall(PREFACE + b"".join(sent))
+            connection.sendall(b"".join(sent))
         while data := _received(connection):
             for frame in splitter.feed(data):
                 if frame.kind == Kind.ERROR:
@@ -257,10 +253,6 @@ def answered(cluster: LocalCluster, purpose: str, content: list[bytes], metadata
                     assert code is not Code.INTERNAL, frame.content
                     return code
     return None
-
-
-def framed(kind: Kind, content: bytes) -> bytes:
-    return (len(content) + 1).to_bytes(4, "big") + bytes([kind]) + content
 
 
 def _received(connection: socket.socket) -> bytes:

@@ -5,7 +5,7 @@ import re
 import time
 import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,9 @@ from minka.v1.cluster_pb2 import Partition
 from minka.v1.load_api_pb2 import UploadHeader
 from minka.v1.loads_pb2 import LoadFile
 from minka.wire import kv_frames
+from minkad.data_port.clients import MAX_FRAMES_IN_FLIGHT
 from tests.cluster.cluster import QUICK, create_keyspace, eventually
+from tests.cluster.data_frames import framed, greeting
 
 MIB = 1024 * 1024
 LIMIT_MIB = 128
@@ -32,6 +34,7 @@ BOUND_MIB = 3 * LIMIT_MIB
 KEYS = [b"large%d" % i for i in range(16)]
 ROUNDS = 3
 PIECES = 32  # of an upload
+_Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 # gRPC's probes are off: they would enlarge its windows, and its buffers would take more memory than the bound allows.
 _OPTIONS = [
     ("grpc.max_receive_message_length", -1),
@@ -78,33 +81,31 @@ def frame(row: Partition, number: int, keys: list[bytes]) -> bytes:
 
 
 @asynccontextmanager
-async def streams(cluster: LocalCluster, count: int, connections: int) -> AsyncIterator[list[Any]]:
-    """Open `count` streams, spread over `connections` connections."""
-    address = cluster.node("athens").address
-    channels = [grpc.aio.insecure_channel(address, options=_OPTIONS) for _ in range(connections)]
-    try:
-        yield [channels[i % connections].stream_stream(kv_frames.KV_BATCH_METHOD)() for i in range(count)]
-    finally:
-        for channel in channels:
-            await channel.close()
+async def connections(cluster: LocalCluster, count: int) -> AsyncIterator[list[_Streams]]:
+    """Open connections to the node's data port."""
+    host, port = cluster.node("athens").data_address.split(":")
+    async with AsyncExitStack() as stack:
+        opened = [await asyncio.open_connection(host, int(port)) for _ in range(count)]
+        for _, writer in opened:
+            stack.callback(writer.close)
+            writer.write(greeting())
+        yield opened
 
 
-async def send(call: Any, row: Partition, keys: list[bytes], frames: int) -> None:
+async def send(writer: asyncio.StreamWriter, row: Partition, keys: list[bytes], frames: int) -> None:
     """Send frames without reading the answers."""
-    try:
+    with suppress(ConnectionError):  # the node ended the connection
         for number in range(frames):
-            await call.write(frame(row, number, keys))
-    except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-        return  # the node ended the stream
+            writer.write(framed(frame(row, number, keys)))
+            await writer.drain()
 
 
-async def take_slowly(call: Any) -> None:
+async def take_slowly(reader: asyncio.StreamReader) -> None:
     """Read the answers slowly: a quarter of a MiB at a time."""
-    try:
-        async for _ in call:
+    with suppress(ConnectionError, asyncio.IncompleteReadError):
+        while True:
+            await reader.readexactly(MIB // 4)
             await asyncio.sleep(1.5)
-    except grpc.aio.AioRpcError:
-        return
 
 
 async def served_meanwhile(cluster: LocalCluster, others: list[Awaitable[None]]) -> float:
@@ -140,17 +141,18 @@ async def served_meanwhile(cluster: LocalCluster, others: list[Awaitable[None]])
 
 async def test_answers_that_nobody_takes(cluster: LocalCluster) -> None:
     row = await filled(cluster)
-    async with streams(cluster, 12, 12) as calls:
-        grown = await served_meanwhile(cluster, [send(call, row, KEYS, 500) for call in calls])
+    async with connections(cluster, 12) as opened:
+        grown = await served_meanwhile(cluster, [send(writer, row, KEYS, MAX_FRAMES_IN_FLIGHT) for _, writer in opened])
     assert grown < BOUND_MIB, f"{grown:.0f} MiB more"
 
 
 @pytest.mark.soak
 async def test_two_hundred_slow_clients(cluster: LocalCluster) -> None:
     row = await filled(cluster)
-    async with streams(cluster, 200, 4) as calls:
-        senders = [send(call, row, KEYS[:1], 50) for call in calls]
-        grown = await served_meanwhile(cluster, [*senders, *map(take_slowly, calls)])
+    async with connections(cluster, 200) as opened:
+        senders = [send(writer, row, KEYS[:1], 50) for _, writer in opened]
+        takers = [take_slowly(reader) for reader, _ in opened]
+        grown = await served_meanwhile(cluster, [*senders, *takers])
     assert grown < BOUND_MIB, f"{grown:.0f} MiB more"
 
 

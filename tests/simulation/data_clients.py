@@ -148,10 +148,12 @@ class Clients:
         share = process.memory.share()
         try:
             group = kv_frames.Group(op, row.id, row.generation, body)
-            answer = await process.manager.handle(kv_frames.Request(1, _TIMEOUT_MS, [group]), share)
+            done = asyncio.Event()
+            ticket = process.manager.requests.begin([group], _TIMEOUT_MS, share, lambda _: done.set())
+            await done.wait()
         finally:
             share.close()
-        (result,) = answer.results
+        (result,) = ticket.answers
         if result.error is not None:
             raise error_from_proto(Error.FromString(result.error))
         return result.body or b""

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from minka.v1.raft_pb2 import ConfState, HardState, Snapshot, SnapshotMetadata
-from minkad.core.raft import MemoryStorage, Ready
+from minkad.core.raft import Ready
+from tests.vectors.memory_storage import MemoryStorage
 
 BOOTSTRAP_INDEX: Final = 1
 

@@ -21,7 +21,6 @@ from minkad.core.controller.mover import MigrationCaps
 from minkad.core.controller.voters import VoterSettings
 from minkad.core.state import OPERATIONS_UNENDED, State, is_up
 from minkad.replication.changing import load_check
-from minkad.replication.reading.meter import Meter
 from minkad.replication.surroundings import LoadSources
 from tests.simulation.availability import FIRST_UNIX_MS, Availability
 from tests.simulation.data_clients import Clients
@@ -171,7 +170,7 @@ class FullWorld:
                 mock.patch.object(deciding, "unix_ms", self.unix_ms),
                 mock.patch.object(coordinator, "unix_ms", self.unix_ms),
                 mock.patch.object(admin_requests, "unix_ms", self.unix_ms),
-                mock.patch.object(load_check, "Meter", partial(Meter, cpu_time=lambda: 0.0)),
+                mock.patch.object(load_check, "Meter", partial(load_check.Meter, cpu_time=lambda: 0.0)),
             ):
                 return self._run()
         finally:

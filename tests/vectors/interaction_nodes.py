@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 from minka.v1.raft_pb2 import Entry, Snapshot
-from minkad.core.raft import NO_LIMIT, Config, MemoryStorage, RawNode, ReadOnlyOption
+from minkad.core.raft import NO_LIMIT, Config, RawNode, ReadOnlyOption
 from minkad.core.raft.types import Log
 from tests.vectors.datadriven import Case
+from tests.vectors.memory_storage import MemoryStorage
 
 READ_ONLY = {"safe": ReadOnlyOption.SAFE, "lease-based": ReadOnlyOption.LEASE_BASED}
 _FLAGS = {

@@ -8,21 +8,14 @@ from minka.cluster.hashing import murmur3
 from minka.v1.cluster_pb2 import Node
 
 
-def assign_replicas(nodes: Sequence[Node], partition_count: int, replicas: int) -> list[list[str]]:
-    """The replicas of each slot in order, the preferred leader first. There are at least `replicas` nodes.
+class Placement:
+    """Places replicas slot by slot, the preferred leader first. There are at least `replicas` nodes.
 
     Leaders are placed round robin. The other replicas go to the nodes with the fewest, so all get equally many. The
     replicas of one partition go to different nodes, and to different zones while there are enough zones.
-    """
-    placement = Placement(nodes, partition_count, replicas)
-    for slot in range(partition_count):
-        placement.place(slot)
-    return placement.even_out()
 
-
-class Placement:
-    """Places replicas slot by slot. Nodes are kept in a heap for each zone, the one with the fewest replicas first. An
-    entry of a heap is outdated once the node's count differs from it.
+    Nodes are kept in a heap for each zone, the one with the fewest replicas first. An entry of a heap is outdated once
+    the node's count differs from it.
     """
 
     def __init__(self, nodes: Sequence[Node], partition_count: int, replicas: int) -> None:

@@ -18,7 +18,6 @@ from minkad.core.raft.quorum import JointConfig, MajorityConfig
 from minkad.core.raft.raw_node import RawNode
 from minkad.core.raft.storage import (
     Compacted,
-    MemoryStorage,
     SnapOutOfDate,
     SnapshotTemporarilyUnavailable,
     Storage,
@@ -54,7 +53,6 @@ __all__ = [
     "LocalMessage",
     "LogRolledBack",
     "MajorityConfig",
-    "MemoryStorage",
     "PeerNotFound",
     "Progress",
     "ProgressState",

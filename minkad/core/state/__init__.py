@@ -16,7 +16,7 @@ from minkad.core.state.partition_states import PARTITION_TRANSITIONS, PartitionS
 from minkad.core.state.placed import Placed
 from minkad.core.state.ranges import check_ranges, other_half, range_of
 from minkad.core.state.replica_lists import holders, replace
-from minkad.core.state.replica_states import REPLICA_TRANSITIONS, ReplicaStateName, is_up, replica_state
+from minkad.core.state.replica_states import REPLICA_TRANSITIONS, ReplicaStateName, is_up, replica_states
 from minkad.core.state.slices import ROWS_A_PIECE, slices
 from minkad.core.state.state import ALL, OPERATIONS_UNENDED, Effect, NotifyNode, State
 from minkad.core.state.transitions import MIGRATIONS_ENDED
@@ -52,7 +52,7 @@ __all__ = [
     "partition_state",
     "range_of",
     "replace",
-    "replica_state",
+    "replica_states",
     "slices",
     "weight_of",
 ]

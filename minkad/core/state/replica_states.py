@@ -41,27 +41,13 @@ def is_up(node: Node | None) -> bool:
     return node is not None and node.state in UP
 
 
-def replica_state(row: Partition | None, node_id: str, nodes: Mapping[str, Node]) -> ReplicaStateName:
-    """The state of the node's replica of the partition.
-
-    A replica that was being added when its node went away is New again when the node is back: its part of a copy is
-    worth nothing alone, so it has gone through NonExistentReplica.
-    """
-    if row is None or (node_id not in row.replicas and node_id not in row.removing_replicas):
-        return _S.NON_EXISTENT
-    if node_id in row.removing_replicas or not is_up(nodes.get(node_id)):
-        return _S.OFFLINE
-    is_new = row.state == PARTITION_STATE_NEW or node_id in row.adding_replicas
-    return _S.NEW if is_new else _S.ONLINE
-
-
 def invalid_replica_changes(
     old: Partition | None, new: Partition, nodes: Mapping[str, Node]
 ) -> list[tuple[str, ReplicaStateName, ReplicaStateName]]:
     """The replicas that would make an invalid transition if `new` replaced `old`: node, before, after."""
     if old is not None and _says_the_same(old, new):
         return []
-    before, after = _states(old, nodes), _states(new, nodes)
+    before, after = replica_states(old, nodes), replica_states(new, nodes)
     if before == after:
         return []
     changes = ((n, before.get(n, _S.NON_EXISTENT), after.get(n, _S.NON_EXISTENT)) for n in before | after)
@@ -69,7 +55,7 @@ def invalid_replica_changes(
 
 
 def _says_the_same(old: Partition, new: Partition) -> bool:
-    """True if the replicas are in the same states, by the fields that `_states` reads."""
+    """True if the replicas are in the same states, by the fields that `replica_states` reads."""
     return (
         old.replicas == new.replicas
         and old.adding_replicas == new.adding_replicas
@@ -78,8 +64,13 @@ def _says_the_same(old: Partition, new: Partition) -> bool:
     )
 
 
-def _states(row: Partition | None, nodes: Mapping[str, Node]) -> dict[str, ReplicaStateName]:
-    """`replica_state` of all nodes in the row. A record may have thousands of rows, so each field is read once."""
+def replica_states(row: Partition | None, nodes: Mapping[str, Node]) -> dict[str, ReplicaStateName]:
+    """The states of the partition's replicas, by node; NON_EXISTENT on all others. A record may have thousands of rows,
+    so each field is read once.
+
+    A replica that was being added when its node went away is New again when the node is back: its part of a copy is
+    worth nothing alone, so it has gone through NonExistentReplica.
+    """
     if row is None:
         return {}
     is_new, adding = row.state == PARTITION_STATE_NEW, row.adding_replicas

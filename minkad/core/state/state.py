@@ -222,18 +222,10 @@ class State:
             next_partition_id=self.next_partition_id,
         )
 
-    def table_since(self, version: int) -> TableChanges | None:
-        """The changes for clients and people since an older version; None if they aren't remembered."""
-        found = self.table_since_in_pieces(version)
-        if found is None:
-            return None
-        changes, rows = found
-        for some in rows:
-            changes.partitions.extend(some)
-        return changes
-
     def table_since_in_pieces(self, version: int) -> tuple[TableChanges, Iterator[Sequence[Partition]]] | None:
-        """The same without partitions; and the changed partitions, as of now, some at a time."""
+        """The changes for clients and people since an older version, without partitions; and the changed partitions, as
+        of now, some at a time. None if the changes aren't remembered.
+        """
         changed = self.changes.since(version)
         if changed is None:
             return None

@@ -52,7 +52,6 @@ class RespConnection:
         self.name = b""
         self.library: dict[str, bytes] = {}
         self.began = time.monotonic()
-        self.last_command = ""
         self.address = ""
         self.reads = 0
         self.writes = 0
@@ -490,11 +489,6 @@ class RespConnection:
                 head.fill(b"")
             if self._out_bytes > _UNSENT_BYTES:
                 self._flush()
-
-    @property
-    def unsent(self) -> int:
-        """Bytes of answers in the transport."""
-        return self._transport.get_write_buffer_size()
 
     @property
     def _is_at_rest(self) -> bool:

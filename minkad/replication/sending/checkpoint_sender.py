@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from minka.errors import Code, MinkaError
+from minka.v1.cluster_pb2 import Operation
 from minka.v1.coordinator_pb2 import MigrationPhase, MigrationProgress
 from minkad.core.replication.follower_progress import Progress
 from minkad.core.replication.instructions import CancelCheckpoint, SendCheckpoint
@@ -14,12 +15,12 @@ from minkad.core.replication.node import Node
 from minkad.core.replication.replication_settings import ReplicationSettings
 from minkad.process import tasks
 from minkad.process.failpoints import failpoint
+from minkad.process.rate_limits import RateLimits
 from minkad.replication.applying.hosted_replica import HostedReplica
 from minkad.replication.sending.copy_rates import CopyRates
 from minkad.replication.sending.links import ReplicationLinks
 from minkad.replication.sending.pace import Pace
 from minkad.replication.sending.peer_frames import ShipHeader, ShipTrailer, decode_shipped, encode
-from minkad.replication.sending.rate_limit import RateLimit
 from minkad.replication.surroundings import Surroundings
 from minkad.storage.checkpoint import Checkpoint
 from minkad.storage.replica_store import Purpose, ReplicaStore
@@ -39,7 +40,8 @@ class SendingContext:
     links: ReplicationLinks
     settings: ReplicationSettings
     slots: asyncio.Semaphore
-    rate_limit: RateLimit
+    operation_moving: Callable[[int], Operation | None]  # by partition
+    limits: RateLimits
     pace: Pace
     clock: Callable[[], float]
 
@@ -50,9 +52,9 @@ class CheckpointSenders:
     def __init__(self, around: Surroundings, node: Node[HostedReplica], pace: Pace) -> None:
         settings = node.shared.settings
         slots = asyncio.Semaphore(settings.concurrent_shipping)
-        rate_limit = RateLimit(around.clock, around.table.operation_moving)
+        limits, moving = RateLimits(around.clock), around.table.operation_moving
         self._context = SendingContext(
-            node, around.store, around.links, settings, slots, rate_limit, pace, around.clock
+            node, around.store, around.links, settings, slots, moving, limits, pace, around.clock
         )
         self._senders: dict[Progress, CheckpointSender] = {}
 
@@ -60,7 +62,7 @@ class CheckpointSenders:
         """Begin to send a checkpoint; the leader is told how it ends."""
         progress, context = instruction.progress, self._context
         replica, before = context.node.replicas[progress.state.id], self._senders.get(progress)
-        most, moving = context.settings.copy_log_bytes, context.rate_limit.operation_moving
+        most, moving = context.settings.copy_log_bytes, context.operation_moving
         rates = before.rates if before else CopyRates(replica, progress.node_id, most, context.clock, moving)
         if instruction.was_outrun:
             rates.note_outrun(following=True)
@@ -214,13 +216,12 @@ class CheckpointSender:
         return answer.offset
 
     async def _messages(self, taken: Checkpoint, left_out: Mapping[str, int]) -> AsyncIterator[bytes]:
-        files, partition_id = [(file.name, file.size) for file in taken.files], self._replica.id
-        yield encode(ShipHeader(partition_id, self._progress.leader_epoch, files, list(left_out)))
+        files = [(file.name, file.size) for file in taken.files]
+        yield encode(ShipHeader(self._replica.id, self._progress.leader_epoch, files, list(left_out)))
         sent: list[int] = []
-        rate_limit, pace = self._context.rate_limit, self._context.pace
+        pace = self._context.pace
         async for chunk, checksum in taken.read(self._context.settings.chunk_bytes, left_out):
-            for part in rate_limit.parts(partition_id, chunk):
-                await rate_limit.take(partition_id, len(part))
+            async for part in self._context.limits.parts(chunk, self._limited):
                 for piece in pace.parts(part):
                     await pace.take(len(piece))
                     yield piece
@@ -231,6 +232,10 @@ class CheckpointSender:
                 sent.append(checksum)
         checksums = iter(sent)
         yield encode(ShipTrailer([left_out[name] if name in left_out else next(checksums) for name, _ in files]))
+
+    def _limited(self) -> tuple[int, int]:
+        operation = self._context.operation_moving(self._replica.id)
+        return (0, 0) if operation is None else (operation.id, operation.rate_limit)
 
     @failpoint("migration.ship_file")
     async def _file_shipped(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from minka.cluster.key_ranges import KeyRange
 from minka.errors import Code, MinkaError, with_rows
 from minka.wire import kv_frames
-from minka.wire.kv_frames import WRITING, Group, Op, Request, Response
+from minka.wire.kv_frames import WRITING, Group, Op
 from minka.wire.stored_values import has_expired, value_of, values_of, versioned
 from minkad.core.replication.node import Node
 from minkad.core.replication.replica_storage import DeletedAheadError
@@ -117,18 +117,6 @@ class Requests:
         """About the number of keys of the replica here; 0 without one."""
         replica = self._replicas.get(partition_id)
         return replica.data.size().keys if replica is not None else 0
-
-    async def handle(self, request: Request, share: Share) -> Response:
-        """The same as `begin`, for a caller that waits: the response has a result for each group."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def on_done(_: Ticket) -> None:
-            if not done.done():
-                done.set_result(None)
-
-        ticket = self.begin(request.groups, request.timeout_ms, share, on_done, request.max_bytes)
-        await done
-        return Response(request.id, ticket.answers)
 
     @staticmethod
     def _late(ticket: Ticket, groups: Sequence[Group], timeout_ms: int) -> None:
@@ -445,10 +433,8 @@ async def _turn_for(group: Group) -> None:
 def _expected(replica: HostedReplica, group: Group) -> int:
     """About the number of bytes of the answer."""
     if group.op == Op.SCAN:
-        return kv_frames.weight(MAX_PAGE_BYTES)
-    return kv_frames.weight(
-        min(element_count(group.body) * _mean_size(replica) + len(group.body), kv_frames.MAX_ANSWER_BYTES)
-    )
+        return MAX_PAGE_BYTES
+    return min(element_count(group.body) * _mean_size(replica) + len(group.body), kv_frames.MAX_ANSWER_BYTES)
 
 
 def _mean_size(replica: HostedReplica) -> int:

@@ -133,6 +133,7 @@ class TestNode:
         self.log_db = LogDatabase.open(self.path / "log")
         self.disk = DiskWatch(self.path, 0)  # the disk is low only if a test makes it so
         telemetry = self.telemetry = Telemetry()
+        self.log_db.on_sync = telemetry.log_sync.observe
         self.links = TestedLinks(self.cluster.address_of, "test", self.id, telemetry, lambda: None)
         around = Surroundings(
             self.id,
@@ -247,7 +248,7 @@ class TestNode:
         assert task is not None
         self.asking.add(task)
         try:
-            response = await self.manager.handle(kv_frames.Request(1, timeout_ms, [group]), share())
+            (result,) = await self.answer([group], share(), timeout_ms)
         except asyncio.CancelledError:
             if self.running:
                 raise
@@ -257,10 +258,18 @@ class TestNode:
             self.asking.discard(task)
         if self.is_mute:
             raise Refused(MinkaError(Code.OUTCOME_UNKNOWN, f"{self.id} has stopped"))
-        (result,) = response.results
         if result.error is not None:
             raise Refused(error_from_proto(Error.FromString(result.error)))
         return result.body or b""
+
+    async def answer(
+        self, groups: list[kv_frames.Group], memory: Share, timeout_ms: int = 5000
+    ) -> list[kv_frames.GroupResult]:
+        """Send a frame with these groups; returns their results."""
+        done = asyncio.Event()
+        ticket = self.manager.requests.begin(groups, timeout_ms, memory, lambda _: done.set())
+        await done.wait()
+        return ticket.answers
 
     async def put(
         self, partition_id: int, pairs: Mapping[bytes, bytes | None], generation: int = 1, timeout_ms: int = 5000

@@ -11,7 +11,7 @@ import pytest
 from minka.errors import Code
 from minka.wire import kv_frames
 from minkad.replication.changing import load_check
-from minkad.replication.reading import meter, replica_load
+from minkad.replication.reading import replica_load
 from tests.integration.replication.harness import Cluster, cluster
 from tests.integration.replication.node import Refused, TestNode, until
 
@@ -25,7 +25,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten all times to a twentieth."""
     monkeypatch.setattr(load_check, "_INTERVAL_S", 0.05)
     monkeypatch.setattr(load_check, "SUSTAINED_S", 0.25)
-    monkeypatch.setattr(meter, "_HALF_LIFE_S", 0.05)
+    monkeypatch.setattr(load_check, "_HALF_LIFE_S", 0.05)
     monkeypatch.setattr(replica_load, "_SAMPLED_SECONDS", 1)
 
 

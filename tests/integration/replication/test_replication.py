@@ -40,9 +40,9 @@ async def test_writes_to_many_partitions_share_frames_and_syncs(tmp_path: Path) 
     async with cluster(tmp_path) as c:
         nodes = await three(c, *ids)
         await asyncio.gather(*(nodes[0].put(id_, {b"a": b"1"}) for id_ in ids))
-        before = [node.log_db.counters.syncs for node in nodes]
+        before = [node.telemetry.log_sync.count for node in nodes]
         await asyncio.gather(*(nodes[0].put(id_, {b"b": b"2"}) for id_ in ids))
-        after = [node.log_db.counters.syncs for node in nodes]
+        after = [node.telemetry.log_sync.count for node in nodes]
         assert all(end - start <= 6 for start, end in zip(before, after, strict=True)), (before, after)
         for id_ in ids:
             await same_everywhere(c, id_)
@@ -106,9 +106,9 @@ async def test_async_writes_survive_kill_9(tmp_path: Path, seed: int) -> None:
         nodes = await three(c)
         writers = Writers(c)
         await writers.more(200)
-        syncs = nodes[0].log_db.counters.syncs
+        syncs = nodes[0].telemetry.log_sync.count
         await writers.more(200)
-        assert nodes[0].log_db.counters.syncs - syncs < 100
+        assert nodes[0].telemetry.log_sync.count - syncs < 100
         for node in nodes:
             await node.kill()
         for node in nodes:

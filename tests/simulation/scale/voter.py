@@ -16,7 +16,7 @@ from minkad.coordinator.admin_requests import AdminRequests
 from minkad.coordinator.coordinator import Bootstrap, Coordinator
 from minkad.coordinator.node_requests import NodeRequests
 from minkad.coordinator.raft_driver import RaftDriver
-from minkad.core.raft import Config, MemoryStorage, RawNode, Ready
+from minkad.core.raft import Config, RawNode, Ready
 from minkad.core.raft.sender import sender_of
 from minkad.data_port.raft import RaftTransport
 from minkad.node.settings import LEARNERS_A_BEAT
@@ -26,6 +26,7 @@ from minkad.storage.raft_storage import RaftStorage
 from tests.simulation.scale.fake_node import FakeNode
 from tests.simulation.scale.ports import SimPorts
 from tests.simulation.scale.timeline import Host
+from tests.vectors.memory_storage import MemoryStorage
 
 if TYPE_CHECKING:
     from tests.simulation.scale.world import ScaleWorld

@@ -42,7 +42,7 @@ class World:
             offset.add_to(request)
             longer = c_ms if node == "c" else 0
             self.right_ms += there_ms + longer
-            self.reports.note(self.reports._committed.nodes[node], request)
+            self.reports.note(self.reports._committed.nodes[node], request, 0.0)
             answer = HeartbeatResponse(
                 sequence=1, clock_ms=self.right_ms - self.boot_ms, clocks_ahead_ms=self.reports.clocks_of_most()
             )

@@ -48,7 +48,7 @@ class Stream:
     def beat(self) -> HeartbeatRequest:
         request = HeartbeatRequest(node_id="a")
         self.reports.add_to(request)
-        if not self.known.note(self.state.nodes["a"], request):
+        if not self.known.note(self.state.nodes["a"], request, 0.0):
             self.reports.begin_again()
         return request
 
@@ -122,14 +122,14 @@ def test_only_the_leaders_report_of_a_partitions_size_counts() -> None:
     stream = Stream(Plane())
     known, nodes = stream.known, stream.state.nodes
     stream.beat()
-    known.note(Node(id="b"), HeartbeatRequest(replicas=[ReplicaStats(partition_id=1, bytes=9)]))
+    known.note(Node(id="b"), HeartbeatRequest(replicas=[ReplicaStats(partition_id=1, bytes=9)]), 0.0)
     assert known.sizes() == {1: 5}
     row = stream.state.partitions[1]
     row.leader = "b"
     stream.state.partitions.put(row)
     assert known.sizes() == {1: 5}, "the size from node a counts until b, the new leader, reports"
-    known.note(Node(id="b"), HeartbeatRequest(replicas=[ReplicaStats(partition_id=1, bytes=9)]))
-    known.note(nodes["a"], HeartbeatRequest(replicas=[ReplicaStats(partition_id=1, bytes=6)]))
+    known.note(Node(id="b"), HeartbeatRequest(replicas=[ReplicaStats(partition_id=1, bytes=9)]), 0.0)
+    known.note(nodes["a"], HeartbeatRequest(replicas=[ReplicaStats(partition_id=1, bytes=6)]), 0.0)
     assert known.sizes() == {1: 9}
     del stream.state.partitions[1]
     assert known.sizes() == {}
@@ -138,7 +138,7 @@ def test_only_the_leaders_report_of_a_partitions_size_counts() -> None:
 def test_the_controller_knows_which_disks_are_low() -> None:
     stream = Stream(Plane())
     node = stream.state.nodes["a"]
-    stream.known.note(node, HeartbeatRequest(disk=DiskSpace(is_low=True)))
+    stream.known.note(node, HeartbeatRequest(disk=DiskSpace(is_low=True)), 0.0)
     assert stream.known.low_disks() == ["a"]
-    stream.known.note(node, HeartbeatRequest(disk=DiskSpace(is_low=False)))
+    stream.known.note(node, HeartbeatRequest(disk=DiskSpace(is_low=False)), 0.0)
     assert stream.known.low_disks() == []

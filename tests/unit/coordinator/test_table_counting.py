@@ -47,7 +47,7 @@ class World:
 
     def report(self, reports: NodeReports, node: str, *ids: int, size: int = 100) -> None:
         stats = [ReplicaStats(partition_id=id_, keys=size // 10, bytes=size) for id_ in ids]
-        reports.note(self.state.nodes[node], HeartbeatRequest(replicas=stats))
+        reports.note(self.state.nodes[node], HeartbeatRequest(replicas=stats), 0.0)
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ async def test_partitions_whose_leader_has_a_damaged_copy() -> None:
     reports = world.lead()
     world.change(world.row(1, replicas="b", isr="b", state=ASSIGNED), world.row(3, isr="bc"))
     damaged = [DamagedReplica(partition_id=id_, reason="CORRUPT_DATA: gone") for id_ in (1, 2, 3)]
-    reports.note(world.state.nodes["b"], HeartbeatRequest(from_start=True, damaged=damaged))
+    reports.note(world.state.nodes["b"], HeartbeatRequest(from_start=True, damaged=damaged), 0.0)
     found = (await world.counting.summary(())).unserved
     told = [(one.partition, one.node_id, one.is_alone, list(one.others)) for one in found.leaders]
     assert told == [("flights/0", "b", True, []), ("flights/0", "b", False, ["a", "c"])], "a leads 2"
@@ -175,7 +175,7 @@ async def test_damaged_copies_do_not_count_as_copies_that_could_lead() -> None:
     world.change(world.row(1, **led), offline, world.row(3, leader="c"), world.row(4, leader="c"))
     for node, *ids in ("b", 1), ("c", 1, 2):
         damaged = [DamagedReplica(partition_id=id_, reason="CORRUPT_DATA: gone") for id_ in ids]
-        reports.note(world.state.nodes[node], HeartbeatRequest(from_start=True, damaged=damaged))
+        reports.note(world.state.nodes[node], HeartbeatRequest(from_start=True, damaged=damaged), 0.0)
     found = (await world.counting.summary(())).unserved
     assert [(one.node_id, list(one.others), list(one.eligible)) for one in found.leaders] == [("b", ["a"], ["a"])]
     assert (found.without_copy, {one.node_id: one.without_copy for one in found.nodes}) == (1, {"a": 1, "b": 0})

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minka.v1.cluster_pb2 import Node
-from minkad.core.placement.assign import assign_replicas
+from tests.unit.core.placed import assign_replicas
 
 
 @given(nodes=st.integers(1, 12), replicas=st.integers(1, 5), partitions=st.integers(1, 80))

@@ -17,9 +17,9 @@ from minkad.core.controller import drains
 from minkad.core.controller.drains import DrainNode
 from minkad.core.controller.reassigns import ApplyPlan
 from minkad.core.placement import plan_reassign
-from minkad.core.placement.assign import assign_replicas
 from minkad.core.state import Placed, State
 from tests.unit.core.model import Controller
+from tests.unit.core.placed import assign_replicas
 
 PLANNERS = str(Path(minkad.core.placement.__file__).parent)
 

@@ -15,7 +15,7 @@ from minkad.core.controller.blockers import blockers_of
 from minkad.core.controller.drains import DrainNode
 from minkad.core.controller.isr import isr_refusal
 from minkad.core.controller.operations import CancelMigration
-from minkad.core.state import Placed, ReplicaStateName, replica_state
+from minkad.core.state import Placed, ReplicaStateName, replica_states
 from tests.unit.core.model import Controller
 
 SIX = ("1", "2", "3", "4", "5", "6")
@@ -103,7 +103,7 @@ def test_the_states_of_a_reassignment_are_those_of_the_page() -> None:
     assert list(row.replicas) == ["4", "5", "6"]
     assert not [*row.target_replicas, *row.adding_replicas, *row.removing_replicas, *row.successor]
     assert c.operation(operation).state == OperationState.OPERATION_STATE_SUCCEEDED
-    assert {n: replica_state(row, n, c.state.nodes) for n in SIX} == {
+    assert dict.fromkeys(SIX, ReplicaStateName.NON_EXISTENT) | replica_states(row, c.state.nodes) == {
         **dict.fromkeys("123", ReplicaStateName.NON_EXISTENT),
         **dict.fromkeys("456", ReplicaStateName.ONLINE),
     }
@@ -134,7 +134,8 @@ def test_the_states_of_the_replicas_during_a_reassignment() -> None:
     states: list[tuple[ReplicaStateName, ReplicaStateName]] = []
 
     def note() -> None:
-        now = (replica_state(only(c), "1", c.state.nodes), replica_state(only(c), "4", c.state.nodes))
+        found = replica_states(only(c), c.state.nodes)
+        now = found.get("1", ReplicaStateName.NON_EXISTENT), found.get("4", ReplicaStateName.NON_EXISTENT)
         if not states or states[-1] != now:
             states.append(now)
 

@@ -17,7 +17,7 @@ from minkad.core.controller.drains import DrainNode
 from minkad.core.controller.membership import FailNodes
 from minkad.core.controller.operations import CancelMigration
 from minkad.core.controller.preferred import ElectLeaders
-from minkad.core.state import Placed, ReplicaStateName, State, is_up, replica_state
+from minkad.core.state import Placed, ReplicaStateName, State, is_up, replica_states
 from minkad.core.state.replica_states import REPLICA_TRANSITIONS
 from tests.unit.core.model import Controller, check_indexes
 
@@ -64,7 +64,7 @@ class Cluster(RuleBasedStateMachine):
                 self.check_change(old, row)
             self.before[row.id] = row
             for node in NODES:
-                now = replica_state(row, node, self.c.state.nodes)
+                now = replica_states(row, self.c.state.nodes).get(node, ReplicaStateName.NON_EXISTENT)
                 before = self.replica_states.get((row.id, node), ReplicaStateName.NON_EXISTENT)
                 if old is None and now is ReplicaStateName.ONLINE:
                     before = ReplicaStateName.NEW  # the replica was created and came online in one record

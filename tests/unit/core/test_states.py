@@ -24,7 +24,7 @@ from minkad.core.state import (
     State,
 )
 from minkad.core.state.partition_states import is_valid_partition_change, partition_state
-from minkad.core.state.replica_states import invalid_replica_changes, replica_state
+from minkad.core.state.replica_states import invalid_replica_changes, replica_states
 
 P, R = PartitionStateName, ReplicaStateName
 
@@ -184,15 +184,15 @@ def test_the_state_of_a_replica_follows_from_the_rows() -> None:
         target_replicas=["a", "b", "d"],
         adding_replicas=["d"],
     )
-    assert replica_state(reassigned, "d", state.nodes) is R.NEW
-    assert replica_state(reassigned, "a", state.nodes) is R.ONLINE
-    assert replica_state(reassigned, "e", state.nodes) is R.NON_EXISTENT
-    assert replica_state(None, "a", state.nodes) is R.NON_EXISTENT
+    assert replica_states(reassigned, state.nodes).get("d", R.NON_EXISTENT) is R.NEW
+    assert replica_states(reassigned, state.nodes).get("a", R.NON_EXISTENT) is R.ONLINE
+    assert replica_states(reassigned, state.nodes).get("e", R.NON_EXISTENT) is R.NON_EXISTENT
+    assert replica_states(None, state.nodes).get("a", R.NON_EXISTENT) is R.NON_EXISTENT
     state.nodes["d"] = Node(id="d", raft_id=4, state=NodeState.NODE_STATE_FAILED)
-    assert replica_state(reassigned, "d", state.nodes) is R.OFFLINE
+    assert replica_states(reassigned, state.nodes).get("d", R.NON_EXISTENT) is R.OFFLINE
     stopped = row(PartitionState.PARTITION_STATE_ONLINE, replicas=["a", "b"], isr=["a", "b"], removing_replicas=["c"])
-    assert replica_state(stopped, "c", state.nodes) is R.OFFLINE
-    assert replica_state(ROWS[P.NEW], "a", state.nodes) is R.NEW
+    assert replica_states(stopped, state.nodes).get("c", R.NON_EXISTENT) is R.OFFLINE
+    assert replica_states(ROWS[P.NEW], state.nodes).get("a", R.NON_EXISTENT) is R.NEW
     assert invalid_replica_changes(ROWS[P.ONLINE], stopped, state.nodes) == []
 
 

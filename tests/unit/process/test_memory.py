@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from minka.errors import Code, MinkaError
-from minka.wire import kv_frames
 from minkad.process import memory
 from minkad.process.memory import Memory, Share
 
@@ -165,28 +164,6 @@ def test_a_closed_share_no_longer_counts() -> None:
     share.take(MIB)
     share.give(5)
     assert pool.used == 0
-
-
-@pytest.mark.parametrize(
-    "size", [0, 1, kv_frames.PIECE_BYTES, kv_frames.PIECE_BYTES + 1, 5 * kv_frames.PIECE_BYTES, 10**6]
-)
-def test_a_large_frame_is_sent_in_pieces_and_arrives_whole(size: int) -> None:
-    content = bytes(range(1, 11)) * (size // 10 + 1)
-    frame = content[:size]
-    messages = list(kv_frames.pieces(frame))
-    assert all(len(message) <= kv_frames.PIECE_BYTES + 2 for message in messages)
-    assert whole(messages) == frame
-
-
-def whole(messages: list[bytes]) -> bytes:
-    """Return the frame in these messages. If the frame is in pieces, each piece begins with two bytes: one that
-    MessagePack never uses, and a flag, which is 1 if another piece follows.
-    """
-    if messages[0][:1] != b"\xc1":
-        (frame,) = messages
-        return frame
-    assert [message[:2] for message in messages] == [b"\xc1\x01"] * (len(messages) - 1) + [b"\xc1\x00"]
-    return b"".join(message[2:] for message in messages)
 
 
 def test_the_number_of_shares_is_at_most_that_of_file_descriptors() -> None:

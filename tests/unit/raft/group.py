@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable
 from minka.v1.raft_pb2 import ConfState, Entry, Message, MessageType, Snapshot, SnapshotMetadata
 from minkad.core.raft import (
     Config,
-    MemoryStorage,
     PeerNotFound,
     RawNode,
     ReadState,
@@ -13,6 +12,7 @@ from minkad.core.raft import (
     Role,
     from_entry,
 )
+from tests.vectors.memory_storage import MemoryStorage
 
 Setting = object
 

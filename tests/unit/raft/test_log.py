@@ -5,11 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minka.v1.raft_pb2 import MSG_APP, MSG_APP_RESP, MSG_HEARTBEAT, ConfState, Entry, HardState, Message
-from minkad.core.raft import Compacted, MemoryStorage, Role, SnapOutOfDate, Unavailable
+from minkad.core.raft import Compacted, Role, SnapOutOfDate, Unavailable
 from minkad.core.raft.log import RaftLog
 from minkad.core.raft.types import NO_LIMIT
 from minkad.core.raft.unstable import Unstable
 from tests.unit.raft.group import Group, bootstrapped
+from tests.vectors.memory_storage import MemoryStorage
 
 
 def stored(terms: list[int], first: int = 2) -> list[Entry]:

@@ -13,8 +13,9 @@ from minka.v1.raft_pb2 import (
     Message,
     MessageType,
 )
-from minkad.core.raft import Config, LocalMessage, MemoryStorage, PeerNotFound, RawNode, Role
+from minkad.core.raft import Config, LocalMessage, PeerNotFound, RawNode, Role
 from tests.unit.raft.group import Group
+from tests.vectors.memory_storage import MemoryStorage
 
 
 def test_the_driver_must_call_advance_between_two_readys() -> None:

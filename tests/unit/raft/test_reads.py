@@ -14,11 +14,12 @@ from minka.v1.raft_pb2 import (
     Entry,
     Message,
 )
-from minkad.core.raft import Config, MemoryStorage, ProposalDropped, RawNode, ReadOnlyOption, ReadState, Role
+from minkad.core.raft import Config, ProposalDropped, RawNode, ReadOnlyOption, ReadState, Role
 from minkad.core.raft import read_only as read_only_module
 from minkad.core.raft.quorum import JointConfig, MajorityConfig
 from minkad.core.raft.read_only import ReadOnly
 from tests.unit.raft.group import Group
+from tests.vectors.memory_storage import MemoryStorage
 
 
 def test_a_read_waits_for_a_quorum() -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from minkad.replication.applying.hosted_replica import HostedReplica
-from minkad.replication.reading.meter import Meter
+from minkad.replication.changing.load_check import Meter
 from minkad.replication.reading.replica_load import Load, Sample
 
 

@@ -20,6 +20,7 @@ from minkad.loads.fetching import Fetching
 from minkad.loads.spool import Spool
 from minkad.loads.throttle import Throttle
 from minkad.loads.uploading import Uploading
+from minkad.process.rate_limits import RateLimits
 
 _S = LoadState
 
@@ -128,11 +129,11 @@ async def test_a_file_is_fetched_from_a_node_that_has_it_whole(tmp_path: Path) -
 
 
 def uploading(spool: Spool, *loads: Load, parts: Sequence[LoadPart] = ()) -> Uploading:
-    throttle = Throttle(asyncio.get_running_loop().time, lambda: (0.0, 0))
+    clock = asyncio.get_running_loop().time
     table = LoadTable({load.number: load for load in loads}, next_number=8)
     for part in parts:
         table.parts.setdefault(part.load_number, {})[part.partition_id] = part
-    return Uploading(spool, lambda: table, throttle)
+    return Uploading(spool, lambda: table, RateLimits(clock), Throttle(clock, lambda: (0.0, 0)))
 
 
 async def test_files_are_accepted_only_for_loads_that_are_staged(tmp_path: Path) -> None:
@@ -247,7 +248,7 @@ async def test_files_that_no_load_needs_are_removed(tmp_path: Path) -> None:
 async def test_uploads_respect_their_rate_limit_and_give_way_to_clients(tmp_path: Path) -> None:
     """Uploads slow down when the mean time of clients' requests is more than three times as long as usual."""
     now, seconds, count = 0.0, 0.0, 0
-    throttle = Throttle(lambda: now, lambda: (seconds, count))
+    limits, throttle = RateLimits(lambda: now), Throttle(lambda: now, lambda: (seconds, count))
     slept: list[float] = []
 
     async def sleep(delay: float) -> None:
@@ -262,7 +263,8 @@ async def test_uploads_respect_their_rate_limit_and_give_way_to_clients(tmp_path
         nonlocal now, seconds, count
         began, taken = now, 0
         while now - began < for_seconds:
-            await throttle.take(1, 1_000_000, limit)
+            async for part in limits.parts(bytes(1_000_000), lambda: (1, limit)):
+                await throttle.take(len(part))
             now += 0.01
             taken += 1_000_000
             count += 1
@@ -270,7 +272,7 @@ async def test_uploads_respect_their_rate_limit_and_give_way_to_clients(tmp_path
         return taken / (now - began)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("minkad.loads.throttle.asyncio.sleep", sleep)
+        patch.setattr(asyncio, "sleep", sleep)
         assert 9e6 < await upload(5, 10_000_000, 0.001) < 11e6
         assert max(slept) <= 1.0
         assert 9e4 < await upload(50, 100_000, 0.001) < 11e4, "the limit holds even if one chunk takes ten seconds"

@@ -8,11 +8,12 @@ import pytest
 
 from minka.errors import Code, MinkaError
 from minka.v1.raft_pb2 import ConfState, Entry, HardState, Snapshot, SnapshotMetadata
-from minkad.core.raft.storage import Compacted, MemoryStorage, SnapOutOfDate, Unavailable
+from minkad.core.raft.storage import Compacted, SnapOutOfDate, Unavailable
 from minkad.core.raft.types import NO_LIMIT, Ready
 from minkad.storage.log_database import LogDatabase
 from minkad.storage.raft_storage import RaftStorage
 from tests.unit.storage.crash import crashed_copy
+from tests.vectors.memory_storage import MemoryStorage
 
 
 def ready(

@@ -141,10 +141,8 @@ class DutyLayout:
 
     def _balances(self, ideals: Mapping[str, float]) -> Iterator[ShardBalance]:
         for name, shard in self.shards.items():
-            yield ShardBalance(
-                name, shard.capacity, shard.is_open, self._start[0][name], self._start[1][name],
-                self.count[name], self.weight[name], ideals.get(name, 0.0),
-            )  # fmt: skip
+            before, count, weight = self._start[1][name], self.count[name], self.weight[name]
+            yield ShardBalance(name, shard.capacity, shard.is_open, before, count, weight, ideals.get(name, 0.0))
 
     def _minimum(self, moved: Sequence[PlacedDuty], settled: Mapping[str, tuple[float, float]]) -> int:
         had_to_go = [duty for duty in moved if duty.number in self._had_to_go]

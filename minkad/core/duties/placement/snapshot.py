@@ -88,7 +88,6 @@ class ShardBalance:
     name: str
     capacity: int | None
     is_open: bool
-    count_before: int
     weight_before: int
     count: int
     weight: int

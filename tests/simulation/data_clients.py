@@ -1,5 +1,6 @@
 """Clients of the simulated key-value store. They send most writes and reads to the leader that a node's table names."""
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 
 from minka.errors import Code, MinkaError, error_from_proto, newer_rows

@@ -149,11 +149,13 @@ class Control:
         self._controller = ""
         return first
 
-    def copies_at(self, address: str, partition_ids: Sequence[int], timeout: float) -> admin_pb2.DescribeNodeResponse:
-        """Ask the node at this address about itself and its copies of these partitions. Raises UNREACHABLE,
-        DEADLINE_EXCEEDED.
+    def copies_at(
+        self, address: str, partition_ids: Sequence[int], timeout: float, *, stories: bool = False
+    ) -> admin_pb2.DescribeNodeResponse:
+        """Ask the node at this address about itself and its copies of these partitions, perhaps with their stories.
+        Raises UNREACHABLE, DEADLINE_EXCEEDED.
         """
-        request = made(admin_pb2.DescribeNodeRequest, partitions=partition_ids)
+        request = made(admin_pb2.DescribeNodeRequest, partitions=partition_ids, stories=stories)
         return self._ask(address, lambda channel: AdminStub(channel).DescribeNode, request, timeout, repeatable=True)
 
     def describe_node(self, address: str, timeout: float, done: Callable[["Described"], None]) -> "Described":

@@ -2372,6 +2372,9 @@ class DescribeNodeRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    STORIES_FIELD_NUMBER: _builtins.int
+    stories: _builtins.bool
+    """with what happened to these copies lately"""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """also describe the node's copies of these partitions"""
@@ -2380,14 +2383,60 @@ class DescribeNodeRequest(_message.Message):
         self,
         *,
         partitions: _abc.Iterable[_builtins.int] | None = ...,
+        stories: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions", "stories", b"stories"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DescribeNodeRequest: _TypeAlias = DescribeNodeRequest  # noqa: Y015
+
+@_typing.final
+class ReplicaEvent(_message.Message):
+    """An event of a replica, or an instruction that followed from it, with the offsets of the replica's log after it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AT_MS_FIELD_NUMBER: _builtins.int
+    WHAT_FIELD_NUMBER: _builtins.int
+    TIMES_FIELD_NUMBER: _builtins.int
+    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
+    APPLIED_FIELD_NUMBER: _builtins.int
+    COMMITTED_FIELD_NUMBER: _builtins.int
+    DURABLE_FIELD_NUMBER: _builtins.int
+    LOG_END_FIELD_NUMBER: _builtins.int
+    at_ms: _builtins.int
+    """by the node's wall clock, in milliseconds since 1970"""
+    what: _builtins.str
+    times: _builtins.int
+    """this often in a row; the time and the offsets are those of the last"""
+    leader_epoch: _builtins.int
+    """of the row that the replica had"""
+    applied: _builtins.int
+    committed: _builtins.int
+    durable: _builtins.int
+    log_end: _builtins.int
+    def __init__(
+        self,
+        *,
+        at_ms: _builtins.int = ...,
+        what: _builtins.str = ...,
+        times: _builtins.int = ...,
+        leader_epoch: _builtins.int = ...,
+        applied: _builtins.int = ...,
+        committed: _builtins.int = ...,
+        durable: _builtins.int = ...,
+        log_end: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "at_ms", b"at_ms", "committed", b"committed", "durable", b"durable", "leader_epoch", b"leader_epoch", "log_end", b"log_end", "times", b"times", "what", b"what"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplicaEvent: _TypeAlias = ReplicaEvent  # noqa: Y015
 
 @_typing.final
 class CopyDescription(_message.Message):
@@ -2400,6 +2449,7 @@ class CopyDescription(_message.Message):
     LOG_END_EPOCH_FIELD_NUMBER: _builtins.int
     COMMITTED_FIELD_NUMBER: _builtins.int
     UNUSABLE_FIELD_NUMBER: _builtins.int
+    STORY_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
     log_end_offset: _builtins.int
     log_end_epoch: _builtins.int
@@ -2408,6 +2458,10 @@ class CopyDescription(_message.Message):
     """the node knows that the entries up to this offset are committed"""
     unusable: _builtins.str
     """why the copy can't lead; "" if it can"""
+    @_builtins.property
+    def story(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaEvent]:
+        """the oldest first; the node remembers the last few since its start"""
+
     def __init__(
         self,
         *,
@@ -2416,10 +2470,11 @@ class CopyDescription(_message.Message):
         log_end_epoch: _builtins.int = ...,
         committed: _builtins.int = ...,
         unusable: _builtins.str = ...,
+        story: _abc.Iterable[Global___ReplicaEvent] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed", b"committed", "log_end_epoch", b"log_end_epoch", "log_end_offset", b"log_end_offset", "partition_id", b"partition_id", "unusable", b"unusable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed", b"committed", "log_end_epoch", b"log_end_epoch", "log_end_offset", b"log_end_offset", "partition_id", b"partition_id", "story", b"story", "unusable", b"unusable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

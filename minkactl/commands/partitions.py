@@ -74,6 +74,7 @@ def partitions(
       minkactl partitions --node athens -o name
       minkactl partitions locate flights 2013-01-01/UA/1545/EWR/0
       minkactl partitions explain flights/6
+      minkactl partitions story flights/6
     """
     if ctx.invoked_subcommand is not None:
         return Exit.OK
@@ -233,6 +234,38 @@ def explain(session: Session, partition: str | None, partition_id: int | None) -
     if (partition is None) == (partition_id is None):
         raise click.UsageError("give a partition's name, or --id", click.get_current_context())
     return show(session, lambda control: _explained(control, partition, partition_id or 0)).exit
+
+
+@partitions.command()
+@click.argument("partition", metavar="[NAME]", required=False, shell_complete=complete_partition)
+@click.option(
+    "--id", "partition_id", type=click.IntRange(1, options.MAX_32), metavar="ID", help="By its id, not its name."
+)
+@options.common()
+@options.pass_session
+def story(session: Session, partition: str | None, partition_id: int | None) -> Exit:
+    """Show what happened to a partition's replicas lately: rows, leaderships, in-sync sets, copies, damage.
+
+    Each node remembers the last 48 things that happened to its replica since the node's start. Their order across
+    nodes is by the nodes' wall clocks. EPOCH, COMMITTED and LOG END are those of the replica after it.
+
+    Examples:
+      minkactl partitions story flights/6
+      minkactl partitions story --id 7 -o wide
+      minkactl partitions story flights/6 -o json | jq -r '.[] | select(.node == "athens") | .what'
+    """
+    if (partition is None) == (partition_id is None):
+        raise click.UsageError("give a partition's name, or --id", click.get_current_context())
+    return show(session, lambda control: _story(control, partition, partition_id or 0)).exit
+
+
+def _story(control: "Control", name: str | None, partition_id: int) -> Page:
+    """Raises UNKNOWN_PARTITION, and INVALID_ARGUMENT for a number that can mean several."""
+    from minkactl.stories import story_of
+
+    status, row = _around(control, name, partition_id)
+    keyspace = next(one.name for one in status.table.keyspaces if one.id == row.keyspace_id)
+    return story_of(control, status.table, row, f"{keyspace}/{row.slot}")
 
 
 def _explained(control: "Control", name: str | None, partition_id: int) -> Page:

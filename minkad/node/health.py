@@ -126,8 +126,10 @@ class Health:
             return f"waiting for {', '.join(silent)}"
         return f"no quorum of voters: nothing is heard from {', '.join(silent)}"
 
-    def describe(self, partitions: Iterable[int] = ()) -> DescribeNodeResponse:
-        """The node's answer to questions about itself, and about its copies of these partitions."""
+    def describe(self, partitions: Iterable[int] = (), stories: bool = False) -> DescribeNodeResponse:
+        """The node's answer to questions about itself, and about its copies of these partitions, perhaps with their
+        stories.
+        """
         coordinator, member, now = self._coordinator, self._member, boottime()
         raft, leader, checks = coordinator.driver.raw.basic_status(), coordinator.leader(), self.checks()
         # At one moment: else a clearance that ends in between would be neither held nor lapsed.
@@ -146,7 +148,7 @@ class Health:
             checks=[NodeCheck(name=c.name, ok=c.ok, reason=c.reason) for c in checks if c.needed_for_ready],
             leads=self._manager.reporting.serving() if serves else 0,
             voters=[self._contact(voter, now) for voter in coordinator.driver.conf_state.voters if voter != raft.id],
-            copies=self._manager.reporting.copies(partitions),
+            copies=self._manager.reporting.copies(partitions, stories=stories),
             stale_reads=self._manager.reporting.stale_reads(),
         )
 

@@ -101,7 +101,7 @@ class AdminService(AdminServicer):
         coordinator: Coordinator,
         node_id: str,
         has_clearance: Callable[[], bool],
-        describe: Callable[[Iterable[int]], DescribeNodeResponse],
+        describe: Callable[[Iterable[int], bool], DescribeNodeResponse],
         counting: TableCounting,
     ) -> None:
         self._requests = AdminRequests(coordinator)
@@ -127,7 +127,7 @@ class AdminService(AdminServicer):
 
     async def DescribeNode(self, request: DescribeNodeRequest, context: _Context) -> DescribeNodeResponse:
         """This node's knowledge of itself."""
-        return self._describe(request.partitions)
+        return self._describe(request.partitions, request.stories)
 
     async def GetStatus(self, request: GetStatusRequest, context: _Context) -> GetStatusResponse:
         """This node's knowledge of the cluster; more when it is the active controller."""

@@ -110,7 +110,7 @@ class Server:
         raft: RaftReceiver,
         credentials: Credentials | None,
         memory: ClientsMemory,
-        describe: Callable[[Iterable[int]], DescribeNodeResponse],
+        describe: Callable[[Iterable[int], bool], DescribeNodeResponse],
         counting: TableCounting,
         gateway: DutyGateway,
         sessions: ShardSessions,

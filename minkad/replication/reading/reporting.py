@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from minka.v1.admin_pb2 import CopyDescription
+from minka.v1.admin_pb2 import CopyDescription, ReplicaEvent
 from minka.v1.coordinator_pb2 import MigrationProgress, ReplicaStats
 from minka.wire.history_rows import NO_LATENCY, PartitionInterval
 from minkad.core.replication.leadership import Leader
 from minkad.core.replication.node import Node
 from minkad.core.replication.replica_state import Role
+from minkad.core.replication.story import Happened
 from minkad.core.state import range_of
 from minkad.process.turns import turn
 from minkad.replication.applying.hosted_replica import HostedReplica
@@ -44,6 +45,7 @@ class Reporting:
         self._checkpoints = checkpoints
         self._routing = routing
         self._clock = around.clock
+        self._unix_ms = around.unix_ms
 
     def stats(self, changed_only: bool) -> list[ReplicaStats]:
         """Stats of the partitions that this node leads; with `changed_only`, of those that changed since the last call.
@@ -67,10 +69,16 @@ class Reporting:
         """The number of partitions of which this node would answer a stale read now."""
         return sum(map(self._routing.answers_stale, self._node.replicas.values()))
 
-    def copies(self, partition_ids: Iterable[int]) -> list[CopyDescription]:
-        """The copies of these partitions on this node."""
+    def copies(self, partition_ids: Iterable[int], *, stories: bool = False) -> list[CopyDescription]:
+        """The copies of these partitions on this node, perhaps with their stories."""
         found = (self._node.replicas.get(id_) for id_ in partition_ids)
-        return [_copy(replica) for replica in found if replica is not None and replica.state.role is not Role.REMOVED]
+        copies = [_copy(one) for one in found if one is not None and one.state.role is not Role.REMOVED]
+        if stories:
+            began_ms = self._unix_ms() - 1000 * self._clock()
+            for copy in copies:
+                story = self._node.replicas[copy.partition_id].state.story.all()
+                copy.story.extend(_event(happened, began_ms) for happened in story)
+        return copies
 
     def migrations(self) -> list[MigrationProgress]:
         """The progress of the replicas to which this node, as the leader, sends a copy or hands over."""
@@ -147,6 +155,20 @@ def _copy(replica: HostedReplica) -> CopyDescription:
         log_end_epoch=replica.log.epoch_at(end),
         committed=replica.state.high_watermark,
         unusable=unusable,
+    )
+
+
+def _event(happened: Happened, began_ms: float) -> ReplicaEvent:
+    """`began_ms`: the wall clock's time when the node's clock was 0."""
+    return ReplicaEvent(
+        at_ms=int(began_ms + 1000 * happened.at),
+        what=happened.what,
+        times=happened.times,
+        leader_epoch=happened.leader_epoch,
+        applied=happened.applied,
+        committed=happened.high_watermark,
+        durable=happened.durable,
+        log_end=happened.end,
     )
 
 

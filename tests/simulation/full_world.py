@@ -5,7 +5,7 @@ seconds.
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from heapq import heappop, heappush
 from pathlib import Path
@@ -35,6 +35,7 @@ from tests.simulation.operation_clients import OperationClients
 from tests.simulation.oracle import RaftOracle
 from tests.simulation.process import KEEPALIVE, Killed, Machine, Process
 from tests.simulation.trace import Outcome, Trace, Violation
+from tests.strict_replicas import told
 
 FAULTS_END: Final = 8.0  # seconds
 PATIENCE: Final = 60.0  # seconds after the faults within which everything must be well
@@ -179,6 +180,12 @@ class FullWorld:
                 if machine.process is not None:
                     machine.process.die()
                     machine.process.loop.kill()
+
+    def stories(self, partition_ids: Collection[int]) -> str:
+        """What happened lately to the replicas of these partitions, of all processes that have not died."""
+        built = [one.process for one in self.machines if one.process is not None and one.process.built]
+        here = [(one.machine.id, one.manager.replicas.get(id_)) for one in built for id_ in partition_ids]
+        return "\n".join(f"{node}: {told(replica.state)}" for node, replica in here if replica is not None)
 
     def wire(self, process: Process) -> None:
         """Add this world's own services to a daemon that is being built. This world has none."""

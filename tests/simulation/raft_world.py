@@ -5,7 +5,7 @@ send the others → apply. A node makes one write at a time.
 """
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from heapq import heapify, heappop, heappush
 from typing import Any, Final
 
@@ -79,6 +79,10 @@ class RaftWorld:
         """Call `function` in `delay` ticks."""
         self._scheduled += 1
         heappush(self._events, (self.now + delay, self._scheduled, function, arguments))
+
+    def stories(self, partition_ids: Collection[int]) -> str:
+        """This world has no replicas."""
+        return ""
 
     def run(self) -> Outcome:
         """Run clients and faults. Then end both, and run until all nodes agree. Raises Violation if they never do."""

@@ -2,9 +2,10 @@
 
 import dataclasses
 import gc
+import re
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final, Protocol
 
 from tests.simulation.duty_world import DutyWorld
@@ -14,6 +15,7 @@ from tests.simulation.raft_world import RaftWorld
 from tests.simulation.trace import Outcome, Trace, Violation
 
 SHOWN_EVENTS: Final = 30
+_PARTITION: Final = re.compile(r"partition (\d+)")
 
 
 class World(Protocol):
@@ -21,6 +23,9 @@ class World(Protocol):
 
     def run(self) -> Outcome:
         """Run the world to its end. Raises Violation, or an error of the real code."""
+
+    def stories(self, partition_ids: Collection[int]) -> str:
+        """What happened to the replicas of these partitions lately; "" in a world without replicas."""
 
 
 WORLDS: Final[dict[str, Callable[[int, Trace], World]]] = {
@@ -40,10 +45,11 @@ class Failure:
     invariant: str
     text: str
     tail: str
+    stories: str = ""  # of the replicas of the partition that the text names
 
     def __str__(self) -> str:
         return (
-            f"{self.tail}\n\nseed {self.seed} of the {self.world} world: {self.invariant}: {self.text}\n"
+            f"{self.tail}\n{self.stories}\nseed {self.seed} of the {self.world} world: {self.invariant}: {self.text}\n"
             f"again, with every event: python -m tests.simulation --seed {self.seed} --world {self.world} --trace"
         )
 
@@ -62,12 +68,15 @@ def run(world: str, seed: int, echo: Callable[[str], None] | None = None) -> Out
 
 
 def _run(world: str, seed: int, trace: Trace) -> Outcome | Failure:
+    made = WORLDS[world](seed, trace)
     try:
-        return WORLDS[world](seed, trace).run()
+        return made.run()
     except Violation as violation:
-        return Failure(world, seed, violation.invariant, violation.text, trace.tail(SHOWN_EVENTS))
+        invariant, text = violation.invariant, violation.text
     except Exception as error:  # noqa: BLE001 - every error of the code is a finding
         kind = "assertion" if isinstance(error, AssertionError) else "exception"
         where = traceback.extract_tb(error.__traceback__)[-1]
+        invariant = f"{kind} in the code"
         text = f"{type(error).__name__} in {where.name}, line {where.lineno} of {where.filename}: {error}"
-        return Failure(world, seed, f"{kind} in the code", text, trace.tail(SHOWN_EVENTS))
+    named = {int(number) for number in _PARTITION.findall(text)}
+    return Failure(world, seed, invariant, text, trace.tail(SHOWN_EVENTS), made.stories(named))

@@ -6,6 +6,7 @@ from minka.v1.cluster_pb2 import Node, NodeState
 from minka.v1.duties_pb2 import Balancer, BalancerKind
 from minkad.core.duties.control.distribution import FORGOTTEN_PREPARATION_MS, TIMER_MS
 from minkad.core.duties.control.duty_mover import PREPARED_WITHIN_MS
+from minkad.core.duties.control.duty_rows import duties_in_pieces, duty_with
 from tests.unit.core.duty_world import TEN, DutyWorld
 
 ROUND_ROBIN = Balancer(kind=BalancerKind.BALANCER_KIND_ROUND_ROBIN)
@@ -107,6 +108,24 @@ def test_preparations_end_if_the_source_keeps_its_duties(world: DutyWorld) -> No
     assert not world.duties.on_shard["s2"]
     world.settle()
     assert world.counts() == {"s1": 10, "s2": 0}
+    world.check_tables()
+
+
+def test_suspects_do_not_prepare_for_ever_if_the_source_dies(world: DutyWorld) -> None:
+    """All duties are suspects by the time that their shard dies. The only other shard prepares for them, so it would
+    not try a suspect alone: the preparations end.
+    """
+    _draining_warm(world)
+    rows = list(world.duties.duties.values())
+    for record in duties_in_pieces(duty_with(row, lambda new: setattr(new.suspicion, "failures", 2)) for row in rows):
+        world.apply(record)
+    world.kill("s1")
+    world.follow()
+    assert not world.duties.preparing
+    for _ in range(20):
+        world.settle()
+        world.now_ms += TIMER_MS
+    assert world.counts()["s2"] == 10
     world.check_tables()
 
 

@@ -29,7 +29,7 @@ from minkad.core.duties.control.synthetic import lacking_on
 from minkad.core.duties.control.trials import SUSPECT, next_trial
 from minkad.core.duties.control.trust import TRUSTED_FROM, score
 from minkad.core.duties.placement import ShardRoom
-from minkad.core.state import Placed, State, duty_name
+from minkad.core.state import Assignment, Placed, State, duty_name
 
 _S, _A = ShardState, AssignmentState
 _LIVE: Final = ShardState.SHARD_STATE_LIVE
@@ -209,17 +209,26 @@ def _tidy(state: State, now_ms: int) -> Iterator[Record]:
 
 
 def _forgotten_preparations(state: State, now_ms: int) -> Iterator[Record]:
-    """Drop a preparation if the shard that was to release the duty keeps it after all."""
+    """Drop a preparation if the shard that was to release the duty keeps it after all, or if that shard has failed and
+    the duty is a suspect by now: a suspect is given to a shard that does nothing else, and this one prepares.
+    """
     due: dict[str, list[int]] = {}
     for number, name in state.duties.preparing:
-        one, holder = state.duties.assignment(number, name), state.duties.holder(number)
-        is_meant = holder is None or holder.state not in _HAS or Placed.duty(number) in state.moving
-        if one is None or holder is None or is_meant or not is_registered(state.duties.shards[name]):
+        one = state.duties.assignment(number, name)
+        if one is None or Placed.duty(number) in state.moving or not is_registered(state.duties.shards[name]):
             continue
-        if now_ms - max(one.since_ms, holder.since_ms) >= FORGOTTEN_PREPARATION_MS:
+        if _is_forgotten(state, number, one, now_ms):
             due.setdefault(name, []).append(number)
     for name, numbers in due.items():
         yield from in_state(name, _A.ASSIGNMENT_STATE_UNSPECIFIED, numbers, now_ms)
+
+
+def _is_forgotten(state: State, number: int, preparation: Assignment, now_ms: int) -> bool:
+    holder = state.duties.holder(number)
+    if holder is None:
+        return suspects.is_suspect(state.duties.duties[number])
+    since_ms = max(preparation.since_ms, holder.since_ms)
+    return holder.state in _HAS and now_ms - since_ms >= FORGOTTEN_PREPARATION_MS
 
 
 def _tidy_shard(state: State, shard: Shard, now_ms: int) -> Iterator[Record]:

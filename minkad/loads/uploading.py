@@ -66,6 +66,7 @@ class Uploading:
         async for chunk in self._arriving(file, chunks):
             async for part in self._limits.parts(chunk, lambda: self._limited(number)):
                 self._check_wanted(number, file)
+                self._spool.check_room(0)  # other files may have filled the disk meanwhile
                 await self._throttle.take(len(part))
                 yield part
 

@@ -312,8 +312,11 @@ async def test_a_flush_that_ends_after_a_checkpoint_has_emptied_the_log(
         monkeypatch.setattr(DataDatabase, "flush", slow_flush)
         flushing = asyncio.create_task(manager.flusher.flush(replica))
         await is_flushed.wait()
-        await manager.checkpoint_receiver.clear(replica)
-        may_end.set()
+        try:
+            manager.node.receiving_begun(replica)
+            await manager.checkpoint_receiver.clear(replica)
+        finally:
+            may_end.set()
         await flushing
         assert replica.log.end == 0
         await byzantium.kill()  # before the checkpoint has replaced the data

@@ -210,7 +210,7 @@ _NUMBERS: Final = (
 )
 _FLAGS: Final = (
     "is_low",
-    *("summary", "under_replicated", "under_min_insync", "with_removing"),
+    *("summary", "under_replicated", "under_min_insync", "with_removing", "stories"),
     "emptied",
     "with_parts",
     *(

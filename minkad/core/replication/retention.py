@@ -56,7 +56,7 @@ class Retention:
 
     def __init__(self, change_bytes: int) -> None:
         """`change_bytes`: keep the newest entries, at least this many bytes of them, for readers of changes."""
-        self.applied_bytes = 0  # the size of the entries applied since the node's start
+        self.applied_bytes = 0  # the size of the entries and the loads' files applied since the node's start
         self._change_bytes = change_bytes
         # Flushed offsets with `applied_bytes` then, for readers of changes; empty if `change_bytes` is 0.
         self._applied_at_flushes: list[tuple[int, int]] = []

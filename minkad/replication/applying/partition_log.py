@@ -28,10 +28,9 @@ def ends_of_logs(db: LogDatabase) -> Iterator[tuple[int, int]]:
 class PartitionLog:
     """Offsets begin at 1 and have no gaps:
 
-        trimmed: the data has it   | in the log database, or staged for it
-        ---------------------------+------------------------------------------------> end
-                                base                           | also in memory: the tail
-                                                        _tail_start
+        trimmed: the data has it   | in the log database, or staged for it   | also in memory: the tail
+        ---------------------------+-----------------------------------------+-------------------------> end
+                                base                                          _tail_start
 
     `LogDatabase.sync` makes staged changes durable; they can't be read from the database earlier. With `keeps_tail`,
     the last entries are also in memory, and can be read at once.

@@ -1,1 +1,1 @@
-"""The data plane of one node: replicas, their logs, clients' requests, and the moving of partitions."""
+"""The data plane of one node: it serves clients' requests, replicates logs, and moves partitions."""

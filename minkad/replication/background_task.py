@@ -1,4 +1,4 @@
-"""Tasks that run beside the serving of clients, as long as the node runs."""
+"""Tasks that run in the background as long as the node runs."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -9,8 +9,8 @@ from minkad.process import tasks
 
 
 class BackgroundTask:
-    """Works from `start` to `close`. If the work ends with an error, the node can't go on: `fail` is called with the
-    error.
+    """Runs `work` from `start` to `close`. If the work ends with an error, the node can't go on, so this class calls
+    `fail` with the error.
     """
 
     def __init__(

@@ -37,9 +37,7 @@ _clear: Final = clear
 
 
 class Executor:
-    """For the loop's thread. The handler of each kind of instruction never waits: what takes longer is a task, which
-    reports to `node` when it is done.
-    """
+    """For the loop's thread. No handler waits: longer work is a task, which reports its result to `node`."""
 
     def __init__(
         self,
@@ -96,7 +94,7 @@ class Executor:
         }
 
     def carry_out(self, instruction: Instruction) -> None:
-        """Carry it out, or begin to."""
+        """Carry the instruction out, or begin a task that does."""
         self._handlers[type(instruction)](instruction)
 
     async def close(self) -> None:
@@ -207,7 +205,7 @@ class Executor:
 
     @failpoint("merge.learn")
     def _learn_merged(self, rows: Iterable[Partition]) -> None:
-        """Take over both rows in one step: from here on one partition serves the keys of both."""
+        """Take over both rows in one step, since from then on one partition serves the keys of both."""
         self._learn(rows)
 
     def _learn(self, rows: Iterable[Partition]) -> None:
@@ -218,7 +216,7 @@ class Executor:
     async def _answer_to(
         call: Callable[[R], Awaitable[list[Partition]]], request: R, learn: Callable[[Iterable[Partition]], None]
     ) -> MinkaError | None:
-        """Returns the controller's error, if any; adopts the rows that it sent."""
+        """Call the controller, and take over the rows that it sends. Returns its error, if any."""
         try:
             learn(await call(request))
         except MinkaError as error:

@@ -1,4 +1,4 @@
-"""Everything that one node hosts: makes the parts of the data plane, and connects them."""
+"""Makes the parts of a node's data plane, and connects them."""
 
 import asyncio
 import logging
@@ -53,23 +53,23 @@ log: Final = logging.getLogger(__name__)
 
 _MIB: Final = 1024 * 1024
 _CLOSINGS_AT_ONCE: Final = 4
-_REPLAYED_BYTES: Final = _MIB  # of a log: a smaller log in memory alone is applied again at the next start
+_REPLAYED_BYTES: Final = _MIB  # fewer unflushed bytes in memory aren't flushed at the end: the next start replays them
 _REPLICATION: Final = ReplicationSettings()
 
 
 @dataclass(frozen=True, slots=True)
 class StorageSettings:
-    """Sizes in bytes, and a number of databases."""
+    """All but `open_databases` are in bytes."""
 
-    flush: int = 16 * _MIB  # bytes of a partition's log after which its data is flushed
-    unflushed: int = 128 * _MIB  # the same for all partitions together
-    max_pending: int = 256 * _MIB  # writes that wait for a sync or at a closed gate
-    open_databases: int = 1000  # that stay open although they are unused
-    change_retention: int = 0  # the newest entries of each partition's log that are kept for readers of changes
+    flush: int = 16 * _MIB  # a partition's data is flushed when this much of its log was applied since the last flush
+    unflushed: int = 128 * _MIB  # with more unflushed data of all partitions together, the node flushes the largest
+    max_pending: int = 256 * _MIB  # with more writes under way or waiting, the node refuses writes as OVERLOADED
+    open_databases: int = 1000  # with more open databases, the node closes unused ones
+    change_retention: int = 0  # at least this much of each partition's log is kept for readers of changes
 
 
 class ReplicaManager:
-    """For the loop's thread. `update_replicas` is the only way in for the controller."""
+    """For the loop's thread. The controller calls only `update_replicas`."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class ReplicaManager:
         settings: ReplicationSettings = _REPLICATION,
         storage: StorageSettings = StorageSettings(),
     ) -> None:
-        """Each part is made after those that it uses. The executor uses nearly all, so it is made last."""
+        """Each part is made after the parts that it uses. The executor uses nearly all parts, so it comes last."""
         self._around = around
         self._is_closing = False
         self.node = node = Node[HostedReplica](around.node_id, settings, around.table)
@@ -158,7 +158,7 @@ class ReplicaManager:
     # Start and end
 
     async def start(self) -> None:
-        """Recover the replicas that are on disk. Each is served only after the controller has sent its row. Raises
+        """Recover the replicas from disk. A replica serves nothing until the controller has sent its row. Raises
         CORRUPT_DATA, STORAGE_FAILED.
         """
         await self._around.store.remove_leftovers()
@@ -184,12 +184,12 @@ class ReplicaManager:
             background.start()
 
     async def drain(self) -> None:
-        """Refuse new requests of clients, and return as soon as those under way are answered."""
+        """Refuse new requests of clients, and return once the earlier ones are answered."""
         await self.requests.drain()
 
     async def close(self) -> None:
-        """Stop serving, flush and close everything, so that the next start has little to replay. If the disk fails
-        meanwhile, leaves the rest as it is.
+        """Stop serving, then flush and close all data, so that the next start has little to replay. Once the disk has
+        failed, the other databases are left as they are.
         """
         self._is_closing = True
         for background in self._background:
@@ -217,10 +217,11 @@ class ReplicaManager:
     async def _close_one(self, replica: HostedReplica, slots: asyncio.Semaphore) -> None:
         async with slots:
             if self._around.log_db.error is not None:
-                return  # else each would try to write again, for a second or more
+                return  # another try to write would take a second or more for each
             try:
                 is_little = replica.data.in_memory and replica.unflushed < _REPLAYED_BYTES
-                is_little = is_little or replica.data.is_attached  # it will be made from its parent's data and its log
+                # The next start makes attached data again, from the parent's data and the log.
+                is_little = is_little or replica.data.is_attached
                 if replica.state.role is not Role.REMOVED and replica.state.damage is None and not is_little:
                     await self.flusher.flush(replica)
                 await replica.data.close()
@@ -232,15 +233,15 @@ class ReplicaManager:
     # What the controller and the table say
 
     async def update_replicas(self, request: UpdateReplicasRequest) -> UpdateReplicasResponse:
-        """Become what the rows say, durably, then return. Raises NOT_CONTROLLER for an older term, STORAGE_FAILED when
-        the disk has failed, SHUTTING_DOWN once the node stops.
+        """Take over the rows, and return once that is durable. Raises NOT_CONTROLLER for an older term, STORAGE_FAILED
+        if the disk has failed, SHUTTING_DOWN once the node stops.
         """
         if self._is_closing:
             raise MinkaError(Code.SHUTTING_DOWN, "the node is stopping")
         return await self._adoption.update_replicas(request)
 
     def stop_leading(self) -> None:
-        """Other nodes may lead the partitions by now: this one leads again only at newer leader_epochs."""
+        """See `Node.stop_leading`."""
         self.node.stop_leading(self._around.clock())
 
     def loads_changed(self) -> None:

@@ -18,8 +18,9 @@ from minkad.storage.replica_store import ReplicaStore
 
 
 class Controller(Protocol):
-    """Requests to the active controller. Each call may raise a MinkaError; unless its code is a refusal, the outcome
-    counts as unknown. So an implementation must not raise a refusal when it doesn't know the outcome.
+    """Requests to the active controller. A call may raise a MinkaError. If the error's code is a refusal, the caller
+    counts the request as not recorded; with any other code, the outcome counts as unknown. So an implementation that
+    doesn't know the outcome must not raise a refusal.
     """
 
     async def call(self, method: Method[Request, Response], request: Request) -> Response:
@@ -49,8 +50,8 @@ class Observer(Protocol):
         """Writes to a partition have waited for `seconds`, for a hand-over."""
 
     def waits(self) -> Sequence[tuple[float, int]]:
-        """The total seconds of clients' requests since the start, and their number; then the same for the delays of the
-        loop.
+        """Two pairs, counted since the start: the total seconds and the number of clients' requests; the total seconds
+        and the number of the loop's delays.
         """
 
     def isr_changed(self, old: Collection[str], new: Collection[str]) -> None:
@@ -62,21 +63,17 @@ class Observer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LoadSources:
-    """The data plane's access to loads and their files. `table` is this node's copy; `pull` has another node fetch a
-    file.
-    """
+    """The data plane's access to loads and their files."""
 
     spool: Spool
     fetching: Fetching
-    table: Callable[[], LoadTable]
-    pull: Callable[[str, PullFileRequest], Awaitable[None]]
+    table: Callable[[], LoadTable]  # this node's copy
+    pull: Callable[[str, PullFileRequest], Awaitable[None]]  # lets another node fetch a file
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The data plane's access to the rest of the node. `clock` is monotonic, in seconds; `unix_ms` is the wall clock,
-    in milliseconds since 1970; `clock_is_checked`: whether the wall clock was compared with other nodes' clocks.
-    """
+    """The data plane's access to the rest of the node."""
 
     node_id: str
     store: ReplicaStore
@@ -86,7 +83,7 @@ class Surroundings:
     table: ClusterTable
     controller: Controller
     observer: Observer
-    clock: Callable[[], float]
-    unix_ms: Callable[[], int]
-    clock_is_checked: Callable[[], bool]
+    clock: Callable[[], float]  # monotonic, in seconds
+    unix_ms: Callable[[], int]  # the wall clock, in milliseconds since 1970
+    clock_is_checked: Callable[[], bool]  # True once the wall clock was compared with other nodes' clocks
     loads: LoadSources | None = None  # None: this node takes in no loads

@@ -13,7 +13,7 @@ class Timers:
     """For the loop's thread."""
 
     def __init__(self, tick: Callable[[int, float], None], clock: Callable[[], float]) -> None:
-        """`tick` is called with the partition, and the time by `clock`."""
+        """`tick` gets the partition's id, and the time by `clock`."""
         self._tick = tick
         self._clock = clock
         self._closed = False
@@ -26,11 +26,11 @@ class Timers:
     def _ring(self, wake: WakeAt) -> None:
         if self._closed:
             return
-        if (now := self._clock()) < wake.at:  # half of the timers are up to a millisecond early
+        if (now := self._clock()) < wake.at:  # half of uvloop's timers are up to a millisecond early
             asyncio.get_running_loop().call_later(_TIMER_S, self._ring, wake)
         else:
             self._tick(wake.partition_id, now)
 
     def close(self) -> None:
-        """Wake no more."""
+        """Wake nothing from now on."""
         self._closed = True

@@ -1,5 +1,5 @@
-"""The data of a split's child without a database of its own: its rows are in its parent's database, where they no
-longer change, and later writes are in memory.
+"""The data of a split's child that has no own database yet: its rows are in the parent's database, where they no longer
+change, and later writes are in memory.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -23,25 +23,21 @@ _FIRST: Final = b"\x00"
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """A child is a part of `parent` as it was when `applied` was applied there. The child's own log begins after that.
-
-    `copy` puts a copy of the parent's data, as it is then or later, where the child's database is opened. `detached` is
-    awaited after that has become durable with everything that belongs to it; the parent has to keep the rows until it
-    returns. `lost` is called when the child is condemned: the parent has to keep the rows until the child is told to
-    let go.
-    """
+    """A child's data is a part of the data of `parent`, as of the parent's entry `applied`."""
 
     parent: "DataDatabase"
     parent_id: int
-    applied: Applied
-    versions: Versions
+    applied: Applied  # the child's log begins after this entry
+    versions: Versions  # of the parent's data, as of `applied`
+    # Puts a copy of the parent's data, as of `applied` or later, into the child's folder.
     copy: Callable[[], Awaitable[None]]
+    # Awaited once the child's own database is durable; the parent keeps the rows until this returns.
     detached: Callable[[], Awaitable[None]]
-    lost: Callable[[], None]
+    lost: Callable[[], None]  # called when the child is condemned; the parent keeps the rows until `let_go`
 
 
 class AttachedData:
-    """The rows of the parent, covered by the writes to the child since. For the loop's thread."""
+    """The rows of the parent, and over them the writes to the child since. For the loop's thread."""
 
     __slots__ = ("_at_first", "_parent", "applied", "loads", "memory_bytes", "newer", "versions")
 

@@ -21,15 +21,15 @@ _WRITE_BUFFER_BYTES: Final = 64 * MIB
 _WRITE_BUFFERS: Final = 4
 STALLED_S: Final = 1.0  # a disk whose write or sync takes longer counts as not answering
 _STALL_POLL_S: Final = 0.001
-# Data that only the operating system has is synced at this age, and that sync may take this long: together these are
-# the 100 ms that are promised for everything that `write` acknowledges.
+# Data that only the operating system has is synced at this age, and this sync may take the second time. The sum is the
+# promise of `write`: what it acknowledges is on the disk after 100 ms.
 _SYNC_DUE_S: Final = 0.05
 _SYNC_MAY_TAKE_S: Final = 0.05
 _MARK_SOON_S: Final = 1.0  # after a sync
 
 
 class Sync(asyncio.Future[None]):
-    """Done when a batch is durable. Many wait for the same one, so a cancelled waiter doesn't cancel it."""
+    """Done when a batch is durable. Many callers wait for one batch, so a cancelled caller doesn't cancel it."""
 
     def cancel(self, msg: object = None) -> bool:
         return False
@@ -41,9 +41,9 @@ _Work = tuple[WriteBatch, Sync | None, Sync | None]
 class LogDatabase:
     """One writer, group commit: changes staged while a sync is in flight join the next one.
 
-    Every method is for the loop's thread alone. Reads see everything that `sync` has made durable, and may or may not
-    see later staged changes. After a failed write nothing is known about the disk, so every later `sync` fails with the
-    same error; `on_failure` is called once, and the node has to stop.
+    Call every method on the loop's thread, except where its docstring allows any thread. Reads see all changes that
+    `sync` has made durable; they may or may not see later staged changes. After a failed write, nobody knows the state
+    of the disk, so every later `sync` fails with the same error; `on_failure` is called once, and the node has to stop.
     """
 
     def __init__(self, path: Path, db: Rdict, mark: LogMark, clock: Callable[[], float] = time.monotonic) -> None:
@@ -54,16 +54,16 @@ class LogDatabase:
         self._db = db
         self._clock = clock
         self._mark = mark
-        self._batch = WriteBatch(raw_mode=True)
-        self._next: Sync | None = None
-        self._next_written: Sync | None = None
-        self._writing = False
-        self._error: MinkaError | None = None
-        # Only the writing thread sets it; others read it.
+        self._batch = WriteBatch(raw_mode=True)  # the staged changes
+        self._next: Sync | None = None  # for the callers of `sync` who wait for the staged changes
+        self._next_written: Sync | None = None  # for the callers of `write` who wait for the staged changes
+        self._writing = False  # a batch is on its way to the disk
+        self._error: MinkaError | None = None  # once set, it stays
+        # Only the writing thread sets this time; other threads read it.
         self._busy_since: float | None = None
-        self._asked_at: float | None = None  # when the disk was asked, if it has yet to answer
-        self._unsynced_since: float | None = None  # when the oldest unsynced write was acknowledged
-        self._last_sync_s = 0.0
+        self._asked_at: float | None = None  # the time of a request to the disk that isn't answered yet
+        self._unsynced_since: float | None = None  # the time when the oldest unsynced write was acknowledged
+        self._last_sync_s = 0.0  # the duration of the last sync
         self._synced = mark.sequence
         self._mark_due: float | None = None
         self._work: SimpleQueue[_Work | None] = SimpleQueue()
@@ -139,20 +139,20 @@ class LogDatabase:
 
     @property
     def busy_since(self) -> float | None:
-        """When the present write or sync began, by a monotonic clock; None if there is none. On any thread."""
+        """The time when the present write or sync began, by a monotonic clock; None without one. For any thread."""
         return self._busy_since
 
     @property
     def stalled(self) -> bool:
-        """True if the disk owes an answer for longer than a slow disk takes, so that the node can make nothing durable.
-        A disk that is busy with flushes still answers, so waiting for room in memory doesn't count.
+        """True if the disk hasn't answered for longer than a slow disk takes: the node can make nothing durable. The
+        time in which a write waits for RocksDB's flushes doesn't count: a disk busy with flushes still answers.
         """
         since = self._asked_at
         return since is not None and self._clock() - since > STALLED_S
 
     def unsynced_s(self) -> float:
-        """The age, in seconds, of the oldest acknowledged write that isn't synced: the present exposure to a power cut.
-        0 if everything is synced.
+        """The age, in seconds, of the oldest acknowledged write that isn't synced, so that a power cut would lose it; 0
+        if everything is synced.
         """
         since = self._unsynced_since
         return 0.0 if since is None else self._clock() - since
@@ -170,9 +170,8 @@ class LogDatabase:
         self._batch.delete_range(start, end)
 
     def sync(self) -> asyncio.Future[None]:
-        """A future that is done when everything staged so far, and in the rest of this loop turn, is durable.
-
-        All callers in that time get the same one. It fails with STORAGE_FAILED or CORRUPT_DATA.
+        """A future that is done when everything staged until the end of this turn of the loop is durable. All callers
+        until then get the same future. It fails with STORAGE_FAILED or CORRUPT_DATA.
         """
         if self._next is not None:
             return self._next
@@ -182,7 +181,7 @@ class LogDatabase:
 
     def write(self) -> asyncio.Future[None]:
         """Like `sync`, but done when the operating system has the data: it survives the end of the process, but not a
-        power cut within the next 100 ms. While syncs take too long for that, it is done when the sync is.
+        power cut within the next 100 ms. While syncs are too slow for this promise, `write` waits for the sync.
         """
         if self._next_written is not None:
             return self._next_written
@@ -194,7 +193,7 @@ class LogDatabase:
         if self._error is not None:
             self._fail_next()
         elif not self._writing:
-            # It starts a little later, so that others of this loop turn can join.
+            # Begin at the end of this turn of the loop, so that other changes of this turn can join.
             future.get_loop().call_soon(self._start_write)
 
     def get(self, key: bytes) -> bytes | None:
@@ -363,8 +362,8 @@ class LogDatabase:
             loop.call_soon_threadsafe(self._finish_write, synced, written, error, seconds)
 
     def _will_be_synced_in_time(self) -> bool:
-        """True if a write may be acknowledged before it is synced. It may not while a sync is due, nor after a slow
-        sync: the write could then stay unsynced for longer than promised.
+        """True if a write may be acknowledged before it is synced. False while a sync is due, and after a slow sync:
+        the write could stay unsynced for longer than the promised 100 ms.
         """
         since = self._unsynced_since
         is_due = since is not None and self._clock() - since >= _SYNC_DUE_S

@@ -1,9 +1,9 @@
-"""The durable end of the log database, kept beside it: RocksDB can't tell it from its own files.
+"""The durable end of the log database, in a file beside it, so that a start can tell whether synced writes are missing.
 
-Wherever its newest log ends, RocksDB assumes a write torn by a crash; it takes an absent log for an empty one, and a
-shorter manifest for an older one. Everything that a mark covers was synced before the mark, so it must be there at the
-next start. A mark is written once a second while there are writes, at the start and after a stop. So only lost writes
-of the last second before a crash can't be told from writes that never were.
+RocksDB can't tell that from its own files: wherever its newest log ends, it assumes a write torn by a crash; it takes
+an absent log for an empty one, and a shorter manifest for an older one. All writes that a mark covers were synced
+before the mark, so they must be there at the next start. The node writes a mark once a second while there are writes,
+at the start, and at the stop. So it misses only the loss of writes from the last second before a crash.
 """
 
 import os
@@ -23,15 +23,15 @@ _CHUNK_BYTES: Final = 1024 * 1024
 
 class _Slot(msgspec.Struct):
     number: int  # grows with each write of a mark
-    start: int
-    sequence: int
-    manifest: str
-    size: int
-    checksum: int
+    start: int  # the number of times that the database was opened
+    sequence: int  # RocksDB's number of the last write that was certainly durable
+    manifest: str  # the name of RocksDB's manifest
+    size: int  # of the manifest
+    checksum: int  # of the manifest, CRC-32
 
 
 class LogMark:
-    """A file with two slots. Only one is overwritten at a time, so the other one is always whole. For any thread."""
+    """A file with two slots. Each write changes only one slot, so the other slot is always whole. For any thread."""
 
     def __init__(self, path: Path, slot: _Slot) -> None:
         self.path = path

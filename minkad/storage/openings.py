@@ -1,5 +1,5 @@
-"""The order in which databases are opened. To open one, RocksDB holds the GIL for 3 to 5 ms, on any thread, so they are
-opened one at a time, and the loop runs in between.
+"""The order in which databases are opened. RocksDB holds the GIL for 3 to 5 ms to open a database, on any thread, so
+the node opens one database at a time, and lets the loop run in between.
 """
 
 import asyncio
@@ -25,8 +25,8 @@ class Openings:
 
     @asynccontextmanager
     async def slot(self, urgency: Callable[[], float]) -> AsyncIterator[None]:
-        """Wait until no other database is being opened. The most urgent one is next; `urgency` is asked at each
-        choice.
+        """Wait until no other database is being opened. The most urgent waiting database is next; each choice calls
+        `urgency` again.
         """
         if self._is_busy:
             waiting = _Waiting(urgency, asyncio.get_running_loop().create_future())

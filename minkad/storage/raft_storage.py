@@ -23,10 +23,14 @@ def _key(index: int) -> bytes:
 
 
 class RaftStorage:
-    """After a restart, the log has everything that `LogDatabase.sync` had made durable.
+    """After a restart, the log has all changes that `LogDatabase.sync` had made durable:
 
-    The end of the log is kept in memory, up to `tail_bytes`; the rest is read from the database. Staged entries are
-    readable at once. There must be a `sync` between any two calls of `stage`.
+        compacted, and in the snapshot | in the log database              | also in memory: the tail
+        -------------------------------+----------------------------------+------------------------> _last
+                                      _first
+
+    The tail has at most `tail_bytes`. Staged entries can be read at once. Wait for a `sync` between any two calls of
+    `stage`.
     """
 
     def __init__(self, db: LogDatabase, tail_bytes: int = _TAIL_BYTES) -> None:
@@ -41,12 +45,12 @@ class RaftStorage:
         self._last = int.from_bytes(last[0][0][2:], "big") if last else compacted.index
         if self._hard_state.commit > self._last:
             raise self._corrupt(f"entries up to {self._hard_state.commit} were committed, the last is {self._last}")
-        # All are read, so that damage is found now, and not when a follower that lags asks for an old entry.
+        # Read all entries, to find damage now, and not later, when a follower that lags needs an old entry.
         if db.count(_key(self._first), _END) != self._last - compacted.index:
             raise self._corrupt(f"an entry of {self._first} to {self._last} is missing")
         self._terms = Epochs(compacted.index, compacted.term)
         self._terms.find(self._first, self._last, self._stored_term)
-        self._tail: list[Entry] = []  # ends with the last entry
+        self._tail: list[Entry] = []  # the last entries, up to `_last`; or none
         self._tail_size = 0
 
     # Reads of the core

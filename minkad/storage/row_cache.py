@@ -1,8 +1,8 @@
-"""Recently read rows, in dictionaries, which take a fifth of RocksDB's time to find one.
+"""Recently read rows, in dictionaries, where a look-up takes a fifth of RocksDB's time.
 
-The rows of all of a node's databases age together, by generations: a row that is read belongs to the young one. When
-that has half of the memory it becomes the old one, and the old one is forgotten. So rows that were not read for a
-generation go, and a frequent read costs only a look into a dictionary.
+The rows of all of a node's databases age together, in two generations. A row that is read joins the young generation.
+Once the young generation takes half of the memory, it becomes the old one, and the former old one is forgotten. So the
+cache forgets rows that nobody has read for a generation, and a frequent read costs only a look into a dictionary.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from typing import Final
 
 from minkad.process.telemetry import RowCacheUse
 
-_LARGEST_ROW_BYTES: Final = 16 * 1024  # a larger one would take the room of many
+_LARGEST_ROW_BYTES: Final = 16 * 1024  # a larger row would take the place of many small rows
 _OVERHEAD_BYTES: Final = 160  # of a row: two objects and their place in a dictionary
 _FORGOTTEN_AT_ONCE: Final = 4  # for each new row, so a generation is gone when the next one goes
 
@@ -22,9 +22,9 @@ class RowCache:
         """`limit`: bytes of rows, including Python's overhead; with 0 nothing is kept."""
         self.limit: Final = limit
         self.use: Final = use or RowCacheUse()
-        self._young = 0  # bytes
-        self._with_rows: set[CachedRows] = set()
-        self._forgotten: list[dict[bytes, bytes]] = []
+        self._young = 0  # bytes of the young generation, in all databases
+        self._with_rows: set[CachedRows] = set()  # the databases that may have cached rows
+        self._forgotten: list[dict[bytes, bytes]] = []  # rows that are no longer used, and are freed little by little
 
     def grew(self, rows: "CachedRows", size: int) -> None:
         """A database has `size` more bytes of young rows (fewer if below 0)."""
@@ -57,7 +57,7 @@ class RowCache:
 
 
 class CachedRows:
-    """Present rows of one database, in their stored form."""
+    """The cached rows of one database, in their stored form."""
 
     __slots__ = ("_bytes", "_cache", "_old", "_young")
 
@@ -65,7 +65,7 @@ class CachedRows:
         self._cache = cache
         self._young: dict[bytes, bytes] = {}
         self._old: dict[bytes, bytes] = {}
-        self._bytes = 0  # of young ones
+        self._bytes = 0  # of the young rows
 
     def __len__(self) -> int:
         return len(self._young) + len(self._old)

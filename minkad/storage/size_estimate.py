@@ -28,11 +28,11 @@ class Size:
 
 
 class SizeEstimate:
-    """The size of new keys is counted exactly, that of replaced or deleted ones by a sample: one random key in each
-    block of consecutive writes is looked up, and counts for the whole block (stratified sampling; W. G. Cochran,
-    Sampling Techniques, chapter 5). So keys that always or never exist already cause no error.
+    """Counts the size of written rows exactly, and estimates the size of the old rows that they replace or delete. One
+    random key in each block of consecutive writes is looked up, and counts for the whole block (stratified sampling;
+    W. G. Cochran, Sampling Techniques, chapter 5). So there is no error if all written keys existed before, or none.
 
-    The variance that the samples add is estimated from neighbouring ones, so `error` says how far off the size may be.
+    `error` says how far off the size may be: neighbouring samples show the variance that sampling adds.
     """
 
     __slots__ = (
@@ -112,8 +112,8 @@ class SizeEstimate:
             self._bytes_variance = self._keys_variance = 0.0
 
     def bounded(self, most: Size) -> None:
-        """Note that there can't be more than `most`. If the estimate is far above it, even the bound is a doubtful
-        estimate.
+        """Note that the size is at most `most`. If the estimate is far above this bound, the bound, too, is doubtful as
+        an estimate.
         """
         if self._bytes * (_FAR_BEYOND - 3 * self.error) > most.bytes:
             self.doubt()
@@ -122,8 +122,8 @@ class SizeEstimate:
         self._bytes, self._keys = min(self._bytes, most.bytes), min(self._keys, most.keys)
 
     def reduced(self, before: Size, after: Size) -> None:
-        """Note that a compaction has left `after` of all puts, which were `before`. It isn't known which keys were
-        removed.
+        """Note that a compaction has left puts with the size `after`, of puts with the size `before`. It isn't known
+        which keys were removed.
         """
         if self._bytes < _FEW_VERSIONS * before.bytes:
             self.doubt()  # overwritten rows may all be in the remaining part, or in the other

@@ -6,23 +6,20 @@ import msgspec
 
 
 class TakenLoads(msgspec.Struct, array_like=True, gc=False):
-    """`offsets` has, by a load's number, the offset of its mark in the partition's log. Loads below `floor` are over
-    everywhere, so they count as taken in even if they aren't in `offsets`.
-
-    A split's child has its parent's loads, whose marks came before its own log. A merge doesn't change them: only a
+    """A split's child has its parent's loads, whose marks came before its own log. A merge doesn't change them: only a
     partition's own leader puts a load's mark into its log, so the log has no mark of the other partition's loads.
     """
 
-    offsets: dict[int, int] = {}
-    floor: int = 0
+    offsets: dict[int, int] = {}  # load number -> the offset of its mark in the partition's log
+    floor: int = 0  # loads with smaller numbers are over everywhere: they count as taken in, even without an offset
 
     def has(self, number: int) -> bool:
         """True if the load counts as taken in."""
         return number < self.floor or number in self.offsets
 
     def with_load(self, number: int, offset: int, floor: int, log_base: int) -> "TakenLoads":
-        """These and one more. Loads below the floor are forgotten when the log, which begins after `log_base`, no
-        longer has their marks.
+        """These loads and one more, without the loads below the floor whose marks the log, which begins after
+        `log_base`, no longer has.
         """
         floor = max(floor, self.floor)
         offsets = {**self.offsets, number: offset}

@@ -13,16 +13,12 @@ _EXPIRES: Final = 1  # in the last byte of a head
 
 
 class Versions(NamedTuple):
-    """The version of an entry's rows comes from its offset plus `base`: see `version_at`.
+    """Both fields follow from the log alone. They are kept with the data, so each checkpoint has them, too."""
 
-    A merge raises the base, since rows of the other partition come in with their versions from there. So no key ever
-    has the same version with two values.
-
-    Both fields follow from the log alone, and are kept with the data, so also in each of its checkpoints.
-    """
-
+    # The version of an entry's rows comes from offset + base: see `version_at`. A merge raises the base above the
+    # versions of the other partition's rows, which stay as they are; so no key ever has one version with two values.
     base: int = 0
-    may_expire: bool = False  # some row with an expiry was written
+    may_expire: bool = False  # a row with an expiry was written at some time
 
     def rows_of(self, writes: Sequence[WriteBody], last_offset: int) -> "tuple[dict[bytes, bytes | None], Versions]":
         """The newest rows of the writes, in their stored form (None: deleted), and the `Versions` for later ones.
@@ -52,7 +48,7 @@ class Versions(NamedTuple):
 
 
 def loaded_version(loads: TakenLoads) -> int:
-    """The version of rows that came with a load, in a partition that has taken in these loads: it changes with each
-    load, so two loads never give a key the same version.
+    """The version of all loaded rows in a partition that has taken in these loads. It changes with each load, so two
+    loads never give a key the same version.
     """
     return LOAD_VERSIONS + max(loads.floor, max(loads.offsets, default=0))

@@ -18,29 +18,28 @@ class _Transfer:
     """The transfer of a checkpoint to one follower."""
 
     is_sending: bool = True
-    tries: int = 0  # of all copies to this follower since it began to follow
-    restarted_by: str = ""  # why the last copy was begun again
+    tries: int = 0  # the checkpoints begun for this follower since it began to follow
+    restarted_by: str = ""  # why the last checkpoint was begun after an earlier one
     failures: int = 0  # failed tries in a row
-    blocked_by: str = ""  # why the last try failed
-    again_at: float | None = None  # the time to ask the follower again where it stands
+    blocked_by: str = ""  # why the last try failed; "" if it didn't
+    again_at: float | None = None  # after a failure: the time to probe the follower again
 
 
 class Checkpoints:
-    """A transfer is tried once; after a failure and a pause the follower is asked where it stands."""
+    """Each transfer is tried once. After a failure and a pause, the leader probes the follower, and may begin again."""
 
     def __init__(self, node: NodeState) -> None:
         self._node = node
-        self._transfers: dict[str, _Transfer] = {}
+        self._transfers: dict[str, _Transfer] = {}  # by follower: the present transfer, or the last one
 
     def __bool__(self) -> bool:
-        """True if a checkpoint was sent, or is being sent, to any of the followers."""
+        """True if any follower gets a checkpoint, or got one since it began to follow."""
         return bool(self._transfers)
 
     def begin(self, progress: Progress, kept: Sequence[KeptFile]) -> None:
-        """Begin a transfer. `kept`: the files that the follower still has of a broken one. While the copy waits, for
-        its turn or until it can end, no log is kept for it.
-
-        If a copy begins again, the log and the migration's progress say why, and how often.
+        """Begin a transfer. `kept`: the files that the follower still has of a broken transfer. No log is kept for the
+        follower until the checkpoint's turn comes. If this isn't the first checkpoint for the follower, a log line and
+        the migration's progress give the reason and the number.
         """
         progress.state.retention.release(progress.node_id)
         transfer = self._begun(progress)
@@ -61,7 +60,7 @@ class Checkpoints:
         return transfer
 
     def sent(self, node: str) -> bool:
-        """The checkpoint is in place at the node. Returns False if none was on its way there."""
+        """The checkpoint is in place at the node. Returns False if no checkpoint was on its way there."""
         transfer = self._transfers.get(node)
         if transfer is None or not transfer.is_sending:
             return False
@@ -69,7 +68,7 @@ class Checkpoints:
         return True
 
     def failed(self, partition_id: int, node: str, reason: str, now: float) -> None:
-        """The checkpoint did not arrive: the follower is asked again after a pause."""
+        """The checkpoint did not arrive: the leader probes the follower again after a pause."""
         transfer = self._transfers[node]
         settings = self._node.settings
         pause = min(settings.first_backoff * 2.0 ** min(transfer.failures, 10), settings.longest_backoff)
@@ -78,7 +77,7 @@ class Checkpoints:
         self._node.outbox.put(WakeAt(partition_id, transfer.again_at))
 
     def due(self, now: float) -> list[str]:
-        """The followers that are to be asked again."""
+        """The followers that the leader is to probe again, each once."""
         due = [node for node, t in self._transfers.items() if t.again_at is not None and now >= t.again_at]
         for node in due:
             self._transfers[node].again_at = None
@@ -89,7 +88,7 @@ class Checkpoints:
         return node in self._transfers and self._transfers[node].is_sending
 
     def is_catching_up(self, progress: Progress) -> bool:
-        """True if the follower is sent a copy, or the log after it, which is kept up to a bound in bytes."""
+        """True if the follower gets a checkpoint, or the log that the leader keeps, within a bound, for this copy."""
         copy_log = progress.state.retention.copy_log(progress.node_id)
         return self.is_sending(progress.node_id) or (progress.is_replicating and copy_log is not None)
 
@@ -99,21 +98,21 @@ class Checkpoints:
         return transfer is not None and (transfer.is_sending or transfer.again_at is not None)
 
     def any_under_way(self) -> bool:
-        """True if any is on its way, or the pause after a failure isn't over."""
+        """True if `is_under_way` for any follower."""
         return any(self.is_under_way(node) for node in self._transfers)
 
     def tries(self, node: str) -> int:
-        """The number of checkpoints that were begun for the node."""
+        """See `_Transfer.tries`."""
         transfer = self._transfers.get(node)
         return transfer.tries if transfer is not None else 0
 
     def restarted_by(self, node: str) -> str:
-        """The reason why the last checkpoint was begun after another one; "" if it was the first."""
+        """See `_Transfer.restarted_by`; "" if no checkpoint was begun again."""
         transfer = self._transfers.get(node)
         return transfer.restarted_by if transfer is not None else ""
 
     def blocked_by(self, node: str) -> str:
-        """The reason why the last try failed; "" if it didn't."""
+        """See `_Transfer.blocked_by`."""
         transfer = self._transfers.get(node)
         return transfer.blocked_by if transfer is not None else ""
 

@@ -1,4 +1,4 @@
-"""The logs that the partitions led by one node keep for copies, counted together: they share its disk."""
+"""The logs that a node keeps for copies, counted together over all partitions that it leads: they share its disk."""
 
 from heapq import nlargest
 from typing import Final
@@ -9,21 +9,22 @@ NONE: Final = 0
 
 
 class CopyLogs:
-    """Each copy has a bound of its own (`Retention.keep_for_copy`). Together the logs may take as much as the bounds of
-    the copies sent at a time. Copies that wait to catch up after their checkpoint get the rest.
+    """The log for each copy has its own bound (`Retention.keep_for_copy`), and all logs together have one: the sum of
+    the largest bounds, as many as checkpoints are sent at a time. Example, with 4 at a time and bounds of 1 GiB: six
+    copies that catch up may keep 4 GiB of log together.
     """
 
     def __init__(self) -> None:
-        self._states: dict[int, ReplicaState] = {}  # by partition; those whose log may be kept for copies
+        self._states: dict[int, ReplicaState] = {}  # by partition: all that keep log for copies, and perhaps more
 
     def keep(self, state: ReplicaState, reader: str, offset: int, most_bytes: int) -> None:
-        """The partition's log is kept for a copy: see `Retention.keep_for_copy`."""
+        """Keep the partition's log for a copy: see `Retention.keep_for_copy`."""
         state.retention.keep_for_copy(reader, offset, most_bytes)
         self._states[state.id] = state
 
     def bound(self, at_once: int) -> list[int]:
-        """Keep at most the sum of the `at_once` largest bounds; NONE: nothing. The copies with the most log are given
-        up first. Returns the partitions whose logs can be trimmed.
+        """Keep at most the sum of the `at_once` largest bounds (NONE: keep nothing). First give up the copies with the
+        most log. Returns the partitions whose logs can be trimmed.
         """
         copies = [
             (copy.kept, copy.most, reader, state)

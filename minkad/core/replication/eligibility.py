@@ -1,4 +1,4 @@
-"""The eligible replicas, beside an in-sync set that is too small for writes, as their leader sees them (KIP-966)."""
+"""The eligible replicas, beside an in-sync set that is too small for writes, as the leader sees them (KIP-966)."""
 
 from collections.abc import Sequence
 
@@ -9,33 +9,34 @@ from minkad.core.replication.replica_state import ReplicaState
 
 
 class Eligibility:
-    """For one leadership. By the row a replica stays eligible; here its leader notes where it can't keep it so."""
+    """For one leadership. The row says which replicas are eligible; the leader notes here which of them it gives up."""
 
     def __init__(self, node: NodeState, state: ReplicaState) -> None:
-        self.lost: set[str] = set()  # nodes, in the isr or eligible, that have lost committed entries
-        self.late: set[str] = set()  # nodes, in sync or not, that have not caught up for long
+        self.lost: set[str] = set()  # nodes, in sync or eligible, that have lost committed entries
+        self.late: set[str] = set()  # nodes, in sync or not, that have lagged for longer than `lag_timeout`
         self._node = node
         self._state = state
 
     def beside(self, isr: Sequence[str]) -> list[str]:
-        """The nodes that have everything that is committed and aren't in this in-sync set."""
+        """The nodes outside of this in-sync set that have all committed entries."""
         return [n for n in has_everything(self._state.row) if n not in isr and not self.is_given_up(n)]
 
     def is_given_up(self, node: str) -> bool:
-        """True if the node isn't, or is no longer, eligible: it has lost entries, or this leader can't wait for it."""
+        """True if the node can't be eligible: it is the leader, has lost entries, or the leader can't wait for it."""
         if node in self.lost or node == self._node.id:
             return True
         return self.is_awaited and (node in self.late or self._node.view.is_absent(node))
 
     @property
     def is_awaited(self) -> bool:
-        """True if this leader serves nothing until the eligible replicas, too, have all that may have been
-        acknowledged. From then on it takes no write that they would have to have.
+        """True while this leader waits for the eligible replicas: it serves nothing until they, too, have all entries
+        that a former leader may have acknowledged. Afterwards it takes no write while replicas are eligible, so they
+        need no more entries.
         """
         return self._state.high_watermark < self._state.ready_at and self._state.damage is None
 
     def proposed(self, isr: Sequence[str]) -> tuple[str, ...]:
-        """The nodes to be eligible beside this in-sync set, which is about to be proposed."""
+        """The nodes to propose as eligible beside the in-sync set `isr`: none if that is large enough for writes."""
         if 0 < self._state.min_insync <= len(isr):
             return ()
         found = tuple(self.beside(isr))

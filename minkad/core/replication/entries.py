@@ -1,8 +1,7 @@
-"""The content of a log entry: a write, or a mark. A mark says that the partition was split here, which keys it keeps,
-that a snapshot is taken here, or that the file of a load is taken in.
+"""The content of a log entry: a write, or a mark. The kinds of marks are the classes below.
 
-Marks are barriers: a replica that acknowledges a mark has it on its disk, even in an `async` keyspace, whose writes
-reach the disk a little later.
+A mark is a barrier: a replica acknowledges a mark only when its disk has the mark, even in an `async` keyspace (where
+the operating system is enough for writes).
 """
 
 from typing import Final
@@ -12,31 +11,29 @@ import msgspec
 from minka.cluster.key_ranges import KeyRange
 from minka.wire.kv_frames import WriteBody, decode_stored_write, decode_write
 
-_MARK: Final = b"\xc1"  # no MessagePack begins with it, so no write of a client does
-_STORED: Final = b"\x93"  # an array of three; a client's write never is
+_MARK: Final = b"\xc1"  # MessagePack never uses this byte, so a write can't begin with it
+_STORED: Final = b"\x93"  # MessagePack's array of three: a stored write; a client's write has another length
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class SplitMarker(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=1):
-    """The entries after it have no key of the upper half, which belongs to another partition, the child. The child
-    begins with the data from before the marker.
-
-    `partition_epoch`: of the row that asks for the split.
+    """The upper half of the keys belongs to another partition from here on, the child: entries after the marker have no
+    key of the upper half. The child begins with the parent's data from before the marker.
     """
 
     child_id: int
-    partition_epoch: int
+    partition_epoch: int  # of the row that asks for the split
 
 
 class TrimToRange(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=2):
-    """Keys outside of the range are removed, by each replica at the same place of the log. Later entries may have keys
-    outside of it again. With `copies_follow` they do: a merge copies the keys of another partition.
+    """Each replica removes the keys outside of the range, all at the same place of the log. Entries after the mark may
+    have keys outside of the range again.
     """
 
     start: bytes
     end: bytes
     partition_epoch: int = 0  # of the leader's row when it appended the mark
-    copies_follow: bool = False
+    copies_follow: bool = False  # a merge begins: later entries have another partition's keys, outside of the range
 
     @property
     def range(self) -> KeyRange:
@@ -45,36 +42,31 @@ class TrimToRange(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=2)
 
 
 class SnapshotMark(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=3):
-    """Each replica keeps its data as of here under this id, for readers; its version is the mark's offset.
-
-    `taken_ms` is the leader's wall clock: a replica that comes here much later keeps nothing.
+    """Each replica keeps its data as of this mark, under this id, for readers. The snapshot's version is the mark's
+    offset.
     """
 
     id: str
-    taken_ms: int
+    taken_ms: int  # by the leader's wall clock; a replica that applies the mark much later keeps nothing
     start: bytes
     end: bytes
 
 
 class IngestMark(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=4):
-    """Each replica takes in the file of this name from the load's spool, unless it has taken in the load before. The
-    file has `bytes` bytes with this CRC-32, and `rows` rows with `data_bytes` bytes of keys and values.
-
-    `floor`: the leader knows that loads with smaller numbers are over.
-    """
+    """Each replica takes in the file of this name from the load's spool, unless it has taken in the load before."""
 
     load_number: int
-    floor: int
+    floor: int  # the leader knows that loads with smaller numbers are over
     name: str
-    bytes: int
-    checksum: int
+    bytes: int  # of the file
+    checksum: int  # of the file: CRC-32
     rows: int
-    data_bytes: int
+    data_bytes: int  # of keys and values
 
 
 Mark = SplitMarker | TrimToRange | SnapshotMark | IngestMark
 SlowMark = SplitMarker | SnapshotMark | IngestMark
-"""Marks that a replica carries out in a separate task; it applies nothing meanwhile."""
+"""Marks that the shell carries out in a separate task; the replica applies nothing meanwhile."""
 
 _decode_mark: Final = msgspec.msgpack.Decoder(Mark).decode
 

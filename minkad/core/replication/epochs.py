@@ -5,15 +5,14 @@ from collections.abc import Callable, Sequence
 
 
 class Epochs:
-    """For each position of a log, the number of the leadership that wrote it. Only positions where it changes are kept.
-
-    The numbers never fall along the log, so few positions describe a long log (Kafka's leader epoch cache, KIP-101).
+    """For each position of a log, the number of the leadership that wrote the entry (Kafka's leader epoch cache,
+    KIP-101). The numbers never fall along the log, so it is enough to keep the positions at which the number changes.
     """
 
     def __init__(self, base: int, epoch: int) -> None:
-        """`base`: the position before the first entry; `epoch` wrote the entry there."""
-        self._starts = [base]
-        self._epochs = [epoch]
+        """`base`: the position before the first entry. `epoch`: the leadership that wrote the entry at `base`."""
+        self._starts = [base]  # growing: the base, then the position at which each later leadership begins
+        self._epochs = [epoch]  # growing: the number of the leadership that begins at each of `_starts`
 
     @property
     def last(self) -> int:
@@ -31,11 +30,15 @@ class Epochs:
         return list(zip(self._starts, self._epochs, strict=True))
 
     def common(self, end: int, theirs: Sequence[tuple[int, int]], their_end: int) -> int | None:
-        """The position up to which this log, up to `end`, and another one are the same: the last one at which both have
-        the same number. None if there is none in the part that both still know.
+        """Return the position up to which this log, which ends at `end`, equals another log: the last position at which
+        both have the same number. None if there is none in the part that both still have.
 
-        A number belongs to one leader, which wrote each position once. So all entries before an equal number are equal
-        (KIP-101; KIP-279, where the epoch asked for is missing on one side).
+            this log   |1 1 1 1 1 1 1 1 1 1 1 1|3 3 3 3 3 3 3|   3 begins at 50, the end is 80
+            the other  |1 1 1 1 1 1 1 1|2 2 2 2 2 2 2|           2 begins at 40, the end is 60
+            the result                ^ 39
+
+        One leader alone writes entries with a number, each position once, after the log of the leader before. So if the
+        numbers at a position are equal, all entries up to there are equal (KIP-101; KIP-279).
         """
         mine = self.lineage()
         lowest = max(mine[0][0], theirs[0][0])
@@ -48,7 +51,7 @@ class Epochs:
                 j -= 1
             if mine[i][1] == theirs[j][1]:
                 return position
-            # The other log lacks the greater number from here down to where this number begins.
+            # One of the logs lacks the greater number, so the logs differ back to where this number begins.
             position = (mine[i][0] if mine[i][1] > theirs[j][1] else theirs[j][0]) - 1
         return None
 
@@ -73,9 +76,9 @@ class Epochs:
         self._epochs = self._epochs[found:]
 
     def find(self, first: int, last: int, read: Callable[[int], int]) -> None:
-        """Learn the numbers of the entries first..last, which follow the base, by reading few of them.
+        """Learn the numbers of the entries first..last, which follow the base, with few calls of `read`.
 
-        Bisection: a stretch whose two ends have the same number has it throughout.
+        Bisection: if both ends of a stretch have the same number, so do all entries between them.
         """
         stretches = [(first, last)] if first <= last else []
         while stretches:

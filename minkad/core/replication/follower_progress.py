@@ -8,32 +8,37 @@ from minka.errors import Code, MinkaError
 from minkad.core.replication.peer_messages import Ack, Append, Entry, Standing
 from minkad.core.replication.replica_state import ReplicaState
 
-_READ_BYTES: Final = 256 * 1024  # read for one partition into one frame
-_UNACKNOWLEDGED_BYTES: Final = 4 * 1024 * 1024  # sent to one follower of a partition and not acknowledged yet
-_NEAR_BYTES: Final = 256 * 1024
+_READ_BYTES: Final = 256 * 1024  # at most this much of one partition in one frame
+_UNACKNOWLEDGED_BYTES: Final = 4 * 1024 * 1024  # with this much in flight to a follower, send it no more (flow control)
+_NEAR_BYTES: Final = 256 * 1024  # a follower with at most this much in flight is near the end of the log
 
 
 class Stage(IntEnum):
-    """The kind of message that is sent to the follower."""
+    """The kind of message that the leader sends next (etcd/raft: StateProbe, StateReplicate, StateSnapshot)."""
 
-    CHECKPOINT = 0  # nothing on this stream: it is sent a checkpoint, or will leave the in-sync set
-    PROBE = 1  # the question where it stands
-    PROBED = 2  # nothing until it has answered
+    CHECKPOINT = 0  # nothing on this stream: the follower gets a checkpoint, or will leave the in-sync set
+    PROBE = 1  # the question where the follower stands
+    PROBED = 2  # nothing until the follower has answered
     REPLICATE = 3  # entries
-    ALIGNED = 4  # entries; since the first it has said that its log is a part of the leader's
+    ALIGNED = 4  # entries; the follower has answered the first append, so its log is a part of the leader's
 
 
 class Reaction(IntEnum):
     """The meaning of an answer for the leader."""
 
     NONE = 0
-    STANDS = 1  # it says where it stands
-    MATCHED = 2  # it has more entries, or is aligned now, or has detached its data from its parent's
+    STANDS = 1  # the follower says where it stands
+    MATCHED = 2  # the follower has more entries, or is aligned now, or has detached its data from its parent's
 
 
 class Progress:
-    """The follower has everything up to `matched`; `next`, which is greater, is the offset to send next. The node is
-    asked where it stands whenever a stream to it begins, and after a failed checkpoint.
+    """While the leader sends entries, its log has three parts for this follower:
+
+        | the follower has them |  in flight  |  not sent yet  |
+        +-----------------------+-------------+----------------+
+                            matched       next - 1          log.end
+
+    So matched < next. The leader probes the follower whenever a stream to it begins, and after a failed checkpoint.
     """
 
     __slots__ = (
@@ -55,38 +60,38 @@ class Progress:
     )
 
     def __init__(self, node_id: str, state: ReplicaState) -> None:
-        self.node_id = node_id
-        self.state = state
-        self.leader_epoch = state.row.leader_epoch
+        self.node_id = node_id  # of the follower
+        self.state = state  # of the leader's replica
+        self.leader_epoch = state.row.leader_epoch  # an answer with another leader_epoch is stale
         self.stage = Stage.PROBE
-        self.next = 0  # the first offset that isn't sent yet; 0 while no entries are sent
-        self.matched = 0  # up to here it has everything, as durably as the keyspace asks
-        self.is_attached = False  # its data, of a split's child, is still in its parent's database
-        self.error = ""  # why the stream is broken; "" while it isn't
-        self.fell_behind = False  # the log that it lacks is gone, although it was sent entries all the time
-        self.is_queued = False  # the sender knows that there is something to send
-        self.unacknowledged = 0  # bytes
-        self._truncate = False  # its log is to end where the next entries begin
-        self._paused = False
-        self._told = 0  # the last high watermark that it was told
+        self.next = 0  # the first offset that isn't sent yet; 0 below REPLICATE
+        self.matched = 0  # the follower has the log up to here, as durably as the keyspace asks
+        self.is_attached = False  # the follower's data, of a split's child, is still in the parent's database
+        self.error = ""  # the reason why the stream broke; "" since the follower's last answer
+        self.fell_behind = False  # the log was trimmed past `next` while entries were sent
+        self.is_queued = False  # the sender has an instruction to send to this follower
+        self.unacknowledged = 0  # the bytes in flight: the sum over `_in_flight`
+        self._truncate = False  # the next append tells the follower to truncate its log to `next - 1`
+        self._paused = False  # no entries: the follower's disk is low, and the follower isn't in sync
+        self._told = 0  # the last high watermark that was sent
         self._in_flight: deque[tuple[int, int]] = deque()  # (last offset, bytes) of each unacknowledged append
 
     @property
     def is_replicating(self) -> bool:
-        """True if it is known where the node stands, so entries are sent."""
+        """True if the leader knows where the follower stands, so the leader sends entries."""
         return self.stage >= Stage.REPLICATE
 
     @property
     def is_aligned(self) -> bool:
-        """True if the node has said, since the first entries, that its log is a part of this leader's."""
+        """True if the follower has answered the first append, so its log is a part of this leader's."""
         return self.stage is Stage.ALIGNED
 
     def probe(self) -> None:
-        """Ask the node where it stands, with the next append."""
+        """With the next append, ask the follower where it stands."""
         self._stop(Stage.PROBE)
 
     def replicate(self, offset: int) -> None:
-        """Send everything after `offset`: up to there, the node has the leader's log."""
+        """Send the entries after `offset`: up to there, the follower has the leader's log."""
         self._stop(Stage.REPLICATE)
         self.next, self.matched, self._truncate = offset + 1, offset, True
         self.fell_behind = False
@@ -94,7 +99,7 @@ class Progress:
         self.state.retention.in_time(self.node_id)
 
     def wait_for_checkpoint(self) -> None:
-        """Send no entries until a checkpoint is in place or the node is asked again."""
+        """Send no entries until a checkpoint is in place, or the leader probes the follower again."""
         self._stop(Stage.CHECKPOINT)
 
     def _stop(self, stage: Stage) -> None:
@@ -103,15 +108,13 @@ class Progress:
         self.unacknowledged = 0
 
     def pause(self, pause: bool) -> bool:
-        """`pause`: send no entries, since the node has no room for them and isn't in sync. Returns True if this
-        changed.
-        """
+        """Begin or end a pause: see `_paused`. Returns True if this is a change."""
         was, self._paused = self._paused, pause
         return was != pause
 
     @property
     def wants_sending(self) -> bool:
-        """True if there may be something to send that the sender doesn't know about."""
+        """True if there may be something to send, and the sender has no instruction to send yet."""
         if self.is_queued:
             return False
         if self.stage < Stage.REPLICATE:
@@ -126,22 +129,22 @@ class Progress:
 
     @property
     def is_near(self) -> bool:
-        """True if the node was sent everything that is durable here, and has acknowledged nearly all of it."""
+        """True if all durable entries are sent, and at most `_NEAR_BYTES` of them are in flight."""
         is_sent = self.stage >= Stage.REPLICATE and self.next > self.state.durable
         return is_sent and self.unacknowledged <= _NEAR_BYTES
 
     @property
     def lag(self) -> int:
-        """The number of entries that it lacks."""
+        """The number of entries that the follower lacks, as far as the leader knows."""
         return self.state.log.end - self.matched
 
     def next_append(self, limit: int) -> Append | None:
-        """The next append, up to `limit` bytes and at least one entry; None if there is nothing to send now. Raises
-        CORRUPT_DATA, STORAGE_FAILED.
+        """Return the next append, with at most `limit` bytes but at least one entry; None if there is nothing to send
+        now. Raises CORRUPT_DATA, STORAGE_FAILED.
         """
         if self.stage >= Stage.REPLICATE and self.next <= self.state.log.base and not self._paused:
             self.fell_behind = True
-            self.probe()  # the log did not wait for it
+            self.probe()  # the next entry is trimmed, so the follower needs a checkpoint
         if self.stage is Stage.PROBE:
             self.stage = Stage.PROBED
             return Append(self.state.id, self.leader_epoch, 0, 0, 0, [], True)
@@ -158,7 +161,7 @@ class Progress:
         return self._append(prev, entries)
 
     def next_watermark(self) -> Append | None:
-        """The high watermark without entries; None if the node knows it already, or is sent no entries now."""
+        """Return an append with the high watermark alone; None if it was sent already, or if nothing may be sent."""
         if self.stage < Stage.REPLICATE or (self._told == self.state.high_watermark and not self._truncate):
             return None
         return self._append(self.next - 1, [])
@@ -184,7 +187,7 @@ class Progress:
         )
 
     def acknowledged(self, ack: Ack) -> Reaction:
-        """The node has answered. Raises INTERNAL for an answer to a message that was never sent."""
+        """The follower has answered. Raises INTERNAL if the follower acknowledges an entry that was never sent."""
         if ack.leader_epoch != self.leader_epoch:
             return Reaction.NONE
         self.error = ""

@@ -1,4 +1,4 @@
-"""A replica that follows: it appends and truncates as its leader says, and knows how old its data may be."""
+"""The behaviour of a follower: it appends and truncates as its leader says, and notes how old its data may be."""
 
 from contextlib import suppress
 
@@ -12,36 +12,36 @@ from minkad.core.replication.replica_state import ReplicaState
 
 
 class LeaderStream:
-    """A stream from another node, for all partitions that that node leads and this one follows."""
+    """A stream from another node, for all partitions that the other node leads and this node follows."""
 
     def __init__(self, number: int = 0) -> None:
-        self.number = number  # grows with each stream of the same process
-        self.known_at = float("-inf")  # by this node's clock: all high watermarks as of then are known
+        self.number = number  # grows with each stream of a process of the other node
+        self.known_at = float("-inf")  # by this node's clock: the stream has told every high watermark as of then
 
 
 class Follower:
-    """A replica's time as a follower at one leader_epoch. `stream`: where its leader was heard, and answers go."""
+    """A replica's time as a follower at one leader_epoch."""
 
     def __init__(self, node: NodeState, state: ReplicaState) -> None:
         self.state = state
-        self.stream: LeaderStream | None = None
+        self.stream: LeaderStream | None = None  # of the leader's last probe; takes the answers
         self._node = node
-        self._is_aligned = False  # the leader has said on this stream where the logs part
-        self._is_refused = False  # a checkpoint was asked for; entries that were sent earlier don't fit
-        self._asked: list[KeptFile] | None = None  # while the leader's question isn't answered: what is kept
-        self._stands_at = state.durable  # where it last said that it stands
-        self._told = state.high_watermark  # the leader's high watermark
-        self._epoch_start = UNKNOWN  # where the leader's epoch starts; entries before it may have been acknowledged
-        self._generation = 0  # of the leader's row
-        self._held: list[tuple[Append, LeaderStream, float]] = []  # they wait until the data is open
+        self._is_aligned = False  # an append of this stream was taken, so the log is a part of the leader's
+        self._is_refused = False  # the replica has asked for a checkpoint, and ignores appends that don't truncate
+        self._asked: list[KeptFile] | None = None  # while a probe isn't answered: its files of a broken checkpoint
+        self._stands_at = state.durable  # the offset in the last answer to a probe
+        self._told = state.high_watermark  # the leader's newest high watermark, perhaps after this log's end
+        # The leader's `ready_at`. Up to there, more may be committed than the leader's high watermark says.
+        self._epoch_start = UNKNOWN
+        self._generation = 0  # of the leader's row, by its last append
+        self._held: list[tuple[Append, LeaderStream, float]] = []  # appends that wait until the data is open
 
     # What the leader says
 
     def probed(self, stream: LeaderStream, kept: list[KeptFile]) -> None:
-        """The leader asks where this replica stands. `kept`: the files that are left of a checkpoint whose transfer
-        broke.
+        """The leader asks where this replica stands. `kept`: the files that are left of a broken checkpoint transfer.
 
-        A leader's streams may be read in another order than they were begun.
+        This node may read a leader's streams in another order than the leader began them, so older streams are ignored.
         """
         if self.stream is not None and stream.number < self.stream.number:
             return
@@ -57,8 +57,9 @@ class Follower:
         self._stand()
 
     def _stand(self) -> None:
-        """Say where this replica stands, once all of its log is durable. The leader sends the entries after that place.
-        If it were said earlier, entries that become durable later, and perhaps committed, would be truncated.
+        """Say where this replica stands, once its whole log is durable: the leader then truncates the log to at most
+        this offset. If the replica answered earlier, the truncation could remove entries that become durable, and
+        perhaps committed, after the answer.
         """
         state = self.state
         if self.stream is None or self._asked is None or (state.is_usable and state.durable < state.log.end):
@@ -66,9 +67,9 @@ class Follower:
         self._say(self.stream, Standing.STORED if state.is_usable else Standing.NEEDS_CHECKPOINT, self._asked)
 
     def append(self, append: Append, stream: LeaderStream, known_at: float) -> None:
-        """The leader sends entries, or its high watermark. `known_at`: it knew all that was committed at this time of
-        this node's clock, in seconds. Raises INTERNAL for entries that don't follow the end of the log, and
-        STORAGE_FAILED.
+        """The leader sends entries, or its high watermark. `known_at`: by this node's clock, in seconds, a time at
+        which nothing after this high watermark and `epoch_start` was committed. Raises INTERNAL for entries that don't
+        follow the end of the log, and STORAGE_FAILED.
         """
         if self.stream is not stream or self.state.is_receiving:
             return
@@ -77,11 +78,11 @@ class Follower:
         is_unknown = self.state.data.is_closed and not self.state.data.is_known
         if self._held or (shortens and is_unknown):
             if not self._held:
-                self._node.outbox.put(OpenData(self.state.id))  # this shows what is certainly committed
+                self._node.outbox.put(OpenData(self.state.id))  # all entries in the data are certainly committed
             self._held.append((append, stream, known_at))
             return
         if append.truncate:
-            self._is_refused = False  # the leader has said where to go on since
+            self._is_refused = False  # the leader sends the log again, from `prev_offset` on
         if self._is_refused:
             return
         if shortens and not self._truncate(append.prev_offset):
@@ -103,7 +104,7 @@ class Follower:
             self.advance()
 
     def data_opened(self) -> None:
-        """The data is open, or was found unusable: take the appends that waited for it. Raises what `append` does."""
+        """The data is open, or was found unusable: take the appends that waited for it. Raises errors of `append`."""
         held, self._held = self._held, []
         for append, stream, known_at in held:
             self.append(append, stream, known_at)
@@ -119,22 +120,22 @@ class Follower:
         state.freshness.mark(state.applied, max(append.high_watermark, append.epoch_start), known_at)
 
     def _truncate(self, end: int) -> bool:
-        """End the log at the last entry that the leader has, too. Returns False if committed entries would be lost, or
-        the data is damaged.
+        """Truncate the log to `end`, the last entry that the leader has, too. Returns False, without an effect, if this
+        would remove committed entries, or if the data is damaged.
         """
         state = self.state
         try:
-            state.take_over_data()  # this shows what is certainly committed
+            state.take_over_data()  # all entries in the data are certainly committed
         except MinkaError as error:
             if error.code is not Code.CORRUPT_DATA:
                 raise
-            return False  # the leader hears of it
+            return False  # damaged data makes the replica ask for a checkpoint
         if end >= state.high_watermark:
             self._report_truncation(end)
             state.truncate(end)
             return True
-        # The leader lacks committed entries: it was elected without them, or disks have lost some. They were all here
-        # when this replica said where it stands, or are in its data.
+        # The leader lacks committed entries: it was elected without them, or disks have lost them. This replica had
+        # them when it said where it stands, or has them in its data.
         text = "the leader lacks what was committed here; this copy is replaced by the leader's"
         lacking = state.high_watermark - end
         self._report(Level.ERROR, text, committed=state.high_watermark, at_the_leader=end, lacking=lacking)
@@ -142,9 +143,13 @@ class Follower:
         return False
 
     def _report_truncation(self, end: int) -> None:
-        """Report the truncation. Entries stored after this replica said where it stands are only sent again; entries
-        before that are missing at the leader. If the leader is in sync and no disk has lost anything, none of these was
-        acknowledged. But this replica can't know: after a restart it knows only from its last flush what was committed.
+        """Report the truncation. `_stands_at` is the offset that this replica told the leader.
+
+            | end ........ _stands_at | the leader lacks these entries: a warning, or an error
+            | _stands_at .... log.end | the leader sends these entries again: harmless
+
+        If the leader is in sync and no disk has lost anything, nobody has acknowledged the entries that it lacks. But
+        this replica can't be sure: after a restart, it knows only the commits up to its last flush.
         """
         log, stands_at = self.state.log, self._stands_at
         level, text = Level.INFO, "a log is truncated"
@@ -181,8 +186,8 @@ class Follower:
         self._node.apply(state)
 
     def needs_checkpoint(self) -> None:
-        """The copy here can't be continued: the leader is to send a checkpoint. If its question is still open, this is
-        the answer, with the files that are kept of a checkpoint.
+        """The copy here is unusable: ask the leader for a checkpoint. If a probe is still unanswered, this is its
+        answer, with the files that are left of a broken checkpoint transfer.
         """
         if self.stream is None:
             return
@@ -209,8 +214,8 @@ class Follower:
         self._node.outbox.put(Answer(stream, ack))
 
     def refresh(self) -> None:
-        """Bring `freshness` up to the applied offset, unless a split has taken keys from the range in this replica's
-        row: of those keys the leader's log says nothing more.
+        """Bring `freshness` up to the applied offset. If the leader's row has a greater generation, do nothing: a split
+        may have taken keys from the range in this replica's row, and the leader's log no longer has writes to them.
         """
         state = self.state
         if state.row.generation < self._generation:

@@ -1,10 +1,10 @@
-"""Says if a leader takes requests now, and, if it doesn't, what a client is told."""
+"""Decides whether a leader takes requests now, or lets them wait."""
 
 from enum import Enum
 
 
 class Gate(Enum):
-    """Each value is the reason for a client whose request has waited in vain."""
+    """Each value is the reason that a client gets if its request has waited in vain."""
 
     OPEN = "it is being made ready"
     CLOSED = "it is being handed over"  # writes wait until the successor has everything
@@ -13,18 +13,18 @@ class Gate(Enum):
 
 
 class WriteGate:
-    """A hand-over and a merge may each close it; it is open if neither has closed it."""
+    """A hand-over and a merge may each close the gate; it is open if neither has closed it."""
 
     __slots__ = ("_hand_over", "_merge", "state")
 
     def __init__(self) -> None:
-        self.state = Gate.OPEN
-        self._hand_over = Gate.OPEN
-        self._merge = Gate.OPEN
+        self.state = Gate.OPEN  # the state of the hand-over, or, if that is OPEN, of the merge
+        self._hand_over = Gate.OPEN  # or CLOSED, CLOSED_TO_READS
+        self._merge = Gate.OPEN  # or FROZEN
 
     @property
     def is_closed(self) -> bool:
-        """True if a hand-over has closed it."""
+        """True if a hand-over has closed the gate."""
         return self._hand_over is not Gate.OPEN
 
     def close(self) -> None:
@@ -39,7 +39,7 @@ class WriteGate:
         self._decide()
 
     def open(self) -> None:
-        """The hand-over is over or given up."""
+        """The hand-over has ended, or has failed."""
         self._hand_over = Gate.OPEN
         self._decide()
 
@@ -49,7 +49,7 @@ class WriteGate:
         self._decide()
 
     def thaw(self) -> None:
-        """The merge is over or given up."""
+        """The merge has ended, or has failed."""
         self._merge = Gate.OPEN
         self._decide()
 

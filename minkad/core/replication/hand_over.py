@@ -1,4 +1,4 @@
-"""A leader hands over gracefully: writes wait, the successor catches up, and the controller records the change.
+"""A leader hands over gracefully: writes wait, the successor catches up, and the controller records the new leader.
 
 Source: Fixed Partitions, Patterns of Distributed Systems ("Moving partitions to newly added members"), and the planned
 changes of leader in Kafka's controller.
@@ -16,27 +16,34 @@ from minkad.core.replication.replica_state import ReplicaState
 
 
 class _Step(Enum):
-    FOLLOW = auto()  # until the successor is in sync and nearly has everything
-    CLOSE = auto()  # until it has everything, at most `write_pause_timeout`
-    ASK = auto()  # until the outcome is known
-    PAUSE = auto()  # after a failed try
+    FOLLOW = auto()  # until the successor is in sync and near the end of the log
+    CLOSE = auto()  # writes wait until the successor has the whole log, at most `write_pause_timeout`
+    ASK = auto()  # writes and reads wait until the controller's decision is known
+    PAUSE = auto()  # after a failed try; then FOLLOW again
 
 
 class HandOver:
-    """The hand-over to one successor, until it is cancelled or the row has changed."""
+    """The hand-over to one successor, while the row names this successor.
+
+    Once the gate is closed, the log no longer grows, so the successor and the leader's own applying reach its end:
+
+        leader's log        |----------------------------------| log.end = 120, fixed while the gate is closed
+        leader's applied    |------------------------------| 116
+        successor's matched |---------------------------| 113     both at 120: ask the controller
+    """
 
     def __init__(self, node: NodeState, state: ReplicaState, progress: Progress) -> None:
         self.successor = progress.node_id
-        self.blocked_by = ""
+        self.blocked_by = ""  # the reason why the last try failed; "" if none did since the controller was asked
         self._node = node
-        self._state = state
-        self._progress = progress
-        self._step = _Step.FOLLOW
-        self._closed_at = 0.0
-        self._partition_epoch = 0  # of the row for which the controller is asked
-        self._inquiry = Inquiry(node.settings)
-        self._due_at = 0.0  # when writes have waited long enough, or the pause ends
-        self._pause = node.settings.first_backoff
+        self._state = state  # of the leader's replica
+        self._progress = progress  # of the successor
+        self._step = _Step.FOLLOW  # the gate is closed in CLOSE and ASK, and open in FOLLOW and PAUSE
+        self._closed_at = 0.0  # the time when the gate was closed last
+        self._partition_epoch = 0  # of the row with which the controller is asked; a newer row ends the try
+        self._inquiry = Inquiry(node.settings)  # the request of the present try
+        self._due_at = 0.0  # in CLOSE: when writes have waited long enough; in PAUSE: when the pause ends
+        self._pause = node.settings.first_backoff  # of the next failure; doubles with each, up to `longest_backoff`
 
     @property
     def phase(self) -> MigrationPhase.ValueType:
@@ -45,7 +52,7 @@ class HandOver:
         return MigrationPhase.MIGRATION_PHASE_HAND_OVER if asks else MigrationPhase.MIGRATION_PHASE_FOLLOW
 
     def advance(self, now: float) -> None:
-        """The replica or its successor is further than before, or it is `now`."""
+        """Take the next steps: the leader or the successor has progressed, or time has passed."""
         if self._step is _Step.PAUSE and now >= self._due_at:
             self._step = _Step.FOLLOW
         if self._step is _Step.FOLLOW and self._progress.is_near and self._is_possible():
@@ -56,14 +63,14 @@ class HandOver:
             self._ask(now)
 
     def _is_possible(self) -> bool:
-        """True if the successor is in sync, and no node of the in-sync set is gone. Nothing would be committed before
-        such a node has left the set, and it can't leave while the gate is closed.
+        """True if the successor is in sync, and no node of the in-sync set is absent. With an absent node in the set,
+        nothing is committed until that node leaves the set; and no node leaves the set while the gate is closed.
         """
         isr = self._state.row.isr
         return self.successor in isr and not any(self._node.view.is_absent(node) for node in isr)
 
     def cancel(self, now: float) -> None:
-        """Let waiting writes go on: the row has decided."""
+        """End this hand-over, since the row has changed: the waiting writes go on."""
         self._open_gate(now)
 
     def _close_gate(self, now: float) -> None:
@@ -89,7 +96,7 @@ class HandOver:
     def _ask(self, now: float) -> None:
         row = self._state.row
         if row.partition_epoch != self._partition_epoch:
-            self._give_up(now)  # a newer row still has this node as leader and the same successor
+            self._give_up(now)  # try again with the newer row, which has the same leader and the same successor
             return
         request = HandOverRequest(
             node_id=self._node.id,
@@ -107,7 +114,7 @@ class HandOver:
         if outcome is Outcome.REFUSED:
             self._block(str(error))
             self._give_up(now)
-        elif outcome is not Outcome.STALE:  # a recorded row has ended this, or will soon
+        elif outcome is not Outcome.STALE:  # if it is RECORDED, the new row has ended this hand-over, or will soon
             if outcome is Outcome.UNKNOWN:
                 self._block(f"waiting for the outcome of the hand-over: {error}")
             self._node.outbox.put(WakeAt(self._state.id, self._inquiry.due_at))

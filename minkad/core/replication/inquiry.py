@@ -7,7 +7,7 @@ from typing import Final
 from minka.errors import Code, MinkaError
 from minkad.core.replication.replication_settings import ReplicationSettings
 
-# The controller's answers that are refusals: nothing was recorded.
+# With these answers, the controller has refused the request: it has recorded nothing.
 REFUSALS: Final = frozenset(
     {
         Code.STALE_EPOCH,
@@ -24,21 +24,23 @@ REFUSALS: Final = frozenset(
 
 
 class Outcome(Enum):
-    STALE = auto()  # the answer is not for the present request
+    STALE = auto()  # the answer is for an earlier request
     RECORDED = auto()
-    REFUSED = auto()  # nothing was recorded
-    UNKNOWN = auto()  # it may have been recorded: ask again at `due_at`
+    REFUSED = auto()  # the controller has recorded nothing
+    UNKNOWN = auto()  # the controller may have recorded the request: ask again at `due_at`
 
 
 class Inquiry:
-    """After a try with an unknown outcome no refusal is certain: that try may have caused it."""
+    """A refusal after a try with an unknown outcome is in doubt: perhaps the controller recorded that try, and refuses
+    the repetition because of it. For example, the new row makes the request's partition_epoch stale.
+    """
 
     def __init__(self, settings: ReplicationSettings, refusals: Collection[Code] = REFUSALS) -> None:
-        self.due_at = 0.0
-        self._request: object | None = None
-        self._is_in_doubt = False
+        self.due_at = 0.0  # the time of the next try
+        self._request: object | None = None  # sent, and not answered yet
+        self._is_in_doubt = False  # a try had an unknown outcome, so this inquiry can no longer end as REFUSED
         self._refusals = refusals
-        self._backoff = settings.first_backoff
+        self._backoff = settings.first_backoff  # the next pause; doubles each time, up to `_longest_backoff`
         self._longest_backoff = settings.longest_backoff
 
     def is_due(self, now: float) -> bool:
@@ -51,7 +53,7 @@ class Inquiry:
         self._request = request
 
     def answered(self, request: object, error: MinkaError | None, now: float) -> Outcome:
-        """The outcome by the controller's answer; `error` is None if it was recorded."""
+        """Return the outcome. `error` is the controller's answer; None: the controller has recorded the request."""
         if request is not self._request:
             return Outcome.STALE
         self._request = None

@@ -1,6 +1,4 @@
-"""Instructions of replicas to the shell. The result comes back as an event; one that comes too late is recognised and
-ignored.
-"""
+"""Instructions of replicas to the shell. Results come back as events; `Node` ignores a result that comes too late."""
 
 import enum
 from collections.abc import Sequence
@@ -15,7 +13,7 @@ from minkad.core.replication.peer_messages import Ack, KeptFile
 
 @dataclass(frozen=True, slots=True)
 class StartSending:
-    """A node follows from now on: take `progress.next_append` whenever the stream to it has room."""
+    """A node follows from now on: send it `progress.next_append` whenever its stream has room."""
 
     progress: Progress
 
@@ -29,52 +27,47 @@ class StopSending:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """There is something to send to a follower: take `progress.next_append`."""
+    """There is something to send to a follower: send it `progress.next_append`."""
 
     progress: Progress
 
 
 @dataclass(frozen=True, slots=True)
 class SendWatermark:
-    """More is committed: tell the follower with the next entries, or soon. `at_once`: clients wait until it knows."""
+    """More is committed: tell the follower with the next entries, or soon."""
 
     progress: Progress
-    at_once: bool = False
+    at_once: bool = False  # clients wait until the follower knows
 
 
 @dataclass(frozen=True, slots=True)
 class SendCheckpoint:
-    """A follower needs a checkpoint; then call `Node.checkpoint_sent` or `checkpoint_failed`. `kept`: the files that
-    the follower has of an earlier checkpoint whose transfer broke. `tries`: the number begun for this follower, this
-    one included; `reason`: why the last one wasn't enough; `was_outrun`: the log after it fell behind the writes.
-    """
+    """Send a follower a checkpoint; then call `Node.checkpoint_sent` or `checkpoint_failed`."""
 
     progress: Progress
-    kept: Sequence[KeptFile]
-    tries: int = 1
-    reason: str = ""
-    was_outrun: bool = False
+    kept: Sequence[KeptFile]  # the files that the follower has of an earlier checkpoint whose transfer broke
+    tries: int = 1  # the checkpoints begun for this follower, including this one
+    reason: str = ""  # why the checkpoint before this one wasn't enough
+    was_outrun: bool = False  # the follower couldn't keep up after that checkpoint: see `Progress.fell_behind`
 
 
 @dataclass(frozen=True, slots=True)
 class CancelCheckpoint:
-    """The checkpoint is no longer wanted."""
+    """Stop sending the checkpoint: the node no longer follows."""
 
     progress: Progress
 
 
 @dataclass(slots=True)
 class IsrProposal:
-    """An in-sync set to be recorded, and the nodes that are eligible beside it. It is proposed until the outcome is
-    known. `in_doubt`: an earlier try may yet be recorded.
-    """
+    """Propose an in-sync set to the controller, until the outcome is known."""
 
     partition_id: int
     leader_epoch: int
-    partition_epoch: int
+    partition_epoch: int  # of the row that the proposal changes
     isr: tuple[str, ...]
-    eligible: tuple[str, ...] = ()
-    in_doubt: bool = False
+    eligible: tuple[str, ...] = ()  # the nodes that are eligible beside `isr`
+    in_doubt: bool = False  # the controller may yet record an earlier try
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +93,14 @@ class AskFinishMerge:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """A named step was reached, where tests let the process fail."""
+    """A replica has reached a named step, at which tests let the process fail."""
 
     place: str
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """This node won't learn the outcome of the waiting writes: they fail with OUTCOME_UNKNOWN, for this reason."""
+    """Let the waiting writes fail with OUTCOME_UNKNOWN: for this reason, the node won't learn their outcome."""
 
     partition_id: int
     reason: str
@@ -124,7 +117,7 @@ class MakeRoom:
 
 @dataclass(frozen=True, slots=True)
 class GateOpened:
-    """Writes go on here or at the successor, after they waited for `seconds`."""
+    """The hand-over's gate is open again: the writes, which waited for `seconds`, go on here or at the successor."""
 
     partition_id: int
     successor: str
@@ -141,14 +134,14 @@ class SyncEpoch:
 
 @dataclass(frozen=True, slots=True)
 class OpenData:
-    """Open the data of a replica, which takes a while; then call `Node.data_opened` or `data_failed`."""
+    """Open the data of a replica in the background; then call `Node.data_opened` or `data_failed`."""
 
     partition_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """Something was appended to a log: make it durable. `on_disk`: on the disk, even in an `async` keyspace."""
+    """Make the changes of a log durable. `on_disk`: on the disk, even in an `async` keyspace."""
 
     partition_id: int
     on_disk: bool
@@ -164,15 +157,15 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """There is something to apply below the high watermark."""
+    """Apply the committed entries."""
 
     partition_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class RowAdopted:
-    """The replica has another row, after the row `was`: make it durable, with the next sync, unless the replica is to
-    be deleted; what follows from the row comes with later instructions.
+    """The replica has a new row, in place of the row `was`. Make the new row durable with the next sync, unless the
+    replica is to be deleted. The consequences of the row come as later instructions.
     """
 
     partition_id: int
@@ -181,14 +174,14 @@ class RowAdopted:
 
 @dataclass(frozen=True, slots=True)
 class MarkPassed:
-    """A mark that was carried out in a task is applied."""
+    """The shell carried a mark out in a task, and has applied it."""
 
     partition_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """Let requests that wait for the partition look again: it began or stopped serving, or has another row."""
+    """Let requests that wait for the partition look again: it serves now, or no longer, or has another row."""
 
     partition_id: int
 

@@ -28,30 +28,35 @@ _PHASE = MigrationPhase
 
 
 class Leader:
-    """The high watermark counts the in-sync set and every replica that may have joined it: replicas that are about to
-    join, and the larger of the old and the proposed set until the outcome is known (KIP-497). It also counts the
-    eligible replicas, so that they have everything that is committed, like those in sync (KIP-966).
+    """The high watermark waits for the counted replicas. These are the in-sync set and the replicas that may have
+    joined it: those that are about to join and, until the outcome of a proposal is known, those in the old set or in
+    the proposed one (KIP-497). The eligible replicas count, too, so that they have all committed entries (KIP-966).
+
+        leader (durable)         ---------------------------> 120
+        b      (in sync)         ----------------------> 110
+        c      (about to join)   -----------------> 100        so entries up to 100 are committed
+        d      (not counted)     ----> 40                      d doesn't delay them
     """
 
     def __init__(self, node: NodeState, state: ReplicaState, now: float) -> None:
         self.state = state
-        self.leader_epoch = state.row.leader_epoch
-        self.proposed: IsrProposal | None = None
+        self.leader_epoch = state.row.leader_epoch  # never changes: a new epoch is another leadership
+        self.proposed: IsrProposal | None = None  # at most one at a time, until its outcome is known
         self.progress: dict[str, Progress] = {}  # by node, for all other replicas
-        self.counted: Sequence[Progress] = ()  # the replicas whose offsets bound the high watermark
+        self.counted: Sequence[Progress] = ()  # the followers that the high watermark waits for: a part of `progress`
         self.marked_loads: set[int] = set()  # by number: loads whose marks this leadership has appended
         self.marked_split = 0  # the child for whose split this leadership has appended a marker
         self._node = node
         self._checkpoints = Checkpoints(node)
-        self._joining: set[str] = set()
+        self._joining: set[str] = set()  # followers about to join the in-sync set; the high watermark waits for them
         self._eligible = Eligibility(node, state)
         self._usable: set[str] = set()  # nodes with usable copies, while the leader's can't be used
         self._held: dict[str, float] = {}  # node -> the time until which it isn't proposed again, after a refusal
-        self._caught_up: dict[str, CaughtUp] = {}
-        self._hand_over: HandOver | None = None
-        self._has_paused = False
-        self._is_settled = False
-        self._was_settled = False  # nothing was left to do, until something happened after the last check
+        self._caught_up: dict[str, CaughtUp] = {}  # by node, with the keys of `progress`
+        self._hand_over: HandOver | None = None  # while the row names a successor
+        self._has_paused = False  # at least one follower is paused, since its disk is low
+        self._is_settled = False  # the last `check` left nothing to do, and nothing has happened since
+        self._was_settled = False  # as `_is_settled`, but something has happened since; the next `check` clears it
         node.in_sync_sets[state.id] = self
         node.unsettled.add(state.id)
         self.row_changed(now)
@@ -86,21 +91,21 @@ class Leader:
         self.shrink()
 
     def close(self, now: float) -> None:
-        """The leadership is over; the answer to its last proposal may still come."""
+        """The leadership is over. The answer to its last proposal may still come, and has no effect."""
         self.proposed = None
         if self._hand_over is not None:
             self._hand_over.cancel(now)
             self._hand_over = None
         for node in list(self.progress):
             self._remove(node)
-        self.proposed, self.counted = None, ()  # from now on the next leadership asks
+        self.proposed, self.counted = None, ()
         self._node.in_sync_sets.pop(self.state.id, None)
         self._node.unsettled.discard(self.state.id)
         self._node.migrating.discard(self.state.id)
         self.state.log.keep_tail(False)
 
     def epoch_durable(self) -> None:
-        """After a crash the node would know that it led at this epoch, and would not lead at it again."""
+        """The disk knows that this node leads at this epoch: after a crash, the node won't lead at it again."""
         self.state.durable_epoch = self.leader_epoch
         self._send_to_all()
 
@@ -121,7 +126,7 @@ class Leader:
         self.shrink()
 
     def progressed(self, now: float) -> None:
-        """The replica has applied more, or more of its log is durable. So a hand-over or a follower may get further."""
+        """The replica has applied more, or more of its log is durable. A hand-over may go on; a follower may join."""
         self._advance_hand_over(now)
         for node, progress in self.progress.items():
             if node not in self.state.row.isr:
@@ -140,9 +145,7 @@ class Leader:
             self._matched(progress, now)
 
     def disconnected(self, progress: Progress, reason: str, now: float) -> None:
-        """The stream to a follower broke. Messages may be lost, so on the next one the follower is asked where it
-        stands.
-        """
+        """The stream to a follower broke, perhaps with messages: the leader probes the follower on the next stream."""
         self._stir()
         progress.error, progress.fell_behind = reason, False
         self.state.retention.late(progress.node_id)
@@ -150,8 +153,8 @@ class Leader:
         self._matched(progress, now)
 
     def checkpoint_sent(self, progress: Progress, offset: int, now: float) -> None:
-        """The follower has a checkpoint up to `offset` in place, durably. If the stream broke meanwhile, the follower
-        says on the next stream where it stands.
+        """The follower has a checkpoint up to `offset` in place, durably. If the stream broke meanwhile, the leader
+        probes the follower on the next stream instead.
         """
         if self.progress.get(progress.node_id) is not progress or not self._checkpoints.sent(progress.node_id):
             return
@@ -159,7 +162,7 @@ class Leader:
             self._replicate(progress, offset, now)
 
     def checkpoint_failed(self, progress: Progress, reason: str, now: float) -> None:
-        """The checkpoint did not arrive: the follower is asked again where it stands, after a pause."""
+        """The checkpoint did not arrive: after a pause, the leader probes the follower again."""
         if self.progress.get(progress.node_id) is progress:
             self._checkpoints.failed(self.state.id, progress.node_id, reason, now)
 
@@ -170,8 +173,9 @@ class Leader:
             self._probe(self.progress[node])
 
     def check(self, now: float, *, stalled: bool) -> None:
-        """Propose an in-sync set without the replicas that have not caught up for long, or have no room. Call it often
-        while this partition is in `Node.unsettled`. `stalled`: this node itself stood still.
+        """Propose an in-sync set without the replicas that have lagged for longer than `lag_timeout`, or have no room.
+        Call this method often while the partition is in `NodeState.unsettled`. `stalled`: this node's own process stood
+        still, so no replica counts as late.
         """
         isr = self.state.row.isr
         late = self._without_room()
@@ -190,7 +194,7 @@ class Leader:
             self._node.unsettled.discard(self.state.id)
 
     def _note_late(self, late: list[str], now: float, *, stalled: bool) -> None:
-        """Add to `late` the in-sync replicas that have not caught up for long."""
+        """Add to `late` the in-sync replicas that have lagged for longer than `lag_timeout`."""
         end, isr = self.state.log.end, self.state.row.isr
         was_settled, self._was_settled = self._was_settled, False
         self._eligible.late.clear()
@@ -208,13 +212,13 @@ class Leader:
                 self._stop_joining(node)
 
     def _stir(self) -> None:
-        """Something has happened, so `check` may have something to do."""
+        """Something has happened, so `check` may have work."""
         if self._is_settled:
             self._is_settled, self._was_settled = False, True
             self._node.unsettled.add(self.state.id)
 
     def _has_settled(self) -> bool:
-        """True if `check` has nothing to do, and nothing to report, until something happens."""
+        """True if `check` has no work until something happens."""
         state, row = self.state, self.state.row
         if self.proposed is not None or self._hand_over is not None or self._joining or self._eligible.lost:
             return False
@@ -225,7 +229,7 @@ class Leader:
         return all(self._is_at_rest(node, progress) for node, progress in self.progress.items())
 
     def _is_at_rest(self, node: str, progress: Progress) -> bool:
-        """True if a follower has everything, or is away and no longer in sync."""
+        """True if a follower has the whole log, or is absent and not in sync."""
         if node in self.state.row.isr:
             return progress.is_aligned and not progress.lag
         return not progress.is_replicating and self._node.view.is_absent(node)
@@ -233,7 +237,7 @@ class Leader:
     # The high watermark
 
     def advance(self) -> None:
-        """Move the high watermark to the last offset that the whole in-sync set has."""
+        """Move the high watermark to `in_sync_end`."""
         state, end = self.state, self.in_sync_end()
         if end > state.high_watermark:
             state.commit(end)
@@ -248,10 +252,12 @@ class Leader:
         self._node.apply(state)
 
     def in_sync_end(self) -> int:
-        """The last offset that the whole in-sync set has, as far as is known here.
+        """Return the last offset that the leader and all counted followers have, as far as the leader knows.
 
-        If the set has fewer than `min_insync` replicas, only entries that a former leader may have acknowledged become
-        committed.
+        If fewer than `min_insync` replicas are in sync, this is at most `ready_at`, since a former leader may have
+        acknowledged the entries up to there. Example: the log was at 90 when this leadership began, and all counted
+        replicas have it up to 100. The method returns 100 with two replicas in sync, and 90 with one, if `min_insync`
+        is 2. The high watermark never falls, so the result is never below it.
         """
         state = self.state
         end = state.durable
@@ -302,8 +308,9 @@ class Leader:
         self._matched(progress, now)
 
     def _stands(self, progress: Progress, ack: Ack, now: float) -> None:
-        """A follower says what it has: send entries from where the logs part, or a checkpoint if the log is not enough.
-        The copy of an in-sync replica is never replaced, even if it is empty: perhaps nobody else is left to lead.
+        """A follower says what its log has. Send the entries after the last common one, or a checkpoint if that isn't
+        possible or would take longer. A checkpoint never replaces the copy of an in-sync replica, even an empty copy:
+        perhaps no other replica can lead.
         """
         node = progress.node_id
         if self._checkpoints.is_under_way(node):
@@ -331,15 +338,18 @@ class Leader:
             self._note_migrating()
 
     def _has_lost(self, node: str, standing: int, common: int | None) -> bool:
-        """True if the node is in sync, or eligible, and lacks committed entries. Its copy must not be replaced before
-        it has left: if this leader died meanwhile, the node would be elected with nothing.
+        """True if the node is in sync, or eligible, and lacks committed entries. The node must leave the in-sync set
+        before a checkpoint replaces its copy: if this leader died during the transfer, the controller would elect the
+        node, with an unusable copy.
         """
         if node not in has_everything(self.state.row):
             return False
         return standing != Standing.STORED or common is None or common < self.state.high_watermark
 
     def _is_short(self) -> bool:
-        """True if the log has all entries, and few enough bytes to be sent instead of a checkpoint."""
+        """True if the log has all entries from the first on, in at most `log_only_bytes`: such a log is sent instead of
+        a checkpoint.
+        """
         log, end = self.state.log, self.state.durable
         if log.base > 0 or end == 0:
             return end == 0
@@ -348,7 +358,7 @@ class Leader:
         return len(entries) == end and sum(len(entry.body) for entry in entries) <= limit
 
     def _matched(self, progress: Progress, now: float) -> None:
-        """A follower has more entries than before, or its stream is broken."""
+        """A follower has more entries than before, or its stream has broken."""
         node = progress.node_id
         if not progress.is_replicating:
             if self._checkpoints.is_sending(node):
@@ -356,7 +366,7 @@ class Leader:
             self._stop_joining(node)
         self.advance()
         if self.state.row.splitting:
-            self._node.outbox.put(WakeAt(self.state.id, now))  # it may have been the last one to make the child
+            self._node.outbox.put(WakeAt(self.state.id, now))  # perhaps now all followers have made the child
         if node not in self.state.row.isr:
             self._caught_up[node].observe(progress, self.state.log.end, now)
             self._consider(progress, now)
@@ -365,13 +375,13 @@ class Leader:
     # The in-sync set
 
     def shrink(self) -> None:
-        """Propose an in-sync set without the nodes that are gone, or have lost entries, so that writes need not wait
-        for them.
+        """Propose an in-sync set without the nodes that are absent or have lost entries, so that writes need not wait
+        for these nodes.
 
-        Only the leader does this, when it can use the smaller set. If the controller did it for a silent leader, it
-        would help nobody, and would keep replicas that have everything from being elected. A leader whose own data is
-        damaged leaves the set, so that another replica leads. A leader that was elected with an unusable copy names the
-        replicas with usable ones. If all others have left the set, the eligible ones come back.
+        Only a leader shrinks the set. If the controller shrank it while the leader is silent, the partition would still
+        have no leader, and fewer replicas could become leader. A leader whose own data is damaged leaves the set, so
+        that another replica leads; if the leader was alone in the set, it proposes the eligible replicas besides
+        itself. After an unclean election, a leader with an unusable copy proposes the replicas with usable copies.
         """
         state, own = self.state, self._node.id
         isr = state.row.isr
@@ -388,7 +398,7 @@ class Leader:
             self._propose(left)
 
     def isr_refused(self, proposal: IsrProposal, now: float) -> None:
-        """The proposal was not recorded, and the row is as it was."""
+        """The controller refused the proposal; the row is unchanged."""
         if self.proposed is not proposal:
             return
         self._stir()
@@ -397,7 +407,7 @@ class Leader:
             self._held[node] = until
         row = self.state.row
         if proposal.in_doubt and set(proposal.isr) != set(row.isr):
-            # An earlier try may yet be recorded. A newer row rules that out: propose the set as it is.
+            # The controller may yet record an earlier try. A newer row rules that out, so propose the present set.
             proposal.isr, proposal.eligible = tuple(row.isr), tuple(eligible_replicas(row))
             self._node.outbox.put(proposal)
             return
@@ -406,11 +416,13 @@ class Leader:
         self.recount()
 
     def may_be_in_sync(self) -> set[str]:
-        """The in-sync set, the replicas that may have joined it, and the eligible ones beside it."""
+        """The in-sync replicas, the eligible ones, and those that may have joined the in-sync set."""
         return {*has_everything(self.state.row), *self._joining}
 
     def recount(self) -> None:
-        """The replicas that may be in sync have changed. A replica that joins during a split joins both halves."""
+        """The result of `may_be_in_sync` has changed: count again. During a split, the child's leader also counts the
+        replicas that count for the parent.
+        """
         row, names = self.state.row, self.may_be_in_sync()
         others = self._node.in_sync_sets
         if row.splitting and not row.split_to and (parent := others.get(row.split_from)) is not None:
@@ -427,10 +439,11 @@ class Leader:
             self.recount()
 
     def _consider(self, progress: Progress, now: float) -> None:
-        """Let a follower join once it has all that may be acknowledged, and no entry that its leader lacks: its
-        election would bring that entry back.
+        """Let a follower join the in-sync set once it has all entries that anybody may have acknowledged, and none that
+        its leader lacks (if the follower were elected, such an entry would come back).
 
-        When it is near that point, the high watermark waits for it; otherwise, under load, it might never get there.
+        Once the follower is near that point, the high watermark waits for it; under load, the follower might otherwise
+        never get there.
         """
         node, state = progress.node_id, self.state
         if not progress.is_aligned or progress.is_attached or self._node.view.is_absent(node):
@@ -448,16 +461,16 @@ class Leader:
             self._propose([*state.row.isr, node])
 
     def _may_precede_split(self) -> bool:
-        """True if a node that joins now might be unable to make the other half of a split. It makes that half of a copy
-        from before the marker. Copies are from before the marker until the leader, once it has applied the log that it
-        began with, comes to it.
+        """True if a node that joins now might be unable to make the child of a split: for that, the node needs a copy
+        from before the marker. The leader's copies surely precede the marker while the leader is ready (it has applied
+        the log with which it began) and has not come to the marker.
         """
         row = self.state.row
         return row.splitting and (not row.split_to or not self.state.is_ready or self._node.is_made(row.split_to))
 
     def _without_room(self) -> list[str]:
-        """The in-sync replicas whose disks are low, if writes can go on without them. If not, they stay, and only
-        deletes are taken: a replica that falls back needs more room than before to come back.
+        """The in-sync replicas whose disks are low, if writes can go on without them. Otherwise these replicas stay in
+        sync, and the partition takes only deletes: a replica that lags would need even more room to catch up.
         """
         row, low = self.state.row, self._node.view.low_disks()
         if not low:
@@ -512,12 +525,12 @@ class Leader:
 
     def _after_hand_over(self, was_closed: bool) -> None:
         if was_closed and not self.state.gate.is_closed:
-            self.shrink()  # while the gate was closed nothing was proposed
+            self.shrink()  # a leader proposes nothing while the gate is closed
 
     # For metrics and progress
 
     def lags(self, now: float) -> dict[str, tuple[int, float]]:
-        """By follower: the number of entries that it lacks, and for how many seconds it has lacked any."""
+        """By follower: the number of entries that it lacks, and the seconds since it last had the whole log."""
         found: dict[str, tuple[int, float]] = {}
         for node, progress in self.progress.items():
             has_just_begun = self._was_settled and node in self.state.row.isr
@@ -526,7 +539,7 @@ class Leader:
         return found
 
     def migrations(self) -> list[MigrationProgress]:
-        """The progress of followers that are being added, are sent a checkpoint, or are to lead."""
+        """The progress of the followers that the controller adds, that get a checkpoint, or that are to lead."""
         row = self.state.row
         if not (row.adding_replicas or row.successor or self._checkpoints):
             return []

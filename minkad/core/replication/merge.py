@@ -1,8 +1,10 @@
-"""The part of the leader of both partitions in a merge (Key-Range Partitions, Patterns of Distributed Systems).
+"""What a leader does in a merge, for which it leads both partitions (Key-Range Partitions, Patterns of Distributed
+Systems).
 
-It copies the right partition's data through the log of the left one, so the data reaches the replicas as all writes do:
-first the rows, then the writes made meanwhile, from the right one's log. At the end, new writes to the right one wait
-until the last writes are copied and the controller has recorded the merge. Reads don't wait.
+The leader copies the right partition's data into the log of the left partition, so the data reaches the left one's
+replicas as all writes do: first the rows, then, from the right one's log, the writes made meanwhile. At the end, new
+writes to the right partition wait until the last writes are copied and the controller has recorded the merge. Reads
+don't wait.
 """
 
 from collections import deque
@@ -24,44 +26,46 @@ from minkad.core.state import range_of
 _PAGE_ROWS: Final = 250
 _PAGE_BYTES: Final = 64 * 1024
 _MAX_PASSED: Final = 20_000
-_AHEAD: Final = 4  # entries that are appended and not yet applied; users' writes queue after them
-_NEAR: Final = 64  # entries of the right one's log; when at most these are left to copy, writes may wait
+_AHEAD: Final = 4  # copied entries that the left one may have unapplied; users' writes queue after them
+_NEAR: Final = 64  # entries of the right one's log; when at most this many are left to copy, writes may wait
 # The controller's answers if the rows have changed, so the request can't succeed.
 _REFUSALS: Final = frozenset({Code.STALE_EPOCH, Code.NOT_LEADER, Code.UNKNOWN_PARTITION})
 
 
 class _Step(Enum):
-    COPY = auto()  # the rows as they are
-    CATCH_UP = auto()  # the writes made meanwhile, until few are left
-    FREEZE = auto()  # writes to the right one wait, at most `write_pause_timeout`, until all is copied
-    DRAIN = auto()  # all is copied: until the left one has applied it
-    RECORD = auto()  # until the outcome is known
-    PAUSE = auto()  # after a freeze that took too long
-    BEGIN_AGAIN = auto()  # after an error: copy again from the start
+    COPY = auto()  # copy the rows
+    CATCH_UP = auto()  # copy the writes made meanwhile, until at most `_NEAR` are left
+    FREEZE = auto()  # writes to the right one wait, at most `write_pause_timeout`, until all of them are copied
+    DRAIN = auto()  # writes still wait, until the left one has applied all copied entries
+    RECORD = auto()  # writes still wait, until the controller's decision is known
+    PAUSE = auto()  # after a freeze that took too long, or a refusal; then FREEZE again
+    BEGIN_AGAIN = auto()  # after an error; then COPY from the first row on
 
 
 class Merge:
-    """A merge of two replicas on this node, while both are led at the leader_epochs at which it began."""
+    """A merge of two replicas, while this node leads both at the leader_epochs at which the merge began."""
 
     def __init__(self, left: Replica, right: Replica) -> None:
         self.left = left
         self.right = right
         self._node = left.node
-        self._name = f"merge into {left.id}"
+        self._name = f"merge into {left.id}"  # as a reader of the right one's log: see `Retention`
         self._range = range_of(right.row)
         self._epochs = (left.row.leader_epoch, right.row.leader_epoch)
         self._step = _Step.COPY
-        self._start: bytes | None = None  # the first key that isn't copied; None: none is
-        self._copied = 0  # up to this offset of the right one's log
-        self._near_until = 0.0  # then the end begins, even if the left one has much to apply; 0: much is left to copy
-        self._base = 0  # the right one adds this to an offset for the version of its rows
-        self._appended: deque[int] = deque(maxlen=_AHEAD)  # the last offsets of copied entries
-        self._end = 0  # the end of the left one's log, with all that was copied
+        self._start: bytes | None = None  # the first key that isn't copied yet; None before the copy begins
+        self._copied = 0  # the last offset of the right one's log that is copied
+        # From this time on, writes may wait although the left one still has entries to apply: see `_is_near`. 0.0 until
+        # at most `_NEAR` entries are left to copy.
+        self._near_until = 0.0
+        self._base = 0  # the right one's version base: offset + base is the version of an entry's rows
+        self._appended: deque[int] = deque(maxlen=_AHEAD)  # offsets, in the left one's log, of the last copied entries
+        self._end = 0  # in DRAIN and RECORD: the left one's log end, after all copied entries
         self._inquiry = Inquiry(self._node.settings, _REFUSALS)
-        self._asked_epochs = (0, 0)  # the partition_epochs for which the controller is asked
-        self._due_at = 0.0  # the end of the freeze, or of a pause
-        self._pause = self._node.settings.first_backoff
-        self._is_clearing = False
+        self._asked_epochs = (0, 0)  # the partition_epochs with which the controller is asked
+        self._due_at = 0.0  # the end of the freeze (FREEZE, DRAIN), or of a pause
+        self._pause = self._node.settings.first_backoff  # the next pause; doubles each time, up to `longest_backoff`
+        self._is_clearing = False  # the shell carries out `MakeRoom`; nothing is copied meanwhile
 
     @property
     def goes_on(self) -> bool:
@@ -70,10 +74,10 @@ class Merge:
         return epochs == self._epochs and is_due(self.left, self.right)
 
     def advance(self, now: float) -> None:
-        """One of the two has progressed or has another row, or it is `now`."""
+        """Take the next steps: one of the two has progressed, or has another row, or time has passed."""
         try:
             is_closed = self.left.gate.is_closed or self.right.gate.is_closed
-            if self._step is not _Step.RECORD and not is_closed:  # nothing may go to one that is handed over
+            if self._step is not _Step.RECORD and not is_closed:  # a partition that is handed over takes no entries
                 self._advance(now)
             self._time_out(now)
             if self._step is _Step.RECORD and self._inquiry.is_due(now):
@@ -117,7 +121,7 @@ class Merge:
     # Copying
 
     def _copy(self, now: float) -> None:
-        """Copy the next page of the rows that were there at the start."""
+        """Copy the next page of the right one's rows."""
         if self.right.data.is_closed:
             self._node.outbox.put(OpenData(self.right.id))
             return
@@ -136,26 +140,26 @@ class Merge:
             self._is_clearing = True
             self._node.outbox.put(MakeRoom(self.left.id, self.right.id, wanted))
             return
-        if keys or is_all:  # even without rows: later rows need versions above those of deleted ones
+        if keys or is_all:  # even without rows: later rows need versions above those of deleted rows
             loaded = self.right.data.loaded_version
             self._append(StoredWrite(keys, [with_version(row, loaded) for row in rows], self._copied + self._base))
         if keys:
             self._start = keys[-1] + b"\x00"
         if is_all:
             self._step = _Step.CATCH_UP
-        self._node.outbox.put(WakeAt(self.left.id, now))  # for the next page, after others had their turn
+        self._node.outbox.put(WakeAt(self.left.id, now))  # other partitions have their turn before the next page
 
     def cleared(self, error: MinkaError | None, now: float) -> None:
-        """`MakeRoom` is carried out, or has failed with `error`."""
+        """The shell has carried out `MakeRoom`, or `MakeRoom` has failed with `error`."""
         if not self._is_clearing:
-            return  # an earlier merge of the two asked for it
+            return  # the answer to an earlier merge of the two
         self._is_clearing = False
         if error is not None:
             self._wait(_Step.BEGIN_AGAIN, now)
         self.advance(now)
 
     def _catch_up(self) -> bool:
-        """Copy the entries applied on the right since the last time. True if none is left for the moment."""
+        """Copy the entries that the right one has applied since the last call. True if none is left at the moment."""
         while self._copied < self.right.applied:
             if not self._has_room():
                 return False
@@ -163,7 +167,7 @@ class Merge:
         return True
 
     def _copy_entries(self) -> None:
-        """Copy the next entries of the right one's log as one: a round of replication for each would take long."""
+        """Copy the next entries of the right one's log as one entry: a replication round for each would be slow."""
         right = self.right
         keys: list[bytes] = []
         values: list[bytes | None] = []
@@ -181,15 +185,16 @@ class Merge:
             self._append(StoredWrite(keys, values, self._copied + self._base))
 
     def _stored(self, write: WriteBody) -> list[bytes | None]:
-        """The values with the versions that the rows have on the right."""
+        """The values, in the stored form, with the versions that the rows have in the right partition."""
         if isinstance(write, StoredWrite):
             return write.values
         first = head(version_at(self._copied + self._base))
         return [None if value is None else first + value for value in write.values]
 
     def _is_near(self, now: float) -> bool:
-        """True if the end may begin. Entries that the left one has yet to apply prolong the end, so it waits until few
-        are left; but under load that might never happen, so it waits only for a time.
+        """True if writes may begin to wait. Entries that the left one has yet to apply would prolong this wait, so it
+        begins when at most one copied entry is unapplied. Under load that might never happen; so `write_pause_timeout`
+        after the copy came near for the first time, the wait begins in any case.
         """
         if self.right.applied - self._copied > _NEAR:
             return False
@@ -209,19 +214,21 @@ class Merge:
     # The end
 
     def _freeze(self, now: float) -> None:
-        """Let writes wait, so that the last of them can be copied."""
+        """Let new writes to the right one wait, so that the last writes can be copied."""
         self._node.outbox.put(Reached("merge.freeze"))
         self.right.gate.freeze()
         self._step, self._due_at = _Step.FREEZE, now + self._node.settings.write_pause_timeout
         self._node.outbox.put(WakeAt(self.left.id, self._due_at))
 
     def _drain(self) -> None:
-        if self.left.is_async:  # the right one's data, which is on the disk, will be deleted
+        if self.left.is_async:  # this mark brings the copy to the disk before the right one's data is deleted
             self.left.announce_trim(KeyRange(self.left.row.start_key, self._range.end))
         self._step, self._end = _Step.DRAIN, self.left.log.end
 
     def _ask(self, now: float) -> None:
-        """Ask for the record. Writes wait until the outcome is known: none may come after the recorded merge."""
+        """Ask the controller to record the merge. Writes wait until the outcome is known, since the right one must not
+        take a write after the merge.
+        """
         if self._partition_epochs() != self._asked_epochs:
             self._thaw()
             self._wait(_Step.PAUSE, now)
@@ -259,12 +266,12 @@ class Merge:
         self._node.outbox.put(WakeAt(self.left.id, self._due_at))
 
     def _thaw(self) -> None:
-        """Writes to the right one go on; after the merge it no longer leads, so they are refused."""
+        """Writes to the right one go on. After the merge nobody leads the right one, so these writes are refused."""
         self.right.gate.thaw()
         self._node.outbox.put(Changed(self.right.id))
 
 
 def is_due(left: Replica, right: Replica) -> bool:
-    """True if the rows say that the two are to be merged, and both are served here."""
+    """True if the rows say that the two are to be merged, and this node serves both."""
     is_pair = (left.row.merge_from, right.row.merge_into) == (right.id, left.id)
     return is_pair and left.is_ready and right.is_ready

@@ -1,7 +1,7 @@
-"""The replicas of one node. Whatever happens to them happens through this one door.
+"""The replicas of one node. Only the methods of `Node` change a replica.
 
-Each method of `Node` is an event: a row, an entry, a message of another node, a finished sync, an answer of the
-controller, the time. It changes the states of replicas, and ends by handing out the instructions that follow.
+Each method is an event: a row, an entry, a message of another node, a finished sync, an answer of the controller, the
+time. The method changes the states of replicas, and at its end hands out the instructions that follow.
 """
 
 from collections import OrderedDict
@@ -40,7 +40,7 @@ _MAX_DEPARTED: Final = 10_000
 
 
 class HasReplica(Protocol):
-    """What the shell has of a replica."""
+    """The shell's object for a replica."""
 
     @property
     def state(self) -> Replica:
@@ -51,25 +51,26 @@ H = TypeVar("H", bound=HasReplica)
 
 
 class Node(Generic[H]):
-    """For one thread. An event may come while instructions are handed out, but not in the middle of another event;
-    `damaged` alone may, since it only notes.
+    """For one thread. An event may come while instructions are handed out, but not in the middle of another event.
+    Only `damaged` may come at any time, since it hands out no instructions.
     """
 
     check_every: int = 1024
-    """Of this many events, one is followed by a check of its replica's state."""
+    """After each 1024th event, the node checks the state of that event's replica."""
 
     def __init__(self, id: str, settings: ReplicationSettings, view: ClusterView) -> None:  # noqa: A002
         self.shared = NodeState(id, settings, view)
         self.replicas: dict[int, H] = {}  # by partition
         self.shared.replicas = self.replicas
-        # The shell sets this once, since the parts that carry out instructions report to the node.
+        # The shell sets this once. It can't be an argument: the parts that carry out instructions need this node.
         self.carry_out: Callable[[Instruction], None] = _drop
         self._outbox = self.shared.outbox
-        self._is_handing_out = False
+        self._is_handing_out = False  # `_hand_out` runs; it also takes the instructions of events that come meanwhile
         self._events = 0  # since a state was last checked
-        self._now = 0.0  # the newest time that an event had
-        self._departed: OrderedDict[int, Partition] = OrderedDict()  # last rows of partitions no longer here
-        self._merges: dict[int, Merge] = {}  # by the left partition's id
+        self._now = 0.0  # the newest time of an event
+        # By partition: the last rows of partitions that aren't here, the newest _MAX_DEPARTED of them.
+        self._departed: OrderedDict[int, Partition] = OrderedDict()
+        self._merges: dict[int, Merge] = {}  # by the left partition's id; both partitions are led here
 
     @property
     def id(self) -> str:
@@ -77,7 +78,7 @@ class Node(Generic[H]):
         return self.shared.id
 
     def _happened(self, state: Replica, what: str, now: float = 0.0) -> None:
-        """Add an event to the replica's story. `now` is 0.0 if the event has no time: it isn't long after the last."""
+        """Add an event to the replica's story. An event without a time (0.0) gets the time of the last event."""
         self._now = max(self._now, now)
         offsets = state.applied, state.high_watermark, state.durable, state.log.end
         state.story.add(Happened(self._now, what, 1, state.row.leader_epoch, *offsets))
@@ -87,7 +88,7 @@ class Node(Generic[H]):
             self._happened(state, what)
 
     def _end(self, state: ReplicaState) -> None:
-        """The event is over, which concerned this replica."""
+        """The event of this replica is over."""
         self._check(state)
         self._hand_out()
 
@@ -99,8 +100,8 @@ class Node(Generic[H]):
                 self.violated(state, wrong)
 
     def violated(self, state: ReplicaState, wrong: str) -> None:
-        """Something that always holds doesn't: a bug. The replica counts as damaged, so that the node goes on with all
-        others, and another replica leads.
+        """The state breaks a rule: a bug. The replica counts as damaged, so that the node goes on with its other
+        replicas, and another node leads this partition.
         """
         text = f"partition {state.id}: it can't go on: {wrong}"
         story = [f"{one.what} x{one.times}" for one in state.story.all()]
@@ -108,7 +109,7 @@ class Node(Generic[H]):
         state.data.condemn(MinkaError(Code.CORRUPT_DATA, text))
 
     def _hand_out(self) -> None:
-        """Have the instructions carried out, in their order, also those of events that come meanwhile."""
+        """Carry the instructions out, in their order, including the instructions of events that come meanwhile."""
         if self._is_handing_out:
             return
         self._is_handing_out = True
@@ -140,18 +141,18 @@ class Node(Generic[H]):
         self._hand_out()
 
     def depart(self, row: Partition) -> None:
-        """Remember the last row of a partition that is not, or no longer, here."""
+        """Remember the last row of a partition that isn't here."""
         self._departed[row.id] = row
         self._departed.move_to_end(row.id)
         if len(self._departed) > _MAX_DEPARTED:
             self._departed.popitem(last=False)
 
     def departed(self, partition_id: int) -> Partition | None:
-        """The last row of a partition that has left this node; None if it isn't remembered."""
+        """The last row of a partition that isn't here; None if it isn't remembered."""
         return self._departed.get(partition_id)
 
     def close(self, now: float) -> None:
-        """The node stops: nothing is led any longer."""
+        """The node stops: it leads nothing from now on."""
         for replica in self.replicas.values():
             if replica.state.leader is not None:
                 replica.state.leader.close(now)
@@ -160,21 +161,21 @@ class Node(Generic[H]):
     # Rows
 
     def is_new(self, row: Partition) -> bool:
-        """True if the row is newer than the one known here of its partition."""
+        """True if the row is newer than this node's row of the same partition."""
         replica = self.replicas.get(row.id)
         if replica is None:
             departed = self._departed.get(row.id)
             return departed is None or departed.partition_epoch < row.partition_epoch
         if row.partition_epoch == replica.state.row.partition_epoch:
-            return replica.state.role is Role.IDLE  # recovered with this row, which the controller now confirms
+            return replica.state.role is Role.IDLE  # the row came from disk, and the controller confirms it now
         return row.partition_epoch > replica.state.row.partition_epoch
 
     def is_to_be_hosted(self, row: Partition) -> bool:
-        """True if the row makes this node one of the partition's."""
+        """True if the row gives this node a replica of the partition."""
         return role_in(row, self.id) is not Role.REMOVED
 
     def adopt(self, row: Partition, now: float) -> None:
-        """A row has come. If it is as new as the local replica's, or newer, what is served changes at once."""
+        """A row has come. The replica takes it over, and acts by it at once, unless the replica's row is newer."""
         replica = self.replicas.get(row.id)
         if replica is None or row.partition_epoch < replica.state.row.partition_epoch:
             return
@@ -188,13 +189,13 @@ class Node(Generic[H]):
         self._end(state)
 
     def _has_merged(self, partition_id: int, now: float) -> None:
-        """The partition is a part of another one now, and serves nothing from now on; its last row is on its way."""
+        """The partition is now a part of another partition, so it serves nothing. Its own last row comes later."""
         replica = self.replicas.get(partition_id)
         if replica is not None and replica.state.role is Role.LEADER:
             replica.state.stop_serving(now)
 
     def stop_leading(self, now: float) -> None:
-        """Other nodes may lead the partitions by now: this one leads again only at newer leader_epochs."""
+        """Other nodes may lead the partitions by now: this node leads them again only at greater leader_epochs."""
         for replica in self.replicas.values():
             replica.state.stop_leading(now)
             self._outbox.put(Changed(replica.state.id))
@@ -204,14 +205,14 @@ class Node(Generic[H]):
     # The log
 
     def append(self, replica: H, body: bytes) -> int:
-        """A client's write, or a mark, is to be appended by its leader. Returns its offset."""
+        """Append a client's write, or a mark, to the log of a partition that this node leads. Returns the offset."""
         offset = replica.state.append(body)
         self._end(replica.state)
         return offset
 
     def stored(self, ends: Mapping[H, tuple[int, int]], now: float, *, on_disk: bool) -> list[H]:
-        """The disk has these logs up to these ends; for each, `truncations` of the log when this was staged. Without
-        `on_disk`, only the operating system has them. Returns the replicas with entries to apply.
+        """The disk (without `on_disk`: the operating system) has these logs up to the ends in `ends`. The second number
+        of each is the log's `truncations` when the changes were staged. Returns the replicas with entries to apply.
         """
         for replica, (end, truncations) in ends.items():
             replica.state.log_stored(end, truncations, now, on_disk=on_disk)
@@ -221,7 +222,7 @@ class Node(Generic[H]):
         return due
 
     def epoch_stored(self, partition_id: int, leader_epoch: int) -> None:
-        """`SyncEpoch` is carried out."""
+        """The shell has carried out `SyncEpoch`."""
         leader = self._leader_of(partition_id)
         if leader is not None and leader.leader_epoch == leader_epoch:
             leader.epoch_durable()
@@ -232,7 +233,7 @@ class Node(Generic[H]):
         replica.state.flushed_to(offset)
 
     def keep_copy_log(self, replica: H, reader: str, most_bytes: int) -> None:
-        """A copy of the data on disk is about to be sent to this follower: see `Retention.keep_for_copy`."""
+        """The shell is about to send the data on disk to the follower `reader`: see `Retention.keep_for_copy`."""
         self.shared.copy_logs.keep(replica.state, reader, replica.state.flushed, most_bytes)
 
     def bound_copy_logs(self, at_once: int) -> list[H]:
@@ -253,7 +254,7 @@ class Node(Generic[H]):
     # Applying
 
     def applied(self, replica: H, offset: int, size: int, now: float) -> None:
-        """The data has everything up to `offset`; `size` is in bytes, of the bodies since the last call."""
+        """The data has everything up to `offset`. `size`: the bytes of the entries applied since the last call."""
         state = replica.state
         state.retention.applied_bytes += size
         state.applied_to(offset, now)
@@ -261,15 +262,17 @@ class Node(Generic[H]):
         self._end(state)
 
     def ingested(self, replica: H, size: int) -> None:
-        """The data has taken in a file with `size` bytes of keys and values; the next event says that it is applied."""
+        """The data has taken in a file with `size` bytes of keys and values. The event `applied` follows."""
         replica.state.retention.applied_bytes += size
 
     def trimmed(self, replica: H, mark: TrimToRange, *, removed_any: bool) -> None:
-        """The keys outside of the mark's range are removed from the data; the next event says that it is applied."""
+        """The data no longer has the keys outside of the mark's range. The event `applied` follows."""
         replica.state.trimmed(mark, removed_any=removed_any)
 
     def compacted(self, replica: H, kept: KeyRange, now: float) -> bool:
-        """The room of the keys outside of `kept` is free. Returns True if there are no such keys from now on."""
+        """A compaction has freed the disk space of the keys outside of `kept`. Returns True if the data now has no keys
+        outside of the replica's range.
+        """
         state = replica.state
         is_clean = state.trim.compacted(kept, range_of(state.row), is_changing=state.takes_in_others_keys)
         self._outbox.put(Changed(state.id))
@@ -277,16 +280,16 @@ class Node(Generic[H]):
         return is_clean
 
     def apply_ended(self, replica: H) -> None:
-        """Everything committed is applied, or the rest can't be now."""
+        """All committed entries are applied, or the shell can't apply the rest now."""
         replica.state.end_apply()
 
     def mark_begun(self, replica: H) -> None:
-        """The next entry is a mark, which is being carried out: nothing is applied meanwhile."""
+        """The next entry is a mark. The shell carries it out, and applies nothing meanwhile."""
         replica.state.begin_mark()
         self._happened(replica.state, "a mark is carried out")
 
     def mark_ended(self, replica: H, *, is_passed: bool) -> None:
-        """The mark is carried out and applied, or it can't be carried out."""
+        """The shell has carried out and applied the mark, or (without `is_passed`) can't carry it out."""
         state = replica.state
         state.end_mark()
         self._happened(state, "a mark is passed" if is_passed else "a mark can't be carried out")
@@ -296,14 +299,16 @@ class Node(Generic[H]):
             self._end(state)
 
     def apply(self, replica: H) -> None:
-        """Someone waits until the replica has applied what is committed."""
+        """Somebody waits until the replica has applied all committed entries: have them applied."""
         self.shared.apply(replica.state)
         self._hand_out()
 
     # The data
 
     def data_opened(self, replica: H, now: float) -> None:
-        """`OpenData` is carried out, or the data was found damaged. Raises CORRUPT_DATA, STORAGE_FAILED, INTERNAL."""
+        """The shell has carried out `OpenData`, or found the data damaged. Raises CORRUPT_DATA, STORAGE_FAILED,
+        INTERNAL.
+        """
         state = replica.state
         state.data_opened(now)
         self._outbox.put(Changed(state.id))
@@ -320,25 +325,25 @@ class Node(Generic[H]):
         return goes_on
 
     def damaged(self, replica: H, *, may_rebuild: bool) -> bool:
-        """The data was found damaged. Returns True if it is to be made again from the log."""
+        """The shell has found the data damaged. Returns True if the shell is to make the data again from the log."""
         rebuilds = may_rebuild and replica.state.begin_rebuilding()
         self._happened(replica.state, "the data is damaged" + ", and made again from the log" * rebuilds)
         return rebuilds
 
     def given_up(self, replica: H, now: float) -> None:
-        """The damaged data isn't made again from the log."""
+        """The node can't make the damaged data again from the log."""
         replica.state.given_up(now)
         self._outbox.put(Changed(replica.state.id))
         self._happened(replica.state, "the damaged data is given up", now)
         self._end(replica.state)
 
     def data_emptied(self, replica: H, data: ReplicaData) -> None:
-        """Empty data is in the place of damaged data."""
+        """Empty data has replaced the damaged data."""
         replica.state.put_empty_data(data)
         self._happened(replica.state, "empty data is in the place of the damaged data")
 
     def rebuilding_ended(self, replica: H, now: float) -> None:
-        """The damaged data was replaced, or couldn't be."""
+        """Empty data has replaced the damaged data, or couldn't."""
         state = replica.state
         state.end_rebuilding()
         self._happened(state, "the copy is made again from the log, or couldn't be", now)
@@ -350,40 +355,40 @@ class Node(Generic[H]):
         self._end(state)
 
     def data_lost(self, replica: H) -> None:
-        """The data can't be used, even after a restart."""
+        """The data is lost: it stays unusable, even after a restart."""
         replica.state.lose_data()
         self._happened(replica.state, "the data is lost")
 
     # Checkpoints that come
 
     def receiving_begun(self, replica: H) -> None:
-        """A checkpoint is being received."""
+        """The node begins to receive a checkpoint."""
         replica.state.begin_receiving()
         self._happened(replica.state, "a checkpoint is being received")
 
     def checkpoint_complete(self, replica: H) -> None:
-        """It has come whole, and takes the place of log and data from now on."""
+        """The whole checkpoint has come, and begins to replace log and data."""
         replica.state.clear()
         self._happened(replica.state, "the checkpoint has come, and replaces log and data")
 
     def checkpoint_in_place(self, replica: H, data: ReplicaData) -> None:
-        """The checkpoint is where the data was, and is about to be opened."""
+        """The checkpoint is in the data's place, and the shell is about to open it."""
         replica.state.put_data(data)
 
     def checkpoint_opened(self, replica: H) -> None:
-        """The data is the checkpoint, and is open. The log goes on after it."""
+        """The checkpoint is open as the replica's data. The log goes on after its offset."""
         replica.state.begin_with_checkpoint()
         self._happened(replica.state, "the checkpoint is in place")
 
     def receiving_ended(self, replica: H) -> None:
-        """The checkpoint is in place durably, or has broken off."""
+        """The checkpoint is in place durably, or its transfer has broken off."""
         replica.state.end_receiving()
         self._happened(replica.state, "receiving has ended")
 
     # Splits
 
     def child_attached(self, child: H, data: ReplicaData, offset: int, leader_epoch: int) -> None:
-        """The child's data is its parent's as of this entry, to which it is attached."""
+        """A split has made the child: its data is attached to its parent's data, as of this entry."""
         child.state.put_data(data)
         child.state.begin_child(offset, leader_epoch)
         self._happened(child.state, "made by a split, attached to its parent's data")
@@ -395,11 +400,11 @@ class Node(Generic[H]):
         self.adopt(child.state.row, now)
 
     def marker_carried_out(self, parent: H) -> None:
-        """The data has keys of the child."""
+        """The parent has applied a split's marker, so its data has keys of the child, outside of its range."""
         parent.state.trim.suspect()
 
     def child_recovered(self, parent: H, base: int) -> None:
-        """At the start, a child was found that is attached to this data as of `base`: so this offset is committed."""
+        """At the node's start, a child is attached to this data as of `base`: so entries up to `base` are committed."""
         parent.state.commit(base)
 
     def detached(self, child: H, parent_id: int, now: float) -> None:
@@ -449,7 +454,7 @@ class Node(Generic[H]):
             self._answered(progress.state.id, f"{progress.node_id}: the stream broke: {reason}", now)
 
     def checkpoint_sent(self, progress: Progress, offset: int, now: float) -> None:
-        """`SendCheckpoint` is carried out: the follower has a checkpoint up to `offset` in place, durably."""
+        """The shell has carried out `SendCheckpoint`: the follower has the data up to `offset`, durably."""
         if (leader := self._leader_of(progress.state.id)) is not None:
             leader.checkpoint_sent(progress, offset, now)
             self._answered(progress.state.id, f"{progress.node_id} has a checkpoint up to {offset}", now)
@@ -482,13 +487,13 @@ class Node(Generic[H]):
             self._answered(request.partition_id, f"the end of the merge is {_outcome(error)}", now)
 
     def isr_refused(self, proposal: IsrProposal, now: float) -> None:
-        """The proposal was not recorded, and the row is as it was."""
+        """The controller refused the proposal; the row is unchanged."""
         if (leader := self._leader_of(proposal.partition_id)) is not None:
             leader.isr_refused(proposal, now)
             self._answered(proposal.partition_id, "the in-sync set is not recorded", now)
 
     def room_made(self, left_id: int, error: MinkaError | None, now: float) -> None:
-        """`MakeRoom` is carried out, or has failed with `error`."""
+        """The shell has carried out `MakeRoom`, or `MakeRoom` has failed with `error`."""
         if (merge := self._merges.get(left_id)) is not None:
             merge.cleared(error, now)
             self._answered(left_id, "there is room for a merge" if error is None else "no room for a merge", now)
@@ -527,7 +532,7 @@ class Node(Generic[H]):
             self._advance_merge(state, now)
 
     def _advance_merge(self, state: Replica, now: float) -> None:
-        """The replica has progressed, or has another row: do this node's part in a merge."""
+        """The replica has progressed, or has another row: take the next steps of its merge, if there is one."""
         merge = next((one for one in self._merges.values() if state in (one.left, one.right)), None)
         if merge is not None and not merge.goes_on:
             del self._merges[merge.left.id]
@@ -542,7 +547,7 @@ class Node(Generic[H]):
         if left is None or not left.row.merge_from:
             return None
         right = self._state_of(left.row.merge_from)
-        # The next partition may be due to merge into the left one, whose merge with another one isn't over here.
+        # Perhaps the row names another right partition, while the earlier merge of the left one isn't over here.
         if right is None or state not in (left, right) or not is_due(left, right):
             return None
         assert left.id not in self._merges, f"partition {left.id} is being merged already"
@@ -555,14 +560,15 @@ class Node(Generic[H]):
 
 
 def _drop(_: Instruction) -> None:
-    """Before the shell is there, nothing happens to a replica."""
+    """Drop an instruction: until the shell has set `carry_out`, nothing happens to a replica."""
 
 
 def _outcome(error: MinkaError | None) -> str:
     return "recorded" if error is None else f"not recorded, or in doubt: {error.code.name}"
 
 
-# The instructions that a replica's story tells, with the partition and the words. All others come with every write.
+# The instructions that go into a replica's story: for each, the partition and the text. Most of the other instructions
+# come with every write, and would fill the story.
 _TOLD: Final[dict[type[Instruction], Callable[[Any], tuple[int, str]]]] = {
     i.StartSending: lambda it: (it.progress.state.id, f"begin to send to {it.progress.node_id}"),
     i.StopSending: lambda it: (it.progress.state.id, f"stop sending to {it.progress.node_id}"),

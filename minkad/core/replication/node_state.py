@@ -18,8 +18,8 @@ class ClusterView(Protocol):
         """The keyspace; None while it is unknown here."""
 
     def last_clearance(self, now: float) -> float:
-        """The last moment up to `now`, by this node's clock, at which it had clearance; -inf if it has given its
-        clearance up, or never had one.
+        """The last time up to `now`, by this node's clock, at which this node had clearance; -inf if the node has given
+        its clearance up, or never had one.
         """
 
     def is_absent(self, node_id: str) -> bool:
@@ -40,11 +40,11 @@ class InSyncSet(Protocol):
 
 
 class Hosted(Protocol):
-    """A replica with what the shell has of it."""
+    """The shell's object for a replica."""
 
     @property
     def state(self) -> ReplicaState:
-        """Its state, which `Node` alone changes."""
+        """The replica's state; only `Node` changes it."""
 
 
 class NodeState:
@@ -56,16 +56,16 @@ class NodeState:
         self.view = view
         self.outbox = Outbox()
         self.replicas: Mapping[int, Hosted] = {}  # by partition; `Node` adds and removes them
-        self.due: list[ReplicaState] = []  # those with committed entries to apply, since this was last handed out
-        self.in_sync_sets: dict[int, InSyncSet] = {}  # by partition, for those that this node leads
-        self.unsettled: set[int] = set()  # the partitions led here for which `Leader.check` is to be called
-        self.migrating: set[int] = set()  # the partitions led here that may have `Leader.migrations`
-        self.used: set[int] = set()  # the partitions that were read or written lately
+        self.due: list[ReplicaState] = []  # QUEUED replicas for which the node hasn't handed out `Apply` yet
+        self.in_sync_sets: dict[int, InSyncSet] = {}  # by partition, for all partitions that this node leads
+        self.unsettled: set[int] = set()  # partitions led here whose `Leader.check` may have work
+        self.migrating: set[int] = set()  # partitions led here whose `Leader.migrations` may have any
+        self.used: set[int] = set()  # partitions read or written lately
         self.copy_logs = CopyLogs()
-        self.failed: dict[int, MinkaError] = {}  # by partition: why it can't be served
+        self.failed: dict[int, MinkaError] = {}  # by partition: the error because of which it has no role here
 
     def apply(self, state: ReplicaState) -> None:
-        """Have the replica's committed entries applied, unless that is under way."""
+        """Queue the replica to apply its committed entries, if it has any, and isn't queued or at a mark."""
         if state.applied < state.high_watermark and state.applying is Applying.IDLE:
             state.queue_apply()
             self.due.append(state)

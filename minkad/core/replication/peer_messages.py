@@ -1,4 +1,4 @@
-"""The messages of a leader and its followers about one partition; `minkad.replication.sending` carries them."""
+"""The messages between a leader and its followers about one partition; `minkad.replication.sending` sends them."""
 
 from enum import IntEnum
 
@@ -6,39 +6,33 @@ import msgspec
 
 
 class Entry(msgspec.Struct, array_like=True, gc=False):
-    """An entry of a partition's log; its offset follows from its place."""
+    """An entry of a partition's log, without its offset: the first of an append has `prev_offset` + 1, and so on."""
 
     leader_epoch: int
     body: bytes
 
 
 class Append(msgspec.Struct, array_like=True, gc=False):
-    """The entries after `prev_offset`, the leader's high watermark, and where its epoch starts: before that, more may
-    be committed than the high watermark says.
-
-    With `probe` it asks where the follower stands. With `truncate`, the follower's log first has to end at
-    `prev_offset`: the leader lacks the follower's entries after it.
-
-    `generation`, of the leader's row, tells a follower if its own row is older, so that the range in it may be too
-    large. A probe, and a leader of an earlier version, send 0.
-    """
+    """The leader's message: entries, or the high watermark alone, or a probe (etcd/raft: MsgApp)."""
 
     partition_id: int
     leader_epoch: int
-    prev_offset: int
+    prev_offset: int  # the offset before the first entry
     high_watermark: int
-    epoch_start: int
+    epoch_start: int  # the leader's `ready_at`; up to here, more may be committed than `high_watermark` says
     entries: list[Entry]
-    probe: bool = False
-    truncate: bool = False
+    probe: bool = False  # the question where the follower stands; the offsets are 0, and `entries` is empty
+    truncate: bool = False  # first truncate the log to `prev_offset`: the leader lacks the entries after it
+    # Of the leader's row. A follower with an older row may have too large a range in it. A probe, and a leader of an
+    # earlier version, send 0.
     generation: int = 0
 
 
 class Standing(IntEnum):
     """The meaning of an Ack."""
 
-    STORED = 0  # everything up to the offset is in the log here, as durably as the keyspace asks
-    NEEDS_CHECKPOINT = 1  # the log or the data here can't be continued
+    STORED = 0  # the follower has the log up to the offset, as durably as the keyspace asks
+    NEEDS_CHECKPOINT = 1  # the follower's log or data is unusable
 
 
 class KeptFile(msgspec.Struct, array_like=True, gc=False, frozen=True):
@@ -50,15 +44,12 @@ class KeptFile(msgspec.Struct, array_like=True, gc=False, frozen=True):
 
 
 class Ack(msgspec.Struct, array_like=True, gc=False):
-    """A follower's answer. The answer to a probe also has the leaderships along the follower's log, as (first offset,
-    leader_epoch), and the files that are left of a checkpoint whose transfer broke. `attached`: the data of a split's
-    child is still in its parent's database.
-    """
+    """A follower's answer."""
 
     partition_id: int
     leader_epoch: int
     standing: int
-    offset: int
-    lineage: list[tuple[int, int]] | None = None
-    kept: list[KeptFile] = []
-    attached: bool = False
+    offset: int  # the follower's durable offset
+    lineage: list[tuple[int, int]] | None = None  # after a probe: (first offset, leader_epoch) of each leadership
+    kept: list[KeptFile] = []  # after a probe: the files that are left of a checkpoint whose transfer broke
+    attached: bool = False  # the data of this split's child is still in the parent's database

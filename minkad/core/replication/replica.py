@@ -1,4 +1,4 @@
-"""One replica of a partition on this node, which acts by its row, its log and the messages of other nodes."""
+"""One replica on this node: it acts by its row, its log and the messages of other nodes."""
 
 from contextlib import suppress
 
@@ -17,7 +17,7 @@ from minkad.core.state import range_of
 
 
 class Replica(ReplicaState):
-    """Its methods are called by `Node`, for events. They put instructions into the node's outbox."""
+    """`Node` calls the methods, for events. They put instructions into the node's outbox."""
 
     __slots__ = ("_sync", "_sync_to_disk", "follower", "leader", "node", "split_end")
 
@@ -27,14 +27,15 @@ class Replica(ReplicaState):
         """`change_bytes`: see `Retention`."""
         super().__init__(row, log, data, change_bytes)
         self.node = node
-        self.leader: Leader | None = None
-        self.follower: Follower | None = None
-        self.split_end: SplitEnd | None = None
+        self.leader: Leader | None = None  # only if the role is LEADER; not while `awaits_data`
+        self.follower: Follower | None = None  # exactly if the role is FOLLOWER
+        self.split_end: SplitEnd | None = None  # set once this replica leads the child of a split
+        # The instructions for each append, made once.
         self._sync, self._sync_to_disk = Sync(row.id, on_disk=False), Sync(row.id, on_disk=True)
 
     @property
     def waits_for(self) -> str:
-        """The reason why requests wait here, for a client whose request has waited in vain."""
+        """The reason why requests wait here, for the error of a request that has waited in vain."""
         if self.awaits_data:
             return "its data is being opened"
         if self.leader is not None and self.leader.counted and not self.is_ready:
@@ -42,8 +43,8 @@ class Replica(ReplicaState):
         return self.gate.state.value
 
     def recover(self, *, is_complete: bool, has_foreign: bool) -> None:
-        """The node has started, and its disk has this row and this log. `is_complete`: they and the data fit together;
-        `has_foreign`: there may be keys outside of the range.
+        """The node has started, and has read the row and the log from disk. `is_complete`: log and data fit together.
+        `has_foreign`: the data may have keys outside of the range.
         """
         self.recovered(self.log.end, is_complete=is_complete)
         if has_foreign:
@@ -53,8 +54,8 @@ class Replica(ReplicaState):
     # Its row
 
     def adopt(self, row: Partition, now: float) -> bool:
-        """Take over a row that is as new as its own, or newer: what it serves changes at once. Returns True if a merge
-        has added another partition's range to its own.
+        """Take over a row that isn't older than the replica's own, and act by it at once. Returns True if a merge has
+        added another partition's range.
         """
         self._note_led(now)
         was, old_role = self.row, self.role
@@ -64,7 +65,7 @@ class Replica(ReplicaState):
         if has_grown:
             self.trim.taken_over()
         elif was_given_up:
-            self.trim.suspect(row.partition_epoch)  # rows may have been copied after the last mark
+            self.trim.suspect(row.partition_epoch)  # the merge may have copied rows after the last mark
         elif not after.covers(before):
             self.trim.suspect()
         self.row = row
@@ -75,20 +76,20 @@ class Replica(ReplicaState):
         elif self.leader is not None:
             self.leader.row_changed(now)
         if has_grown:
-            # The age of a follower's data will be known once it has the entries that came through the log.
+            # The merge copied the new range through the log. How old a follower's data is, it knows once it has these.
             self.freshness.begin_again()
         self._restructure(now)
         return has_grown
 
     def learn_keyspace(self) -> None:
-        """Take over the keyspace's settings; a row may come before its keyspace is known here."""
+        """Take over the keyspace's settings. This node may get a row before it knows the row's keyspace."""
         keyspace = self.node.view.keyspace(self.row.keyspace_id)
         self.min_insync = UNKNOWN_MIN_INSYNC if keyspace is None else max(1, keyspace.min_insync)
         self.allows_unclean = keyspace is not None and keyspace.unclean_election
         self.is_async = keyspace is not None and keyspace.durability == Durability.DURABILITY_ASYNC
 
     def stop_leading(self, now: float) -> None:
-        """Another node may lead by now: this one leads again only at a newer leader_epoch."""
+        """Another node may lead by now: this node leads again only at a greater leader_epoch."""
         if self.row.leader == self.node.id:
             self.led_before = self.row.leader_epoch
         if self.role is Role.LEADER:
@@ -111,7 +112,7 @@ class Replica(ReplicaState):
         if row.id in self.node.failed or self.awaits_split:
             return Role.IDLE
         if role is Role.LEADER and row.leader_epoch <= self.led_before:
-            return Role.IDLE  # its writes at this epoch may be lost here, but kept elsewhere
+            return Role.IDLE  # this disk may have lost writes of this epoch that other nodes have: see `led_before`
         return role
 
     def _change_role(self, old: Role, now: float) -> None:
@@ -138,14 +139,16 @@ class Replica(ReplicaState):
         self._lead_when_open(now)
 
     def _lead_when_open(self, now: float) -> None:
-        """Lead at once if all of the log was flushed; else once the data is open: it may be ahead of an `async` log."""
+        """Lead at once if the log is empty or the data's offset is known; else once the data is open, since the data
+        may be ahead of an `async` log.
+        """
         is_usable = self.is_complete and self.damage is None
         is_unknown = self.data.is_closed and not self.data.is_known
         self.awaits_data = is_usable and self.log.end > self.log.base and is_unknown
         if self.awaits_data:
             self.node.outbox.put(OpenData(self.id))
             return
-        with suppress(MinkaError):  # it serves nothing: it leads only to hand over, or to let others catch up
+        with suppress(MinkaError):  # with damaged data it serves nothing, but others can catch up, and then lead
             self.check_data()
             if self.data.is_known or not self.data.is_closed:
                 self.take_over_data()
@@ -158,7 +161,7 @@ class Replica(ReplicaState):
     # Its data
 
     def data_opened(self, now: float) -> None:
-        """The data was opened, or found unusable, or has been replaced since."""
+        """The shell has opened the data, found it unusable, or replaced it meanwhile."""
         if self.damage is None and not self.data.is_closed:
             with suppress(MinkaError):
                 self.take_over_data()
@@ -170,8 +173,8 @@ class Replica(ReplicaState):
         self.node.apply(self)
 
     def age(self, now: float) -> float:
-        """The seconds since its data was certainly up to date; infinite if it never was. A leader was up to date when
-        its node last had clearance.
+        """The seconds since the data was certainly up to date; infinite if it never was. A leader's data was up to date
+        when its node last had clearance.
         """
         if self.role is Role.LEADER:
             self._note_led(now)
@@ -180,7 +183,9 @@ class Replica(ReplicaState):
         return now - self.freshness.at
 
     def given_up(self, now: float) -> None:
-        """Its data is damaged, and isn't made again from the log: the leader is told, or another replica leads."""
+        """The data is damaged, and can't be made again from the log. A follower tells the leader; a leader leaves the
+        in-sync set, so that another replica leads.
+        """
         self.node.outbox.put(GiveUp(self.id, str(self.damage)))
         if self.leader is not None:
             self.leader.row_changed(now)
@@ -188,14 +193,16 @@ class Replica(ReplicaState):
             self.follower.needs_checkpoint()
 
     def detached(self, now: float) -> None:
-        """Its data is no longer attached to its parent's."""
+        """The data of this split's child is no longer attached to the parent's data."""
         if self.follower is not None:
             self.follower.stored()
         self._restructure(now)
         self.node.apply(self)
 
     def data_failed(self, error: MinkaError) -> bool:
-        """The data can't be opened now. Returns False if the replica can't go on without it."""
+        """The shell can't open the data now. Returns False if the replica can't go on without it: a replica that was to
+        lead goes on as IDLE, another one only if it has applied all committed entries.
+        """
         if not self.awaits_data:
             return self.applied >= self.high_watermark
         self.node.outbox.report(Level.ERROR, "a partition can't be served", partition=self.id, reason=str(error))
@@ -206,8 +213,8 @@ class Replica(ReplicaState):
     # Its log
 
     def append(self, body: bytes) -> int:
-        """Append an entry as the leader, and return its offset. A mark or the first entry is a barrier: see
-        `barrier`.
+        """Append an entry as the leader, and return its offset. A mark is a barrier, and so is an entry while
+        `needs_disk`.
         """
         assert self.leader is not None, f"partition {self.id} is not led here"
         offset = self.log.append(self.leader.leader_epoch, body)
@@ -229,7 +236,7 @@ class Replica(ReplicaState):
         self.trim.applied(mark.range, mark.partition_epoch, removed_any=removed_any)
         range_ = range_of(self.row)
         if mark.copies_follow and (range_ == mark.range or not range_.covers(mark.range)):
-            # The merge isn't over, or was given up. Its rows may come here after the mark.
+            # The merge isn't over, or was given up. The log may have rows that the merge copied after the mark.
             self.trim.copied_after_mark()
 
     def advance(self) -> None:
@@ -242,7 +249,7 @@ class Replica(ReplicaState):
     # What happens to it
 
     def log_stored(self, end: int, truncations: int, now: float, *, on_disk: bool) -> None:
-        """See `stored`. A follower acknowledges even if no more counts as durable than before."""
+        """See `stored`. A follower acknowledges even if `durable` is unchanged."""
         self.stored(end, truncations, on_disk=on_disk)
         if self.leader is not None:
             self.leader.stored()
@@ -268,7 +275,7 @@ class Replica(ReplicaState):
             self._restructure(now)
 
     def _restructure(self, now: float) -> None:
-        """Do the leader's part in a split. Append the mark that removes foreign keys, if there may be any."""
+        """Take the leader's next step in a split. Append the mark that removes foreign keys, if there may be any."""
         leader = self.leader
         if leader is None:
             return
@@ -284,7 +291,7 @@ class Replica(ReplicaState):
 
     @property
     def is_to_be_trimmed(self) -> bool:
-        """True if a mark that says which keys stay has to be appended to its log."""
+        """True if the leader has to append a mark that says which keys stay."""
         trim = self.trim
         if not trim.has_foreign or trim.is_announced or trim.removed_outside is not None:
             return False

@@ -18,9 +18,9 @@ UNKNOWN_MIN_INSYNC: Final = 0
 
 
 class Role(Enum):
-    """The part that this node has in a partition by its row."""
+    """The role that the partition's row gives this node."""
 
-    IDLE = "idle"  # it only keeps its copy, such as while the partition has no leader
+    IDLE = "idle"  # the node only keeps its copy, for example while the partition has no leader
     LEADER = "leader"
     FOLLOWER = "follower"
     REMOVED = "removed"
@@ -36,39 +36,39 @@ def role_in(row: Partition, node_id: str) -> Role:
 
 
 class Copy(Enum):
-    """The use that the data here has. `ReplicaState.damage` says if it is damaged."""
+    """The state of this node's copy: its log and its data. `ReplicaState.damage` tells of damage to the data."""
 
     WHOLE = "whole"
     MAKING = "making"  # a split has made the data, and the log's beginning isn't durable yet
-    RECEIVING = "receiving"  # whole; a checkpoint that is to take its place is being received
-    REPLACING = "replacing"  # a checkpoint takes its place
-    INCOMPLETE = "incomplete"  # unusable: the replacement broke off, or the data that it was attached to is lost
-    REBUILDING = "rebuilding"  # it was damaged, and is made again from the log
+    RECEIVING = "receiving"  # whole, while the node receives a checkpoint that is to replace the copy
+    REPLACING = "replacing"  # a checkpoint is replacing the copy
+    INCOMPLETE = "incomplete"  # unusable: a replacement broke off, or the copy was attached to data that is lost
+    REBUILDING = "rebuilding"  # the data was damaged, and the node makes it again from the log
 
 
 class Applying(Enum):
-    """The state of applying the entries below the high watermark."""
+    """The state of applying the committed entries."""
 
     IDLE = "idle"
-    QUEUED = "queued"
-    AT_MARK = "at a mark"  # the mark is being carried out; nothing is applied meanwhile
+    QUEUED = "queued"  # the shell has, or will get, the instruction to apply them
+    AT_MARK = "at a mark"  # the shell carries the mark out, and applies nothing meanwhile
 
 
 class ReplicaState:
-    """Its log, and how far each thing has come in it:
+    """The replica's offsets, in their order along its log:
 
-        gone since the data has it | in the log, by offset
+        trimmed: the data has it   | in the log, by offset
         ---------------------------+------------------------------------------------------------------> log.end
                             log.base       flushed       applied     high_watermark       durable
         the data on disk has      <--------->|
         clients can see           <------------------------>|
-        the whole in-sync set has <---------------------------------------->|  (committed: KIP-101)
+        the whole in-sync set has <---------------------------------------->|  (committed)
         the disk here has         <----------------------------------------------------------->|
 
-    So log.base <= flushed <= applied <= high_watermark <= durable <= log.end; `violated` has the exceptions. A write
-    is acknowledged once it is applied.
+    So log.base <= flushed <= applied <= high_watermark <= durable <= log.end; `violated` has the exceptions. The leader
+    acknowledges a write once the leader has applied it.
 
-    Only `Node` and the classes of this package that it calls change a state; the shell reads it.
+    Only `Node`, and the classes of this package that `Node` calls, change a state; the shell reads it.
     """
 
     __slots__ = (
@@ -105,18 +105,18 @@ class ReplicaState:
     def __init__(self, row: Partition, log: ReplicaLog, data: ReplicaData, change_bytes: int = 0) -> None:
         """`change_bytes`: see `Retention`."""
         self.id = row.id  # of the partition
-        # The partition's newest row that was sent to this node; its partition_epoch never falls.
+        # The newest row of the partition that this node has got. The row's partition_epoch never falls.
         self.row = row
-        # This node's part in the partition by the row, or IDLE while it can't take that part.
+        # The role by the row, or IDLE while this node can't take that role.
         self.role = Role.IDLE
         self.log = log
-        # Replaced as a whole: by a checkpoint, by a split, or by empty data when the copy is made again from the log.
+        # A checkpoint, a split or a rebuilding (with empty data) replaces this object as a whole.
         self.data = data
-        # The data whose applied offset was taken over; a database that was opened since isn't looked at again.
+        # The data whose applied offset is in `applied`: each data's offset is taken over once.
         self._taken_over: ReplicaData | None = None
-        # It is to lead, and leads as soon as its data is open: the data may be ahead of an `async` log.
+        # By the row this replica leads, but it waits until its data is open: the data may be ahead of an `async` log.
         self.awaits_data = False
-        # The use that log and data have. REPLACING and INCOMPLETE: they don't fit together.
+        # In REPLACING and INCOMPLETE, log and data don't fit together.
         self.copy = Copy.WHOLE
         # By its keyspace: writes need this many replicas in sync; UNKNOWN_MIN_INSYNC until the keyspace is known here.
         self.min_insync = 1
@@ -124,34 +124,36 @@ class ReplicaState:
         self.allows_unclean = False
         # By its keyspace: an entry counts as durable as soon as the operating system has it.
         self.is_async = False
-        # Everything up to here would survive what the keyspace wants survived: a crash of the process or of the
-        # machine. A follower acknowledges it. Falls only when the end of the log is cut off.
+        # Entries up to here survive a crash of the machine (in an `async` keyspace: of the process), so a follower
+        # acknowledges them. Falls only when the log is truncated or replaced.
         self.durable = log.base
-        # Everything up to here is committed. Never falls, and no entry up to it is cut off, except that a checkpoint
-        # replaces the log as a whole.
+        # Entries up to here are committed. Never falls, and no truncation removes a committed entry; only a checkpoint
+        # replaces the whole log.
         self.high_watermark = log.base
-        # The data has everything up to here, perhaps in memory alone. Falls when empty data replaces damaged data.
+        # The data, in memory or on disk, has the entries up to here. Falls only when other data replaces the data.
         self.applied = log.base
-        # The data on disk has everything up to here, so that the log may be trimmed.
+        # The data on disk has the entries up to here, so the log may be trimmed up to here.
         self.flushed = log.base
-        self._written = self._synced = log.base  # what the operating system has, and what the disk has
+        # The operating system has the entries up to `_written`, the disk those up to `_synced`.
+        self._written = self._synced = log.base
         # Until this entry is on the disk, only entries on the disk count as durable: see `barrier`.
         self._barrier = 0
-        self._raised: tuple[tuple[int, int], ...] = ()  # see `raise_versions`
-        # QUEUED: the shell is to apply what is committed. AT_MARK: nothing is applied until a mark is carried out.
+        self._raised: tuple[tuple[int, int], ...] = ()  # (offset, version base after it): see `raise_versions`
         self.applying = Applying.IDLE
-        # It may have led at this leader_epoch before the node's start, and must not go on at it: writes may be lost.
+        # This node leads only at a greater leader_epoch. It may have led at this one before its start, and lost writes
+        # since; or the controller has counted the process as dead, so that another node may lead by now.
         self.led_before = 0
-        # The newest leader_epoch that this node, after a crash, would know it led at. Followers are sent entries ahead
-        # of this node's own sync only at this epoch.
+        # The newest leader_epoch at which this node led, as far as its disk says. Only at this epoch does the node send
+        # followers entries before its own sync of them.
         self.durable_epoch = 0
-        # Where the leader's epoch starts: it serves once this is applied, since it may have been acknowledged before.
+        # The log end when this leadership began. The leader serves once `applied` is here: a former leader may have
+        # acknowledged any entry up to here.
         self.ready_at = 0
-        self.gate = WriteGate()
-        self.retention = Retention(change_bytes)
-        self.freshness = Freshness()
-        self.trim = RangeTrim()
-        self.story = Story()
+        self.gate = WriteGate()  # closed only while this replica leads
+        self.retention = Retention(change_bytes)  # how far the log may be trimmed
+        self.freshness = Freshness()  # the age of the data, for stale reads
+        self.trim = RangeTrim()  # the removal of keys outside of the range
+        self.story = Story()  # the last events, for a report of a bug
 
     def __repr__(self) -> str:
         offsets = f"{self.log.base} <= {self.applied} <= {self.high_watermark} <= {self.durable} <= {self.log.end}"
@@ -160,16 +162,18 @@ class ReplicaState:
     # The versions of appended rows
 
     def raise_versions(self, offset: int, floor: int) -> None:
-        """This leader has appended an entry, at `offset`, that gives later ones versions above `floor`."""
+        """The entry that this leader has appended at `offset` gives later entries versions above `floor`. Example: with
+        `offset` 100 and `floor` 500, the version base becomes 400, so entry 101 gets version 501.
+        """
         unapplied = [one for one in self._raised if one[0] > self.applied]
         self._raised = (*unapplied, (offset, floor - offset))
 
     def forget_raised(self) -> None:
-        """Another leadership begins; it serves once all of the log is applied."""
+        """Another leadership begins. It serves once the whole log is applied; then the data has the version base."""
         self._raised = ()
 
     def version_base(self, offset: int) -> int:
-        """For an entry that isn't applied yet: its offset plus this is the version of its rows."""
+        """Return the version base of the unapplied entry at `offset`: the version of its rows is base + offset."""
         raised = [base for at, base in self._raised if self.applied < at < offset]
         return max([self.data.version_base, *raised])
 
@@ -177,30 +181,30 @@ class ReplicaState:
 
     @property
     def is_ready(self) -> bool:
-        """True if it leads, has applied the log that it began with, and doesn't know of any damage."""
+        """True if this replica leads, has applied the log with which it began, and knows of no damage."""
         is_leading = self.role is Role.LEADER and not self.awaits_data
         return is_leading and self.applied >= self.ready_at and self.damage is None
 
     @property
     def serves_reads(self) -> bool:
-        """True if it answers reads as the leader while its node has clearance."""
+        """True if this replica answers reads as the leader, provided that its node has clearance."""
         return self.is_ready and self.gate.state is not Gate.CLOSED_TO_READS
 
     def note_led(self, cleared_at: float) -> None:
-        """If it serves reads, it had everything that was acknowledged until `cleared_at`, when its node last had
-        clearance: until then nobody else can have led. Call this before it stops serving.
+        """Note, if this replica serves reads, that its data was up to date at `cleared_at`, when its node last had
+        clearance: no other node can have led before then. Call this before the replica stops serving.
         """
         if self.serves_reads:
             self.freshness.newest_at(cleared_at)
 
     @property
     def damage(self) -> MinkaError | None:
-        """The damage for which its data is no longer used; None while none is known."""
+        """The damage because of which nobody uses the data from then on; None if no damage is known."""
         return self.data.damage
 
     @property
     def is_usable(self) -> bool:
-        """True if its log can be continued, and its data is whole or will soon be."""
+        """True if this replica can append to its log, and its data is whole or will soon be."""
         return self.copy in (Copy.WHOLE, Copy.REBUILDING) and (self.damage is None or self.copy is Copy.REBUILDING)
 
     @property
@@ -216,17 +220,17 @@ class ReplicaState:
     # Its copy
 
     def begin_receiving(self) -> None:
-        """A checkpoint is being received from now on."""
+        """From now on the node receives a checkpoint."""
         self.copy = Copy.RECEIVING if self.is_complete else Copy.REPLACING
 
     def clear(self) -> None:
-        """The checkpoint has come whole, and takes the place of log and data: stage the end of the log."""
+        """The whole checkpoint has come, and replaces log and data: stage the removal of the whole log."""
         assert self.is_receiving, self
         self.copy = Copy.REPLACING
         self.log.reset(0, 0)
 
     def put_data(self, data: ReplicaData) -> None:
-        """Other data is in the place of the one here."""
+        """`data` replaces the data here."""
         self.data = data
 
     def begin_with_checkpoint(self) -> None:
@@ -238,17 +242,17 @@ class ReplicaState:
             self.trim.suspect()  # the sender's data may have keys outside of the range
 
     def end_receiving(self) -> None:
-        """The checkpoint has broken off, or has replaced the copy here."""
+        """The transfer of the checkpoint broke off, or the checkpoint has replaced the copy here."""
         if self.is_receiving:
             self.copy = Copy.WHOLE if self.is_complete else Copy.INCOMPLETE
 
     def lose_data(self) -> None:
-        """From now on the data can't be used, even after a restart."""
+        """The data is lost: no one can use it from now on, even after a restart."""
         self.copy = Copy.REPLACING if self.is_receiving else Copy.INCOMPLETE
 
     def begin_child(self, offset: int, leader_epoch: int) -> None:
-        """A split has made its data, as of this entry of its parent: stage a log that begins after it. Until that is
-        durable, a repeated row gives it no role.
+        """A split has made this child's data, as of the entry of its parent at `offset`: stage a log that begins after
+        `offset`. Until this beginning is durable, a repeated row gives the child no role.
         """
         self.copy = Copy.MAKING
         self._begin_at(offset, leader_epoch)
@@ -260,14 +264,14 @@ class ReplicaState:
             self.copy = Copy.WHOLE
 
     def begin_rebuilding(self) -> bool:
-        """Its data is damaged. Returns True if it is to be made again from the log, and is REBUILDING from now on."""
+        """The data is damaged. Returns True if the node can make it again from the log; then the copy is REBUILDING."""
         if not self.is_in_log or self.copy is not Copy.WHOLE:
             return False
         self.copy = Copy.REBUILDING
         return True
 
     def put_empty_data(self, data: ReplicaData) -> None:
-        """Empty data is in the place of damaged data: the whole log is applied again before anything is served."""
+        """Empty data replaces damaged data: the replica applies the whole log again before it serves anything."""
         assert self.is_in_log, self
         self.data = data
         self.applied = self.flushed = 0
@@ -276,47 +280,47 @@ class ReplicaState:
         self.freshness.begin_again()
 
     def end_rebuilding(self) -> None:
-        """The data was replaced, or couldn't be."""
+        """Empty data has replaced the damaged data, or couldn't."""
         if self.copy is Copy.REBUILDING:
             self.copy = Copy.WHOLE
 
     @property
     def is_in_log(self) -> bool:
-        """True if its log has all entries since the first, so its data can be made from the log."""
+        """True if the log has all entries from the first on, so the node can make the data again from the log."""
         return self.log.base == 0 and self.is_complete
 
     @property
     def is_made(self) -> bool:
-        """True if this replica of a child has, durably, its data from the split, or a copy from its leader."""
+        """True if this replica of a split's child has its data durably: from the split, or from its leader."""
         return self.log.base > 0 and self.copy is not Copy.MAKING
 
     @property
     def awaits_split(self) -> bool:
-        """True if this replica of a child has yet to be made from its parent's data."""
+        """True if a split has yet to make this replica of a child from the parent's data."""
         return self.row.splitting and not self.row.split_to and not self.is_made
 
     @property
     def is_restructured(self) -> bool:
-        """True if its range is about to change: it is being split, or merged with another one."""
+        """True if a split or a merge is about to change the range."""
         return bool(self.row.splitting or self.row.merge_from or self.row.merge_into)
 
     @property
     def takes_in_others_keys(self) -> bool:
-        """True if its data may have, or is getting, keys of another partition, which have to stay."""
+        """True if the data may have, or be getting, keys of another partition that nobody may trim yet."""
         return bool(self.row.splitting or self.row.merge_from)
 
     # Its data
 
     def check_data(self) -> None:
-        """Raises CORRUPT_DATA, now and each later time, if the data is known to be damaged, or is gone."""
+        """Raises CORRUPT_DATA, now and at each later call, if the data is known to be damaged, or is gone."""
         if self.damage is not None:
             raise self.damage
         if self.data is not self._taken_over:
             self._or_condemn(self._check_data)
 
     def take_over_data(self) -> None:
-        """Take over the data's applied offset, which must be known if the data is closed. Raises CORRUPT_DATA, now and
-        each later time, if the data is damaged or doesn't fit the log; STORAGE_FAILED.
+        """Set `applied` to the data's applied offset. If the data is closed, this offset must be known. Raises
+        STORAGE_FAILED; and CORRUPT_DATA, now and at each later call, if the data is damaged or doesn't fit the log.
         """
         self.check_data()
         if self.data is not self._taken_over:
@@ -348,7 +352,7 @@ class ReplicaState:
         position = self.data.applied
         applied = position.offset
         if self.is_async and applied > self.log.end:
-            # A power cut took the end of the log, just after the data was written.
+            # A power cut took the end of the log, just after the data reached the disk.
             self.log.reset(applied, position.leader_epoch)
             self.recovered_to(applied)
         if not self.log.base <= applied <= self.log.end:
@@ -361,8 +365,8 @@ class ReplicaState:
         self.high_watermark = max(self.high_watermark, applied)
 
     def _is_marker(self, applied: int) -> bool:
-        """True if the last applied entry is a split's marker: it is applied again, since the child may not be made
-        yet.
+        """True if the last applied entry is a split's marker. The replica applies a marker again after a start: perhaps
+        the child isn't made yet.
         """
         if applied <= self.log.base:
             return False
@@ -371,17 +375,17 @@ class ReplicaState:
     # Its log
 
     def recovered(self, log_end: int, *, is_complete: bool) -> None:
-        """The log was recovered up to `log_end`. `is_complete`: no checkpoint was replacing log and data."""
+        """The node has recovered the log up to `log_end`. `is_complete`: no checkpoint was replacing log and data."""
         self.copy = Copy.WHOLE if is_complete else Copy.INCOMPLETE
         self.recovered_to(log_end)
 
     def recovered_to(self, offset: int) -> None:
-        """The log was recovered, or begins here: everything is on the disk."""
+        """The disk has the whole log, which ends at `offset`."""
         self.durable = self._written = self._synced = offset
 
     def stored(self, end: int, truncations: int, *, on_disk: bool) -> None:
-        """The changes staged when the log ended at `end` are on the disk, or the operating system has them.
-        `truncations`: the log's count then; if the log was truncated since, this has no effect.
+        """The disk (without `on_disk`: the operating system) has the changes that were staged when the log ended at
+        `end`. `truncations`: the log's count then; the call has no effect if the log was truncated since.
         """
         if truncations != self.log.truncations:
             return
@@ -393,17 +397,19 @@ class ReplicaState:
 
     @property
     def needs_disk(self) -> bool:
-        """True if the next entries of an `async` log have to be on the disk. The disk has nothing of this replica yet,
-        perhaps not even that it exists, and that must not be forgotten while its data is remembered.
+        """True if the next entries of an `async` log have to be on the disk before they count as durable. The disk
+        perhaps doesn't know yet that this replica exists. After a crash, a node must not have data without the replica.
         """
         return self.is_async and self._synced == 0
 
     def barrier(self, offset: int) -> None:
-        """Until this entry is on the disk, only entries on the disk count as durable, even in an `async` keyspace."""
+        """Until the entry at `offset` is on the disk, only entries on the disk count as durable, also in an `async`
+        keyspace.
+        """
         self._barrier = offset
 
     def truncate(self, end: int) -> None:
-        """Stage the removal of the entries after `end`: the leader doesn't have them."""
+        """Stage the removal of the entries after `end`, which the leader lacks."""
         assert end >= self.high_watermark, (
             f"partition {self.id}: truncated to {end}, committed is {self.high_watermark}"
         )
@@ -433,16 +439,16 @@ class ReplicaState:
         self.applying = Applying.QUEUED
 
     def begin_mark(self) -> None:
-        """Apply nothing until `end_mark`: a mark is being carried out."""
+        """The shell carries out a mark: apply nothing until `end_mark`."""
         assert self.applying is not Applying.AT_MARK, f"partition {self.id} is at a mark already"
         self.applying = Applying.AT_MARK
 
     def end_mark(self) -> None:
-        """Applying goes on, after the mark if it was carried out."""
+        """Go on applying: after the mark if the shell has carried it out, else at the mark again."""
         self.applying = Applying.IDLE
 
     def end_apply(self) -> None:
-        """Everything committed is applied, or the rest can't be now."""
+        """All committed entries are applied, or the shell can't apply the rest now."""
         if self.applying is Applying.QUEUED:
             self.applying = Applying.IDLE
 
@@ -451,12 +457,13 @@ class ReplicaState:
         self.applied = offset
 
     def begin_unknown(self) -> None:
-        """The data isn't known: everything in the log is to be applied."""
+        """The data's applied offset isn't known: count the whole log as unapplied."""
         self.applied = self.flushed = self.log.base
 
     def flushed_to(self, offset: int) -> bool:
-        """The data on disk has everything up to `offset`. A marker that isn't carried out yet has to stay in the log,
-        so it doesn't count. Stages the removal of the entries that nobody needs; returns True if there were any.
+        """The data on disk has everything up to `offset`. `flushed` becomes at most `applied`, so that a split's marker
+        that isn't carried out yet stays in the log. Stages the removal of the entries that nobody needs; returns True
+        if there were any.
         """
         self.flushed = max(self.flushed, min(offset, self.applied))
         return self.trim_log()
@@ -473,7 +480,7 @@ class ReplicaState:
     # Always true
 
     def violated(self) -> str:
-        """What always holds, and doesn't now; "" if all does. Ask between two events."""
+        """Return the rule that this state breaks; "" if it breaks none. Ask between two events."""
         if self.role is Role.LEADER and self.row.leader_epoch <= self.led_before:
             return "a leadership from before the start goes on"
         if self.role is not Role.LEADER and self.gate.state is not Gate.OPEN:

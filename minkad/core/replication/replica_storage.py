@@ -1,5 +1,5 @@
-"""The interface of a replica to its log and its data, like the Storage of etcd's raft. Nothing here waits for a disk:
-changes are staged, and the shell says when they are durable.
+"""The interface of a replica to its log and its data (etcd/raft: Storage). No method waits for a disk: the methods
+stage changes, and the shell says when these changes are durable.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from minkad.core.replication.peer_messages import Entry
 
 
 class DeletedAheadError(Exception):
-    """More deleted keys and older versions lie between two keys than an iterator was allowed to pass."""
+    """An iterator had to pass more deleted keys and older versions than it was allowed to."""
 
 
 class Position(Protocol):
@@ -23,21 +23,23 @@ class Position(Protocol):
 
 
 class ReplicaLog(Protocol):
-    """Offsets begin with 1 and have no gaps. The entries up to `base` are gone, since the data has them durably."""
+    """Offsets begin with 1 and have no gaps. The log has the entries `base` + 1 to `end`; the data has the earlier ones
+    durably.
+    """
 
     base: int
     end: int
-    truncations: int  # the number of times that the end went back
-    keeps_tail: bool
+    truncations: int  # the number of calls that have moved `end` back
+    keeps_tail: bool  # the last entries stay in memory: see `keep_tail`
 
     def append(self, leader_epoch: int, body: bytes) -> int:
         """Stage an entry, and return its offset."""
 
     def read(self, start: int, end: int, max_bytes: int) -> list[Entry]:
-        """The entries start..end, up to `max_bytes`, but at least one. Raises CORRUPT_DATA, STORAGE_FAILED."""
+        """The entries start..end, at most `max_bytes` but at least one entry. Raises CORRUPT_DATA, STORAGE_FAILED."""
 
     def readable(self, start: int, stored: int) -> int:
-        """The offset up to which entries from `start` on can be read, if those up to `stored` are on disk."""
+        """The offset up to which entries from `start` on can be read, if the disk has those up to `stored`."""
 
     def truncate(self, end: int) -> None:
         """Stage the removal of the entries after `end`."""
@@ -46,7 +48,7 @@ class ReplicaLog(Protocol):
         """Stage the removal of the entries up to `base`."""
 
     def reset(self, base: int, base_epoch: int) -> None:
-        """Stage the removal of all entries; the next is `base` + 1."""
+        """Stage the removal of all entries. The next entry gets the offset `base` + 1."""
 
     def epoch_at(self, offset: int) -> int:
         """The leader_epoch of the entry at base <= offset <= end."""
@@ -55,16 +57,16 @@ class ReplicaLog(Protocol):
         """(first offset, leader_epoch) of the leaderships along the log."""
 
     def common_end(self, theirs: Sequence[tuple[int, int]], their_end: int) -> int | None:
-        """The offset up to which another log equals this one; None if there is none in the part that both have."""
+        """See `Epochs.common`."""
 
     def keep_tail(self, keep: bool) -> None:
-        """`keep`: the last entries stay in memory, to be sent or applied."""
+        """`keep`: from now on the last entries stay in memory, where they are sent or applied from."""
 
     def drop_tail(self, offset: int) -> None:
-        """Entries up to `offset` need not be in memory from now on."""
+        """From now on, entries up to `offset` need not be in memory."""
 
     def bound_tail(self, stored: int) -> None:
-        """Keep at most the limit in memory: entries up to `stored`, which are on disk, may go."""
+        """Keep at most the limit in memory: forget first entries, but none after `stored`, which the disk lacks."""
 
 
 class ReplicaData(Protocol):
@@ -76,7 +78,7 @@ class ReplicaData(Protocol):
 
     @property
     def is_known(self) -> bool:
-        """True if `applied` is known: the data is open, or was since the node's start."""
+        """True if `applied` is known: the data is open, or was open since the node's start."""
 
     @property
     def applied(self) -> Position: ...
@@ -85,32 +87,32 @@ class ReplicaData(Protocol):
 
     @property
     def is_closed(self) -> bool:
-        """True if the data is on disk and has to be opened before it is used: see `OpenData`."""
+        """True if the data is on disk, and the shell has to open it before its use: see `OpenData`."""
 
     @property
     def is_attached(self) -> bool:
-        """True if this child of a split would have nothing, after a crash, without its parent's data."""
+        """True if, after a crash, this child of a split would have no data without its parent's data."""
 
     def exists(self) -> bool:
         """True if the data has a folder on disk, or is attached to its parent's."""
 
     def condemn(self, error: MinkaError) -> None:
-        """Mark the data as damaged, by this CORRUPT_DATA: it is no longer used."""
+        """Mark the data as damaged: from now on each use raises this CORRUPT_DATA."""
 
     def stored_page(
         self, start: bytes, end: bytes, reverse: bool, max_rows: int, max_bytes: int, max_passed: int
     ) -> tuple[list[bytes], list[bytes], bool]:
-        """Keys and values, in their stored form (`stored_values`), from `start` on, before `end`; and True if these are
-        all. Raises DeletedAheadError.
+        """Keys, and values in their stored form (`stored_values`), from `start` on and before `end`; and True if these
+        are all in the range. Raises DeletedAheadError.
         """
 
     @property
     def version_base(self) -> int:
-        """An entry's offset plus this is the version of its rows, if `is_known`."""
+        """The version base, if `is_known`: offset + base is the version of an entry's rows."""
 
     @property
     def loaded_version(self) -> int:
         """The version of loaded rows, if `is_known`."""
 
     def describe(self) -> str:
-        """Its path, for messages."""
+        """The path, for messages."""

@@ -1,22 +1,22 @@
-"""Says how much of a replica's log is kept."""
+"""Decides how far a replica's log may be trimmed."""
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterator
 from typing import Final, NamedTuple
 
-_FLUSHES_KEPT: Final = 4
+_FLUSHES_KEPT: Final = 4  # flushes that are remembered; the log waits for a late reader until it has missed them all
 
 
 class CopyLog(NamedTuple):
-    """The log that is kept for one copy, in bytes: about how much, and how much at most."""
+    """The log that is kept for one copy, in bytes."""
 
-    kept: int
-    most: int
+    kept: int  # about; it is known only at flushes
+    most: int  # with more than this, the log is no longer kept for the copy
 
 
 class _Copy:
-    """The log that is kept for one copy. `flushes`: the offset of each flush since it began, and the bytes applied by
-    then, in order.
+    """The log that is kept for one copy. `flushes`: for each flush since the copy began, in order, the flushed offset
+    and the bytes that were applied by then.
     """
 
     __slots__ = ("flushes", "most_bytes")
@@ -26,11 +26,11 @@ class _Copy:
         self.flushes = flushes
 
     def kept(self, needed: int, applied_bytes: int) -> int:
-        """About how many bytes were applied after the offset `needed`."""
+        """The bytes applied after the last flush at or before the offset `needed`, so about those after `needed`."""
         return applied_bytes - self.flushes[self._last_before(needed)][1]
 
     def flushed(self, offset: int, applied_bytes: int, needed: int) -> None:
-        """Note a flush, and forget those that are no longer needed."""
+        """Note a flush, and forget the flushes before the last one at or before `needed`."""
         if offset > self.flushes[-1][0]:
             self.flushes.append((offset, applied_bytes))
         del self.flushes[: self._last_before(needed)]
@@ -40,24 +40,32 @@ class _Copy:
 
 
 class Retention:
-    """The log is trimmed up to the last entry that is flushed here and that all followers have. Replicas keep the log
-    of a few more flushes: the next leader needs the entries that others lack, or must send them a checkpoint.
+    """The log may be trimmed up to `base`: the entries up to there are flushed here, and all readers have them.
+
+    Each replica also keeps the entries of its last flush, since it may become leader: then it needs the entries that
+    other replicas lack, or must send these replicas a checkpoint. Example, with flushes at 100, 200, 300 and 400:
+
+        -----100-------200-------300-------400------> log.end
+                                            ^ 400: the base of the only replica
+                                  ^ 300: the base with other replicas
+                             ^ 250: the base with a follower that has the log up to 250
+              ^ 100: the base with a silent follower at 100; if it is at 99, it is forgotten, and gets a checkpoint
     """
 
     __slots__ = ("_applied_at_flushes", "_change_bytes", "_copies", "_flushes", "_late", "_needed", "applied_bytes")
 
     def __init__(self, change_bytes: int) -> None:
-        """`change_bytes`: this many bytes of the newest entries are kept for readers of changes."""
-        self.applied_bytes = 0  # applied since the node's start
+        """`change_bytes`: keep the newest entries, at least this many bytes of them, for readers of changes."""
+        self.applied_bytes = 0  # the size of the entries and the loads' files applied since the node's start
         self._change_bytes = change_bytes
-        # Most replicas may be empty, and an empty one takes next to no memory.
-        self._applied_at_flushes: list[tuple[int, int]] = []  # offsets of flushes, and `applied_bytes` then
-        self._flushes: tuple[int, ...] = ()  # offsets of the last of them
-        self._needed: dict[str, int] = {}  # reader -> offset; it has everything up to there, and needs the rest
-        self._late: frozenset[str] = (
-            frozenset()
-        )  # the readers in `_needed` for which the log waits a few flushes at most
-        self._copies: dict[str, _Copy] = {}  # by follower that gets a copy, or catches up after it
+        # Flushed offsets with `applied_bytes` then, for readers of changes; empty if `change_bytes` is 0.
+        self._applied_at_flushes: list[tuple[int, int]] = []
+        self._flushes: tuple[int, ...] = ()  # the last flushed offsets, growing, at most `_FLUSHES_KEPT`
+        self._needed: dict[str, int] = {}  # reader -> offset; it has the entries up to there, and needs the others
+        # Silent readers: the log waits for each during at most `_FLUSHES_KEPT` flushes. (A tuple and a frozenset, since
+        # an empty one takes no memory, and a node may have many empty replicas.)
+        self._late: frozenset[str] = frozenset()
+        self._copies: dict[str, _Copy] = {}  # by follower that gets a copy, or catches up after it; all in `_needed`
 
     @property
     def readers(self) -> Collection[str]:
@@ -69,7 +77,7 @@ class Retention:
         self._needed[reader] = offset
 
     def keep_for_copy(self, reader: str, offset: int, most_bytes: int) -> None:
-        """A follower gets a copy, and needs the entries after `offset`. They are kept until `copied`, but at most
+        """A follower gets a copy, and needs the entries after `offset`. The log keeps them until `copied`, but at most
         `most_bytes` of them.
         """
         self.keep_for(reader, offset)
@@ -77,11 +85,11 @@ class Retention:
         self._copies[reader] = _Copy(most_bytes, [(offset, self.applied_bytes)])
 
     def copied(self, reader: str) -> None:
-        """The follower has caught up: the log is kept for it as for others."""
+        """The follower has caught up. From now on the log is kept for it without a bound, as for other followers."""
         self._copies.pop(reader, None)
 
     def copy_log(self, reader: str) -> CopyLog | None:
-        """The log kept for a follower that gets a copy; None if none is kept, or it is no longer kept."""
+        """The log that is kept for a follower that gets a copy; None if none is kept."""
         copy = self._copies.get(reader)
         return None if copy is None else CopyLog(copy.kept(self._needed[reader], self.applied_bytes), copy.most_bytes)
 
@@ -97,21 +105,21 @@ class Retention:
         self._late -= {reader}
 
     def late(self, reader: str) -> None:
-        """The reader is silent: wait for it a few flushes at most."""
+        """The reader is silent: wait for it during at most `_FLUSHES_KEPT` flushes."""
         if reader in self._needed:
             self._late |= {reader}
 
     def in_time(self, reader: str) -> None:
-        """The reader is heard from again."""
+        """The reader is no longer silent."""
         self._late -= {reader}
 
     def begin_again(self) -> None:
-        """The data is made again from the log: forget all flushes."""
+        """The node makes the data again from the log: forget all flushes."""
         self._flushes = ()
 
     def base(self, flushed: int, log_base: int, *, is_alone: bool) -> int:
-        """The offset up to which the log may be trimmed, with the data flushed up to `flushed`. `is_alone`: this is the
-        partition's only replica.
+        """The data is flushed up to `flushed`: return the offset up to which the log may be trimmed. `is_alone`: this
+        is the partition's only replica.
         """
         if not self._flushes or self._flushes[-1] < flushed:
             self._flushes = (*self._flushes, flushed)[-_FLUSHES_KEPT:]
@@ -130,9 +138,7 @@ class Retention:
         return min([base, *self._needed.values(), self._base_for_changes(flushed, log_base)])
 
     def _base_for_changes(self, flushed: int, log_base: int) -> int:
-        """The offset of the last flush after which `change_bytes` or more were applied; the log's base if none is
-        known.
-        """
+        """The last flushed offset after which at least `change_bytes` were applied; the log's base if none is known."""
         if not self._change_bytes:
             return flushed
         if not self._applied_at_flushes or self._applied_at_flushes[-1][0] < flushed:

@@ -1,9 +1,9 @@
-"""The part of the leaders of both halves in a split (Key-Range Partitions, Patterns of Distributed Systems).
+"""What the leaders of both halves do in a split (Key-Range Partitions, Patterns of Distributed Systems).
 
-As soon as the leader takes over the row, it serves only the lower half, and appends a marker: after it the log has
-nothing of the upper half. Each replica that comes to the marker makes the child from its data at that offset. The
-child's data is attached to its parent's at first, then gets a database of its own. The child's leader tells the
-controller when the whole in-sync set has these databases.
+As soon as the leader takes over the row, it serves only the lower half, and appends a marker: after the marker, the log
+has no writes to the upper half. Each replica that applies the marker makes the child from its data at that offset. The
+child's data is attached to the parent's data at first, and gets its own database later. Once the whole in-sync set has
+this database, the child's leader tells the controller.
 """
 
 from minka.errors import MinkaError
@@ -19,8 +19,8 @@ from minkad.core.replication.node_state import NodeState
 def marker_due(node: NodeState, leader: Leader) -> SplitMarker | None:
     """The marker that the leader has to append now; None if there is none to append.
 
-    An earlier leader's marker may be in the log already. Then this leader makes the child when it has applied the log
-    that it began with, so another marker isn't needed.
+    The log may already have the marker of an earlier leader. Once this leader is ready, it has applied that marker and
+    made the child, so it appends no second marker.
     """
     state, row = leader.state, leader.state.row
     if not (row.splitting and row.split_to) or not state.is_ready:
@@ -31,14 +31,14 @@ def marker_due(node: NodeState, leader: Leader) -> SplitMarker | None:
 
 
 def awaits_child(row: Partition, marker: SplitMarker) -> bool:
-    """True if a replica that comes to the marker is to make the child. Once the split has ended, a node that lacks it
-    gets its leader's checkpoint.
+    """True if a replica that applies the marker is to make the child. After the end of the split, a node that lacks the
+    child gets a checkpoint from the child's leader instead.
     """
     return row.splitting and row.split_to == marker.child_id
 
 
 def provisional_row(parent: Partition, child_id: int) -> Partition:
-    """A row for the child, until the controller sends this node the real one."""
+    """A row for the child, until the controller sends this node the real row."""
     return Partition(
         id=child_id,
         keyspace_id=parent.keyspace_id,
@@ -52,7 +52,9 @@ def provisional_row(parent: Partition, child_id: int) -> Partition:
 
 
 class SplitEnd:
-    """The child's leader tells the controller, until it is recorded, that all replicas have databases of the child."""
+    """The child's leader tells the controller, until the controller records it, that all replicas have the child's
+    database.
+    """
 
     def __init__(self, node: NodeState, leader: Leader) -> None:
         self._node = node
@@ -60,7 +62,7 @@ class SplitEnd:
         self._inquiry = Inquiry(node.settings)
 
     def advance(self, now: float) -> None:
-        """A follower or the row may have changed, or it is `now`."""
+        """Ask the controller if that is due: a follower or the row may have changed, or time has passed."""
         state = self._leader.state
         if state.row.splitting and self._is_made_by_all() and self._inquiry.is_due(now):
             request = FinishSplitRequest(

@@ -1,17 +1,17 @@
-"""What happened to a replica lately, as dask's workers tell the story of a task."""
+"""The last events of a replica, for reports of bugs (dask: the story of a task)."""
 
 from collections import deque
 from typing import Final, NamedTuple
 
-_MOST: Final = 48  # things that are remembered of one replica
+_MOST: Final = 48  # at most this many are remembered of one replica
 
 
 class Happened(NamedTuple):
-    """An event, or an instruction that followed from it."""
+    """An event, or an instruction that followed from an event."""
 
     at: float  # by the node's clock, in seconds
     what: str
-    times: int  # in a row; the offsets are those after the last time
+    times: int  # the number of times in a row; `at` and the offsets are those of the last time
     leader_epoch: int
     applied: int
     high_watermark: int
@@ -20,7 +20,7 @@ class Happened(NamedTuple):
 
 
 class Story:
-    """The last things that happened to one replica. It takes no memory until the first."""
+    """The last events of one replica. It takes no memory until the first event."""
 
     __slots__ = ("_lately",)
 
@@ -28,7 +28,7 @@ class Story:
         self._lately: deque[Happened] | None = None
 
     def add(self, happened: Happened) -> None:
-        """Remember it. The same thing several times in a row takes one place."""
+        """Remember an event. Equal events in a row take one place together."""
         if self._lately is None:
             self._lately = deque(maxlen=_MOST)
         elif self._lately[-1].what == happened.what:

@@ -1,1 +1,1 @@
-"""Replicas with their logs and data: entries are stored, applied, flushed."""
+"""Replicas with their logs and data: stores, applies and flushes entries."""

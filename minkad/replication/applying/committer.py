@@ -1,4 +1,4 @@
-"""Takes entries from staged to acknowledged: one sync for all writes of a loop turn, then apply, then answer."""
+"""Takes entries from staged to acknowledged: one sync for all writes of a turn of the loop, then apply, then answer."""
 
 import asyncio
 from collections import deque
@@ -22,8 +22,8 @@ from minkad.replication.reading.snapshots import Snapshots
 from minkad.replication.serving.partition_waits import PartitionWaits
 from minkad.storage.log_database import LogDatabase
 
-_APPLY_KEYS: Final = 2000  # applied at once; they take about 5 ms
-_APPLY_SECONDS: Final = 0.005  # seconds of applying, after which other tasks run
+_APPLY_KEYS: Final = 2000  # applied at once, in about 5 ms
+_APPLY_SECONDS: Final = 0.005  # other tasks run after applying for this long
 _STALL_RETRY_SECONDS: Final = 0.002
 
 _Ends = dict[HostedReplica, tuple[int, int]]  # by replica: the end of its log when staged, and its truncations
@@ -31,7 +31,7 @@ _Ends = dict[HostedReplica, tuple[int, int]]  # by replica: the end of its log w
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """The parts that carry out the marks in a log that take longer."""
+    """The parts that carry out slow marks."""
 
     splitting: Splitting
     snapshots: Snapshots
@@ -62,15 +62,15 @@ class Committer:
         self._compacting = compacting
         self._figures = figures
         self._waits = waits
-        self._groups: dict[asyncio.Future[None], _Ends] = {}  # writes on their way to the disk
-        self._queue: deque[HostedReplica] = deque()
-        self._is_scheduled = False
+        self._groups: dict[asyncio.Future[None], _Ends] = {}  # by sync under way: the logs that it stores
+        self._queue: deque[HostedReplica] = deque()  # the replicas whose state is Applying.QUEUED, in their turn
+        self._is_scheduled = False  # a call of `_go_on` is scheduled
         self._closed = False
-        self.pending_bytes = 0  # the bodies of writes that clients wait for
+        self.pending_bytes = 0  # the bodies of the appended writes for which clients wait
 
     def sync(self, replica: HostedReplica, *, on_disk: bool) -> None:
-        """Something was appended to the replica's log: make it durable with all else of this loop turn. Without
-        `on_disk`, an `async` keyspace only needs the operating system to have it.
+        """Make the changes of the replica's log durable, together with all others of this turn of the loop. In an
+        `async` keyspace the operating system is enough, unless `on_disk`.
         """
         to_disk = on_disk or not replica.state.is_async
         stored = self._log_db.sync() if to_disk else self._log_db.write()
@@ -107,7 +107,7 @@ class Committer:
         self._schedule(0.0)
 
     def close(self) -> None:
-        """Apply nothing from here on; committed entries stay in the log."""
+        """Apply nothing from now on. Committed entries stay in the log."""
         self._closed = True
 
     def give_up(self, replica: HostedReplica, code: Code, reason: str) -> None:
@@ -146,13 +146,13 @@ class Committer:
             self._schedule(0.0)
 
     def _apply_some(self, replica: HostedReplica, until: float) -> float | None:
-        """Apply entries until the time `until`. Returns the seconds after which to go on, or None if everything is
-        applied, or the rest can't be now.
+        """Apply entries until the time `until`. Returns the seconds after which to go on; None if all committed entries
+        are applied, or the rest can't be applied now.
         """
         state = replica.state
         while _can_apply(replica) and state.applied < state.high_watermark:
             if replica.data.is_closed:
-                self._opening.begin(replica)  # applying goes on after it
+                self._opening.begin(replica)  # applying goes on once the data is open
                 return None
             try:
                 state.take_over_data()
@@ -162,7 +162,7 @@ class Committer:
                     break
                 mark = replica.next_mark()
                 if replica.is_held_up:
-                    return None  # `Splitting` lets it go on
+                    return None  # applying goes on once the child is detached
                 if mark is None:
                     self._applied(replica, replica.apply(_APPLY_KEYS))
                 elif isinstance(mark, TrimToRange):
@@ -170,7 +170,7 @@ class Committer:
                 else:
                     self._carry_out(replica, mark)
                     return None
-            except Exception as error:  # noqa: BLE001 - the replica can't go on, nor can the node
+            except Exception as error:  # noqa: BLE001 - neither the replica nor the node can go on
                 if state.damage is None:
                     self._fail(replica, error)
                 return None
@@ -184,7 +184,7 @@ class Committer:
         self._applied(replica, [entry])
 
     def _carry_out(self, replica: HostedReplica, mark: Mark) -> None:
-        """Begin to carry out a mark; nothing is applied until it is done."""
+        """Begin to carry out a mark. The replica applies nothing until that is done."""
         marks, entry = self._marks, replica.pending[0]
         self._node.mark_begun(replica)
         if isinstance(mark, SplitMarker):
@@ -197,9 +197,9 @@ class Committer:
             marks.ingesting.make(replica, mark, entry)
 
     def _applied(self, replica: HostedReplica, entries: list[Pending]) -> None:
-        """Entries were applied whole: answer the clients that wait for them. Without any, a part of one was applied."""
+        """These whole entries were applied: answer the clients that wait for them. Empty: a part of one was applied."""
         if not entries:
-            self._flusher.applied(replica, 0)  # its data may be large by now
+            self._flusher.applied(replica, 0)  # the data may have become large
             return
         now, size = self._clock(), sum([entry.size for entry in entries])
         self._node.applied(replica, entries[-1].offset, size, now)
@@ -209,7 +209,7 @@ class Committer:
         self.has_applied(replica)
 
     def has_applied(self, replica: HostedReplica) -> None:
-        """The replica has applied writes, or a mark: tell those who wait for that."""
+        """The replica has applied writes, or a mark: wake the parts that wait for that."""
         self._figures.note(replica.id)
         if replica.state.applied >= replica.state.ready_at:
             self._waits.notify(replica.id)
@@ -217,13 +217,14 @@ class Committer:
         self.look_for_loads(replica)
 
     def look_for_loads(self, replica: HostedReplica) -> None:
-        """A part of a load may be due in this replica's partition."""
+        """Take in the part of a load that is due in this replica's partition, if there is one."""
         if self._marks.ingesting is not None:
             self._marks.ingesting.take_next(replica)
 
     def _acknowledge(self, replica: HostedReplica, entries: list[Pending], now: float) -> None:
-        # This needs no clearance: any replica elected since was in the in-sync set, so it has all of this in its log,
-        # and serves nothing before it has applied it. Only an unclean election may lose it.
+        # A leader may acknowledge a committed write even without clearance. If another replica was elected meanwhile,
+        # that replica was in sync, so its log has the write; and it serves nothing before it has applied its log. Only
+        # an unclean election may lose the write.
         leads, traffic = replica.state.role is Role.LEADER, replica.load.traffic
         for entry in entries:
             if entry.ticket is None:

@@ -1,8 +1,8 @@
-"""Frees the room of the keys that a replica has removed outside of its partition's range, after a split or an
+"""Frees the disk space of the keys outside of a partition's range that a replica has removed, after a split or an
 abandoned merge.
 
-The leader says so in the log, so that all replicas remove them at the same place: a merge brings keys into the data
-before they are in the range, and those have to stay.
+The mark `TrimToRange` makes all replicas remove such keys at the same place of the log. A replica can't remove them by
+its row alone: a merge copies keys into the data before these keys are in the range, and they have to stay.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ log: Final = logging.getLogger(__name__)
 
 
 class Compacting:
-    """Compacts one replica at a time, since a compaction rewrites the tables on both sides of a bound."""
+    """Compacts one replica at a time, since a compaction rewrites whole tables on both sides of the range's bounds."""
 
     def __init__(
         self,
@@ -38,18 +38,18 @@ class Compacting:
         self._log_db = log_db
         self._clock = clock
         self._figures = figures
-        self._waiting: dict[int, HostedReplica] = {}
-        self._task: asyncio.Task[None] | None = None
+        self._waiting: dict[int, HostedReplica] = {}  # by partition, in the order of their turns
+        self._task: asyncio.Task[None] | None = None  # while there is work
 
     def compact_soon(self, replica: HostedReplica) -> None:
-        """Free the room of the removed keys, if any."""
+        """Free the disk space of the removed keys, if there are any."""
         if replica.state.trim.removed_outside is not None:
             self._waiting[replica.id] = replica
             if self._task is None:
                 self._task = tasks.start(self._run(), "trimming")
 
     async def close(self) -> None:
-        """Finish the work under way, and begin nothing more."""
+        """Finish the compaction under way, and begin no other."""
         self._waiting.clear()
         if self._task is not None:
             await self._task
@@ -71,14 +71,13 @@ class Compacting:
             self._task = None
 
     async def _compact(self, replica: HostedReplica) -> None:
-        """Free the room of the removed keys."""
         kept, data = replica.state.trim.removed_outside, replica.data
         if kept is None or not data.is_open or replica.state.role is Role.REMOVED:
             return
         await replica.log_first()
         await self._free(data, kept)
         if not replica.still_has(data) or replica.state.trim.removed_outside != kept:
-            return  # the meta of a deleted replica would make it a replica again at the next start
+            return  # with the meta of a deleted replica, the next start would recover the replica
         if self._node.compacted(replica, kept, self._clock()):
             replica.stage_meta(self._log_db)
         self._figures.note(replica.id)

@@ -1,4 +1,4 @@
-"""Flushes of the data: they bound the memory, the length of the log, and the replay after a crash."""
+"""Flushes data, to bound the memory, the length of the logs, and the replay after a crash."""
 
 import asyncio
 import logging
@@ -15,12 +15,13 @@ from minkad.storage.log_database import LogDatabase
 log: Final = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 2
-_KEPT_SHARE: Final = 0.9  # of the bytes that may be unflushed; reached by each flush for room
+_KEPT_SHARE: Final = 0.9  # above the limit for all replicas, flush down to this share of the limit
 
 
 class Flusher:
-    """A replica is flushed after `flush_bytes` of bodies were applied to it since its last flush, or when too much of
-    it is in memory alone. When all replicas together have more than `total_bytes`, those with the most are flushed.
+    """Flushes a replica once `flush_bytes` of entries were applied to it since its last flush, or once too much of its
+    data is only in memory. When all replicas together have more than `total_bytes` unflushed, flushes those with the
+    most.
     """
 
     def __init__(self, node: Node[HostedReplica], log_db: LogDatabase, flush_bytes: int, total_bytes: int) -> None:
@@ -30,14 +31,14 @@ class Flusher:
         self._copies_at_once = node.shared.settings.concurrent_shipping
         self._flush_bytes = flush_bytes
         self._total_bytes = total_bytes
-        self._total = 0
-        self._flushing: set[int] = set()  # the partitions whose flush was begun here
+        self._total = 0  # the sum of `unflushed` of all replicas
+        self._flushing: set[int] = set()  # the partitions whose flush `_start` has begun
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._opening: set[asyncio.Task[None]] = set()  # those that wait for a database
+        self._opening: set[asyncio.Task[None]] = set()  # those of `_tasks` that wait for a database
 
     def applied(self, replica: HostedReplica, size: int) -> None:
-        """`size` bytes of bodies were applied to the replica."""
+        """Entries with `size` bytes were applied to the replica."""
         replica.unflushed += size
         self._total += size
         if replica.unflushed >= self._flush_bytes or replica.data.is_large:
@@ -46,8 +47,8 @@ class Flusher:
             self._make_room()
 
     def _make_room(self) -> None:
-        """Begin to flush the replicas with the most, down to a share of the limit, so that the next look at all of them
-        is a while off.
+        """Begin to flush the replicas with the most unflushed bytes, until 90 % of the limit is left: so the node soon
+        needs no other look at all replicas.
         """
         waiting = [one for one in self._replicas.values() if one.unflushed and one.id not in self._flushing]
         for replica in sorted(waiting, key=lambda replica: replica.unflushed, reverse=True):
@@ -56,7 +57,7 @@ class Flusher:
             self._start(replica)
 
     def forget(self, replica: HostedReplica) -> None:
-        """Count nothing of the replica as unflushed: it is about to be flushed, or is gone."""
+        """Count nothing of the replica as unflushed: its flush is about to begin, or the replica is gone."""
         self._total -= replica.unflushed
         replica.unflushed = 0
 
@@ -66,7 +67,7 @@ class Flusher:
         if not replica.data.is_open:
             return
         data = replica.data
-        if replica.state.trim.has_foreign:  # after the flush, a restart doesn't apply the mark that says so again
+        if replica.state.trim.has_foreign:  # from the flush on, only the meta tells a restart of foreign keys
             replica.stage_meta(self._log_db)
             await self._log_db.sync()
         else:
@@ -75,12 +76,12 @@ class Flusher:
             applied = await data.flush()
         except MinkaError as error:
             if error.code is Code.SHUTTING_DOWN:
-                return  # it was deleted, or its data was replaced, before there was a database to flush
+                return  # before there was a database, the replica was deleted, or its data was replaced
             raise
         if not replica.still_has(data):
             return  # its data was replaced meanwhile
         self._node.flushed(replica, applied.offset)
-        replica.stage_meta(self._log_db)  # it also has the size
+        replica.stage_meta(self._log_db)  # with the new base of the log, and the size
         self.bound_copies(self._copies_at_once)
 
     def bound_copies(self, at_once: int) -> None:
@@ -89,13 +90,13 @@ class Flusher:
             replica.stage_meta(self._log_db)
 
     async def close(self) -> None:
-        """Wait for the flushes that are under way. Data that waits for a database stays in the log."""
+        """Wait for the flushes under way. Data that waits for a database isn't flushed: the log has its entries."""
         for task in self._opening:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _open(self, data: DataDatabase) -> None:
-        """Wait for the database without holding a slot: databases with the most data are made first."""
+        """Wait for the database without a slot: databases are made in another order, those with the most data first."""
         task = asyncio.current_task()
         assert task is not None
         self._opening.add(task)
@@ -124,7 +125,7 @@ class Flusher:
             if error.code is Code.SHUTTING_DOWN:
                 return  # it was deleted or replaced meanwhile
             log.error("a partition could not be flushed", extra={"partition": replica.id, "reason": str(error)})
-            if error.code is not Code.CORRUPT_DATA:  # damage concerns this partition alone: see damage.py
+            if error.code is not Code.CORRUPT_DATA:  # damage concerns only this partition: see damage.py
                 self._log_db.fail(error)
         finally:
             self._flushing.discard(replica.id)

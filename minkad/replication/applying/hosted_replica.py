@@ -1,4 +1,4 @@
-"""One replica of a partition with its data: `minkad.core.replication` decides, and entries are applied here."""
+"""One replica with its log and data. `minkad.core.replication` decides; this module applies entries."""
 
 import asyncio
 from collections import deque
@@ -26,22 +26,22 @@ META_PREFIX: Final = b"m"
 META_END: Final = b"n"
 DONE: Final = GroupResult(None, None)
 
-_REPLAY_BYTES: Final = 256 * 1024
-_NOTHING: Final = Unapplied()
+_REPLAY_BYTES: Final = 256 * 1024  # read back from the log at once
+_NOTHING: Final = Unapplied()  # for all replicas without unapplied entries; never changed
 
 
 class ReplicaMeta(msgspec.Struct, array_like=True):
-    """The state that has to survive a restart besides log and data. It is kept in the log database under `meta_key`."""
+    """The state that survives a restart, besides log and data. The log database has it under `meta_key`."""
 
     row: bytes
     base: int  # of the log
     base_epoch: int
     complete: bool  # False while a checkpoint replaces log and data
     bytes: int  # of keys and values; an estimate, as of the last change of the meta
-    keys: int
+    keys: int  # an estimate, too
     untrimmed: bool = False  # the data may have keys outside of the range
-    attached_to: int = 0  # the partition to whose data this child's is attached, as of `base`; 0: to none
-    versions: Versions = Versions()  # as of `base`
+    attached_to: int = 0  # the parent to whose data this child's data is attached, as of `base`; 0: not attached
+    versions: Versions = Versions()  # of an attached child's data: the parent's versions as of `base`
 
 
 encode_meta: Final = msgspec.msgpack.Encoder().encode
@@ -59,14 +59,14 @@ class Pending(NamedTuple):
     offset: int
     leader_epoch: int
     write: WriteBody | Mark
-    size: int
+    size: int  # of the encoded entry, in bytes
     ticket: Ticket | None
-    position: int  # the index of its result in the ticket
-    answer: GroupResult = DONE  # once it is applied
+    position: int  # the index of the entry's group in the ticket
+    answer: GroupResult = DONE  # the group's result once the entry is applied
 
 
 class HostedReplica:
-    """A replica's state, and what this process has beside it. For the loop's thread."""
+    """A replica's state, and what the shell has for the replica. For the loop's thread."""
 
     __slots__ = (
         "_pending",
@@ -88,12 +88,13 @@ class HostedReplica:
         self.state: Final = Replica(node, row, log, data, change_bytes)
         self.log: Final = log
         self.load = Load(row.id, node.used)
-        self.unflushed = 0  # bytes applied since the last flush
-        self._pending: deque[Pending] | None = None  # an empty deque takes as much memory as everything else here
-        self._unapplied: Unapplied | None = None
-        self.decidable_at = 0  # operations wait until this offset is applied: only then are its effects on rows known
-        self.slice_start = 0  # the number of applied keys of pending[0]
-        self.not_split = ""  # why it isn't split although it is too large
+        self.unflushed = 0  # the bytes of the entries applied since the last flush began
+        self._pending: deque[Pending] | None = None  # see `pending`; an empty deque would take much memory
+        self._unapplied: Unapplied | None = None  # see `unapplied_rows`
+        # Operations wait until this offset is applied: the effects of entries up to here on rows aren't known earlier.
+        self.decidable_at = 0
+        self.slice_start = 0  # this many keys of pending[0], a large entry, are applied already
+        self.not_split = ""  # why the partition isn't split although it is too large
         self.lock = asyncio.Lock()  # held while the data is replaced, deleted, or changed by a slow mark
 
     def __repr__(self) -> str:
@@ -106,12 +107,14 @@ class HostedReplica:
 
     @property
     def data(self) -> DataDatabase:
-        """Its data, which a checkpoint may replace."""
+        """The replica's data. After a wait this may be another object: see `still_has`."""
         return cast("DataDatabase", self.state.data)
 
     @property
     def pending(self) -> deque[Pending]:
-        """Entries in the order of their offsets. Entries to apply that aren't here are read back from the log."""
+        """Entries that aren't applied yet, by offset. Those that aren't here are read back from the log: see
+        `_read_ahead`.
+        """
         if self._pending is None:
             self._pending = deque()
         return self._pending
@@ -123,7 +126,9 @@ class HostedReplica:
             self._note(entry)
 
     def unapplied_rows(self) -> Unapplied:
-        """The effects of the unapplied entries. Only a leader knows them, from `decidable_at` on."""
+        """The effects of the unapplied entries on rows. They are known if this replica leads, and has applied
+        `decidable_at`.
+        """
         if self._unapplied is None and not self._pending:
             return _NOTHING
         if self._unapplied is None:
@@ -137,7 +142,7 @@ class HostedReplica:
             self._unapplied.appended(entry.offset, entry.write, entry.offset + self.state.version_base(entry.offset))
 
     def note_applied(self, entries: list[Pending]) -> None:
-        """The entries are applied: answer those that wait for them."""
+        """The entries are applied: give out the answers of operations that wait for them."""
         if self._unapplied is None:
             return
         for entry in entries:
@@ -154,7 +159,7 @@ class HostedReplica:
         self.state.recover(is_complete=meta.complete, has_foreign=meta.untrimmed)
 
     def stage_meta(self, log_db: LogDatabase) -> None:
-        """Stage the meta, which has to survive a restart."""
+        """Stage the replica's meta: see `ReplicaMeta`."""
         size, attachment = self.data.size(), self.data.attachment
         meta = ReplicaMeta(
             self.state.row.SerializeToString(),
@@ -170,20 +175,20 @@ class HostedReplica:
         log_db.put(meta_key(self.id), encode_meta(meta))
 
     def still_has(self, data: DataDatabase) -> bool:
-        """True if, after a wait, this is still the replica's data: the replica wasn't deleted, and no checkpoint has
-        replaced the data or, with the log emptied already, is about to.
+        """True if, after a wait, `data` is still the replica's: nobody has deleted the replica, and no checkpoint has
+        replaced the data or begun to.
         """
         return self.state.role is not Role.REMOVED and self.data is data and self.state.is_complete
 
     def broke(self, error: BaseException) -> None:
-        """A step on this replica failed because of a bug. It counts as damaged, so that the node goes on with all
-        others: after a mark in the log, each node with a replica would otherwise end again and again.
+        """A bug made a step on this replica fail. The replica counts as damaged, so that the node goes on with its
+        other replicas. (If the node ended, a mark in the log could make each node with a replica end at each start.)
         """
         self.data.condemn(MinkaError(Code.CORRUPT_DATA, f"partition {self.id}: it can't go on: {error!r}"))
 
     async def log_first(self) -> None:
-        """Make the log durable. Await this before the data is made durable: the data must not be durable before the
-        log. Raises STORAGE_FAILED.
+        """Make the log durable, if it is `async`. Await this before you make the data durable, since the data must not
+        be ahead of the log on disk. Raises STORAGE_FAILED.
         """
         if self.state.is_async:
             await self.log.sync()
@@ -198,14 +203,14 @@ class HostedReplica:
 
     @property
     def is_held_up(self) -> bool:
-        """True if the next entry is a mark that has to wait, because a child and its parent share data. Ask when the
-        mark is in `pending`.
+        """True if the next entry, which must be in `pending`, is a mark that has to wait, because a child and its
+        parent share data.
         """
         entry = self.pending[0]
         return not isinstance(entry.write, WriteBody) and self.data.is_shared(entry.offset)
 
     def passed(self, entry: Pending) -> None:
-        """The mark is carried out, and in the data."""
+        """The mark is carried out, and the data's applied offset includes it."""
         if self.pending and self.pending[0].offset == entry.offset:
             self.pending.popleft()
 
@@ -217,8 +222,8 @@ class HostedReplica:
         return entry, self.data.trim_to_range(mark.range, Applied(entry.offset, entry.leader_epoch))
 
     def apply(self, max_keys: int) -> list[Pending]:
-        """Apply writes up to the high watermark and before the next mark, with about `max_keys` keys. Returns the
-        entries that are now applied whole. Raises CORRUPT_DATA, STORAGE_FAILED.
+        """Apply about `max_keys` keys of writes: up to the high watermark, and before the next mark. Returns the
+        entries that are now wholly applied. Raises CORRUPT_DATA, STORAGE_FAILED.
         """
         first = self.pending[0].write
         assert isinstance(first, WriteBody), f"a mark is passed otherwise: {self}"
@@ -242,8 +247,11 @@ class HostedReplica:
         return taken
 
     def _read_ahead(self) -> None:
-        """Make sure that the next entry is in `pending`: clients' writes are there already, others are read back from
-        the log.
+        """Make sure that the next entry is in `pending`. Clients' writes are there already; read others back from the
+        log:
+
+            applied | read back from the log | pending: clients' writes |
+            --------+------------------------+--------------------------+-> log.end
         """
         assert self.state.applied < self.state.high_watermark <= self.state.durable <= self.log.end, self
         if self.pending and self.pending[0].offset == self.state.applied + 1:
@@ -258,9 +266,7 @@ class HostedReplica:
         self.pending.extendleft(reversed(entries))
 
     def _apply_slice(self, write: WriteBody, max_keys: int) -> list[Pending]:
-        """Apply a part of a large entry. After a crash the entry is applied from its start again, with the same
-        result.
-        """
+        """Apply a part of a large entry. After a crash, the whole entry is applied again, with the same result."""
         entry = self.pending[0]
         start, end = self.slice_start, self.slice_start + max_keys
         part = msgspec.structs.replace(write, keys=write.keys[start:end], values=write.values[start:end])
@@ -273,9 +279,7 @@ class HostedReplica:
         return [self.pending.popleft()]
 
     def drop_pending(self) -> list[Pending]:
-        """Forget the unapplied entries, and return them; if they are applied after all, they are read back from the
-        log.
-        """
+        """Forget the entries in `pending`, and return them. Those that are applied later are read back from the log."""
         dropped = list(self._pending or ())
         if self._unapplied is not None:
             nothing, epoch = WriteBody([], []), self.state.row.leader_epoch

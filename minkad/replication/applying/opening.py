@@ -1,4 +1,4 @@
-"""Opens the data of replicas, which takes some milliseconds each, and tells the replicas."""
+"""Opens the data of replicas in the background, since it takes milliseconds, and tells `Node`."""
 
 import asyncio
 import logging
@@ -16,13 +16,13 @@ log: Final = logging.getLogger(__name__)
 
 
 class Opening:
-    """For the loop's thread. Opens the data of a replica once, however many ask for it."""
+    """For the loop's thread. Opens a replica's data once, even if several callers ask for it."""
 
     def __init__(self, around: Surroundings, node: Node[HostedReplica]) -> None:
         self._node = node
         self._fail = around.log_db.fail
         self._clock = around.clock
-        self._under_way: dict[int, asyncio.Task[MinkaError | None]] = {}
+        self._under_way: dict[int, asyncio.Task[MinkaError | None]] = {}  # by partition
         self._closed = False
 
     def instructed(self, instruction: OpenData) -> None:
@@ -39,7 +39,7 @@ class Opening:
         task.add_done_callback(lambda _: self._under_way.pop(replica.id))
 
     async def wait(self, replica: HostedReplica) -> None:
-        """Return when the replica's data is open, or found to be useless. Raises STORAGE_FAILED, SHUTTING_DOWN."""
+        """Return once the replica's data is open, or found unusable. Raises STORAGE_FAILED, SHUTTING_DOWN."""
         self.begin(replica)
         task = self._under_way.get(replica.id)
         if task is not None:
@@ -52,7 +52,7 @@ class Opening:
             raise failure
 
     async def close(self) -> None:
-        """Open nothing more."""
+        """Stop what is under way, and open nothing from now on."""
         self._closed = True
         for task in self._under_way.values():
             task.cancel()
@@ -74,7 +74,7 @@ class Opening:
                 log.error("data can't be opened", extra={"partition": replica.id, "reason": str(failure)})
                 if not self._node.data_failed(replica, failure):
                     self._fail(failure)
-            else:  # damage was noted; whoever replaces the data goes on automatically
+            else:  # the data is open or condemned; or another task replaces it, and does the rest
                 self._node.data_opened(replica, self._clock())
         except MinkaError as error:
             self._fail(error)

@@ -1,4 +1,4 @@
-"""One partition's log in the log database: every entry, in order, until the data database has it durably."""
+"""One partition's log in the log database: it keeps each entry at least until the data database has it durably."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -26,10 +26,14 @@ def ends_of_logs(db: LogDatabase) -> Iterator[tuple[int, int]]:
 
 
 class PartitionLog:
-    """Offsets begin at 1 and have no gaps. The entries up to `base` are gone: the data database has them.
+    """Offsets begin at 1 and have no gaps:
 
-    Changes are staged; `LogDatabase.sync` makes them durable and readable from the database. With `keeps_tail` the last
-    entries are also in memory, readable at once.
+        trimmed: the data has it   | in the log database, or staged for it   | also in memory: the tail
+        ---------------------------+-----------------------------------------+-------------------------> end
+                                base                                          _tail_start
+
+    `LogDatabase.sync` makes staged changes durable; they can't be read from the database earlier. With `keeps_tail`,
+    the last entries are also in memory, and can be read at once.
     """
 
     __slots__ = (
@@ -46,19 +50,19 @@ class PartitionLog:
     )
 
     def __init__(self, db: LogDatabase, partition_id: int, base: int = 0, base_epoch: int = 0) -> None:
-        """The log has no entries after `base` until `recover` is called."""
+        """The log is empty after `base` until `recover` is called."""
         self._db = db
-        self._prefix = _PREFIX + partition_id.to_bytes(4, "big")
-        self.base = self.end = base
-        self.truncations = 0  # times that the end went back
+        self._prefix = _PREFIX + partition_id.to_bytes(4, "big")  # of the keys in the database; the offset follows
+        self.base = self.end = base  # the log has the entries `base` + 1 to `end`, staged ones included
+        self.truncations = 0  # the number of times that `end` has gone back, or all entries were replaced
         self.keeps_tail = False
         self._epochs = Epochs(base, base_epoch)
-        self._tail: dict[int, Entry] = {}  # offset -> entry, without gaps, up to the end; or empty
-        self._tail_start = 0  # the first offset in `_tail`
-        self._tail_bytes = 0
+        self._tail: dict[int, Entry] = {}  # the entries `_tail_start` to `end`, or none
+        self._tail_start = 0
+        self._tail_bytes = 0  # of the bodies in `_tail`
 
     def recover(self, end: int) -> None:
-        """Take over what is on disk up to `end`, as `ends_of_logs` says. Raises CORRUPT_DATA, STORAGE_FAILED."""
+        """Take over the entries on disk, up to `end` (of `ends_of_logs`). Raises CORRUPT_DATA, STORAGE_FAILED."""
         if end > self.base:
             self.end = end
             self._epochs.find(self.base + 1, self.end, self._stored_epoch)
@@ -72,11 +76,11 @@ class PartitionLog:
         return self._epochs.lineage()[-_MAX_LINEAGE:]
 
     def common_end(self, theirs: Sequence[tuple[int, int]], their_end: int) -> int | None:
-        """The offset up to which another log is the same as this one; None if their remaining entries have none."""
+        """See `Epochs.common`."""
         return self._epochs.common(self.end, theirs, their_end)
 
     def keep_tail(self, keep: bool) -> None:
-        """`keep`: whether the last entries stay in memory, to be sent or applied."""
+        """`keep`: from now on the last entries stay in memory, where they are sent or applied from."""
         self.keeps_tail = keep
         if not keep:
             self._drop_tail()
@@ -94,7 +98,7 @@ class PartitionLog:
         return self.end
 
     def read(self, start: int, end: int, max_bytes: int) -> list[Entry]:
-        """The entries start..end, at most `max_bytes`, but at least one. Raises CORRUPT_DATA, STORAGE_FAILED."""
+        """The entries start..end, at most `max_bytes` but at least one entry. Raises CORRUPT_DATA, STORAGE_FAILED."""
         assert self.base < start <= end <= self.end, f"{start} to {end} of {self.base + 1} to {self.end}"
         if start in self._tail:
             return self._read_tail(start, end, max_bytes)
@@ -104,7 +108,7 @@ class PartitionLog:
         return [Entry(int.from_bytes(value[:_EPOCH_BYTES], "big"), value[_EPOCH_BYTES:]) for _, value in found]
 
     def readable(self, start: int, stored: int) -> int:
-        """The offset up to which entries from `start` on can be read, when the database has them up to `stored`."""
+        """The offset up to which entries from `start` on can be read, if the database has those up to `stored`."""
         return self.end if start in self._tail else min(stored, self.end)
 
     def drop_tail(self, offset: int) -> None:
@@ -113,7 +117,9 @@ class PartitionLog:
             self._drop_first()
 
     def bound_tail(self, stored: int) -> None:
-        """Keep at most the limit in memory: entries up to `stored`, which the database has, may go."""
+        """Drop first entries of the tail while it is larger than `_TAIL_BYTES`, but none after `stored`: the database
+        lacks those.
+        """
         while self._tail_bytes > _TAIL_BYTES and self._tail_start <= stored:
             self._drop_first()
 
@@ -135,7 +141,7 @@ class PartitionLog:
             self.drop_tail(base)
 
     def reset(self, base: int, base_epoch: int) -> None:
-        """Stage the removal of all entries; the next one is `base` + 1."""
+        """Stage the removal of all entries. The next entry gets the offset `base` + 1."""
         self._db.delete_range(self._key(0), self._key(_LAST))
         self.base = base
         self._epochs = Epochs(base, base_epoch)

@@ -1,5 +1,5 @@
-"""While the disk is low, compactions free the room of deleted and overwritten values at once. When it becomes low, the
-log that is kept for copies is given up.
+"""Frees disk space while the disk is low: compactions remove deleted and overwritten values at once. When the disk
+becomes low, the log that is kept for copies is given up.
 """
 
 import asyncio
@@ -23,8 +23,8 @@ _LEAST_SHARE: Final = 0.1  # less than this share of a partition's tables, isn't
 
 
 class Reclaiming(BackgroundTask):
-    """Compacts one partition at a time, the one with the most to gain. A compaction writes what remains before it
-    removes the old tables, so a partition without room for it has to wait for others.
+    """Compacts one partition at a time, the one with the greatest gain. A compaction writes new tables before it
+    removes the old ones; a partition whose new tables don't fit waits until other compactions have freed space.
     """
 
     def __init__(self, around: Surroundings, node: Node[HostedReplica], flusher: Flusher) -> None:
@@ -40,7 +40,7 @@ class Reclaiming(BackgroundTask):
             was_low, self._was_low = self._was_low, self._disk.is_low
             if not self._was_low:
                 continue
-            if not was_low:  # from here on the log hardly grows: only deletes are taken
+            if not was_low:  # once is enough: the log hardly grows from now on, since only deletes are accepted
                 self._flusher.bound_copies(NONE)
             replica = max(self._replicas.values(), key=self._gain, default=None)
             if replica is None or not self._gain(replica):
@@ -52,7 +52,7 @@ class Reclaiming(BackgroundTask):
                 log.info("no room was made", extra={"partition": replica.id, "reason": str(error)})
 
     def _gain(self, replica: HostedReplica) -> int:
-        """About the number of bytes that a compaction would free; 0 if it isn't worth it, or has no room."""
+        """About the number of bytes that a compaction would free; 0 if it isn't worth it, or its tables don't fit."""
         data = replica.data
         if not data.is_known or replica.state.role is Role.REMOVED or replica.state.is_receiving:
             return 0

@@ -1,5 +1,5 @@
-"""Closes databases that nobody has used for a while, when many are open. They are a cache; the next one to close is
-found as in CLOCK: ask each in turn if it was used since it was last asked.
+"""Closes unused databases when many are open. Open databases are a cache, and this is the algorithm CLOCK: look at each
+database in turn, and close it if nobody has used it since the last look.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ _AT_ONCE: Final = 500  # replicas looked at before other tasks get a turn
 
 
 class Resting(BackgroundTask):
-    """One database is closed at a time."""
+    """Closes one database at a time."""
 
     def __init__(self, around: Surroundings, node: Node[HostedReplica], flusher: Flusher, most: int) -> None:
         """`most`: the number of databases that may stay open."""
@@ -63,7 +63,7 @@ class Resting(BackgroundTask):
 
 
 def _may_rest(replica: HostedReplica) -> bool:
-    """True if nothing that takes longer works with the data."""
+    """True if no slow work is under way, or due, with the data."""
     is_changing = (
         replica.state.is_restructured
         or replica.state.trim.has_foreign

@@ -1,1 +1,1 @@
-"""Replicas come, go and change: rows, splits, loads, damage, in-sync sets."""
+"""Changes of replicas: rows, splits, loads, damage, in-sync sets."""

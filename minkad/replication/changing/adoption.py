@@ -1,6 +1,4 @@
-"""The replicas of this node become what the controller's rows say, durably; only then does the node answer the
-controller.
-"""
+"""Takes over the controller's rows, durably, and only then answers the controller."""
 
 import asyncio
 import contextlib
@@ -22,7 +20,7 @@ from minkad.replication.surroundings import Surroundings
 
 log: Final = logging.getLogger(__name__)
 
-_TURN_SECONDS: Final = 0.003  # seconds of work, after which other tasks run
+_TURN_SECONDS: Final = 0.003  # other tasks run after this much work
 _READY_POLL_SECONDS: Final = 1.0
 
 
@@ -57,7 +55,7 @@ class Adoption:
         self._waits = waits
         self._log_db = around.log_db
         self._clock = around.clock
-        self._controller_term = 0
+        self._controller_term = 0  # the newest term of a controller that has sent rows
 
     async def update_replicas(self, request: UpdateReplicasRequest) -> UpdateReplicasResponse:
         """See `ReplicaManager`. Raises NOT_CONTROLLER for an older term, STORAGE_FAILED."""
@@ -88,7 +86,7 @@ class Adoption:
 
     def _take(self, row: Partition) -> None:
         if row.id in self._deletions or not self._node.is_new(row):
-            return  # if a row comes during a deletion, the controller sends it again
+            return  # a row that comes during a deletion gets no answer, so the controller sends it again
         if row.id in self._node.replicas:
             self._node.adopt(row, self._clock())
         elif not self._node.is_to_be_hosted(row):
@@ -98,29 +96,27 @@ class Adoption:
                 self._hosting.host(row)
 
     def _knows(self, partition_id: int, epoch: int) -> bool:
-        """True if the replica is what its row of this epoch says. A replica that only waited for the controller's word
-        becomes it.
+        """True if the replica has the row of this partition_epoch, and its role. A recovered replica, which waits for
+        the controller to confirm its row, takes the role now.
         """
         replica = self._node.replicas.get(partition_id)
         if replica is None or replica.state.row.partition_epoch != epoch or partition_id in self._deletions:
             return False
         if replica.state.role is Role.IDLE:
-            self._node.adopt(
-                replica.state.row, self._clock()
-            )  # recovered with this row, which the controller now confirms
+            self._node.adopt(replica.state.row, self._clock())
         is_failed = partition_id in self._node.shared.failed
         return not is_failed and (replica.state.role is not Role.IDLE or not replica.state.row.leader)
 
     # Answers to the controller
 
     def _is_what_it_should_be(self, replica: HostedReplica) -> bool:
-        """True if the answer for the replica needs no wait, as for most."""
+        """True if the controller's answer for the replica needs no wait, as for most replicas."""
         if replica.state.role is not Role.FOLLOWER and not replica.state.is_ready:
             return False
         return replica.id not in self._node.shared.failed and not replica.state.awaits_split
 
     async def _answer(self, row: Partition, response: UpdateReplicasResponse) -> None:
-        """Add the answer for a row, as soon as there is one."""
+        """Add the answer for a row, once the replica has become what the row says, or can't."""
         replica = self._node.replicas.get(row.id)
         newest = replica.state.row if replica is not None else self._node.departed(row.id) or row
         try:
@@ -131,7 +127,7 @@ class Adoption:
             if (failure := self._node.shared.failed.get(row.id)) is not None:
                 raise failure
             if replica is not None and replica.state.awaits_split:
-                _hosts(response, row.id, 0)  # it isn't hosted yet, but will be
+                _hosts(response, row.id, 0)  # the split has yet to make the replica
                 return
             if replica is not None:
                 await self._until_ready(replica)
@@ -145,7 +141,7 @@ class Adoption:
             response.failed.add(partition_id=row.id, error=str(error))
 
     async def _until_ready(self, replica: HostedReplica) -> None:
-        """Wait until a leader has applied its log, but not for what it needs from other replicas first."""
+        """Wait until a leader has applied its log. A leader that waits for other replicas isn't waited for."""
         while (replica.state.awaits_data or replica.state.leader is not None) and not replica.state.is_ready:
             if replica.state.damage is not None and replica.state.copy is not Copy.REBUILDING:
                 raise replica.state.damage

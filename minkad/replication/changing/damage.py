@@ -1,9 +1,9 @@
-"""A replica with damaged data serves nothing; its data is made again where that is safe.
+"""A replica with damaged data serves nothing. The node gets new data for the replica where that is safe:
 
-If its log still has everything that was ever written, the data is made from the log. Otherwise a follower tells its
-leader, which takes it out of the in-sync set and sends a checkpoint; a leader lets another replica in sync lead, and
-becomes a follower (`Leader`). The last replica in sync refuses every request with CORRUPT_DATA, but still sends its log
-to the followers that can catch up with it.
+- If the log still has all entries from the first on, the node makes the data again from the log.
+- Otherwise a follower tells its leader, which takes the follower out of the in-sync set and sends it a checkpoint.
+- Otherwise a leader lets another in-sync replica lead, and becomes its follower (`Leader`).
+- The last replica in sync refuses every request with CORRUPT_DATA, but still sends its log to its followers.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from minkad.storage.size_estimate import Size
 
 log: Final = logging.getLogger(__name__)
 
-_MOST_FROM_LOG: Final = 3  # times for one partition since the node's start: a bad disk may damage it repeatedly
+_MOST_FROM_LOG: Final = 3  # at most this often for one partition since the node's start: a bad disk may damage it again
 
 
 class Damage:
@@ -36,21 +36,21 @@ class Damage:
         self._log_db = around.log_db
         self._on_found = around.observer.damage_found
         self._clock = around.clock
-        self._found: set[int] = set()  # the partitions that may have damaged replicas
-        self._from_log: Counter[int] = Counter()
+        self._found: set[int] = set()  # the partitions whose replicas here may be damaged
+        self._from_log: Counter[int] = Counter()  # by partition: how often its data was made again from the log
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
 
     def new_data(self, partition_id: int, size: Size | None = None) -> DataDatabase:
-        """Data for a replica of this partition; damage in it is dealt with here."""
+        """Data for a replica of this partition; if damage is found in the data, the data calls `found`."""
         return self._store.data(partition_id, size, partial(self.found, partition_id))
 
     def found(self, partition_id: int) -> None:
-        """The partition's data was found damaged. The finder is in the middle of work."""
+        """The partition's data was found damaged, in the middle of other work. So only note it, and begin tasks."""
         self._found.add(partition_id)
         replica = self._node.replicas.get(partition_id)
         if replica is None or replica.state.damage is None or replica.state.role is Role.REMOVED or self._closing:
-            return  # it was replaced meanwhile
+            return  # the data was replaced meanwhile, or isn't needed
         self._on_found()
         names = {"partition": partition_id, "role": replica.state.role.value, "reason": str(replica.state.damage)}
         if self._node.damaged(replica, may_rebuild=self._from_log[partition_id] < _MOST_FROM_LOG):
@@ -75,7 +75,7 @@ class Damage:
         return found
 
     async def close(self) -> None:
-        """Wait for what is under way, and begin nothing more."""
+        """Wait for the work under way, and begin no other."""
         self._closing = True
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
@@ -89,7 +89,7 @@ class Damage:
             async with replica.lock:
                 if state.damage is not None and state.role is not Role.REMOVED and state.is_in_log:
                     await replica.data.close()
-                    await self._log_db.sync()  # a child that was attached to it is lost durably first
+                    await self._log_db.sync()  # first record durably that attached children have lost their data
                     await self._store.remove(replica.id)
                     replica.slice_start = 0
                     self._node.data_emptied(replica, self.new_data(replica.id))

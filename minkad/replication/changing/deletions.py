@@ -1,4 +1,4 @@
-"""Deletes the replicas that the node must no longer have."""
+"""Deletes the replicas that the rows no longer give this node."""
 
 import asyncio
 from typing import Final
@@ -32,22 +32,22 @@ class Deletions:
         self._store = around.store
         self._flusher = flusher
         self._receiver = receiver
-        self._under_way: dict[int, asyncio.Task[None]] = {}
+        self._under_way: dict[int, asyncio.Task[None]] = {}  # by partition
         self._slots = asyncio.Semaphore(_AT_ONCE)
-        self._folders: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
+        self._folders: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()  # see `folder`
 
     def __contains__(self, partition_id: int) -> bool:
         """True if the partition's replica is being deleted."""
         return partition_id in self._under_way
 
     def folder(self, partition_id: int) -> asyncio.Lock:
-        """Hold this lock while you read the folder of a partition without a replica, so that it isn't removed
-        meanwhile: RocksDB would write its own log into the folder, and leave it there.
+        """Hold this lock while you read the folder of a partition without a replica, so that nobody removes the folder
+        meanwhile: RocksDB would write its own log there, and so make the folder again.
         """
         return self._folders.setdefault(partition_id, asyncio.Lock())
 
     async def delete(self, row: Partition) -> None:
-        """Nothing is left of the partition when this returns. Raises STORAGE_FAILED."""
+        """Delete everything that this node has of the partition, and return after that. Raises STORAGE_FAILED."""
         if row.id not in self._under_way:
             if row.id not in self._node.replicas and not self._store.exists(row.id):
                 return
@@ -66,7 +66,7 @@ class Deletions:
             if replica is not None:
                 await replica.data.detach_children()
                 async with replica.lock:
-                    await replica.data.detach_children()  # a split's marker may have made one before the lock was free
+                    await replica.data.detach_children()  # a split may have made another child before that
                     await self.delete_replica(replica)
             await self._receiver.discard(row.id)
             async with self.folder(row.id):
@@ -75,7 +75,9 @@ class Deletions:
 
     @failpoint("replica.delete")
     async def delete_replica(self, replica: HostedReplica) -> None:
-        """Remove the replica's meta and log, durably; a folder without a meta is never served."""
+        """Remove the replica's meta and log, durably. After that, a crash is harmless: a folder without meta serves
+        nothing.
+        """
         assert replica.state.role is Role.REMOVED, f"partition {replica.id} is to be deleted as {replica.state.role}"
         self._flusher.forget(replica)
         replica.drop_pending()

@@ -1,4 +1,4 @@
-"""Makes the replicas of this node: new ones for rows, and those that are on disk at the start."""
+"""Makes the replicas of this node: new ones for new rows, and at the start those that are on disk."""
 
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Partition
@@ -23,7 +23,7 @@ class Hosting:
         self._change_bytes = change_bytes
 
     def host(self, row: Partition) -> HostedReplica:
-        """Host a partition that was not here before. Raises CORRUPT_DATA if the partition already has a folder."""
+        """Make the replica of a partition that wasn't here before. Raises CORRUPT_DATA if its folder exists already."""
         data, failed = self.new_data(row.id), self._node.shared.failed
         if data.is_closed:
             text = f"{data.path} has data of which the log database knows nothing"
@@ -35,8 +35,9 @@ class Hosting:
         return replica
 
     def recover(self, meta: ReplicaMeta, log_end: int, row: Partition) -> HostedReplica:
-        """Host a partition that is on disk with this row; its log ends at `log_end` (0: it has no entries). It is
-        served only after the controller has sent its row. Raises CORRUPT_DATA, STORAGE_FAILED.
+        """Make the replica of a partition that is on disk with this row. Its log ends at `log_end` (0: there are no
+        entries). The replica serves nothing until the controller has sent its row. Raises CORRUPT_DATA,
+        STORAGE_FAILED.
         """
         partition_log = PartitionLog(self._log_db, row.id, meta.base, meta.base_epoch)
         replica = self._replica(row, partition_log, self._damage.new_data(row.id, Size(meta.bytes, meta.keys)))
@@ -45,7 +46,7 @@ class Hosting:
         return replica
 
     def new_data(self, partition_id: int) -> DataDatabase:
-        """Data in the place of a replica's, or for a new replica."""
+        """See `Damage.new_data`."""
         return self._damage.new_data(partition_id)
 
     def _replica(self, row: Partition, partition_log: PartitionLog, data: DataDatabase) -> HostedReplica:

@@ -1,9 +1,12 @@
 """How partitions take in committed loads.
 
-The leader of a partition sees in its own copy of the table which parts are due. It has the file or gets it from another
-node, makes sure that the other replicas have it, and appends a mark to the partition's log. Each replica that comes to
-the mark takes in a hard link of its file before it goes on, so all rows appear at once, at the same place of each log.
-The data records which loads it has taken in, so a repeated mark does nothing. The leader then tells the controller.
+The leader of a partition sees in its node's copy of the table which parts are due. For each part, in order:
+
+1. The leader gets the file from another node if its own node lacks the file, and lets the other replicas' nodes do so.
+2. The leader appends an `IngestMark` to the partition's log.
+3. Each replica that comes to the mark takes in a hard link of the file. So all rows appear at once, and at the same
+   place of each replica's log. The data records which loads it has taken in, so a repeated mark does nothing.
+4. The leader tells the controller.
 """
 
 import asyncio
@@ -36,26 +39,26 @@ from minkad.storage.size_estimate import Size
 log: Final = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 1.0
-_PULL_SECONDS: Final = 30.0
+_PULL_SECONDS: Final = 30.0  # other nodes have at most this long to get the file
 _FIRST_BACKOFF: Final = 0.05
 _LONGEST_BACKOFF: Final = 2.0
-_FLUSH_FIRST_BYTES: Final = 256 * 1024
-_TOLD_AT_ONCE: Final = 1000
-_LOOKED_AT_ONCE: Final = 200
+_FLUSH_FIRST_BYTES: Final = 256 * 1024  # with more unflushed data, flush before the mark
+_TOLD_AT_ONCE: Final = 1000  # parts in one call to the controller
+_LOOKED_AT_ONCE: Final = 200  # partitions, before other tasks get a turn
 _PREPARED_AT_ONCE: Final = 16
-_LINKS_AT_ONCE: Final = 2  # files that are being read for their checksums
+_LINKS_AT_ONCE: Final = 2  # files that are read at the same time, for their checksums
 
 Key = tuple[int, int]  # load number, partition id
 
 
 @dataclass(slots=True)
 class _Report:
-    """Parts to report to the active controller, and reported parts that aren't in the table yet."""
+    """Reports to the active controller about parts."""
 
-    finished: dict[Key, int] = field(default_factory=dict)  # the leader_epoch
-    told: dict[Key, int] = field(default_factory=dict)
-    waiting: dict[Key, str] = field(default_factory=dict)
-    waiting_told: dict[Key, str] = field(default_factory=dict)
+    finished: dict[Key, int] = field(default_factory=dict)  # taken in, to be reported; with the leader_epoch
+    told: dict[Key, int] = field(default_factory=dict)  # reported as taken in, since the last look once a second
+    waiting: dict[Key, str] = field(default_factory=dict)  # parts that wait now, with the reason
+    waiting_told: dict[Key, str] = field(default_factory=dict)  # `waiting` as of the last report
 
 
 class Ingesting:
@@ -80,22 +83,22 @@ class Ingesting:
         self._table = sources.table
         self._pull = sources.pull
         self._controller = around.controller
-        self._preparing: dict[Key, asyncio.Task[None]] = {}
-        self._making: dict[int, asyncio.Task[None]] = {}
+        self._preparing: dict[Key, asyncio.Task[None]] = {}  # parts whose mark a leader here is about to append
+        self._making: dict[int, asyncio.Task[None]] = {}  # by partition: carries its mark out
         self._report = _Report()
         self._reporting: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
         self._timer: asyncio.Task[None] | None = None
         self._slots = asyncio.Semaphore(_PREPARED_AT_ONCE)
         self._links = asyncio.Semaphore(_LINKS_AT_ONCE)
-        self._taking = asyncio.Lock()  # taking in a file holds the GIL for some milliseconds
+        self._taking = asyncio.Lock()  # one file at a time: taking it in holds the GIL for some milliseconds
 
     def start(self) -> None:
         """Begin to look at the loads once a second, and whenever something has changed."""
         self._timer = tasks.start(self._keep_looking(), "loads")
 
     async def close(self) -> None:
-        """Stop; half-done work is begun again after the next start."""
+        """Stop. Unfinished work begins again after the next start."""
         single = (self._reporting, self._looking, self._timer)
         under_way = [*self._preparing.values(), *self._making.values(), *(task for task in single if task is not None)]
         for task in under_way:
@@ -112,7 +115,7 @@ class Ingesting:
     async def _keep_looking(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
-            self._report.told.clear()  # the controller may not have taken the reports
+            self._report.told.clear()  # report parts that are still due again: perhaps the report was lost
             await self._look_at_all()
 
     async def _look_at_all(self) -> None:
@@ -124,8 +127,8 @@ class Ingesting:
             await turn()
 
     def take_next(self, replica: HostedReplica) -> None:
-        """The replica has another row or has applied more, or the table has changed: take in the next part that is due,
-        if this node has to.
+        """The replica has another row or has applied more, or the table has changed: if the replica leads, begin with
+        the next part that is due.
         """
         table = self._table()
         leader = replica.state.leader
@@ -137,7 +140,7 @@ class Ingesting:
         try:
             replica.state.take_over_data()
         except MinkaError:
-            return  # it is damaged: others will lead
+            return  # the data is damaged: another replica will lead
         for part in table.due_parts(replica.id):
             key = part.load_number, replica.id
             if replica.data.loads.has(part.load_number):
@@ -145,7 +148,7 @@ class Ingesting:
                 continue
             if key not in self._preparing and part.load_number not in leader.marked_loads:
                 self._prepare_soon(replica, leader, part)
-            return  # the others follow, in the order of their commits
+            return  # one part at a time, in the order in which the loads were committed
 
     def _prepare_soon(self, replica: HostedReplica, leader: Leader, part: LoadPart) -> None:
         key = part.load_number, replica.id
@@ -172,7 +175,7 @@ class Ingesting:
                 async with self._slots:
                     await self._have_file(replica, part)
                 if replica.unflushed >= _FLUSH_FIRST_BYTES or replica.data.in_memory:
-                    await self._flusher.flush(replica)  # else the file, and users' writes, would wait for the flush
+                    await self._flusher.flush(replica)  # a flush after the mark would make users' writes wait
                 if goes_on() and replica.state.is_ready and replica.state.gate.state is Gate.OPEN:
                     self._append_mark(replica, leader, part)
                     return
@@ -183,8 +186,8 @@ class Ingesting:
 
     @failpoint("ingest.prepare")
     async def _have_file(self, replica: HostedReplica, part: LoadPart) -> None:
-        """Have the file here and at all other replicas that can be reached. Raises NOT_ENOUGH_SPOOLS if fewer than
-        min_insync nodes have it.
+        """Get the file for this node, and for the nodes of all other replicas that aren't absent. Raises
+        NOT_ENOUGH_SPOOLS if fewer than `min_insync` nodes have it afterwards.
         """
         file, row = _file_of(part), replica.state.row
         await self._fetching.ensure(part.load_number, file, row.replicas)
@@ -227,7 +230,7 @@ class Ingesting:
     # Each replica
 
     def make(self, replica: HostedReplica, mark: IngestMark, entry: Pending) -> None:
-        """The next entry to apply is this mark: applying goes on after the file is taken in."""
+        """Carry out the mark, the next entry to apply. Applying goes on once the file is taken in."""
         task = tasks.start(
             self._make(replica, mark, entry), f"taking load {mark.load_number} in {replica.id}", replica.broke
         )
@@ -244,11 +247,11 @@ class Ingesting:
             while not data.loads.has(mark.load_number):
                 link = await self._own_link(replica, data, mark)
                 if link is None or not await self._take_in(replica, data, link, mark, entry):
-                    return  # it was deleted, or replaced by a checkpoint
+                    return  # the replica was deleted, or a checkpoint has replaced it
             async with replica.lock:
                 if not _is_same(replica, data):
                     return
-                if data.applied.offset < entry.offset:  # it was taken in before
+                if data.applied.offset < entry.offset:  # an earlier mark has taken the load in
                     data.write([], Applied(entry.offset, entry.leader_epoch))
                 replica.passed(entry)
                 self._node.applied(replica, entry.offset, 0, self._clock())
@@ -265,7 +268,7 @@ class Ingesting:
         await self._settle(replica, mark)
 
     async def _settle(self, replica: HostedReplica, mark: IngestMark) -> None:
-        """Flush, so that the load is durably in the data and the log may be trimmed after its mark."""
+        """Flush, so that the data has the load durably, and the log may be trimmed past the mark."""
         names = {"partition": replica.id, "load": mark.load_number, "rows": mark.rows}
         log.info("a part of a load was taken in", extra=names)
         try:
@@ -277,8 +280,8 @@ class Ingesting:
     async def _take_in(
         self, replica: HostedReplica, data: DataDatabase, link: Path, mark: IngestMark, entry: Pending
     ) -> bool:
-        """Take the file in. False if the replica was deleted or replaced meanwhile. Removes a damaged file, so that it
-        is fetched from another node.
+        """Take the file in. Returns False if the replica was deleted or replaced meanwhile. Removes a damaged file, so
+        that the next try gets it from another node.
         """
         try:
             async with replica.lock, self._taking:
@@ -303,8 +306,8 @@ class Ingesting:
         self._node.ingested(replica, mark.data_bytes)
 
     async def _own_link(self, replica: HostedReplica, data: DataDatabase, mark: IngestMark) -> Path | None:
-        """A hard link of the file, whose content was checked; None if the replica no longer has this data, or a
-        checkpoint replaces it. Meanwhile the replica only stops applying.
+        """Make a hard link of the file, and check its content. Wait until a node has the file; the replica applies
+        nothing meanwhile. Returns None if the replica no longer has this data.
         """
         file = LoadFile(name=mark.name, partition_id=replica.id, bytes=mark.bytes, rows=mark.rows)
         file.checksum = mark.checksum
@@ -325,7 +328,7 @@ class Ingesting:
         return None
 
     def _is_to_be_had_otherwise(self, replica: HostedReplica, mark: IngestMark) -> bool:
-        """True if the leader has certainly taken the load in, so that a checkpoint of its data has it."""
+        """True if the leader has certainly taken the load in: then a checkpoint of the leader's data has the load."""
         table = self._table()
         is_due = mark.load_number in table.due.get(replica.id, ())
         return replica.state.role is Role.FOLLOWER and mark.load_number < table.next_number and not is_due
@@ -337,11 +340,11 @@ class Ingesting:
             return False
         if replica.data.is_closed and not replica.data.is_known:
             self._opening.begin(replica)
-            return True  # until more is known
+            return True  # until the data is open
         try:
             replica.state.take_over_data()
         except MinkaError:
-            return True  # the data may be made from the log again
+            return True  # the node may make the data again from the log, and then needs the file
         if replica.data.loads.has(number):
             return replica.data.loads.is_in_log(number, replica.log.base)
         return replica.state.applied < replica.log.end
@@ -349,7 +352,7 @@ class Ingesting:
     # Telling
 
     def _wait_for(self, key: Key, error: MinkaError) -> None:
-        """Log once why a part waits, and tell the controller, which passes it on to a client that asks for the load."""
+        """Log once why a part waits, and tell the controller, which tells clients that ask for the load."""
         if self._report.waiting.get(key) != str(error):
             names = {"load": key[0], "partition": key[1], "reason": str(error)}
             log.warning("a part of a load waits", extra=names)
@@ -370,10 +373,10 @@ class Ingesting:
             self._reporting = tasks.start(self._tell_all(), "loads' reports")
 
     async def _tell_all(self) -> None:
-        """Tell the controller all there is, one call at a time."""
+        """Send the controller all reports, one call at a time."""
         report, backoff = self._report, _FIRST_BACKOFF
         while report.finished or report.waiting != report.waiting_told:
-            await asyncio.sleep(0)  # so that one call tells all that is applied in this turn of the loop
+            await asyncio.sleep(0)  # so that one call has all parts that are taken in during this turn of the loop
             some, waiting = dict(list(report.finished.items())[:_TOLD_AT_ONCE]), dict(report.waiting)
             request = FinishLoadPartsRequest(
                 node_id=self._node.id,

@@ -1,6 +1,7 @@
-"""Asks to record the in-sync sets of the partitions that one node leads, and looks which followers lag.
+"""Looks which followers lag, and asks the controller to record the in-sync sets of the partitions that a node leads.
 
-Only the active controller changes a set, by compare-and-set; one call has all changes of the moment (KIP-497).
+Only the active controller changes an in-sync set, by compare-and-set. One call has the changes of many partitions
+(KIP-497).
 """
 
 import asyncio
@@ -23,8 +24,8 @@ log: Final = logging.getLogger(__name__)
 
 _MAX_CHANGES: Final = 1000  # in one call
 _AT_ONCE: Final = 100  # replicas looked at before other tasks get a turn
-_REST: Final = 2  # a look is followed by a pause twice as long, so that much trouble leaves time for work
-_LONGEST_BACKOFF: Final = 0.2  # seconds; writes may wait for the new controller to take a dead replica out
+_REST: Final = 2  # the pause after a long look is at least twice as long as the look, so that other work goes on
+_LONGEST_BACKOFF: Final = 0.2  # seconds; short, since writes may wait until the controller has removed a dead replica
 
 
 class IsrChanges:
@@ -36,11 +37,11 @@ class IsrChanges:
         self._controller = around.controller
         self._has_clearance = around.table.has_clearance
         self._low_disks = around.table.low_disks
-        self._known_low: frozenset[str] = frozenset()
-        self._look = asyncio.Event()
+        self._known_low: frozenset[str] = frozenset()  # the nodes whose disks were low at the last look
+        self._look = asyncio.Event()  # nodes have changed since the last look
         self._clock = around.clock
-        self._waiting: dict[int, IsrProposal] = {}
-        self._wake = asyncio.Event()
+        self._waiting: dict[int, IsrProposal] = {}  # by partition: to be sent to the controller
+        self._wake = asyncio.Event()  # there may be proposals in `_waiting`
         self._tasks = [
             BackgroundTask("lag check", self._watch, around.log_db.fail),
             BackgroundTask("in-sync sets", self._ask, around.log_db.fail),
@@ -55,7 +56,7 @@ class IsrChanges:
             await task.close()
 
     def propose(self, proposal: IsrProposal) -> None:
-        """Have the proposal recorded, unless its leader gives it up first."""
+        """Ask the controller to record the proposal, until there is an answer, or the leader gives the proposal up."""
         self._waiting[proposal.partition_id] = proposal
         self._wake.set()
 
@@ -71,7 +72,7 @@ class IsrChanges:
                 async with asyncio.timeout(pause):
                     await self._look.wait()
             now = self._clock()
-            # A node that stood still can't tell which followers lag; one without clearance may no longer lead.
+            # If this node stood still, it can't tell which followers lag. Without clearance, it may no longer lead.
             stalled = now - before > pause + self._settings.lag_timeout / 2 or not self._has_clearance()
             before = now
             low = frozenset(self._low_disks())
@@ -116,7 +117,7 @@ class IsrChanges:
                 await turn()
             if result.HasField("partition"):
                 self._node.adopt(result.partition, self._clock())
-            if self._leader_of(proposal) is not None:  # it wasn't recorded, and the row is as it was
+            if self._leader_of(proposal) is not None:  # a recorded proposal would have been cleared by the new row
                 log.info(
                     "an in-sync set was not changed",
                     extra={"partition": proposal.partition_id, "to": list(proposal.isr), "reason": result.error},

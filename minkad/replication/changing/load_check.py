@@ -27,11 +27,13 @@ SUSTAINED_S: Final = 5.0
 _BUSY_PROCESSORS: Final = 0.8
 _SHARE_OF_NODE: Final = 0.5
 _HALF_LIFE_S: Final = 1.0  # of the smoothed rates
-_LEAST_OPS: Final = 500  # with fewer, something else keeps the node busy: a compaction, a checkpoint
+_LEAST_OPS: Final = 500  # with fewer operations a second, other work keeps the node busy: a compaction, a checkpoint
 
 
 class Meter:
-    """The rates of all replicas of a node, smoothed."""
+    """Measures and smooths the rates of a node's replicas. Example: after a second without requests, 800 operations a
+    second have become 400.
+    """
 
     def __init__(
         self,
@@ -65,7 +67,7 @@ class Meter:
             load.last = load.served / seconds
             ops = load.ops * kept + load.last * (1 - kept)
             load.ops = ops if load.served or ops >= 0.5 else 0.0
-            # The only request was for no key, or the used replica has been replaced.
+            # `self.ops` is 0 if the only request had no keys, or the replica that was used has been replaced.
             load.cpu_percent = 100 * self.processors * load.ops / self.ops if self.ops else 0.0
             load.served = 0
         self.at, self._cpu_at = now, cpu
@@ -75,10 +77,10 @@ class Meter:
 
 
 class LoadCheck(BackgroundTask):
-    """Looks once a second. A partition is too busy with more than `max_ops` operations a second, or with half of the
-    operations of a node whose process has used up nearly a whole processor. It is split after five seconds too busy.
-    Each half is split in turn only after it has been too busy for as long, so there are no more partitions than the
-    load needs.
+    """Looks once a second. A partition is too busy with more than `max_ops` operations a second; or with at least half
+    of its node's operations, if the process uses nearly a whole processor. The node proposes to split a partition that
+    was too busy for five seconds. A half is split again only if the half, too, was too busy for five seconds, so that
+    there aren't more partitions than the load needs.
     """
 
     def __init__(self, around: Surroundings, node: Node[HostedReplica], figures: ChangedFigures) -> None:
@@ -96,7 +98,7 @@ class LoadCheck(BackgroundTask):
             used = self.meter.tick()
             for replica in used:
                 await self._check_load(replica)
-                self._figures.to_report.add(replica.id)  # also when they are 0, for the last time
+                self._figures.to_report.add(replica.id)  # the last report says 0
 
     async def _check_load(self, replica: HostedReplica) -> None:
         load, now = replica.load, self._clock()
@@ -113,7 +115,7 @@ class LoadCheck(BackgroundTask):
             if error.code is Code.SPLIT_REFUSED:
                 load.not_split = f"too busy, and not split yet: {error.message}"
             log.info("a busy partition is not split yet", extra={"partition": replica.id, "reason": str(error)})
-        await asyncio.sleep(0)  # it took milliseconds: let other tasks run
+        await asyncio.sleep(0)  # the search for a key took milliseconds: let other tasks run
 
     def _is_too_busy(self, replica: HostedReplica) -> bool:
         if not replica.state.is_ready or replica.state.is_restructured:

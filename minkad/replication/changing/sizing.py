@@ -1,5 +1,5 @@
-"""Proposes to split partitions that have grown too large (Key-Range Partitions, Patterns of Distributed Systems), and
-measures sizes that have become too uncertain.
+"""Proposes to split partitions that are too large (Key-Range Partitions, Patterns of Distributed Systems), and measures
+sizes whose estimates are too uncertain.
 """
 
 import asyncio
@@ -23,22 +23,22 @@ log: Final = logging.getLogger(__name__)
 _INTERVAL_S: Final = 1.0
 _RECHECK_S: Final = 10.0
 _AT_ONCE: Final = 500  # replicas looked at before other tasks get a turn
-_ROUND: Final = 60  # looks in which each replica is looked at, even without a known change of its figures
-MAX_ERROR: Final = 0.03  # standard error; all but one size in a thousand are then within 10 %
-_SURE: Final = 3.0  # standard errors
+_ROUND: Final = 60  # each replica is looked at once in this many looks, even if its figures haven't changed
+MAX_ERROR: Final = 0.03  # of an estimate, relative; with this standard error, 999 of 1000 sizes are within 10 %
+_SURE: Final = 3.0  # a size is surely above or below a limit if it differs by this many standard errors
 
 
 @dataclass(slots=True)
 class _Checked:
-    """When a partition was last measured or its split refused, and its bytes then."""
+    """The last check of a partition: its time, and the partition's bytes then."""
 
     at: float
     bytes: int
 
 
 class SizeCheck(BackgroundTask):
-    """Checks one partition at a time. A compaction measures a size, outside of the GIL, if the estimate may be off by
-    too much, or doesn't tell if the partition is above the maximum.
+    """Checks one partition at a time. If the estimate of a size is too uncertain, or doesn't tell whether the partition
+    is above its maximum, a compaction measures the size; it doesn't hold the GIL.
     """
 
     def __init__(
@@ -56,8 +56,8 @@ class SizeCheck(BackgroundTask):
         self._known_keyspace = around.table.keyspace
         self._controller = around.controller
         self._clock = around.clock
-        self._checked: dict[int, _Checked] = {}
-        self._round: list[int] = []
+        self._checked: dict[int, _Checked] = {}  # by partition
+        self._round: list[int] = []  # the partitions that are left in this round: see `_ROUND`
 
     async def _run(self) -> None:
         while True:
@@ -77,7 +77,7 @@ class SizeCheck(BackgroundTask):
                     log.info("a partition's size can't be dealt with yet", extra=names)
 
     def _next(self) -> list[int]:
-        """The partitions to look at now: those that have changed or are under way, and a part of the others."""
+        """The partitions to look at now: those in `to_measure`, and a part of the others."""
         if not self._round:
             self._round = list(self._replicas)
         some = min(len(self._round), len(self._replicas) // _ROUND + 1)
@@ -90,7 +90,7 @@ class SizeCheck(BackgroundTask):
         return not (replica.state.is_restructured or replica.state.trim.has_foreign)
 
     async def _check(self, replica: HostedReplica) -> None:
-        """Measure the partition or propose its split, if it is time. Raises MinkaError; the next try follows later."""
+        """Measure the partition or propose its split, if that is due. Raises MinkaError; the next try comes later."""
         keyspace, data = self._known_keyspace(replica.state.row.keyspace_id), replica.data
         limit = keyspace.max_bytes if keyspace is not None else 0
         is_large = 0 < limit < data.size().bytes
@@ -117,7 +117,7 @@ class SizeCheck(BackgroundTask):
             self._figures.to_report.add(replica.id)
 
     def _is_uncertain(self, replica: HostedReplica, limit: int) -> bool:
-        """True if the size is uncertain or, with a limit, if it is uncertain that the size is above it."""
+        """True if the size is too uncertain, or if it is uncertain whether the size is above the limit (0: none)."""
         data = replica.data
         size, error = data.size().bytes, data.size_error()
         if error > MAX_ERROR:
@@ -125,8 +125,9 @@ class SizeCheck(BackgroundTask):
         return 0 < limit < data.size_at_most().bytes and abs(size - limit) < _SURE * error * size
 
     def _is_due(self, replica: HostedReplica, limit: int) -> bool:
-        """True if it is time to check again: a partition that is overwritten all the time, or can't be split now, isn't
-        checked each time.
+        """True if another check is due: 10 s after the last one, or once the partition has grown by a quarter of its
+        limit. So a partition that clients overwrite all the time, or that can't be split now, isn't checked at each
+        look.
         """
         checked = self._checked.get(replica.id)
         if checked is None or self._clock() - checked.at >= _RECHECK_S:

@@ -1,14 +1,17 @@
-"""A split, as the nodes carry it out (Key-Range Partitions, Patterns of Distributed Systems).
+"""How each node carries out a split (Key-Range Partitions, Patterns of Distributed Systems).
 
-As soon as the leader takes over the row, it serves only the lower half, and appends a marker: after it the log has
-nothing of the upper half. So the upper half of the data no longer changes, on any replica, and the new partition begins
-as a part of its parent's data: attached to it, with its new writes in memory. It serves at once. Then each replica
-makes a database of its own for it in the background, by hard links, without copying bytes. The log of the new partition
-begins after the marker's offset and leader_epoch.
+As soon as the leader takes over the row, it serves only the lower half, and appends a marker: after the marker, the
+parent's log has no writes to the upper half. So the upper half of the parent's data no longer changes on any replica
+that has applied the marker, and the child can begin as a part of the parent's data: its data is attached, and its new
+writes are in memory. The child serves at once. In the background, each replica makes the child's own database, by hard
+links, without copying bytes. The child's log begins after the marker's offset and leader_epoch:
 
-After a crash in between, the log database still has the new partition's log, and the fact that it is attached. The
-upper half is in the parent's data, or will be as soon as the parent's log is applied up to the marker. So while the
-data is shared, no mark in either log is carried out: a mark may remove keys, or bring others.
+    parent's log   1 ........ marker 500 | writes to the lower half: 501, 502 ...
+    child's log              (base 500)  | writes to the upper half: 501, 502 ...
+
+After a crash before that, the log database still has the child's log, and the fact that its data is attached. The
+parent's data has the upper half, or will have it once the parent's log is applied up to the marker. While parent and
+child share data, neither carries out a mark, since a mark may remove keys, or bring others.
 """
 
 import asyncio
@@ -39,7 +42,7 @@ from minkad.storage.versions import Versions
 log: Final = logging.getLogger(__name__)
 
 _POLL_SECONDS: Final = 0.1
-_DETACH_AFTER_SECONDS: Final = 0.05  # for a partition's first replica, twice that for its second, and so on
+_DETACH_AFTER_SECONDS: Final = 0.05  # at a partition's first replica; twice as long at the second, and so on
 
 
 class Splitting:
@@ -63,7 +66,7 @@ class Splitting:
         self._closing = False
 
     async def close(self) -> None:
-        """Stop; half-made children are made again after the next start."""
+        """Stop. Unfinished children are made again after the next start."""
         self._closing = True
         under_way = [*self._making.values(), *self._detaching]
         for task in under_way:
@@ -73,7 +76,7 @@ class Splitting:
     # Each replica
 
     def make(self, parent: HostedReplica, marker: SplitMarker, entry: Pending) -> None:
-        """The next entry to apply is a marker: applying goes on after the child is made."""
+        """Carry out the marker, the next entry to apply. Applying goes on once the child is made."""
         task = tasks.start(self._make(parent, marker, entry), f"split of {parent.id}", parent.broke)
         self._making[parent.id] = task
         task.add_done_callback(lambda ended: self._made(parent, ended))
@@ -89,7 +92,7 @@ class Splitting:
                 await asyncio.wait([self._waits.changed(parent.id)], timeout=_POLL_SECONDS)  # the row is on its way
             async with parent.lock:
                 if not parent.still_has(data):
-                    return  # it was deleted, or replaced by a checkpoint
+                    return  # the parent was deleted, or a checkpoint has replaced it
                 data.write([], Applied(entry.offset, entry.leader_epoch))
                 if awaits_child(parent.state.row, marker):
                     await self._make_child(parent, marker.child_id, entry)
@@ -105,7 +108,7 @@ class Splitting:
             self._node.mark_ended(parent, is_passed=is_passed)
 
     async def _make_child(self, parent: HostedReplica, child_id: int, entry: Pending) -> None:
-        """Make the child, unless it exists already or came as its leader's checkpoint."""
+        """Make the child, unless it exists already: from this marker, or from a checkpoint of the child's leader."""
         child = self._node.replicas.get(child_id) or self._hosting.host(provisional_row(parent.state.row, child_id))
         if child.state.is_made:
             return
@@ -117,7 +120,7 @@ class Splitting:
 
     @failpoint("split.attach")
     async def attach(self, parent: HostedReplica, child: HostedReplica, entry: Pending) -> None:
-        """The child's log begins after the marker; once that is durable, it has a role."""
+        """Attach the child's data, and begin its log after the marker. Once that is durable, the child gets a role."""
         data = self._hosting.new_data(child.id)
         self._attach(child, data, parent, Applied(entry.offset, entry.leader_epoch), parent.data.versions)
         self._node.child_attached(child, data, entry.offset, entry.leader_epoch)
@@ -136,7 +139,7 @@ class Splitting:
     # After a start
 
     def recover(self, child: HostedReplica, meta: ReplicaMeta) -> None:
-        """The child was attached when the node stopped: its own folder isn't complete."""
+        """Attach the child again: it was attached when the node stopped, so its own folder isn't complete."""
         parent = self._node.replicas.get(meta.attached_to)
         if parent is None or not parent.state.is_complete or parent.log.end < meta.base:
             text = f"partition {child.id}: partition {meta.attached_to}, to which it was attached, is gone"
@@ -147,7 +150,7 @@ class Splitting:
         self._attach(child, child.data, parent, Applied(meta.base, meta.base_epoch), meta.versions)
         self._detach_soon(child, parent.id)
 
-    # A database of its own
+    # The child's own database
 
     def _detach_soon(self, child: HostedReplica, parent_id: int) -> None:
         self._begin(child, self._detach(child, parent_id), f"detaching {child.id}")
@@ -158,8 +161,8 @@ class Splitting:
         task.add_done_callback(self._detaching.discard)
 
     async def _detach(self, child: HostedReplica, parent_id: int) -> None:
-        """The nodes do it one after the other: it takes a processor for some milliseconds, and the child's clients have
-        just found the child.
+        """Make the child's own database, after a delay that differs by node. This takes a processor for some
+        milliseconds, and should not make the child's new clients wait at all nodes at the same time.
         """
         data, nodes = child.data, list(child.state.row.replicas)
         place = nodes.index(self._node.id) if self._node.id in nodes else len(nodes)
@@ -168,7 +171,7 @@ class Splitting:
             if data.is_attached:
                 await data.detach()
         except MinkaError as error:
-            if error.code is not Code.SHUTTING_DOWN:  # else it was deleted or replaced meanwhile
+            if error.code is not Code.SHUTTING_DOWN:  # that means the child was deleted or replaced meanwhile
                 log.error("a child could not be detached", extra={"partition": child.id, "reason": str(error)})
             if error.code is Code.STORAGE_FAILED:
                 self._log_db.fail(error)
@@ -176,11 +179,11 @@ class Splitting:
             self._node.detached(child, parent_id, self._clock())
 
     def _lost(self, child: HostedReplica, parent_id: int) -> None:
-        """The child was condemned. This is made durable before its parent's data may change: otherwise a crash would
-        attach the child again, to data without its keys.
+        """The child was condemned. Record that durably before the parent's data may change: otherwise, after a crash,
+        the node would attach the child again, to data that lacks the child's keys.
         """
         if self._closing or child.state.role is Role.REMOVED:
-            return  # the next start attaches it again, or its deletion lets go
+            return  # the next start attaches the child again, or its deletion lets the parent's data go
         self._node.data_lost(child)
         child.stage_meta(self._log_db)
         self._begin(child, self._let_go(child, child.data, parent_id), f"giving up {child.id}")
@@ -192,7 +195,7 @@ class Splitting:
             self._node.detached(child, parent_id, self._clock())
 
     async def _copy(self, child: HostedReplica, parent: HostedReplica, offset: int) -> None:
-        """Put a copy of the parent's data, as of this offset or later, where the child's database is opened."""
+        """Put a copy of the parent's data, as of `offset` or later, into the child's folder."""
         while parent.state.applied < offset:
             if parent.state.damage is not None or parent.state.role is Role.REMOVED:
                 text = f"partition {child.id}: partition {parent.id}, to which it is attached, can't be used"
@@ -201,7 +204,7 @@ class Splitting:
             await asyncio.wait([self._waits.changed(parent.id)], timeout=_POLL_SECONDS)
         await parent.log_first()
         await self.put_in_place(child, await self.take(parent, child))
-        await child.log_first()  # its writes are about to be flushed
+        await child.log_first()  # the child's writes are about to be flushed
 
     @failpoint("split.take")
     async def take(self, parent: HostedReplica, child: HostedReplica) -> Checkpoint:
@@ -216,8 +219,8 @@ class Splitting:
 
     @failpoint("split.record")
     async def record(self, child: HostedReplica) -> None:
-        """Record that the child has a database of its own."""
-        if child.still_has(child.data):  # the meta of a deleted replica would make it a replica again
+        """Record that the child has its own database."""
+        if child.still_has(child.data):  # with the meta of a deleted replica, the next start would recover it
             child.stage_meta(self._log_db)
         await self._log_db.sync()
 

@@ -1,1 +1,1 @@
-"""Whole partitions for readers: snapshots, changes, counts and reports."""
+"""Readers of whole partitions: snapshots, change feeds, counts and reports."""

@@ -24,18 +24,16 @@ _READ_BYTES: Final = 256 * 1024  # of entries before other tasks get a turn; a l
 
 
 class Changes:
-    """For the loop's thread. Any replica serves what it has applied, with or without clearance: applied entries never
-    change.
-    """
+    """For the loop's thread. Any replica serves its applied entries, even without clearance: they never change."""
 
     def __init__(self, replicas: Mapping[int, HostedReplica], scanner: Scanner, loads: LoadSources | None) -> None:
-        """`loads`: the files of loads on this node; None: it takes in no loads."""
+        """`loads` has the files of loads on this node; None: this node takes in no loads."""
         self._replicas = replicas
         self._scanner = scanner
         self._loads = loads
 
     def positions(self, partition_ids: Iterable[int]) -> list[ChangePosition]:
-        """The positions of those of the partitions that are here."""
+        """The positions of the partitions that are here, among these."""
         found = [replica for id_ in partition_ids if (replica := self._replicas.get(id_)) is not None]
         return [_position(replica) for replica in found if _is_usable(replica)]
 
@@ -46,9 +44,9 @@ class Changes:
         return self._loads.spool.path(number, name)
 
     async def read(self, partition_id: int, after: int, until: int) -> AsyncGenerator[ChangeBatch, None]:
-        """The changes after the offset `after`, up to and including `until`, in batches; between two batches, the
-        caller gives other tasks a turn. Raises PARTITION_NOT_HERE, CHANGES_GONE, NOT_LEADER if `until` is not applied
-        here, CORRUPT_DATA, STORAGE_FAILED.
+        """The changes after the offset `after`, up to and including `until`, in batches. The caller gives other tasks a
+        turn between two batches. Raises NOT_LEADER if `until` isn't applied here; PARTITION_NOT_HERE, CHANGES_GONE,
+        CORRUPT_DATA, STORAGE_FAILED.
         """
         while after < until:
             replica = self._usable(partition_id)
@@ -59,7 +57,7 @@ class Changes:
             batch = _Batch()
             after, mark = batch.add(replica, first, until)
             encoded = [batch.encode(after)]
-            del batch  # one copy at most while the reader takes nothing
+            del batch  # while the reader takes nothing, memory has the batch only once
             yield encoded.pop()
             if mark is not None:
                 async with aclosing(self._taken_in(replica, after + 1, mark)) as batches:
@@ -71,8 +69,8 @@ class Changes:
     async def _taken_in(
         self, replica: HostedReplica, offset: int, mark: IngestMark
     ) -> AsyncGenerator[ChangeBatch, None]:
-        """The rows of a load's file, as puts. Only the batch after the last of them counts their offset as read. The
-        first batch is empty: the scan of the file then waits for its turn.
+        """The rows of a load's file, as puts. Until all of them are read, `next_offset` stays before the mark's offset.
+        The first batch is empty: the scan of the file waits for its turn after that.
         """
         if await self._was_taken_in(replica, offset, mark.load_number):
             return
@@ -96,7 +94,7 @@ class Changes:
                 )
 
     async def _was_taken_in(self, replica: HostedReplica, offset: int, load_number: int) -> bool:
-        """True if an earlier mark has taken in the same load: this mark then did nothing."""
+        """True if an earlier mark has taken in the same load, so that this mark did nothing."""
         after = replica.log.base
         while after + 1 < offset:
             entries = replica.log.read(after + 1, offset - 1, _READ_BYTES)
@@ -109,7 +107,7 @@ class Changes:
         return False
 
     async def child_at(self, partition_id: int, after: int, child_id: int) -> int:
-        """The offset of the mark after `after` that split the child off; 0: none. Raises the same as `read`."""
+        """The offset, after `after`, of the mark that split the child off; 0: none. Raises errors of `read`."""
         while True:
             replica = self._usable(partition_id)
             if after >= replica.state.applied:
@@ -158,8 +156,8 @@ class _Batch:
         self._values: list[bytes | None] = []
 
     def add(self, replica: HostedReplica, first: int, until: int) -> tuple[int, IngestMark | None]:
-        """Add the next entries. Returns the offset of the last added entry, and the next entry if it is the mark of a
-        load.
+        """Add the next entries. Returns the offset of the last added entry, and the entry after that if it is the mark
+        of a load.
         """
         offset = first - 1
         for offset, entry in enumerate(replica.log.read(first, until, _READ_BYTES), first):

@@ -1,6 +1,4 @@
-"""Counts what a node has on its disks by reading it, and finds the keys at which to split the partitions that
-it leads.
-"""
+"""Counts the keys on a node's disks by reading them, and finds keys at which the node's partitions can be split."""
 
 import asyncio
 from collections.abc import Collection
@@ -33,9 +31,9 @@ class Inventory:
         self._waits = waits
 
     async def count_keys(self, partition_ids: Collection[int]) -> list[PartitionCount]:
-        """Count the keys on this node's disks by reading them. Without ids: of all partitions, also those that it
-        should not have. Leaves out a partition that isn't here or is deleted meanwhile. Raises CORRUPT_DATA,
-        STORAGE_FAILED.
+        """Count the keys of these partitions on this node's disks by reading them. Without ids, count all partitions,
+        including leftover folders. Leaves out a partition that isn't here, or is deleted meanwhile. Raises
+        CORRUPT_DATA, STORAGE_FAILED.
         """
         counts = []
         for id_ in partition_ids or sorted({*self._replicas, *self._store.partition_ids()}):
@@ -45,7 +43,7 @@ class Inventory:
             except MinkaError as error:
                 if error.code is not Code.SHUTTING_DOWN:
                     raise
-                continue  # it was deleted or replaced meanwhile
+                continue  # the replica was deleted or replaced meanwhile
             if count is not None:
                 counts.append(count)
         return counts
@@ -53,7 +51,7 @@ class Inventory:
     async def _count(self, replica: HostedReplica) -> PartitionCount:
         row = replica.state.row
         if replica.log.base:
-            replica.state.check_data()  # raises if its folder is gone, which isn't the same as empty
+            replica.state.check_data()  # raises if the folder is gone: an empty count would be wrong
         size = await replica.data.count(KeyRange(row.start_key, row.end_key))
         return PartitionCount(
             partition_id=row.id,

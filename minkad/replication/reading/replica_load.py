@@ -1,7 +1,7 @@
-"""The load of each replica: keys read and written a second, a sample of them, and the answers.
+"""The load of each replica: operations a second, a sample of their keys, and the traffic for the history.
 
-Counting costs one addition for each group of a request. Only while a replica is too busy, about a thousand of the keys
-and scans of its last ten seconds are kept.
+Counting costs one addition for each group of a request. Only for a replica that is too busy, this module keeps about a
+thousand of the keys and scans of the last ten seconds.
 """
 
 import random
@@ -12,21 +12,22 @@ from typing import Final
 from minka.wire.history_rows import BUCKETS, bucket
 from minkad.core.load_split import Span
 
-# A row of a page costs a tenth of a key that is read alone (0.5 and 5 µs), and the page as much as a key.
+# A key that is read alone takes 5 µs, and so does a page; each row of a page takes 0.5 µs. So a page of 100 rows counts
+# as 11 operations.
 ROWS_AS_ONE_KEY: Final = 10
 _SAMPLED: Final = 1000
 _SAMPLED_SECONDS: Final = 10
 
 
 class Sample:
-    """One operation in about `stride`, picked at random, so that regular patterns in the requests are sampled, too."""
+    """One operation in about `stride`. The choice is random, so that a regular pattern of requests is sampled well."""
 
     __slots__ = ("_skip", "spans", "stride")
 
     def __init__(self, stride: int) -> None:
         self.stride = stride
-        self.spans: deque[Span] = deque(maxlen=_SAMPLED)
-        self._skip = 0
+        self.spans: deque[Span] = deque(maxlen=_SAMPLED)  # the newest sampled operations
+        self._skip = 0  # this many operations come before the next one to sample
 
     def add(self, keys: Sequence[bytes]) -> None:
         """Sample the keys of a group; each is one operation."""
@@ -51,8 +52,8 @@ def page_operations(rows: int) -> int:
 
 
 class Traffic:
-    """The answers of a replica since this was last taken for the history: see `PartitionInterval`. Refused and failed
-    requests are not in it.
+    """The answered requests of a replica since the history last took its traffic: see `PartitionInterval`. Refused and
+    failed requests don't count.
     """
 
     __slots__ = ("bytes_read", "bytes_written", "reads", "reads_took", "writes", "writes_took")
@@ -103,11 +104,11 @@ class Load:
         self.served = 0  # operations since the last tick
         self.ops = 0.0  # operations a second, smoothed
         self.last = 0.0  # operations a second between the last two ticks
-        self.cpu_percent = 0.0
-        self.sample: Sample | None = None  # while it is too busy
-        self.looked_at = 0.0  # the last time a key to split at was looked for; at first, when it became too busy
-        self.generation = 0  # of its row when it became too busy
-        self.not_split = ""  # why it isn't split although it is too busy
+        self.cpu_percent = 0.0  # of one processor: this replica's share of the process's time
+        self.sample: Sample | None = None  # while the replica is too busy
+        self.looked_at = 0.0  # the time of the last search for a key to split at, or when the replica became too busy
+        self.generation = 0  # of the row when the replica became too busy
+        self.not_split = ""  # why the partition isn't split although it is too busy
         self.traffic = Traffic()
 
     def take_traffic(self) -> Traffic | None:
@@ -138,7 +139,9 @@ class Load:
 
     @property
     def steady_ops(self) -> float:
-        """Operations a second if they last: a short peak stays in `ops` for a while, but not here."""
+        """The operations a second, at most twice those of the last second: a short peak stays in `ops` for a while, but
+        not here.
+        """
         return min(self.ops, 2 * self.last)
 
     def begin(self, now: float, generation: int) -> None:

@@ -48,8 +48,8 @@ class Reporting:
         self._unix_ms = around.unix_ms
 
     def stats(self, changed_only: bool) -> list[ReplicaStats]:
-        """Stats of the partitions that this node leads; with `changed_only`, of those that changed since the last call.
-        Each call returns at most 500; the next calls return the others.
+        """Stats of the partitions that this node leads; with `changed_only`, only of those that have changed since the
+        last call. Each call returns at most 500; the next calls with `changed_only` return the others.
         """
         changed = self._figures.to_report
         if changed_only and not changed:
@@ -66,7 +66,7 @@ class Reporting:
         return sum(replica.state.is_ready for replica in self._node.replicas.values())
 
     def stale_reads(self) -> int:
-        """The number of partitions of which this node would answer a stale read now."""
+        """The number of partitions for which this node would answer a stale read now."""
         return sum(map(self._routing.answers_stale, self._node.replicas.values()))
 
     def copies(self, partition_ids: Iterable[int], *, stories: bool = False) -> list[CopyDescription]:
@@ -81,7 +81,7 @@ class Reporting:
         return copies
 
     def migrations(self) -> list[MigrationProgress]:
-        """The progress of the replicas to which this node, as the leader, sends a copy or hands over."""
+        """The progress of the replicas to which this node, as their leader, sends a copy or hands a leadership over."""
         found: list[MigrationProgress] = []
         for leader in self._leaders(self._node.shared.migrating):
             for migration in leader.migrations():
@@ -90,12 +90,12 @@ class Reporting:
         return found
 
     def follower_lags(self) -> dict[str, tuple[int, float]]:
-        """By node that follows this one: the most entries that it lacks in any partition, and the longest time, in
-        seconds, that it has lacked any.
+        """By node that follows this node: the most entries that it lacks in any partition, and the longest time, in
+        seconds, since it had the whole log of a partition.
         """
         found = dict.fromkeys(self._senders.followers(), (0, 0.0))
         now = self._clock()
-        for leader in self._leaders(self._node.shared.unsettled):  # in all others nothing is lacking
+        for leader in self._leaders(self._node.shared.unsettled):  # in all others, no present follower lags
             for node, (entries, seconds) in leader.lags(now).items():
                 most = found.get(node, (0, 0.0))
                 found[node] = max(entries, most[0]), max(seconds, most[1])
@@ -107,13 +107,13 @@ class Reporting:
 
 
 class Intervals:
-    """The traffic and size of the replicas in each interval, for the history. The last interval of a replica that is
-    removed is lost.
+    """The traffic and size of the replicas in each interval, for the history. The history lacks the last interval of a
+    removed replica.
     """
 
     def __init__(self, replicas: Mapping[int, HostedReplica]) -> None:
         self._replicas = replicas
-        self._told: dict[int, int] = {}  # bytes by partition id
+        self._told: dict[int, int] = {}  # by partition id: the size in its last row, in bytes
 
     async def take(self, *, whole: bool) -> list[PartitionInterval]:
         """The rows of the replicas that have answered clients or changed in size since the last call. With `whole`,
@@ -133,8 +133,8 @@ class Intervals:
 
 
 def _owned_size(replica: HostedReplica) -> Size:
-    """The size of the replica's data without the part that belongs to another partition since a split; the size is an
-    estimate then.
+    """The size of the replica's data, without the keys outside of its range, for example since a split. With such keys,
+    the size is an estimate.
     """
     size = replica.data.size()
     if not replica.state.trim.has_foreign:

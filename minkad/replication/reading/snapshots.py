@@ -1,7 +1,8 @@
-"""Snapshots of partitions for readers of whole keyspaces: a partition's data as it is at one offset of its log.
+"""Snapshots for readers of whole keyspaces: each is the data of a partition at one offset of its log.
 
-The leader appends a mark to the log, and each replica that comes to it keeps a checkpoint, by hard links, under the
-snapshot's id. So all replicas keep the same data, and a reader whose node dies goes on at another one.
+The leader appends a `SnapshotMark` to the log. Each replica that comes to the mark keeps a checkpoint, by hard links,
+under the snapshot's id. So all replicas keep the same data, and if a reader's node dies, the reader goes on at another
+node.
 """
 
 import asyncio
@@ -37,10 +38,10 @@ log: Final = logging.getLogger(__name__)
 
 _KEPT_SECONDS: Final = 900.0  # a snapshot is removed this long after its last use
 _MAX_SNAPSHOTS: Final = 1000  # on this node
-_LATE_MS: Final = 60_000
-_MAX_RELEASED: Final = 10_000  # remembered
+_LATE_MS: Final = 60_000  # a replica that comes to a mark later than this keeps nothing
+_MAX_RELEASED: Final = 10_000  # released ids that are remembered
 _OPEN_SECONDS: Final = 30.0
-_FLUSH_FIRST_BYTES: Final = 256 * 1024
+_FLUSH_FIRST_BYTES: Final = 256 * 1024  # with more unflushed data, flush before the mark
 _LOOK_SECONDS: Final = 1.0
 
 
@@ -49,12 +50,12 @@ class _Kept:
     """A snapshot on this node."""
 
     taken: Checkpoint
-    offset: int
-    taken_ms: int  # by the wall clock of the leader: rows that have expired by then are left out
+    offset: int  # the data has the entries up to here
+    taken_ms: int  # by the leader's wall clock; readers don't see rows that have expired by then
     range: KeyRange
-    used_at: float
-    readers: int = 0
-    is_released: bool = False
+    used_at: float  # the time of the last use, by the node's clock
+    readers: int = 0  # scans under way
+    is_released: bool = False  # the last reader removes the checkpoint
 
 
 class Snapshots:
@@ -79,8 +80,8 @@ class Snapshots:
         self._disk = around.disk
         self._clock = around.clock
         self._unix_ms = around.unix_ms
-        self._kept: dict[str, _Kept] = {}
-        # The newest snapshots released before they were kept: a replica may come to a mark after its reader has ended.
+        self._kept: dict[str, _Kept] = {}  # by snapshot id
+        # Ids released before this node had the snapshot: a replica may come to a mark after the reader has ended.
         self._released: dict[str, None] = {}
         self._opening: dict[str, asyncio.Future[None]] = {}  # snapshots that this node, as the leader, is opening
         self._making: set[asyncio.Task[None]] = set()
@@ -91,7 +92,7 @@ class Snapshots:
         self._collecting.start()
 
     async def close(self) -> None:
-        """Stop; the snapshots are removed at the next start."""
+        """Stop. The next start removes the snapshots."""
         await self._collecting.close()
         for task in self._making:
             task.cancel()
@@ -101,8 +102,8 @@ class Snapshots:
     # The leader
 
     async def open(self, partition_id: int, generation: int, part_bytes: int) -> PartitionSnapshot:
-        """Open a snapshot with everything acknowledged before the call. Raises the refusals that route a client to
-        another node; DISK_LOW, OVERLOADED, DEADLINE_EXCEEDED.
+        """Open a snapshot with all writes acknowledged before the call. Raises the refusals that send a client
+        to another node; DISK_LOW, OVERLOADED, DEADLINE_EXCEEDED.
         """
         until = asyncio.get_running_loop().time() + _OPEN_SECONDS
         replica = await self._routing.serving(partition_id, generation, until)
@@ -110,18 +111,18 @@ class Snapshots:
             return _of(replica, "", 0, range_of(replica.state.row))
         self._check_room()
         if replica.unflushed >= _FLUSH_FIRST_BYTES or replica.data.in_memory:
-            await self._flusher.flush(replica)  # else the checkpoint, and users' writes, would wait for the flush
+            await self._flusher.flush(replica)  # a flush after the mark would make users' writes wait
             replica = await self._routing.serving(partition_id, generation, until)
         snapshot_id, range_ = uuid.uuid4().hex, range_of(replica.state.row)
         is_kept = self._opening[snapshot_id] = asyncio.get_running_loop().create_future()
         try:
             if len(replica.state.row.isr) >= replica.state.min_insync:
                 self._append(replica, SnapshotMark(snapshot_id, self._unix_ms(), range_.start, range_.end))
-            else:  # nothing more is committed; what is committed can be read
+            else:  # no mark can be committed now, but the committed entries can be read
                 await self._keep(replica, snapshot_id, self._unix_ms(), range_)
             await self._until_kept(replica, is_kept, until)
         except BaseException:
-            await self.release(snapshot_id)  # nobody knows it
+            await self.release(snapshot_id)  # no reader knows the id
             raise
         finally:
             del self._opening[snapshot_id]
@@ -165,7 +166,7 @@ class Snapshots:
     # Each replica
 
     def make(self, replica: HostedReplica, mark: SnapshotMark, entry: Pending) -> None:
-        """The next entry to apply is this mark: applying goes on after the snapshot is kept."""
+        """Carry out the mark, the next entry to apply. Applying goes on once the snapshot is kept."""
         task = tasks.start(self._make(replica, mark, entry), f"snapshot of {replica.id}", replica.broke)
         self._making.add(task)
         task.add_done_callback(self._making.discard)
@@ -190,7 +191,7 @@ class Snapshots:
             self._node.mark_ended(replica, is_passed=is_passed)
 
     async def _keep_or_not(self, replica: HostedReplica, mark: SnapshotMark) -> None:
-        """Keep the snapshot; a replica that can't goes on without it."""
+        """Keep the snapshot. If that fails, the replica goes on without it."""
         try:
             if mark.id not in self._opening:
                 self._check_room()
@@ -216,8 +217,8 @@ class Snapshots:
     # Readers
 
     async def read(self, snapshot_id: str, request: ScanRequest) -> AsyncGenerator[bytes, None]:
-        """Scan a part of the snapshot; the request's `path` is filled in here. The first answer is empty: the scan then
-        waits for its turn. Raises SNAPSHOT_GONE, OVERLOADED, CORRUPT_DATA, STORAGE_FAILED.
+        """Scan a part of the snapshot; this method fills in the request's `path`. The first answer is empty: the scan
+        waits for its turn after that. Raises SNAPSHOT_GONE, OVERLOADED, CORRUPT_DATA, STORAGE_FAILED.
         """
         kept = self._kept.get(snapshot_id)
         if kept is None:
@@ -235,8 +236,8 @@ class Snapshots:
                 yield answer
 
     async def _scan(self, kept: _Kept, request: ScanRequest) -> AsyncGenerator[bytes, None]:
-        """Read a snapshot, which must stay until this ends: a scan of a removed folder would create it again. The first
-        answer is empty, see `read`.
+        """Read a snapshot. Its folder must stay until the end: a scan would create a removed folder again. The first
+        answer is empty: see `read`.
         """
         kept.readers += 1
         try:
@@ -259,7 +260,7 @@ class Snapshots:
             await kept.taken.remove()
 
     async def release(self, snapshot_id: str) -> None:
-        """Remove a snapshot as soon as nobody reads it, or keep none if this node has yet to come to its mark."""
+        """Remove a snapshot as soon as nobody reads it. If this node has yet to come to its mark, keep nothing then."""
         if (kept := self._kept.pop(snapshot_id, None)) is not None:
             kept.is_released = True
             await self._remove(kept)

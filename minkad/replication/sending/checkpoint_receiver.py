@@ -1,4 +1,4 @@
-"""A checkpoint that comes from the leader and replaces a follower's data."""
+"""Receives a checkpoint from a leader, and replaces the follower's log and data with it."""
 
 from collections.abc import AsyncIterator
 from typing import Final
@@ -16,12 +16,12 @@ from minkad.replication.surroundings import Surroundings
 from minkad.storage.checkpoint import CheckpointFile, Incoming
 
 _MAX_KEPT: Final = 10_000  # files of one checkpoint
-_AT_ONCE: Final = 32  # checkpoints; a leader that sends one more tries again soon
+_AT_ONCE: Final = 32  # checkpoints; any other is refused, and its leader tries again soon
 
 
 class CheckpointReceiver:
-    """A replica stays as it is until the whole checkpoint has come. If the transfer breaks, the files that came whole
-    are kept.
+    """A replica stays unchanged until the whole checkpoint has come. If the transfer breaks, the node keeps the
+    complete files for the next transfer.
     """
 
     def __init__(self, around: Surroundings, node: Node[HostedReplica], damage: Damage, pace: Pace) -> None:
@@ -31,22 +31,23 @@ class CheckpointReceiver:
         self._store = around.store
         self._pace = pace
         self._check_room = around.disk.check_room
+        # By partition: the complete files of a broken transfer; empty during a transfer, absent without any.
         self._kept: dict[int, list[KeptFile]] = {}
-        self._under_way: set[int] = set()  # partitions
+        self._under_way: set[int] = set()  # partitions whose checkpoint is being received
 
     def kept(self, partition_id: int) -> list[KeptFile]:
-        """The files that were kept of a checkpoint whose transfer broke."""
+        """The complete files of a checkpoint whose transfer broke."""
         return self._kept.get(partition_id, [])
 
     async def discard(self, partition_id: int) -> None:
-        """Remove the kept files of a checkpoint; a transfer under way removes its own when it ends. Raises
+        """Remove the kept files, unless a transfer is under way: it removes its files at its end. Raises
         STORAGE_FAILED.
         """
         if partition_id not in self._under_way and self._kept.pop(partition_id, None) is not None:
             await self._store.incoming(partition_id, [], {}).discard()
 
     async def install(self, messages: AsyncIterator[bytes]) -> bytes:
-        """Take a checkpoint in and put it in place. Returns an encoded `Shipped`.
+        """Receive a checkpoint, and put it in place. Returns an encoded `Shipped`.
 
         Raises NOT_LEADER, OVERLOADED, DISK_LOW, INVALID_ARGUMENT, CORRUPT_DATA, STORAGE_FAILED.
         """
@@ -64,7 +65,7 @@ class CheckpointReceiver:
             await self._receive(incoming, messages)
             await replica.data.detach_children()
             async with replica.lock:
-                await replica.data.detach_children()  # a split's marker may have made one before the lock was free
+                await replica.data.detach_children()  # before the lock was free, a split may have made another child
                 if self._following(header) is not replica:
                     raise MinkaError(Code.NOT_LEADER, f"partition {replica.id} has changed hands")
                 self._kept.pop(replica.id, None)
@@ -123,7 +124,7 @@ class CheckpointReceiver:
 
     @failpoint("following.clear")
     async def clear(self, replica: HostedReplica) -> None:
-        """Record durably that the data on disk must not be used from here on."""
+        """Record durably that the data on disk is unusable from now on."""
         replica.drop_pending()
         self._node.checkpoint_complete(replica)
         replica.stage_meta(self._log_db)
@@ -138,7 +139,7 @@ class CheckpointReceiver:
 
     @failpoint("following.take_over")
     async def take_over(self, replica: HostedReplica) -> None:
-        """The log goes on after the checkpoint."""
+        """Record durably that the checkpoint is the data, and that the log begins after it."""
         self._node.checkpoint_opened(replica)
         replica.stage_meta(self._log_db)
         await self._log_db.sync()
@@ -152,7 +153,7 @@ async def _decoded_header(messages: AsyncIterator[bytes]) -> ShipHeader:
 
 
 async def _content(incoming: Incoming, messages: AsyncIterator[bytes], pace: Pace) -> AsyncIterator[bytes]:
-    """The content as it comes; the sender waits while nobody takes it."""
+    """The content of the files as it comes. The sender waits while `pace` lets this side wait."""
     while not incoming.complete:
         try:
             content = await anext(messages)

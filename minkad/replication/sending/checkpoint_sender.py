@@ -1,4 +1,4 @@
-"""Checkpoints for followers: taken while the leader serves, sent file by file as raw bytes with checksums."""
+"""Takes checkpoints while the leader serves, and sends them to followers: file by file, raw, with checksums."""
 
 import asyncio
 import logging
@@ -28,7 +28,7 @@ from minkad.storage.replica_store import Purpose, ReplicaStore
 _PHASE = MigrationPhase
 
 log: Final = logging.getLogger(__name__)
-_LOOK_S: Final = 1.0
+_LOOK_S: Final = 1.0  # between two looks whether a copy that waits may begin
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +39,15 @@ class SendingContext:
     store: ReplicaStore
     links: ReplicationLinks
     settings: ReplicationSettings
-    slots: asyncio.Semaphore
-    operation_moving: Callable[[int], Operation | None]  # by partition
+    slots: asyncio.Semaphore  # one for each checkpoint that may be taken and sent at the same time
+    operation_moving: Callable[[int], Operation | None]  # the operation that moves this partition
     limits: RateLimits
     pace: Pace
     clock: Callable[[], float]
 
 
 class CheckpointSenders:
-    """The checkpoints that are being sent, or were sent to a node that still follows."""
+    """By follower: the checkpoint that is being sent, or the last one, as long as the node follows."""
 
     def __init__(self, around: Surroundings, node: Node[HostedReplica], pace: Pace) -> None:
         settings = node.shared.settings
@@ -59,7 +59,7 @@ class CheckpointSenders:
         self._senders: dict[Progress, CheckpointSender] = {}
 
     def send(self, instruction: SendCheckpoint) -> None:
-        """Begin to send a checkpoint; the leader is told how it ends."""
+        """Begin to send a checkpoint. At its end, `Node` gets the event."""
         progress, context = instruction.progress, self._context
         replica, before = context.node.replicas[progress.state.id], self._senders.get(progress)
         most, moving = context.settings.copy_log_bytes, context.operation_moving
@@ -100,8 +100,8 @@ class CheckpointSender:
     def __init__(
         self, context: SendingContext, replica: HostedReplica, instruction: SendCheckpoint, rates: CopyRates
     ) -> None:
-        self.rates = rates
-        self.blocked_by = self.remedy = ""  # why it doesn't begin yet, and the remedy
+        self.rates = rates  # of all copies to this follower
+        self.blocked_by = self.remedy = ""  # while the copy can't begin: the reason, and the remedy
         self.phase = _PHASE.MIGRATION_PHASE_CHECKPOINT
         self.bytes_total = self.bytes_done = 0
         self._context = context
@@ -131,7 +131,7 @@ class CheckpointSender:
         node.checkpoint_sent(progress, offset, self._context.clock())
 
     async def _send(self) -> int:
-        """Send a checkpoint. Returns the offset up to which the follower then has everything."""
+        """Send a checkpoint. Returns the offset up to which the follower has the data afterwards."""
         replica, node = self._replica, self._progress.node_id
         await self._until_it_can_end()
         async with self._context.slots:
@@ -151,7 +151,7 @@ class CheckpointSender:
                 await taken.remove()
 
     async def _until_it_can_end(self) -> None:
-        """Wait as long as the copy would be outrun: it would use the disk and the network for nothing."""
+        """Wait while writes would outrun the copy: it would use disk and network in vain."""
         if not self.rates.waits_for_writes:
             return
         self.rates.rest()
@@ -164,7 +164,9 @@ class CheckpointSender:
         self.rates.rest()
 
     def _look(self) -> None:
-        """Between two pieces: measure the copy and the writes. Raises OVERLOADED if the copy was outrun."""
+        """Between two pieces: measure the rates of the copy and of writes. Raises OVERLOADED if writes have outrun the
+        copy.
+        """
         is_new = self.rates.look(self.bytes_done)
         copy_log = self._replica.state.retention.copy_log(self._progress.node_id)
         if copy_log is not None and not is_new:
@@ -176,8 +178,8 @@ class CheckpointSender:
         self._context.pace.need(self, rate)
 
     async def _verify(self, taken: Checkpoint) -> None:
-        """The target has found damage in what it received: find out if this leader's own data is damaged. Raises
-        CORRUPT_DATA if so.
+        """The target has found damage in the checkpoint: find out whether it was damaged here already. If so, condemn
+        this leader's data, and raise CORRUPT_DATA.
         """
         data = self._replica.data
         try:
@@ -188,7 +190,7 @@ class CheckpointSender:
             raise
 
     async def _left_out(self, taken: Checkpoint) -> dict[str, int]:
-        """The CRC-32, by name, of the files that the follower already has with the same size and content."""
+        """The CRC-32, by name, of the files that need not be sent: the follower has them with this size and content."""
         there = {file.name: file for file in self._kept}
         left: dict[str, int] = {}
         for file in taken.files:

@@ -5,7 +5,7 @@ from typing import Protocol
 
 
 class ReplicationLinks(Protocol):
-    """Calls to a node by its id. Failures are MinkaErrors; a refusal comes as the node raised it."""
+    """Calls to another node. A call raises a MinkaError: the other node's refusal, or that of a failed connection."""
 
     def append(self, node_id: str, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """A leader's stream: sends `frames` (each an encoded Frame) and yields the answers (each an Answer)."""

@@ -1,6 +1,4 @@
-"""The rate of checkpoints to and from a node that clients use: as fast as possible without making clients wait
-noticeably longer.
-"""
+"""Bounds the rate of checkpoints to and from a node: as fast as possible while clients don't wait noticeably longer."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -14,46 +12,47 @@ Waited = tuple[float, int]
 
 LOOK_S: Final = 0.25
 LEAST_RATE: Final = 8e6  # bytes a second, at least, however long clients wait
-_FIRST_RATE: Final = 16e6  # when clients come, or a copy begins while they are there
-_STEP: Final = 0.5e6  # added at each look at which clients don't wait longer than usual: 2 MB/s in a second
-_CUT: Final = 0.7
-_WORSE: Final = 1.4  # times the usual mean. A stall that doubles the p99 adds about as much to the mean
+_FIRST_RATE: Final = 16e6  # bytes a second, when clients come during a copy, or a copy begins while clients are there
+_STEP: Final = 0.5e6  # bytes a second, added at each look with usual waits; four looks a second add 2 MB/s
+_CUT: Final = 0.7  # the rate is multiplied by this at each look with too long waits
+_WORSE: Final = 1.4  # a wait is too long above this multiple of its usual mean: so a p99 that has doubled is noticed
 _LEAST_WAIT_S: Final = 0.0005  # a shorter wait is never too long
-_SMOOTH: Final = 0.1  # weight of the newest look in the usual wait: the mean of the last three seconds
-_REST_LOOKS: Final = 4  # looks after the end of a copy that don't count for the usual wait
-_QUIET_LOOKS: Final = 4  # looks without clients, after which nothing is held back
-_PART_BYTES: Final = 128 * 1024  # taken at once while the rate is bounded, to avoid bursts
-_BURST_S: Final = 0.02
+_SMOOTH: Final = 0.1  # the weight of the newest look in the usual wait, about the mean of the last three seconds
+_REST_LOOKS: Final = 4  # the first looks after the end of a copy, which don't count for the usual wait
+_QUIET_LOOKS: Final = 4  # after this many looks without clients' requests, the rate is unbounded
+_PART_BYTES: Final = 128 * 1024  # a piece, while the rate is bounded: larger ones would be bursts
+_BURST_S: Final = 0.02  # after a pause, at most the bytes of this time may go at once
 
 
 class Pace:
-    """One for all checkpoints of a node, both ways. It watches two waits: the mean time of clients' requests here, and
-    the mean delay of the loop, since requests wait for the loop before they are timed. It learns the usual value of
-    each while nothing is copied. The rate grows in steps while both are usual, and is cut when one isn't (AIMD, as in
-    the congestion windows of TCP and LEDBAT). Without clients the rate is unbounded.
+    """One pace for all checkpoints of a node, sent and received. It watches two waits: the mean time of clients'
+    requests, and the mean delay of the loop, where requests wait before their time is taken. It learns the usual value
+    of each wait while nothing is copied. During a copy, the rate grows in steps while both waits are usual, and is
+    reduced when one of them is too long (AIMD, as in the congestion windows of TCP and LEDBAT). Without clients'
+    requests the rate is unbounded.
     """
 
     def __init__(
         self, clock: Callable[[], float], waits: Callable[[], Sequence[Waited]], fail: Callable[[MinkaError], None]
     ) -> None:
-        """`waits` returns the total seconds since the start, and their number, first of clients' requests, then of
-        other waits. Without clients' requests the others don't matter.
+        """`waits` returns the total seconds since the start, and the number: first those of clients' requests, then
+        those of each other wait.
         """
-        self.rate = inf  # bytes a second
+        self.rate = inf  # bytes a second, for all copies together
         self._clock = clock
         self._waits = waits
-        self._seen = waits()
-        self._usual: list[float | None] = [None] * len(self._seen)
-        self._needed: dict[object, float] = {}  # by copy: the rate without which it would not end
-        self._free_at = 0.0
+        self._seen = waits()  # at the last look
+        self._usual: list[float | None] = [None] * len(self._seen)  # the usual mean of each wait; None: not known yet
+        self._needed: dict[object, float] = {}  # by copy: the rate without which the copy would not end
+        self._free_at = 0.0  # the next bytes may go at this time
         self._taken = 0  # bytes since the last look
-        self._looks_at_rest = 0
-        self._quiet_looks = _QUIET_LOOKS
+        self._looks_at_rest = 0  # in a row, at which nothing had been copied
+        self._quiet_looks = _QUIET_LOOKS  # in a row, without clients' requests
         self._task = BackgroundTask("pace of checkpoints", self._run, fail)
         self.start, self.close = self._task.start, self._task.close
 
     def parts(self, data: bytes) -> Iterator[bytes]:
-        """The data in pieces, to be taken one by one."""
+        """The data in pieces. Call `take` for each."""
         if self.rate == inf:
             yield data
             return
@@ -61,8 +60,8 @@ class Pace:
             yield data[start : start + _PART_BYTES]
 
     def need(self, copy: object, rate: float) -> None:
-        """The copy needs this rate, in bytes a second, or the writes outrun it: clients wait for it instead. 0: it
-        needs nothing, or has ended.
+        """Without this rate, in bytes a second, writes would outrun the copy: it gets the rate, even if clients wait
+        for it. 0: the copy needs nothing, or has ended.
         """
         if rate:
             self._needed[copy] = rate
@@ -86,7 +85,7 @@ class Pace:
             self.look()
 
     def look(self) -> None:
-        """Compare clients' waits since the last look with the usual ones."""
+        """Compare the waits since the last look with the usual waits, and set the rate."""
         now, before = self._waits(), self._seen
         self._seen = now
         copied, self._taken = self._taken, 0
@@ -109,7 +108,7 @@ class Pace:
             self.rate = _FIRST_RATE
         elif any(map(_is_worse, self._usual, means)):
             self.rate = max(LEAST_RATE, _CUT * min(self.rate, copied / LOOK_S))
-        elif copied / LOOK_S > self.rate / 2:  # else something else slows the copy down
+        elif copied / LOOK_S > self.rate / 2:  # a copy at a lower rate isn't slowed down by this pace
             self.rate += _STEP
 
 

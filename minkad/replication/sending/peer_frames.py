@@ -1,9 +1,9 @@
 """The messages of replication between nodes: MessagePack arrays.
 
-There is one stream from each leader's node to each follower's, for all their partitions: `Frame`s one way, `Answer`s
-the other. The leader probes where a follower stands, finds how far both logs agree, and appends what the follower
-lacks; the follower acknowledges what it has. Each checkpoint has its own stream: a `ShipHeader`, the content of its
-files in order as raw chunks, a `ShipTrailer`; the answer is a `Shipped`.
+There is one stream from each leaders' node to each followers' node, for all partitions of these two: `Frame`s one way,
+`Answer`s the other. The leader probes where a follower stands, finds how far both logs agree, and sends the entries
+that the follower lacks; the follower acknowledges them. Each checkpoint has its own stream: a `ShipHeader`, the content
+of the files in order as raw chunks, a `ShipTrailer`. The answer is a `Shipped`.
 """
 
 from typing import Final
@@ -14,17 +14,15 @@ from minkad.core.replication.peer_messages import Ack, Append
 
 
 class Frame(msgspec.Struct, array_like=True, gc=False):
-    """A message from a leader's node. `dropped`: partitions for which nothing more comes on this stream.
-
-    `echo` is None in most frames, else 0 or the newest `stamp` that the leader's node has received: this frame and
-    earlier ones have all of its high watermarks as of some moment after that. `stream_number` grows with each stream of
-    the leader's process to this node.
-    """
+    """A message from a leaders' node."""
 
     appends: list[Append]
-    dropped: list[int]
+    dropped: list[int]  # partitions for which nothing more comes on this stream
+    # The newest `stamp` that the leaders' node has received: by this time of the follower's clock, nothing was
+    # committed after the high watermarks of this frame and earlier ones. 0: the leaders' node has no stamp, or no
+    # clearance. None, in most frames: the frame lacks high watermarks.
     echo: float | None
-    stream_number: int = 0
+    stream_number: int = 0  # grows with each stream of the leaders' process to this node
 
 
 class Answer(msgspec.Struct, array_like=True, gc=False):
@@ -35,14 +33,12 @@ class Answer(msgspec.Struct, array_like=True, gc=False):
 
 
 class ShipHeader(msgspec.Struct, array_like=True, gc=False):
-    """The first message of a checkpoint: (name, size in bytes) of each file, and the names of the files that the target
-    has kept, which are not sent again.
-    """
+    """The first message of a checkpoint."""
 
     partition_id: int
     leader_epoch: int
-    files: list[tuple[str, int]]
-    kept: list[str] = []
+    files: list[tuple[str, int]]  # (name, size in bytes) of each
+    kept: list[str] = []  # the names of files that the target has already, so they aren't sent
 
 
 class ShipTrailer(msgspec.Struct, array_like=True, gc=False):
@@ -52,7 +48,7 @@ class ShipTrailer(msgspec.Struct, array_like=True, gc=False):
 
 
 class Shipped(msgspec.Struct, array_like=True, gc=False):
-    """The checkpoint is in place, durably; it holds everything up to `offset`."""
+    """The checkpoint is in place, durably; it has the data up to `offset`."""
 
     offset: int
 

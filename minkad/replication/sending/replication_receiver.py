@@ -20,30 +20,30 @@ from minkad.replication.sending.peer_frames import Answer, decode_frame, encode
 from minkad.replication.surroundings import Surroundings
 
 _MANY: Final = 64  # partitions in a frame, after which other tasks get a turn
-_UNSTORED_BYTES: Final = 64 * 1024 * 1024  # appended by all leaders and not written yet; above this, no frame is read
+_UNSTORED_BYTES: Final = 64 * 1024 * 1024  # with more bytes that aren't stored yet, no frame is read (flow control)
 _MAX_PROBES: Final = 65_536  # probes that came before their rows
 
 
 class IncomingStream(LeaderStream):
-    """A leader's stream, with the newest answer for each partition that is yet to be sent."""
+    """A leaders' stream, with the answers that are to be sent: for each partition only the newest."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.wake = asyncio.Event()
-        self.partitions: set[int] = set()  # those whose followers may answer here
-        self._acks: dict[int, Ack] = {}
-        self._beat = False
+        self.wake = asyncio.Event()  # there may be an answer to send, or the stream has ended
+        self.partitions: set[int] = set()  # partitions whose followers were probed on this stream
+        self._acks: dict[int, Ack] = {}  # by partition: answers to send
+        self._beat = False  # send an answer even without acks
 
     def answer(self, ack: Ack) -> None:
         """Send the answer soon."""
         waiting = self._acks.get(ack.partition_id)
         if waiting is not None and waiting.lineage is not None and ack.lineage is None:
-            return  # the leader needs the probe's answer first, and then asks again for newer entries
+            return  # the leader needs the probe's answer first; later acks tell of the newer entries
         self._acks[ack.partition_id] = ack
         self.wake.set()
 
     def beat(self) -> None:
-        """Send an answer soon, even with nothing but the time."""
+        """Send an answer soon, even if it has only the time."""
         self._beat = True
         self.wake.set()
 
@@ -70,11 +70,12 @@ class ReplicationReceiver:
         self._checkpoints = checkpoints
         self._committer = committer
         self._clock = around.clock
-        self.early_probes: dict[int, tuple[int, IncomingStream]] = {}  # probes that came before their rows
-        self._unstored = 0  # bytes of frames that came since all was last stored
+        # By partition: (leader_epoch, stream) of a probe that came before the row.
+        self.early_probes: dict[int, tuple[int, IncomingStream]] = {}
+        self._unstored = 0  # the bytes of all frames since everything was last stored
 
     async def append(self, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """Serve one stream from a leader's node: takes its frames and yields answers. Raises INVALID_ARGUMENT,
+        """Serve one stream from a leaders' node: take its frames, and yield answers. Raises INVALID_ARGUMENT,
         INTERNAL.
         """
         stream = IncomingStream()
@@ -130,7 +131,7 @@ class ReplicationReceiver:
         if replica is None or replica.state.follower is None or replica.state.row.leader_epoch != append.leader_epoch:
             if append.probe:
                 self._answer_later(append, stream)
-            return  # this node or the leader hasn't got the newer row yet
+            return  # this node or the leader lacks the newer row
         if append.probe:
             self._answer_probe(replica, stream)
         else:
@@ -141,7 +142,7 @@ class ReplicationReceiver:
         self._node.sent(replica, append, stream, known_at)
 
     def _answer_later(self, append: Append, stream: IncomingStream) -> None:
-        """Keep the probe until the row comes; a probe of a former leader is never answered."""
+        """Keep the probe until the row comes. For a former leader's probe, the row never comes."""
         probe = self.early_probes.get(append.partition_id)
         if probe is None and len(self.early_probes) >= _MAX_PROBES:
             return

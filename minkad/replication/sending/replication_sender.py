@@ -1,4 +1,4 @@
-"""The leaders' side of replication: one stream to each node that follows, for all its partitions."""
+"""The leaders' side of replication: one stream to each node with followers, for all of its partitions."""
 
 import asyncio
 import logging
@@ -23,9 +23,9 @@ log: Final = logging.getLogger(__name__)
 _FRAME_BYTES: Final = 1024 * 1024
 _FRAME_APPENDS: Final = 256  # partitions in one frame, so that neither side holds the loop for long
 _BACKOFF_S: Final = (0.02, 0.5)
-_BEAT_S: Final = 0.5  # longest time between two frames that tell all high watermarks
-_ECHO_S: Final = 0.05  # shortest time between two frames that echo the follower's clock, if frames are sent anyway
-_WATERMARK_S: Final = 0.01  # a high watermark may wait this long for entries to be sent with
+_BEAT_S: Final = 0.5  # the longest time between two frames that tell all high watermarks
+_ECHO_S: Final = 0.05  # between beats, the shortest time between two frames with an `echo`
+_WATERMARK_S: Final = 0.01  # a high watermark waits at most this long for entries with which it can be sent
 _SILENCE_S: Final = 3.0  # a stream without an answer for this long is given up
 
 
@@ -68,7 +68,7 @@ class ReplicationSenders:
 
 
 class ReplicationSender:
-    """The stream to one node; reconnects as long as it has followers."""
+    """The stream to one node. It reconnects as long as the node follows any partition."""
 
     def __init__(self, node_id: str, around: Surroundings, node: Node[HostedReplica]) -> None:
         self.node_id = node_id
@@ -77,21 +77,21 @@ class ReplicationSender:
         self._has_clearance = around.table.has_clearance
         self._clock = around.clock
         self._progress: dict[int, Progress] = {}  # by partition
-        self._unsure: dict[int, None] = {}  # the partitions that must hear when the stream breaks
-        self._ready: deque[Progress] = deque()
+        self._unsure: dict[int, None] = {}  # partitions with messages on this stream, or new ones: see `_disconnected`
+        self._ready: deque[Progress] = deque()  # followers with `is_queued`, in their turn
         self._untold: dict[Progress, None] = {}  # followers that don't know a new high watermark yet
-        self._dropped: list[int] = []
-        self._stamp = 0.0  # the newest stamp of the follower's clock
-        self._echoed_at = float("-inf")
-        self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        self._connection = 0
-        self._beat_due = self._untold_due = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._dropped: list[int] = []  # for `Frame.dropped` of the next frame
+        self._stamp = 0.0  # the newest stamp of the follower's clock on this stream; 0.0: none yet
+        self._echoed_at = float("-inf")  # the time of the last frame with an `echo`
+        self._wake = asyncio.Event()  # there may be a frame to send, or the stream has ended
+        self._task: asyncio.Task[None] | None = None  # while the node follows any partition
+        self._connection = 0  # the number of the stream; grows at each end of a stream
+        self._beat_due = self._untold_due = False  # the next frame tells the high watermarks of `_untold`, and echoes
+        self._timer: asyncio.TimerHandle | None = None  # of the next beat
 
     @property
     def is_followed(self) -> bool:
-        """True if the node follows with any partition."""
+        """True if the node follows any partition."""
         return bool(self._progress)
 
     def start(self, progress: Progress) -> None:
@@ -104,7 +104,7 @@ class ReplicationSender:
         self.send(progress)
 
     def stop(self, progress: Progress) -> None:
-        """The node no longer follows this partition. The stream ends with its last partition."""
+        """The node no longer follows this partition. If that was the last one, the stream ends."""
         partition_id = progress.state.id
         if self._progress.get(partition_id) is progress:
             del self._progress[partition_id]
@@ -169,7 +169,9 @@ class ReplicationSender:
             backoff = min(2 * backoff, longest)
 
     async def _disconnected(self, reason: str) -> None:
-        """Tell the partitions with anything sent on the stream, and new ones; while the node is away, once each."""
+        """Tell the leaders that the stream broke, if they had sent anything on it, or have begun since. So while the
+        node is away, each leader hears it once, not at each try.
+        """
         unsure, self._unsure = list(self._unsure), {}
         for number, partition_id in enumerate(unsure, 1):
             if (progress := self._progress.get(partition_id)) is not None:
@@ -197,7 +199,7 @@ class ReplicationSender:
 
     async def _answered(self, data: bytes) -> None:
         answer = decode_answer(data)
-        if not self._stamp:  # the first of the stream; after the echo, the follower knows the age of its data
+        if not self._stamp:  # the first answer: echo it at once, so that the follower knows the age of its data
             self._beat_due = True
             self._wake.set()
         self._stamp = answer.stamp
@@ -209,7 +211,8 @@ class ReplicationSender:
                 self._node.acknowledged(progress, ack, now)
 
     async def _frames(self, connection: int) -> AsyncIterator[bytes]:
-        # After the call has ended, gRPC still asks for the next frame, and drops it: it must not get one.
+        # After the end of the call, gRPC still takes the next frame, and drops it. So the next stream's frames must not
+        # come from here.
         while connection == self._connection:
             self._wake.clear()
             frame = self._collect()
@@ -252,9 +255,7 @@ class ReplicationSender:
         return Frame(appends, dropped, echo, self._connection)
 
     def _echo(self) -> float | None:
-        """The newest stamp, in a frame that tells all high watermarks; 0.0 without clearance: then another leader may
-        have replaced this node, and its high watermarks may be old.
-        """
+        """See `Frame.echo`. Without clearance it is 0.0: another node may lead by now, and have committed more."""
         now = self._clock()
         if not self._beat_due and now - self._echoed_at < _ECHO_S:
             return None

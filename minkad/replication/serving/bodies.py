@@ -1,4 +1,4 @@
-"""The bodies of clients' requests, decoded and checked before anything else is done."""
+"""Decodes and checks the bodies of clients' requests."""
 
 from collections.abc import Sequence
 
@@ -62,7 +62,7 @@ def checked_scan(body: bytes) -> kv_frames.ScanBody:
 
 
 def _check_keys(keys: list[bytes], size: int) -> None:
-    # A key is shorter than its body, so most bodies need no look at each key.
+    # A key is shorter than its body, so in a small body no key can be too long.
     if size > MAX_KEY_BYTES and max(map(len, keys), default=0) > MAX_KEY_BYTES:
         raise MinkaError(Code.TOO_LARGE, "a key is over its limit")
     if b"" in keys:
@@ -70,7 +70,7 @@ def _check_keys(keys: list[bytes], size: int) -> None:
 
 
 def element_count(body: bytes) -> int:
-    """The number of elements of a MessagePack array, by its first bytes; 0 if it isn't an array."""
+    """The number of elements of a MessagePack array, read from its first bytes; 0 if `body` isn't an array."""
     if body[:1] == b"\xdc":
         return int.from_bytes(body[1:3], "big")
     if body[:1] == b"\xdd":

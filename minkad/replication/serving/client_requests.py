@@ -1,4 +1,4 @@
-"""Requests of clients: they wait where waiting helps, reads are answered, and writes are begun."""
+"""Requests of clients: answers reads and begins writes, or lets a request wait if waiting helps."""
 
 import asyncio
 import math
@@ -29,18 +29,17 @@ from minkad.replication.surroundings import Surroundings
 from minkad.storage.data_database import DataDatabase
 from minkad.storage.rocks_data import MAX_PASSED
 
-# Up to this number of keys, reading them at once is faster than on another thread.
-_INLINE_KEYS: Final = 64
-_MANY_KEYS: Final = 10_000
+_INLINE_KEYS: Final = 64  # at most this many keys are read on the loop's thread, which is faster than another thread
+_MANY_KEYS: Final = 10_000  # other tasks run before a body with more keys is decoded
 _MAX_TIMEOUT_SECONDS: Final = 3600.0
-_ANSWER_SECONDS: Final = 0.1
+_ANSWER_SECONDS: Final = 0.1  # a request that waits gives up at most this long before its deadline
 _READS: Final = frozenset({Op.READ, Op.READ_STALE, Op.READ_VERSIONED, Op.SCAN})
 # A page of a scan holds the loop for about 2 ms.
 MAX_PAGE_ROWS: Final = 2000
 MAX_PAGE_BYTES: Final = 512 * 1024
 _PAGE_SECONDS: Final = 0.01  # in places with many deleted keys between the rows
 FEW_BYTES: Final = 1024 * 1024
-"""The most bytes of values that are read at once, without a check of the memory for them."""
+"""At most this many bytes of values are read at once without a check whether there is memory for them."""
 
 _KEYS_AT_ONCE: Final = 4  # read before the size of the values is checked
 
@@ -76,14 +75,16 @@ class Requests:
         on_done: Callable[[Ticket], None],
         max_bytes: int = kv_frames.MAX_ANSWER_BYTES,
     ) -> Ticket:
-        """Begin what the groups ask for. `on_done` is called with the ticket when each group has its result: within
-        this call if none has to wait, at the deadline at the latest. The bodies of the results are taken from `share`,
-        and reads wait while it has no room; the caller gives them back. Together they have at most `max_bytes`.
+        """Begin the groups. `on_done` gets the ticket once each group has its result: within this call if no group has
+        to wait, and at the deadline at the latest.
+
+        The bodies of the results are taken from `share`, the memory for answers, and the caller gives them back. Reads
+        wait while `share` has no room. All bodies of the ticket have at most `max_bytes` together.
         """
         ticket = Ticket(len(groups), share, self._clock(), on_done, self._waiting.remove, max_bytes)
         timeout = min(timeout_ms / 1000, _MAX_TIMEOUT_SECONDS)
         deadline = asyncio.get_running_loop().time() + timeout
-        # Groups that wait give up a little earlier, so that their reason arrives in time.
+        # Groups that wait give up a little earlier, so that the client gets the reason before its own timeout.
         give_up = deadline - min(timeout / 10, _ANSWER_SECONDS)
         for index, group in enumerate(groups):
             self._begin(group, ticket, index, give_up)
@@ -94,8 +95,8 @@ class Requests:
         return ticket
 
     def read_now(self, partition_id: int, generation: int, keys: list[bytes]) -> list[bytes | None] | None:
-        """The values of a few checked keys, if this node leads their partition and can read them at once; None: `begin`
-        waits until it can, or says why not.
+        """The values of a few checked keys, if this node leads their partition and can read them at once. None
+        otherwise: then call `begin`, which waits or gives the reason.
         """
         replica = self._replicas.get(partition_id)
         if replica is None or not self._routing.serves_now(replica, generation, keys) or len(keys) > _INLINE_KEYS:
@@ -114,7 +115,7 @@ class Requests:
         return values
 
     def key_count(self, partition_id: int) -> int:
-        """About the number of keys of the replica here; 0 without one."""
+        """About the number of keys of the replica here; 0 without a replica."""
         replica = self._replicas.get(partition_id)
         return replica.data.size().keys if replica is not None else 0
 
@@ -125,7 +126,7 @@ class Requests:
             ticket.fail(index, MinkaError(Code.DEADLINE_EXCEEDED, text))
 
     async def drain(self) -> None:
-        """Refuse requests from now on, and return as soon as those under way are answered."""
+        """Refuse requests from now on, and return once the earlier ones are answered."""
         self._routing.stop()
         await self._waiting.emptied()
 
@@ -162,7 +163,7 @@ class Requests:
             self._refuse(group, ticket, index, deadline, error)
 
     def _refuse(self, group: Group, ticket: Ticket, index: int, deadline: float, error: MinkaError) -> None:
-        """A read that has just found damage waits until a replica can answer it; any other group is refused."""
+        """Refuse the group. But a read that has just found damage waits until a replica can answer it."""
         replica = self._replicas.get(group.partition_id)
         is_damaged = error.code is Code.CORRUPT_DATA and replica is not None and group.op not in WRITING
         if replica is not None and is_damaged and self._routing.may_be_mended(replica):
@@ -176,7 +177,7 @@ class Requests:
         task.add_done_callback(self._tasks.discard)
 
     async def _wait(self, group: Group, op: int, ticket: Ticket, index: int, deadline: float) -> None:
-        """Begin the group as soon as a group that asks for `op` would be served."""
+        """Begin the group as soon as the replica would serve a group with the op `op`."""
         loop = asyncio.get_running_loop()
         self._writing.waiting_bytes += len(group.body)
         asked = Group(op, group.partition_id, group.generation, b"")
@@ -216,7 +217,7 @@ class Requests:
     # Reading
 
     def _answer(self, replica: HostedReplica, operations: int, body: bytes, ticket: Ticket, index: int) -> None:
-        """Answer a group that was read, and count it. Raises TOO_LARGE."""
+        """Answer a read, and count its operations. Raises TOO_LARGE."""
         ticket.answer(index, body)
         replica.load.traffic.read(operations, len(body), self._clock() - ticket.began)
 
@@ -260,8 +261,8 @@ class Requests:
     def _remove_first(
         self, replica: HostedReplica, keys: list[bytes], group: Group, ticket: Ticket, index: int, deadline: float
     ) -> None:
-        """Remove expired rows, through the log, and only then answer: otherwise a next leader, whose clock shows an
-        earlier time, could show rows that this one no longer shows. Raises the refusal.
+        """Remove expired rows through the log, and answer the group after that. Without the removal, the next leader
+        could show these rows again, if its clock shows an earlier time. Raises the refusal.
         """
         asked = Group(Op.OPERATE, group.partition_id, group.generation, b"")
         if self._routing.leader(asked) is not replica:
@@ -315,7 +316,7 @@ class Requests:
     def _page(
         self, replica: HostedReplica, body: kv_frames.ScanBody, wanted: KeyRange, max_passed: int
     ) -> kv_frames.ScanPage:
-        """Read a page as of one moment, since nothing else runs meanwhile. Raises DeletedAheadError."""
+        """Read a page as of one point in time: no other task runs meanwhile. Raises DeletedAheadError."""
         start, end = wanted
         rows, size = min(body.max_rows, MAX_PAGE_ROWS), min(body.max_bytes, MAX_PAGE_BYTES)
         keys, values, is_all = replica.data.stored_page(
@@ -340,14 +341,14 @@ class Requests:
         index: int,
         deadline: float,
     ) -> None:
-        """Read a page from the beginning of `wanted`, after clearing the deleted keys away there."""
+        """Compact the deleted keys at the beginning of `wanted` away, then read a page from there."""
         row, max_passed = replica.state.row, MAX_PASSED
         try:
             while ticket.missing:
                 part = await clear(replica, wanted, body.reverse)
                 if self._routing.leader(group) is not replica or replica.state.row is not row:
                     break
-                max_passed *= 2  # so that this ends, however much is deleted meanwhile
+                max_passed *= 2  # clients may delete keys meanwhile; the loop has to end all the same
                 with suppress(DeletedAheadError):
                     page = self._page(replica, body, part, max_passed)
                     self._answer_page(replica, page, body.only_keys, group, ticket, index, deadline)
@@ -382,7 +383,7 @@ class Requests:
         return keys
 
     def _age_ms(self, replica: HostedReplica) -> int:
-        """The age that the replica may have. Raises AGE_UNKNOWN."""
+        """The age of the replica's data, at most, in milliseconds. Raises AGE_UNKNOWN."""
         age = self._routing.age(replica)
         if age == math.inf:
             raise self._routing.age_unknown(replica)
@@ -423,8 +424,8 @@ async def clear(replica: HostedReplica, wanted: KeyRange, reverse: bool) -> KeyR
 
 
 async def _turn_for(group: Group) -> None:
-    """Let others run before the keys of a group are decoded, which takes 50 ms for a million: a frame may have many
-    such groups.
+    """Let other tasks run before the keys of a large group are decoded: a million keys take 50 ms, and one frame may
+    have many large groups.
     """
     if element_count(group.body) > _MANY_KEYS:
         await turn()
@@ -458,9 +459,7 @@ def _rows(replica: HostedReplica, keys: list[bytes], ticket: Ticket) -> list[byt
 
 
 def _few_rows(data: DataDatabase, keys: list[bytes]) -> list[bytes | None] | None:
-    """The values of the keys, in their stored form; None if they have too many bytes to read without a check of the
-    memory for them.
-    """
+    """The values of the keys, in their stored form; None if they have more than `FEW_BYTES`."""
     rows: list[bytes | None] = []
     left = FEW_BYTES
     for start in range(0, len(keys), _KEYS_AT_ONCE):
@@ -473,7 +472,7 @@ def _few_rows(data: DataDatabase, keys: list[bytes]) -> list[bytes | None] | Non
 
 
 async def _many_rows(replica: HostedReplica, keys: list[bytes], ticket: Ticket) -> list[bytes | None]:
-    """The same on another thread; meanwhile, the expected size is taken from the share."""
+    """As `_rows`, but on another thread. Meanwhile the expected size is taken from the share."""
     expected = min(len(keys) * _mean_size(replica), kv_frames.MAX_ANSWER_BYTES)
     ticket.share.take(expected)
     try:

@@ -1,4 +1,4 @@
-"""The keys that expire next, of each partition that this node leads."""
+"""Knows, for each partition that this node leads, the keys that expire next."""
 
 import asyncio
 from collections.abc import Sequence
@@ -8,20 +8,20 @@ from typing import Final
 from minka.wire.stored_values import expiry_of
 from minkad.replication.applying.hosted_replica import HostedReplica
 
-LOOK_SECONDS: Final = 5.0  # between looks at all replicas; also the longest time between looks at what expires
-_STEP_SECONDS: Final = 0.05  # between two pages of one partition, or two removals
-_MAX_KNOWN: Final = 10_000  # keys of a partition, those that expire next
+LOOK_SECONDS: Final = 5.0  # between looks at all replicas; also the longest time between looks at one schedule
+_STEP_SECONDS: Final = 0.05  # between two pages of one partition's sweep, or two removals
+_MAX_KNOWN: Final = 10_000  # at most twice this many keys of a partition are known
 _REMOVED_AT_ONCE: Final = 1000
 
 
 class Schedule:
-    """The keys of a partition that expire next, as long as this node leads it at this epoch."""
+    """The keys of a partition that expire next, while this node leads the partition at one leader_epoch."""
 
     def __init__(self, leader_epoch: int, *, sweeps: bool) -> None:
         self.leader_epoch = leader_epoch
-        self.next_key: bytes | None = b"" if sweeps else None  # of the sweep through all rows, if there is one
-        self._known: list[tuple[int, bytes]] = []  # a heap
-        self._is_all = True
+        self.next_key: bytes | None = b"" if sweeps else None  # the sweep through all rows goes on here; None: no sweep
+        self._known: list[tuple[int, bytes]] = []  # a heap of (expiry in Unix milliseconds, key)
+        self._is_all = True  # False: keys were dropped from `_known`, so a sweep follows once it is empty
 
     def add(self, keys: Sequence[bytes], rows: Sequence[bytes | None]) -> None:
         """Add the rows that expire."""
@@ -33,7 +33,7 @@ class Schedule:
             self._is_all = False
 
     def due(self, now_ms: int) -> list[bytes]:
-        """Take out keys that have expired."""
+        """Take out keys that have expired, at most `_REMOVED_AT_ONCE`."""
         keys: list[bytes] = []
         while self._known and self._known[0][0] <= now_ms and len(keys) < _REMOVED_AT_ONCE:
             keys.append(heappop(self._known)[1])
@@ -53,7 +53,7 @@ class Expiries:
 
     def __init__(self) -> None:
         self.schedules: dict[int, Schedule] = {}  # by partition
-        self.is_changed = asyncio.Event()
+        self.is_changed = asyncio.Event()  # `written` has added keys, which may expire soon
 
     def written(self, replica: HostedReplica, keys: Sequence[bytes], rows: Sequence[bytes | None]) -> None:
         """Operations have appended these rows."""

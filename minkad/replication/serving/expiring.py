@@ -1,8 +1,8 @@
-"""Removes expired rows in the background. Even before that, nobody sees them: see `Requests`.
+"""Removes expired rows in the background. Readers don't see expired rows even before their removal: see `Requests`.
 
-The leader of a partition knows which of its keys expire next. To find those from before its leadership, it reads its
-rows once, page by page, and only if a row with an expiry was ever written. It removes nothing while its node's clock is
-unchecked: after a start the clock may be an hour ahead.
+The leader of a partition knows which keys expire next. To find the keys from before its leadership, the leader sweeps
+through its rows once, page by page, but only if a row with an expiry was ever written. It removes nothing before its
+node's clock is checked: after a start, the clock may be an hour ahead.
 """
 
 import asyncio
@@ -28,12 +28,12 @@ from minkad.replication.surroundings import Surroundings
 log: Final = logging.getLogger(__name__)
 
 _LOOKED_AT_ONCE: Final = 500  # replicas, before other tasks get a turn
-_UNCHECKED_SECONDS: Final = 0.2  # until the next look whether the clock is checked
+_UNCHECKED_SECONDS: Final = 0.2  # between two looks whether the clock is checked
 _PAGE_ROWS: Final = 1000
 _PAGE_BYTES: Final = 256 * 1024
 _MAX_PASSED: Final = 20_000
 _PAGE_SECONDS: Final = 0.002
-# Another node leads, or this one can't write for now: both pass.
+# Another node leads, or this node can't write at the moment. Both are normal, so they aren't logged.
 _EXPECTED: Final = frozenset(
     {
         Code.NOT_LEADER,
@@ -89,7 +89,7 @@ class Expiring(BackgroundTask):
                 await turn()
 
     async def _step(self, partition_id: int) -> None:
-        """Read the next page of a sweep, and remove what is due."""
+        """Read the next page of the sweep, and remove the rows that have expired."""
         replica, schedule = self._replicas.get(partition_id), self._expiries.schedules[partition_id]
         is_led = replica is not None and replica.state.role is Role.LEADER
         if replica is None or not is_led or replica.state.row.leader_epoch != schedule.leader_epoch:
@@ -106,7 +106,7 @@ class Expiring(BackgroundTask):
             if due:
                 self._remove(replica, due)
         except MinkaError as error:
-            del self._expiries.schedules[partition_id]  # the next look at all replicas starts over
+            del self._expiries.schedules[partition_id]  # the next look at all replicas begins a new schedule
             if error.code not in _EXPECTED:
                 names = {"partition": replica.id, "reason": str(error)}
                 log.warning("expired keys are not removed for now", extra=names)

@@ -12,7 +12,9 @@ class PartitionWaits:
         self._waiting: dict[int, asyncio.Future[None]] = {}  # by partition
 
     def changed(self, partition_id: int) -> asyncio.Future[None]:
-        """A future that is done at the next `notify`. Wait for it with asyncio.wait, since others wait for it too."""
+        """A future that is done at the next `notify`. Others wait for the same future, so wait with asyncio.wait: it
+        doesn't cancel the future.
+        """
         future = self._waiting.get(partition_id)
         if future is None:
             future = self._waiting[partition_id] = asyncio.get_running_loop().create_future()
@@ -25,6 +27,6 @@ class PartitionWaits:
             future.set_result(None)
 
     def notify_all(self) -> None:
-        """Something has changed for all partitions."""
+        """All partitions have changed."""
         for partition_id in list(self._waiting):
             self.notify(partition_id)

@@ -1,4 +1,4 @@
-"""The requests that wait, and their deadlines: one timer for all, since most are answered long before."""
+"""The deadlines of requests that wait. One timer serves all requests, since most are answered long before."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -7,13 +7,13 @@ from typing import Final, NamedTuple
 from minka.wire.kv_frames import Group
 from minkad.replication.serving.ticket import Ticket
 
-_STEP_S: Final = 0.02  # a deadline may be this late
+_STEP_S: Final = 0.02  # deadlines are rounded up to multiples of this
 
 
 class _Waiting(NamedTuple):
     """The groups that a ticket waits for."""
 
-    step: int
+    step: int  # the deadline, in multiples of `_STEP_S`
     groups: Sequence[Group]
     timeout_ms: int
 
@@ -24,10 +24,10 @@ class Deadlines:
     def __init__(self, on_late: Callable[[Ticket, Sequence[Group], int], None]) -> None:
         """`on_late` is called for each ticket that still waits at its deadline."""
         self._on_late = on_late
-        self._tickets: dict[Ticket, _Waiting] = {}
-        self._steps: dict[int, set[Ticket]] = {}
-        self._is_armed = False
-        self._emptied: asyncio.Future[None] | None = None
+        self._tickets: dict[Ticket, _Waiting] = {}  # all tickets that wait
+        self._steps: dict[int, set[Ticket]] = {}  # the tickets by step; no set is empty
+        self._is_armed = False  # the timer runs; it does whenever a ticket waits
+        self._emptied: asyncio.Future[None] | None = None  # see `emptied`
 
     def add(self, ticket: Ticket, groups: Sequence[Group], timeout_ms: int, deadline: float) -> None:
         """The ticket waits for the results of these groups; `deadline` is a time of the loop's clock."""
@@ -41,7 +41,7 @@ class Deadlines:
             tickets.add(ticket)
 
     def remove(self, ticket: Ticket) -> None:
-        """The ticket no longer waits; nothing happens if it never did."""
+        """The ticket no longer waits. The call has no effect if the ticket never waited."""
         waiting = self._tickets.pop(ticket, None)
         if waiting is None:
             return

@@ -1,4 +1,4 @@
-"""Finds the replica of this node that serves a request, or the reason why none does."""
+"""Finds the replica of this node that serves a request, or the reason why no replica does."""
 
 import asyncio
 import math
@@ -16,16 +16,16 @@ from minkad.replication.serving.partition_waits import PartitionWaits
 from minkad.replication.surroundings import Surroundings
 
 POLL_SECONDS: Final = 0.1
-"""The longest time between two looks whether a partition is served."""
+"""The longest time between two looks whether a replica serves a waiting request."""
 
 
 class Routing:
-    """Decides by the rows that this node knows. A refusal has the newest of them, so that the client knows
-    where to go.
+    """Decides by the rows that this node knows. A refusal carries the newest of these rows, so that the client knows
+    where to send the request.
     """
 
     def __init__(self, around: Surroundings, node: Node[HostedReplica], waits: PartitionWaits) -> None:
-        self._is_stopping = False
+        self._is_stopping = False  # `stop` was called
         self._node = node
         self._waits = waits
         self._replicas: Final = node.replicas
@@ -39,7 +39,7 @@ class Routing:
         self._waits.notify_all()
 
     def leader(self, group: Group) -> HostedReplica | None:
-        """The replica that serves the group now, or None if that isn't known yet. Raises the refusal."""
+        """The replica that serves the group now. None: the group has to wait. Raises the refusal."""
         if self._is_stopping:
             raise MinkaError(Code.SHUTTING_DOWN, "the node is stopping")
         replica = self._replicas.get(group.partition_id)
@@ -62,7 +62,7 @@ class Routing:
         return replica
 
     async def serving(self, partition_id: int, generation: int, deadline: float) -> HostedReplica:
-        """The replica, as soon as it serves this generation as the leader and its log takes entries. `deadline` is a
+        """Wait until the replica here leads, serves this generation, and takes entries; then return it. `deadline` is a
         time of the loop's clock. Raises the refusal; DEADLINE_EXCEEDED.
         """
         group = Group(partition_id=partition_id, generation=generation, op=Op.READ, body=b"")
@@ -75,7 +75,7 @@ class Routing:
         return replica
 
     def serves_now(self, replica: HostedReplica, generation: int, keys: list[bytes]) -> bool:
-        """True if the replica answers a read of these keys of this generation at once; makes only quick checks."""
+        """True if the replica answers a read of these keys, at this generation, at once. Makes only quick checks."""
         row = replica.state.row
         if (
             self._is_stopping
@@ -90,7 +90,7 @@ class Routing:
         return row.start_key <= min(keys) and (not row.end_key or max(keys) < row.end_key)
 
     def _has_enough_replicas(self, replica: HostedReplica) -> bool:
-        """True if enough replicas are in sync for a write; False if the number needed isn't known yet. Raises
+        """True if enough replicas are in sync for a write; False if this node doesn't know `min_insync` yet. Raises
         NOT_ENOUGH_REPLICAS.
         """
         if replica.state.min_insync == UNKNOWN_MIN_INSYNC:
@@ -103,12 +103,12 @@ class Routing:
 
     @staticmethod
     def may_be_mended(replica: HostedReplica) -> bool:
-        """True if the partition may be served again in a moment, by another replica or by this one."""
+        """True if another replica, or this one once it is rebuilt, may serve the partition soon."""
         return replica.state.copy is Copy.REBUILDING or len(replica.state.row.isr) > 1
 
     def stale(self, group: Group) -> HostedReplica | None:
-        """The replica here, if it knows the age of its data; it needs no clearance. None if there may be one later.
-        Raises the refusal.
+        """The replica here, if it knows the age of its data; a stale read needs no clearance. None: the group has to
+        wait for a newer row. Raises the refusal.
         """
         replica = self._replicas.get(group.partition_id)
         if replica is None or replica.state.role is Role.REMOVED or group.generation != replica.state.row.generation:
@@ -130,7 +130,7 @@ class Routing:
         return with_rows(MinkaError(Code.AGE_UNKNOWN, text), [replica.state.row])
 
     def answers_stale(self, replica: HostedReplica) -> bool:
-        """True if a client's stale read would be answered here now. Clients send stale reads to replicas in sync."""
+        """True if this replica would answer a client's stale read now. Clients send these to replicas in sync."""
         return self._node.id in replica.state.row.isr and replica.state.damage is None and self._knows_its_age(replica)
 
     def _knows_its_age(self, replica: HostedReplica) -> bool:
@@ -141,7 +141,7 @@ class Routing:
         return replica.state.age(self._clock())
 
     def _check_row(self, group: Group) -> None:
-        """Raises the refusal, unless this node may have to serve the group when it gets a newer row."""
+        """Raises the refusal, unless a newer row may make this node serve the group."""
         row = self._newest_row(group.partition_id)
         if row is None and self._table.is_gone(group.partition_id):
             text = f"partition {group.partition_id} is part of another one by now"
@@ -165,14 +165,14 @@ class Routing:
         return max((row for row in rows if row is not None), key=lambda row: row.partition_epoch, default=None)
 
     def with_neighbour(self, row: Partition) -> list[Partition]:
-        """The row, and the row of the partition that was last split off from it. For a merged partition, the row of the
-        partition that it is now a part of.
+        """The row, and the row of the partition that was last split off. In place of a merged partition's row, the
+        result has the row of the partition that has its keys now.
         """
         rows = {one.id: one for one in map(self._remaining, (row, self._newest_row(row.split_to))) if one is not None}
         return list(rows.values())
 
     def _remaining(self, row: Partition | None) -> Partition | None:
-        """The row of the partition that this one became a part of, if it was merged."""
+        """The row; for a merged partition, the row of the partition that has its keys now."""
         while row is not None and row.merge_into and not row.replicas:
             row = self._newest_row(row.merge_into)
         return row

@@ -9,7 +9,7 @@ from minkad.process.memory import Share
 
 
 class Ticket:
-    """The results of one request's groups; it calls its owner when it has them all."""
+    """The results of one request's groups. The ticket calls `on_done` once it has all of them."""
 
     __slots__ = ("_leave", "_max_bytes", "_on_done", "began", "missing", "results", "share", "size")
 
@@ -22,15 +22,13 @@ class Ticket:
         leave: Callable[["Ticket"], None],
         max_bytes: int = kv_frames.MAX_ANSWER_BYTES,
     ) -> None:
-        """The bodies of answers are taken from `share`. `began`: when the request came, by the node's clock. `leave` is
-        called before `on_done`: the ticket no longer waits. `max_bytes` bounds all bodies together.
-        """
-        self.share = share
-        self._max_bytes = min(max_bytes, kv_frames.MAX_ANSWER_BYTES)
-        self.began = began
-        self.size = 0  # the bodies so far, in bytes
-        self.results: list[GroupResult | None] = [None] * count
-        self.missing = count
+        """`leave` is called before `on_done`: the ticket no longer waits."""
+        self.share = share  # the memory from which the bodies of answers are taken
+        self._max_bytes = min(max_bytes, kv_frames.MAX_ANSWER_BYTES)  # for all bodies together
+        self.began = began  # the time of the request, by the node's clock
+        self.size = 0  # of the bodies so far, in bytes
+        self.results: list[GroupResult | None] = [None] * count  # by group; None: missing
+        self.missing = count  # the groups without a result
         self._on_done = on_done
         self._leave = leave
 
@@ -45,9 +43,9 @@ class Ticket:
         return self._max_bytes - self.size
 
     def has_room(self, size: int) -> bool:
-        """True if there is memory for an answer of this size now. Raises OVERLOADED if there is none while other
-        answers are here already: they leave all together, so a wait with them in hand would also hold up those that
-        wait.
+        """True if there is memory for an answer of this size now. If not, the group may wait, unless this ticket has
+        answers already: then raises OVERLOADED. The ticket's answers leave together, so their memory would stay taken
+        during the wait, and other requests would wait for it.
         """
         if self.share.has_room(size, self.size):
             return True
@@ -66,12 +64,12 @@ class Ticket:
             self._on_done(self)
 
     def answer(self, index: int, body: bytes) -> None:
-        """Set the values read for a group. Raises TOO_LARGE if the answer would be too large."""
+        """Set the body of a group's result. Raises TOO_LARGE if the answer would be too large."""
         if self.results[index] is None:
             self.fill(index, self.reserve(body))
 
     def reserve(self, body: bytes) -> GroupResult:
-        """A result with this body, to be filled in later. Raises TOO_LARGE if the answer would be too large."""
+        """Return a result with this body, for `fill` later. Raises TOO_LARGE if the answer would be too large."""
         if len(body) > self.left:
             raise too_large()
         self.size += len(body)

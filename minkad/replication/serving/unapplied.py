@@ -10,18 +10,18 @@ Waiting = tuple[Ticket, int, GroupResult]  # an answer, and the index of its gro
 
 
 class Unapplied:
-    """The newest rows by key, and answers that wait for an entry. A replica has one only while operations need it, so
-    that plain writes cost nothing more.
+    """The newest unapplied row of each key, and the answers that wait for an entry. A replica has this object only
+    while operations need it, so that plain writes stay cheap.
     """
 
     __slots__ = ("_rows", "_waiting")
 
     def __init__(self) -> None:
-        self._rows: dict[bytes, tuple[int, bytes | None]] = {}  # with the offset of the entry
-        self._waiting: dict[int, list[Waiting]] = {}  # by offset
+        self._rows: dict[bytes, tuple[int, bytes | None]] = {}  # key -> (offset of the newest entry, stored row)
+        self._waiting: dict[int, list[Waiting]] = {}  # by the offset for which they wait
 
     def appended(self, offset: int, write: WriteBody, version: int) -> None:
-        """The write was appended; its rows get this version, unless they have one already."""
+        """The write was appended. Its rows get this version; those of a StoredWrite already have versions."""
         rows: Iterable[bytes | None] = write.values
         if not isinstance(write, StoredWrite):
             first = head(version_at(version))
@@ -29,8 +29,8 @@ class Unapplied:
         self._rows.update((key, (offset, row)) for key, row in zip(write.keys, rows, strict=True))
 
     def find(self, key: bytes) -> tuple[int, bytes | None] | None:
-        """The row as it will be (None: deleted), and the offset of the entry that makes it so; None if no unapplied
-        entry has the key.
+        """The offset of the newest unapplied entry with this key, and the row that the entry makes (None: the entry
+        deletes the key). None if no unapplied entry has the key.
         """
         return self._rows.get(key)
 
@@ -39,7 +39,7 @@ class Unapplied:
         self._waiting.setdefault(offset, []).append(waiting)
 
     def applied(self, offset: int, write: WriteBody) -> None:
-        """The entry is applied: answer those that wait for it."""
+        """The entry is applied: give out the answers that wait for it."""
         for key in write.keys:
             row = self._rows.get(key)
             if row is not None and row[0] == offset:

@@ -1,4 +1,4 @@
-"""Writes of clients: checked, decided where their effect depends on existing rows, and appended to the log."""
+"""Writes of clients: checks them, decides the effects of operations from existing rows, and appends entries."""
 
 from collections.abc import Sequence
 
@@ -39,7 +39,7 @@ class Writing:
         self._max_pending_bytes = max_pending_bytes
 
     def check_memory(self, size: int) -> None:
-        """Raises OVERLOADED if there is no room for `size` bytes more."""
+        """Raises OVERLOADED if `size` bytes more would be above the limit for writes under way."""
         if self._committer.pending_bytes + self.waiting_bytes + size > self._max_pending_bytes:
             text = f"writes of {self._max_pending_bytes >> 20} MiB are under way at this node"
             raise MinkaError(Code.OVERLOADED, text)
@@ -77,7 +77,7 @@ class Writing:
             ticket.fill(index, answer)
 
     def remove_expired(self, replica: HostedReplica, keys: Sequence[bytes], ticket: Ticket | None) -> None:
-        """Delete those of the keys that have expired; the ticket's one group is done when the deletion is applied."""
+        """Delete those of the keys that have expired. The ticket's only group is done once the deletion is applied."""
         self.check_memory(0)
         decision, last_read = self._decide(replica, [], keys)
         if decision.rows:
@@ -95,7 +95,9 @@ class Writing:
         expiring: Sequence[bytes] = (),
         max_answer_bytes: int = kv_frames.MAX_ANSWER_BYTES,
     ) -> tuple[Decision, int]:
-        """The decision, and the offset of the last unapplied entry that it depends on (0: none). Raises TOO_LARGE."""
+        """The decision, and the offset of the last unapplied entry on which it depends (0: none). The answer has to
+        wait for this entry: until then, another leader might come that lacks it. Raises TOO_LARGE.
+        """
         data, unapplied, last_read = replica.data, replica.unapplied_rows(), 0
 
         def row_of(key: bytes) -> bytes | None:
@@ -134,8 +136,8 @@ class Writing:
         replica.add_pending(Pending(offset, replica.state.row.leader_epoch, write, len(body), ticket, index, answer))
 
     def _check_room(self, replica: HostedReplica, write: WriteBody) -> None:
-        """Raises DISK_LOW for a write with more than deletes if the disk of a replica in sync is low: that replica
-        would otherwise fail, or lag and need more room than before to come back.
+        """Raises DISK_LOW, if the disk of an in-sync replica is low, for any write that isn't only deletes. Otherwise
+        this replica would fail; or it would lag, and would need even more room to catch up.
         """
         low_disks = self._table.low_disks()
         if not low_disks or all(value is None for value in write.values):

@@ -61,8 +61,8 @@ class DataPortJudge:
     _said: dict[str, Mapping[str, str]] = field(default_factory=dict)
     _began: dict[str, float] = field(default_factory=dict)  # by node: when its process registered
     _silent: dict[str, Unanswered] = field(default_factory=dict)  # the nodes whose data ports don't answer
-    _granted: dict[str, HeartbeatRequest] = field(default_factory=dict)  # by node: its last heartbeat that got one
-    _withheld: dict[str, bool] = field(default_factory=dict)  # by node that gets none: True if none is left to it
+    _granted: dict[str, HeartbeatRequest] = field(default_factory=dict)  # by node: its last heartbeat with a clearance
+    _withheld: dict[str, bool] = field(default_factory=dict)  # by node that gets no clearance: True if it has none
     _failed: dict[str, str] = field(default_factory=dict)  # by node: the process that failed because it served nothing
     _is_suspect: bool = False  # more than half of the nodes are silent, so the fault is elsewhere
 

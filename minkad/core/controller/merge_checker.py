@@ -1,9 +1,9 @@
 """Automatically merges neighbours in keyspaces by ranges that stay small and cold.
 
-Two neighbours are merged only if together they have stayed below half of the limits for a while: with `max_bytes` of
-64 MiB, below 32 MiB. The merged partition has to double before it is split again, so partitions aren't split and merged
-again and again. A bound that a person chose stays: a person may divide a keyspace before filling it (CockroachDB keeps
-a manual split until somebody takes it back).
+Two neighbours are merged only if together they have had at most half of the limits for a while: of `max_bytes` 64 MiB,
+at most 32 MiB. The merged partition has to double before it is split again, so partitions aren't split and merged again
+and again. A bound that a person chose stays: a person may divide a keyspace before filling it (CockroachDB keeps a
+manual split until somebody takes it back).
 """
 
 from collections.abc import Iterator, Mapping

@@ -32,7 +32,7 @@ def level_shares(
         wanted = {name: max(0.0, total) * weights[name] / whole if whole else 0.0 for name in open_}
         shares |= {n: max(min(wanted[n], ceilings.get(n, math.inf)), floors.get(n, 0.0)) for n in open_}
         excess = sum(shares[n] - wanted[n] for n in open_)
-        # Floors take from the others, which may then be below their ceilings; and the other way round.
+        # A floor takes from the others, so these may no longer reach their ceilings. A ceiling leaves more to them.
         bound = [n for n in open_ if (shares[n] > wanted[n] if excess > 0 else shares[n] < wanted[n])]
         if not bound:
             bound = open_ if not excess else [n for n in open_ if shares[n] != wanted[n]]

@@ -119,7 +119,7 @@ def _step_propose(r: "Raft", m: Message) -> None:
 
 
 def broadcast_append(r: "Raft") -> None:
-    """Send every other node what it lacks, or at least the commit index."""
+    """Send every other node the entries that it lacks, or at least the commit index."""
     built: Built = {}
     for id_ in r.tracker.progress:
         if id_ != r.id:
@@ -284,7 +284,7 @@ def _handle_snapshot_status(r: "Raft", m: Message, progress: Progress) -> None:
 
 
 def _handle_unreachable(r: "Raft", m: Message, progress: Progress) -> None:
-    # What was sent ahead is most likely lost.
+    # The messages that were sent ahead are most likely lost.
     if progress.state is ProgressState.REPLICATE:
         progress.become_probe()
     r.say("DEBUG", f"node {r.id} cannot reach {m.from_id}: {progress}")

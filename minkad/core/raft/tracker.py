@@ -126,7 +126,7 @@ class Progress:
         self.flow_paused = self.inflights.full()
 
     def can_bump_commit(self, commit: int) -> bool:
-        """True if sending `commit` can move the node's commit index: it cannot commit beyond what it was sent."""
+        """True if sending `commit` can move the node's commit index: it can't commit beyond the last entry sent."""
         return commit > self.sent_commit and self.sent_commit < self.next - 1
 
     def maybe_update(self, index: int) -> bool:

@@ -1,5 +1,5 @@
-"""Records nodes' answers to the rows that they were sent. Answers that come while other commands have their turn, or
-are being committed, are recorded together.
+"""Records nodes' answers to the rows that the controller sent them. Answers that come while other commands have their
+turn, or while earlier answers are being committed, are recorded together.
 """
 
 import asyncio

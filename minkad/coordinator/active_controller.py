@@ -36,7 +36,7 @@ TICK: Final = 0.05  # seconds between looks at the failure detector
 LOOK_INTERVAL_S: Final = 2 * TICK  # between looks for stalled, waiting and unbalanced things
 CLOCKS_INTERVAL_S: Final = 0.5  # between looks at the clocks of all nodes
 CONFIRM_INTERVAL_S: Final = 2 * TICK  # between confirmations of the leadership, unless a verdict may be near
-FORMER_LEADER_CHANCE: Final = 0.15  # seconds in which the former leader, heard no longer, may find the new one
+FORMER_LEADER_CHANCE: Final = 0.15  # seconds; a former leader that isn't heard for this long counts as silent
 
 
 class ActiveController(Deciding):
@@ -72,7 +72,7 @@ class ActiveController(Deciding):
         self._clocks_ms: int | None = None  # see NodeReports.clocks_of_most
         self._acknowledgements = Acknowledgements(self._record_answers)
         self.outboxes = Outboxes(committed, term, update_replicas, self._acknowledgements.add, jitter, self.fail)
-        self.confirmed_at = float("-inf")
+        self.confirmed_at = float("-inf")  # the last time at which a quorum is known to have followed this leader
         self._committed = committed
         self._raft_id = raft_id
         self._confirm_leadership = confirm_leadership
@@ -95,7 +95,9 @@ class ActiveController(Deciding):
         ]
 
     def _new_detector(self, former_leader: int, unconfirmed_since: float) -> FailureDetector:
-        """A detector for which all nodes were just heard; the former leader fails after FORMER_LEADER_CHANCE."""
+        """A detector that gives each node twice the failure timeout to find this controller, but the former leader only
+        FORMER_LEADER_CHANCE.
+        """
         settings, now = self.settings, self._now()
         granted_until = unconfirmed_since + settings.clearance * CLOCK_RATIO
         detector = FailureDetector(settings.failure_timeout, now, granted_until, TICK)
@@ -134,8 +136,8 @@ class ActiveController(Deciding):
     # Reports of nodes
 
     async def register(self, node: Node, log_unchecked: bool = False) -> RegisterResponse:
-        """Register a process. Raises MinkaError, NODE_ID_TAKEN while another may hold the node's clearance, NOT_SERVING
-        while the process for which the node has just failed can't be reached.
+        """Register a process. Raises NODE_ID_TAKEN while another process may hold the node's clearance, and NOT_SERVING
+        if this process has just failed because its data port didn't answer, and the port still doesn't answer.
         """
         self.data_ports.refuse_unserving(node)
 
@@ -162,8 +164,8 @@ class ActiveController(Deciding):
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
         """Renew the clearance of the present process of a node that is up; NOT_REGISTERED for any other.
 
-        A clearance ends at most `settings.clearance` after a quorum last confirmed that this node leads, so it can't
-        outlast this term by more, and the next controller waits that long.
+        A clearance ends at most `settings.clearance` seconds after a quorum last confirmed that this node leads. So the
+        next controller knows how long to wait until all clearances of this one have ended.
         """
         node = self.decided.nodes.get(request.node_id)
         if node is None or not is_up(node) or node.incarnation != request.incarnation:
@@ -230,8 +232,8 @@ class ActiveController(Deciding):
             await asyncio.sleep(LOOK_INTERVAL_S)
 
     def _confirmed(self, asked_at: float) -> None:
-        """A quorum has confirmed that this node led at `asked_at`, so nodes could be heard until then: fail the nodes
-        that were silent until then.
+        """A quorum has confirmed that this node led at `asked_at`, so heartbeats could reach it until then. Fail the
+        nodes that were silent until then.
         """
         self.confirmed_at = max(self.confirmed_at, asked_at)
         self._judge_soon()
@@ -246,8 +248,8 @@ class ActiveController(Deciding):
         return self.detector.suspects_itself(self._others(), self._now())
 
     def _silent_nodes(self) -> list[str]:
-        """The nodes to fail. Never this one, which hears itself as long as it can do anything, and none whose
-        registration isn't recorded yet: it can't send a heartbeat before that.
+        """The nodes to fail. This node is never among them: it hears itself as long as it can do anything. Nor is a
+        node whose registration isn't recorded yet, since a node sends heartbeats only after that.
         """
         others = self._others()
         silent = dict.fromkeys(self.detector.silent(others, self.confirmed_at))
@@ -275,12 +277,14 @@ class ActiveController(Deciding):
             await self._perform(FailNodes(reasons))
 
     def data_port_problem(self, node: str) -> tuple[str, float]:
-        """The report of those who watch the node's data port, and its age in seconds; "" while the port answers."""
+        """The report of the nodes that watch this node's data port, and the report's age in seconds; "" while the port
+        answers.
+        """
         found = self.data_ports.unanswered(node)
         return ("", 0.0) if found is None else (found.reason, self._now() - found.since)
 
     def behind(self, node: str) -> float:
-        """The seconds since the node's copy of the table stood still although there is more to apply."""
+        """The seconds for which the node has applied nothing to its copy of the table although there is more."""
         return self.reports.behind(node, self._now())
 
     def silence(self, node: str) -> float:

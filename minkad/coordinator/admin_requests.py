@@ -64,8 +64,8 @@ class AdminRequests(ControllerRequests):
         return plan
 
     async def _plan(self, controller: ActiveController, request: PlanReassignRequest) -> tuple[Plan, dict[int, int]]:
-        """The plan, and the sizes of partitions that it is based on. It is made in a thread, from a copy: with many
-        partitions it takes seconds, and heartbeats must not wait for it.
+        """The plan, and the sizes of partitions that it is based on. A thread makes the plan from a copy of the table:
+        with many partitions this takes seconds, and heartbeats must not wait for it.
         """
         async with self._planning:
             sizes = await _sizes(controller)
@@ -78,7 +78,7 @@ class AdminRequests(ControllerRequests):
 
     async def elect_leaders(self, request: ElectLeadersRequest) -> ElectLeadersResponse:
         """Begin an operation that makes preferred leaders lead, if there is anything to do. The response names the
-        partitions that it leaves out, with the reasons. An unclean election is done at once.
+        partitions that the operation leaves out, with the reasons. An unclean election is done at once.
         """
         controller = self._coordinator.controller()
         if request.HasField("unclean"):

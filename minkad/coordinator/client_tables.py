@@ -1,5 +1,5 @@
-"""The table for clients: the rows of the keyspaces that they use; of large keyspaces by hash, only the rows that they
-ask for.
+"""The table for clients: they get all rows of the keyspaces that they use. Of a large keyspace by hash they get only
+the rows that they ask for.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ class ClientTables:
         """`is_replayed`: True if this node has its table again after its start."""
         self._coordinator = coordinator
         self._is_replayed = is_replayed
-        # By keyspace by hash: the ids of its partitions by slot. They never change.
+        # For each keyspace by hash, the ids of its partitions by slot; these ids never change.
         self._ids: Final[dict[int, array[int]]] = {}
 
     async def answer(self, request: GetTableRequest) -> GetTableResponse:
@@ -44,8 +44,8 @@ class ClientTables:
         return GetTableResponse(zlib=await asyncio.to_thread(_compressed, response))
 
     async def _rows(self, request: GetTableRequest) -> GetTableResponse:
-        """The rows that the caller lacks: the changes since its version if they are remembered, else all rows that it
-        wants, or nothing if it has the present version.
+        """The rows that the caller lacks: nothing if it has the present version; the changes since its version if this
+        node still knows them; else all rows that the caller wants.
         """
         state, response = self._coordinator.state, GetTableResponse()
         if request.known_version and request.known_version == state.version:
@@ -75,7 +75,7 @@ class ClientTables:
         return response
 
     async def _of_slots(self, state: State, wanted: Mapping[int, _Slots]) -> list[Partition]:
-        """The rows of these slots, without looking at the others."""
+        """The rows of these slots, without a look at the other rows of their keyspaces."""
         rows = []
         for keyspace_id, slots in wanted.items():
             if slots:

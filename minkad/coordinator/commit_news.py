@@ -1,6 +1,6 @@
-"""Messages that only tell how far the log is committed. Whoever waited for that often proposes the next command at
-once, and its entry tells the same. So such a message waits for the entry for a few rounds of the loop, which take far
-less than the message itself, its answer, and the cost of both to the nodes.
+"""Delays messages that only tell followers the commit index. A caller that waited for a commit often proposes its next
+command at once, and the message with the new entry has the commit index, too. So a message without entries waits for
+such an entry for a few rounds of the loop. This costs much less than the message and its answer.
 """
 
 import asyncio
@@ -9,20 +9,20 @@ from typing import Final
 
 from minka.v1.raft_pb2 import MSG_APP, Message
 
-# In the first round, committed entries are applied; in the second, the proposer is answered and proposes; in the third,
-# the proposal comes to Raft, perhaps after these messages in that round.
+# In the first round, the committed entries are applied. In the second round, the proposer gets its answer, and proposes
+# again. In the third round, Raft gets the proposal, perhaps only after the check of this round.
 _ROUNDS: Final = 4
 
 
 class CommitNews:
-    """The waiting messages, at most one to a node: Raft tolerates the loss of a message if a later one tells more."""
+    """The waiting messages, at most one to a node: a later message replaces it, since it has a newer commit index."""
 
     def __init__(self, send: Callable[[Sequence[Message]], None]) -> None:
         self._send = send
         self._waiting: dict[int, Message] = {}
 
     def without(self, messages: Iterable[Message]) -> list[Message]:
-        """The messages to send now; the others are sent later, unless entries follow."""
+        """The messages to send now. The others are sent later, unless entries go to the same node before."""
         others = []
         for message in messages:
             if message.type != MSG_APP:

@@ -14,8 +14,8 @@ ANYBODY: Final = ""  # the address of a wait for any node
 
 
 class Here(Protocol):
-    """The handlers of this node, for while it is the active controller. Failures are the MinkaErrors that another node
-    would get.
+    """This node's own handlers of requests to the active controller. They raise the MinkaErrors that another node would
+    get.
     """
 
     def __call__(self, method: Method[Request, Response], request: Request, timeout: float) -> Awaitable[Response]:
@@ -46,10 +46,10 @@ class Nodes(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Wait:
-    """A wait for an answer of the controller at `address`, from when Raft named `known` as the controller's address."""
+    """A wait for an answer of a controller."""
 
-    address: str
-    known: str | None
+    address: str  # the controller's, or ANYBODY
+    known: str | None  # the controller's address by Raft when the wait began
     limit: asyncio.Timeout
 
     def end(self) -> None:
@@ -59,7 +59,7 @@ class _Wait:
 
 
 class ControllerCalls:
-    """Each call is made once: its caller knows if it may be repeated, and for how long."""
+    """Makes each call once: only the caller knows if a call may be repeated, and for how long."""
 
     def __init__(
         self,
@@ -80,8 +80,8 @@ class ControllerCalls:
         self._waits: dict[_Wait, None] = {}  # in the order of their beginnings
 
     async def call(self, method: Method[Request, Response], request: Request, timeout: float | None = None) -> Response:
-        """Call the active controller. Raises its refusal; NO_CONTROLLER if none is known, OUTCOME_UNKNOWN once Raft
-        names another one, DEADLINE_EXCEEDED after `timeout` seconds.
+        """Call the active controller. Raises the controller's refusal; NO_CONTROLLER if this node knows no controller;
+        OUTCOME_UNKNOWN as soon as Raft names another controller; DEADLINE_EXCEEDED after `timeout` seconds.
         """
         address = self.controller_address()
         if address is None:
@@ -99,8 +99,8 @@ class ControllerCalls:
     async def call_at(
         self, address: str, method: Method[Request, Response], request: Request, timeout: float
     ) -> Response:
-        """Call the node at the address as the active controller. Raises the node's refusal, which may name another one;
-        DEADLINE_EXCEEDED.
+        """Call the node at the address as the active controller. Raises the node's refusal, which may name another
+        controller; DEADLINE_EXCEEDED.
         """
         if address != self.own_address:
             return await self._nodes.call(address, method, request, timeout)
@@ -148,7 +148,7 @@ class ControllerCalls:
                 wait.end()
 
     def table_answered(self) -> None:
-        """The table shows what this node has asked others for: end the waits for anybody."""
+        """The table shows the result of this node's request: end the waits for ANYBODY."""
         for wait in self._waits:
             if wait.address == ANYBODY:
                 wait.end()

@@ -30,7 +30,7 @@ from minkad.process.turns import InThread
 log: Final = logging.getLogger(__name__)
 
 _MEMBERS_INTERVAL_S: Final = 0.1  # between looks at the Raft configuration
-_MEMBERS_S_A_NODE: Final = 0.001  # added for each node; a look takes a 500th of that
+_MEMBERS_S_A_NODE: Final = 0.001  # added for each node; a look takes a 500th of this time
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +107,8 @@ class Coordinator:
         self.on_restored()
 
     def capture(self) -> Callable[[], bytes]:
-        """The state, for followers that lag and for the next start. Compression reduces a table to a tenth, so the loop
-        spends less on storing and sending it.
+        """Capture the state, for followers that lag and for the next start. Compression reduces a table to a tenth, so
+        the loop spends less time on storing and sending the snapshot.
         """
         assert not self.state.incomplete, "a snapshot is of whole entries"
         captured = self.state.capture()
@@ -165,8 +165,8 @@ class Coordinator:
             await active.run(CreateCluster(self._bootstrap.cluster, self._bootstrap.voters))
 
     def _change_members(self) -> None:
-        """Ask for the next change that the Raft configuration needs; a dropped one is asked for again. With many nodes
-        this check is less frequent.
+        """Propose the next change that the Raft configuration needs. If Raft drops it, a later look proposes it again.
+        The more nodes there are, the less frequent the looks are.
         """
         driver, now, nodes = self.driver, self._now(), self.state.nodes
         if now < self._members_due:
@@ -210,7 +210,9 @@ class Coordinator:
         self.driver.transfer_leadership(check_transfer(self.driver.conf_state, self.state.nodes, node_id))
 
     def _hand_over_leadership(self, reason: str) -> None:
-        """Let the LIVE voter with the most of the log lead, among those whose data ports answer, if there is one."""
+        """Transfer the leadership to a LIVE voter whose data port answers, if there is one: to the voter with the
+        longest log.
+        """
         active, driver, match = self.active, self.driver, self.driver.match()
         if active is None or driver.raw.basic_status().lead_transferee:
             return

@@ -1,6 +1,7 @@
 """The active controller decides commands one after the other, and proposes their records.
 
-It decides on the state that follows when all of its proposals are committed, as Kafka's QuorumController does.
+A decision doesn't wait for the commit of earlier proposals: it is based on the state that will follow from them, as in
+Kafka's QuorumController.
 """
 
 import asyncio
@@ -28,9 +29,7 @@ SCHEDULE_REST: Final = 2  # a look that finds no next step is followed by a paus
 
 
 class Deciding(ABC):
-    """The part of the active controller that decides and proposes. `decided` is the state after all proposals are
-    committed. Once it has `failed`, this controller decides nothing more.
-    """
+    """The part of the active controller that decides and proposes. It decides nothing more once it has `failed`."""
 
     def __init__(
         self,
@@ -39,15 +38,16 @@ class Deciding(ABC):
         logged: Callable[[], Awaitable[None]],
         now: Callable[[], float],
     ) -> None:
-        self.decided = committed.copy()
-        self.failed = False
+        self.decided = committed.copy()  # the state after all proposals, of which the last ones may not be committed
+        self.failed = False  # True once a proposal or a task has failed; the coordinator then ends this controller
         self._is_closed = False
         self._propose = propose
         self._logged = logged
         self._now = now
         self._turn = asyncio.Lock()  # held by the caller that changes the table
-        self._last_proposal: asyncio.Future[None] | None = None
-        self._schedule_due = self._schedule_missed = False  # missed: another caller had the turn
+        self._last_proposal: asyncio.Future[None] | None = None  # when it is done, all earlier ones are, too
+        # due: a timer is set for a look for next steps; missed: no look happened, since another caller had the turn
+        self._schedule_due = self._schedule_missed = False
         self._schedule_from = float("-inf")  # no look for next steps before this time
 
     @abstractmethod
@@ -67,12 +67,12 @@ class Deciding(ABC):
         *,
         logged: bool = False,
     ) -> Any:
-        """The same for a command that is made in its turn, from what is known then; None: no command. `decided` is
-        called in the same turn, with the last proposal.
+        """Like `run`, but make the command only in its turn, when `command` is called; it may return None for no
+        command. `decided` is called in the same turn, with the last proposal.
 
-        A command whose caller is cancelled while it waits for its turn isn't performed; a command that has begun is
-        finished. A command that changes nothing still waits for the records because of which nothing changes. A refusal
-        waits for the rows that it is based on and carries: a leader that acted on a row that is never recorded would
+        If the caller is cancelled, a command that waits for its turn isn't performed; a command that has begun is
+        finished. A command that changes nothing waits for the last proposal, since the records in it may be the reason.
+        A refusal waits as well, because it may carry rows: a leader that acted on a row that is never recorded would
         acknowledge writes that the next leader lacks.
         """
         answer, proposal = None, None
@@ -110,9 +110,7 @@ class Deciding(ABC):
         return decision.answer
 
     async def _record_at_once(self, pieces: Iterable[Sequence[Record]]) -> None:
-        """Propose all pieces in one Raft entry, so that either all are committed or none; they are applied one by
-        one.
-        """
+        """Propose all pieces in one Raft entry, which applies them one by one: all are committed, or none."""
         batches: list[bytes] = []
         for number, piece in enumerate(pieces):
             if number:
@@ -125,7 +123,7 @@ class Deciding(ABC):
             self._propose_together(batches)
 
     async def _record_in_pieces(self, pieces: Iterable[Sequence[Record]]) -> None:
-        """Propose the pieces one after the other; small ones together."""
+        """Propose the pieces one after the other; small pieces share a proposal of at least ROWS_A_RECORD rows."""
         batch: list[Record] = []
         rows, is_long = 0, False
         for piece in pieces:
@@ -143,7 +141,7 @@ class Deciding(ABC):
             self._propose_together([_encoded(batch)])
 
     async def _turn_of_others(self) -> None:
-        """Other tasks run, while other commands go on waiting. Raises NOT_CONTROLLER."""
+        """Let other tasks run. Other commands wait, since this one keeps its turn. Raises NOT_CONTROLLER."""
         await turn()
         self._check_active()
 
@@ -196,7 +194,7 @@ class Deciding(ABC):
 
 
 async def _finished(work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which ends before this does, even if the caller is cancelled."""
+    """Wait for `work` and return its result. If the caller is cancelled, `work` still runs to its end first."""
     under_way = tasks.awaited(work, "command")
     try:
         return await asyncio.shield(under_way)

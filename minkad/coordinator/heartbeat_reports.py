@@ -1,4 +1,4 @@
-"""A node's reports about its replicas in the heartbeats of one stream: each has the changes since the one before."""
+"""A node's reports about its replicas in one stream of heartbeats: each heartbeat has the changes since the last."""
 
 from collections.abc import Hashable, Mapping
 from itertools import islice
@@ -16,8 +16,8 @@ class DataPlane(Protocol):
     """The source of this node's reports about its replicas."""
 
     def stats(self, changed_only: bool) -> list[ReplicaStats]:
-        """Sizes and offsets of the partitions that this node leads; with `changed_only`, of those that have changed
-        since the last call. Only a part of them, if they are many.
+        """Sizes and offsets of the partitions that this node leads; with `changed_only`, only of the partitions that
+        have changed since the last call. If there are many, each call returns a part of them.
         """
 
     def migrations(self) -> list[MigrationProgress]:
@@ -27,18 +27,18 @@ class DataPlane(Protocol):
         """The damaged replicas; this node serves nothing of them."""
 
     def stop_leading(self) -> None:
-        """Other nodes may lead these partitions by now: lead nothing at the leader_epochs known so far."""
+        """Lead nothing at the leader_epochs known so far: other nodes may lead these partitions by now."""
 
 
 class Told(Generic[K, V]):
-    """The values that the other side knows."""
+    """The values that the active controller knows from this stream."""
 
     def __init__(self) -> None:
         self._told: dict[K, V] = {}
 
     def changes(self, now: Mapping[K, V]) -> tuple[list[V], list[K]]:
-        """The values to tell it, and the keys that are gone; a part of them if they are many. From here on they count
-        as told.
+        """The values to tell the controller, and the keys that are gone; at most MOST_IN_ONE of each. From here on the
+        controller counts as told.
         """
         if not now and not self._told:
             return [], []
@@ -61,7 +61,7 @@ class HeartbeatReports:
         self._damaged: Told[int, DamagedReplica] = Told()
 
     def begin_again(self) -> None:
-        """The other side knows nothing of the reports so far."""
+        """Report everything again: the controller lacks the reports so far."""
         self._begins = True
 
     def add_to(self, request: HeartbeatRequest) -> None:

@@ -1,10 +1,10 @@
-"""The time for which there has certainly been no leader. With their votes, voters say how long they have heard none.
+"""The time since which there has certainly been no leader. With its vote, each voter says how long it has heard none.
 
-An active controller grants no clearance beyond `clearance_ms` after it last asked a quorum if it leads, and each node
-of that quorum has heard from it after the question. A quorum votes for the next leader, and at least one node is in
-both. So at least the shortest silence among the voters has passed since the last confirmation, and since the last grant
-based on it. A voter that has just heard from its leader (in a leadership transfer, or when the leader's process is said
-to have died) reports a short silence, which proves only that.
+The clearances of an active controller end at most `clearance_ms` after it last asked a quorum if it leads. Each node of
+that quorum has heard from the controller after the question. The next leader is elected by a quorum as well, and at
+least one node is in both quorums. If the voters report silences of 4 s, 5 s and 9 s, the former leader asked its last
+confirmed question at least 4 s ago. A voter may have just heard from its leader, in a leadership transfer or when the
+leader's process is said to have died. Then the silence is short, and proves little.
 """
 
 from minka.v1.raft_pb2 import Message, MessageType
@@ -19,9 +19,9 @@ class LeaderSilence:
 
     def __init__(self, started_at: float) -> None:
         self.leader = 0  # the raft id of the last leader, if it was another node; 0: none
-        self._heard_at = started_at
+        self._heard_at = started_at  # when this node last heard from a leader, or was one
         self._term = 0  # the last term in which this node was given votes
-        self._proven_since = started_at
+        self._proven_since = started_at  # by the votes of `_term`: no earlier leader was confirmed after this time
 
     def handle(self, message: Message, status: BasicStatus, now: float) -> None:
         """Note a message that is about to be handled."""
@@ -36,8 +36,8 @@ class LeaderSilence:
             self._term = message.term
 
     def asks(self, now: float) -> None:
-        """This node, as the leader, asks a quorum if it still leads. It is part of that quorum, and its grants from now
-        on may still be valid when it becomes the active controller again in the same term.
+        """This node, as the leader, asks a quorum if it still leads. The node belongs to the quorum itself. Its grants
+        from now on may still be valid when it becomes the active controller again in the same term.
         """
         self.leader, self._heard_at, self._proven_since = 0, now, now
 

@@ -34,7 +34,7 @@ class LoadRequests(ControllerRequests):
         return response
 
     async def finish_load_parts(self, request: FinishLoadPartsRequest) -> FinishLoadPartsResponse:
-        """Record the parts of loads that a leader has taken in, and note the parts that wait."""
+        """Record the parts of loads that a leader has taken in, and note the parts that have to wait."""
         active = self._coordinator.controller()
         active.reports.note_waiting(request.node_id, list(request.waiting))
         if request.finished:

@@ -27,8 +27,8 @@ from minkad.process.clock import ClusterClock
 
 log: Final = logging.getLogger(__name__)
 
-# Only the active controller of this node's own cluster answers with these. CLUSTER_MISMATCH comes from another
-# cluster's node, perhaps at the address of a former member: this isn't a reason to stop.
+# With these answers, the active controller of this node's own cluster makes the process stop. CLUSTER_MISMATCH isn't a
+# reason to stop: it comes from another cluster's node, perhaps at the address of a former member.
 FINAL: Final = (
     Code.NODE_ID_TAKEN,
     Code.NODE_REMOVED,
@@ -48,12 +48,12 @@ class MemberSettings:
 
     heartbeat_interval: float
     silence_timeout: float  # without an answer for this long, the node looks for the controller again
-    holder_patience: float  # the time that a node whose id is taken waits for its predecessor's clearance to end
+    holder_patience: float  # while its id is taken, the node waits this long for its last process's clearance to end
 
     @property
     def call_timeout(self) -> float:
-        """The time that the controller has to answer a call; it may be busy. The wait for a silent controller ends
-        earlier, as soon as Raft names another.
+        """The time in which the controller, which may be busy, has to answer a call. The wait for a silent controller
+        ends earlier if Raft names another one.
         """
         return max(1.0, 5 * self.heartbeat_interval)
 
@@ -66,7 +66,9 @@ class MemberSettings:
 
 
 class Member:
-    """Registers this process, again whenever the controller doesn't know it as a live node, and sends heartbeats."""
+    """Registers this process and sends heartbeats. If the controller no longer counts the process as up, it registers
+    again.
+    """
 
     def __init__(
         self,
@@ -85,20 +87,20 @@ class Member:
         unanswered: Callable[[], Mapping[str, str]],
     ) -> None:
         """`unanswered` returns the data ports that don't answer this node, and their errors."""
-        self.node = node
+        self.node = node  # the row that this process registers; its incarnation changes when the process does so again
         self.clearance = Clearance()
-        self.registered = asyncio.Event()
+        self.registered = asyncio.Event()  # set while an active controller answers this node's heartbeats
         self.low_disks: frozenset[str] = frozenset()  # the nodes whose disks are low, by the last answer
         self._settings = settings
         self._calls = calls
         self._controller_address = calls.controller_address
         self._other_addresses = other_addresses
-        self._unheard_since: float | None = None
-        self._asked = 0
-        self._is_known = False  # this process is registered; a new controller knows that, too
+        self._unheard_since: float | None = None  # since when Raft has named no controller; None while it names one
+        self._asked = 0  # the number of times that another node was asked for the controller
+        self._is_known = False  # this process is registered; a new controller knows this from the table
         self._silent: str | None = None  # the address at which the controller did not answer last time
-        self._look = asyncio.Event()
-        self._ungranted = asyncio.Event()
+        self._look = asyncio.Event()  # Raft names another leader: try again at once
+        self._ungranted = asyncio.Event()  # the last answer granted no clearance: the next heartbeat follows sooner
         self._data_plane = data_plane
         self._applied_index = applied_index
         self._log_is_checked = log_is_checked
@@ -108,11 +110,11 @@ class Member:
         self._disk_stalled = disk_stalled
         self._unanswered = unanswered
         self.withheld = ""  # the reason why the active controller gives no clearance
-        self._sequence = 0
+        self._sequence = 0  # of the last heartbeat
         self._answered = 0  # the sequence number of the last answer
-        self._stream = 0
-        self._sent_at: dict[int, float] = {}
-        self._problem = ""
+        self._stream = 0  # the number of the present stream of heartbeats
+        self._sent_at: dict[int, float] = {}  # by sequence number: when the unanswered heartbeats were sent
+        self._problem = ""  # the code of the last error, which isn't logged again
 
     def has_clearance(self) -> bool:
         """True if this node may serve now."""
@@ -153,7 +155,7 @@ class Member:
                 pass
 
     async def _disk_answers(self) -> None:
-        """Wait while the disk doesn't answer: a leader that sends no heartbeats is replaced as soon as possible."""
+        """Wait while the disk doesn't answer: without heartbeats this node is replaced as a leader, as it has to be."""
         if self._disk_stalled():
             log.warning("the disk does not answer, so this node sends no heartbeats")
             await self._until_disk_answers()
@@ -170,8 +172,8 @@ class Member:
             self._calls.leader_changed()
 
     def nodes_changed(self, row: Node | None) -> None:
-        """The table's nodes have changed; `row` is this node's. As soon as the table has this node's registration, stop
-        waiting for the answer: it may be lost, and the controller expects heartbeats.
+        """The table's nodes have changed; `row` is this node's. As soon as the table has this node's registration, the
+        node doesn't wait for the answer, which may be lost: the controller expects heartbeats.
         """
         if self._is_known or row is None or row.incarnation != self.node.incarnation or not is_up(row):
             return
@@ -200,10 +202,9 @@ class Member:
         return address
 
     def _address_to_ask(self) -> str:
-        """The active controller's address. If none has been known for long, or if it doesn't answer, the addresses of
-        the other nodes in turn, since each may name it. Raises NO_CONTROLLER.
-
-        No leader sends to a removed node, so this is how such a node learns of its removal.
+        """The active controller's address. If Raft has named no controller for `silence_timeout`, or if the controller
+        doesn't answer, the other nodes' addresses in turn: each of them may name the controller. A removed node learns
+        of its removal in this way, since no leader sends to it. Raises NO_CONTROLLER.
         """
         address = self._controller_address()
         others = list(self._other_addresses())
@@ -224,10 +225,10 @@ class Member:
         settings, was_known = self._settings, self._is_known
         patience = settings.holder_patience + settings.call_timeout
         if self._is_known and self._controller_address() not in (None, address):
-            # This node only has to name the controller. It may be silent, too, and the controller may answer again.
+            # The asked node only has to name the controller. If this node is silent, too, try the controller again.
             patience = settings.heartbeat_interval
         try:
-            # The asked node may name a silent controller.
+            # The wait has a limit, since the asked node may name a silent controller.
             async with self._calls.waiting(ANYBODY, patience):
                 request = RegisterRequest(node=self.node, log_unchecked=not self._log_is_checked())
                 controller, _ = await register_patiently(
@@ -247,15 +248,15 @@ class Member:
         return controller
 
     def _begin_anew(self) -> None:
-        """The controller counts this process as dead, so it comes back as another one: it leads nothing, and rows still
-        on their way are not meant for it.
+        """The controller counts this process as dead, so the process comes back as a new one. It leads nothing, and
+        ignores rows that are on their way to the process that it was.
         """
         self._data_plane.stop_leading()
         self.node = as_new_process(self.node)
 
     async def _send_heartbeats(self, address: str) -> None:
-        """Send heartbeats until Raft names another controller. Raises MinkaError if this controller is silent or
-        refuses.
+        """Send heartbeats until Raft names another controller. Raises the controller's refusal, and UNREACHABLE if it
+        is silent.
         """
         self._sent_at.clear()
         reports, offset = HeartbeatReports(self._data_plane), ClockOffset(self.clock)
@@ -289,7 +290,9 @@ class Member:
             await responses.aclose()
 
     def _note_withheld(self, reason: str) -> None:
-        """The controller finds that this node serves nothing. Without its clearance others can take over at once."""
+        """If the controller finds that this node serves nothing, give up the clearance: then other nodes can take over
+        at once.
+        """
         if reason:
             self.clearance.revoke()
             if not self.withheld:
@@ -299,7 +302,7 @@ class Member:
     async def _heartbeats(
         self, stream: int, reports: HeartbeatReports, offset: ClockOffset
     ) -> AsyncGenerator[HeartbeatRequest, None]:
-        # After the call has ended, gRPC still asks for the next heartbeat, and drops it: it must not get one.
+        # After the call has ended, gRPC still asks for the next heartbeat, and drops it: give it none.
         while stream == self._stream:
             await self._until_disk_answers()
             self._sequence += 1
@@ -326,8 +329,8 @@ class Member:
                 pass
 
     async def shut_down(self, timeout: float) -> None:
-        """Let other nodes lead this node's partitions, which it goes on serving meanwhile, for at most `timeout`
-        seconds.
+        """Let other nodes take over this node's leaderships, in at most `timeout` seconds. Until then this node serves
+        its partitions.
         """
         request = ControlledShutdownRequest(node_id=self.node.id, incarnation=self.node.incarnation)
         try:
@@ -344,8 +347,8 @@ class Member:
             log.warning("other nodes have not taken over all leaderships in time", extra={"seconds": timeout})
 
     async def leave(self, timeout: float) -> None:
-        """Tell the controller that this process has stopped serving. If that fails for `timeout` seconds, the
-        controller finds out by missing heartbeats.
+        """Tell the controller that this process has stopped serving. If this fails for `timeout` seconds, give up: the
+        controller will miss the heartbeats.
         """
         request = LeaveRequest(node_id=self.node.id, incarnation=self.node.incarnation)
         try:
@@ -355,8 +358,7 @@ class Member:
                         await self._calls.call(LEAVE, request)
                         return
                     except MinkaError as error:
-                        # The next controller may have just been elected, and not be active yet. A goodbye that may be
-                        # recorded already can be repeated.
+                        # The next controller may be elected and not active yet. To say goodbye twice does no harm.
                         if not error.code.info.retriable and error.code not in _OPEN:
                             log.info("could not say goodbye", extra={"reason": str(error)})
                             return
@@ -384,8 +386,8 @@ async def register_patiently(
 ) -> tuple[str, RegisterResponse]:
     """Register at the active controller, which any of `addresses` may name. Returns its address and its response.
 
-    A node whose former process has just died has to wait until that process's clearance ends: NODE_ID_TAKEN is final
-    only after `holder_patience` seconds, or at once if the holder has another data directory.
+    If the node's former process has just died, the node has to wait until that process's clearance ends. So
+    NODE_ID_TAKEN is raised only after `holder_patience` seconds, or at once if the holder has another data directory.
     """
     give_up = now() + holder_patience
     candidates = list(addresses)

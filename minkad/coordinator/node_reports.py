@@ -19,20 +19,20 @@ class NodeReports:
         self._committed = committed
         self._decided = decided
         self.applied: dict[str, int] = {}  # by node: the Raft index up to which it has applied the log
-        self._most_applied = 0
-        self._standing_since: dict[str, float] = {}  # by node that has more to apply: since when it applies nothing
+        self._most_applied = 0  # the greatest index in `applied`, ever
+        self._standing_since: dict[str, float] = {}  # by node that lags: the time since which it has applied nothing
         self.disks: dict[str, DiskSpace] = {}
-        self.clocks_ms: dict[str, int] = {}  # by node: how far its clock is ahead of one that nobody sets
+        self.clocks_ms: dict[str, int] = {}  # by node: see ClockOffset
         self._low_disks: dict[str, None] = {}
         self._stats: dict[int, ReplicaStats] = {}  # by partition, as its leader last reported
-        self._fresh: set[int] = set()
+        self._fresh: set[int] = set()  # partitions with reports since the last `take_fresh`
         self._progress: dict[str, dict[tuple[int, str], MigrationProgress]] = {}  # by node, partition and target
         self._damaged: dict[str, dict[int, DamagedReplica]] = {}  # by node and partition
         self._waiting_parts: dict[str, Sequence[WaitingPart]] = {}
 
     def note(self, node: Node, request: HeartbeatRequest, now: float) -> bool:
-        """Keep the reports in a node's heartbeat, which came at `now`. False if it only has changes since earlier
-        heartbeats, which came before this node became the active controller.
+        """Keep the reports in a node's heartbeat, which came at `now`. False if the heartbeat has only the changes
+        since heartbeats that a former controller got.
         """
         self._note_applied(node.id, request.applied_index, now)
         self.disks[node.id] = request.disk
@@ -67,7 +67,7 @@ class NodeReports:
         return now - self._standing_since.get(node, now)
 
     def clocks_of_most(self) -> int | None:
-        """How far the clocks of most nodes that are up are ahead, in milliseconds; None if unknown."""
+        """The offset around which most nodes' clocks are, in milliseconds (see ClockOffset); None if unknown."""
         nodes = self._committed.nodes
         known = [ms for node, ms in self.clocks_ms.items() if is_up(nodes.get(node))]
         return of_most(known, sum(map(is_up, nodes.values())))
@@ -88,7 +88,7 @@ class NodeReports:
         self._waiting_parts[node] = parts
 
     def forget_gone(self) -> None:
-        """Drop the reports about merged partitions before they are many."""
+        """Drop the reports about partitions that are gone, once there are more than _FEW_GONE."""
         if len(self._stats) > len(self._decided.partitions) + _FEW_GONE:
             self._stats = {id_: stats for id_, stats in self._stats.items() if id_ in self._decided.partitions}
 

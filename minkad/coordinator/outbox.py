@@ -18,7 +18,7 @@ log: Final = logging.getLogger(__name__)
 ROWS_A_REQUEST: Final = 256
 PAIRS_A_REQUEST: Final = 1024  # pairs of a partition's id and epoch
 REQUESTS_IN_FLIGHT: Final = 3
-_FEW: Final = 4  # rows; if one of them makes the node lead, they don't wait for a turn: clients wait
+_FEW: Final = 4  # this many rows don't wait for a turn if one of them makes the node lead, since clients wait for it
 BACKOFF_FIRST: Final = 0.02  # seconds
 BACKOFF_CAP: Final = 2.0
 _ONLINE: Final = PartitionState.PARTITION_STATE_ONLINE
@@ -28,11 +28,12 @@ Report = Callable[[ReplicaReport], None]
 
 
 class NodeOutbox:
-    """The rows that one process of a node has yet to acknowledge. Rows are read at the time of sending, so only the
-    newest are sent. For rows that the process may already have, only ids and epochs are sent.
+    """The rows that one process of a node has yet to acknowledge. The outbox reads a row when it sends it, so it sends
+    only the newest rows. For a row that the process may already have, it sends only the id and the epoch, unless the
+    controller waits for the answer.
 
-    Several requests may be under way: a node ignores a row that is older than the one it has, and a slow deletion
-    must not hold up a hand-over.
+    Several requests may be under way, so that a slow deletion doesn't hold up a hand-over. If one request overtakes
+    another, the node ignores the older row.
     """
 
     def __init__(
@@ -140,7 +141,7 @@ class NodeOutbox:
         self._succeeded(id_ for id_ in request.known_ids if id_ not in unknown)
         if unknown:
             self.add(unknown)
-        # The answers of followers have no effect. A row that has changed meanwhile is sent again.
+        # Answers that the controller doesn't wait for have no effect. A row that has changed meanwhile is sent again.
         hosted = zip(response.hosted_ids, response.hosted_epochs, strict=True)
         confirmed = [(id_, epoch) for id_, epoch in hosted if awaited.get(id_) == epoch]
         if confirmed or response.deleted_ids:

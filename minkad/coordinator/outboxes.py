@@ -13,7 +13,7 @@ UpdateReplicas = Callable[[str, UpdateReplicasRequest], Awaitable[UpdateReplicas
 
 
 class Outboxes:
-    """The outboxes of one term. `report` is called with the effects of a node's answers."""
+    """The outboxes of one term. They call `report` with each answer of a node that has an effect."""
 
     def __init__(
         self,
@@ -33,16 +33,16 @@ class Outboxes:
         self._of: dict[str, NodeOutbox] = {}
 
     async def ask_all(self) -> None:
-        """Ask each node that is up which of its rows it knows: a new controller doesn't know what the nodes
-        were told.
-        """
+        """Ask each node that is up which of its rows it has: a new controller doesn't know this."""
         for name, partition_ids in list(self._committed.partitions.copies.items()):
             if is_up(self._committed.nodes.get(name)):
                 self._outbox(name).ask(partition_ids)
                 await turn()
 
     def carry_out(self, effects: Collection[Effect]) -> None:
-        """Send rows to the nodes that are up; other nodes are told when they register, and shards by their nodes."""
+        """Send rows to the nodes that are up. Other nodes get theirs when they register. Shards are told by their
+        nodes.
+        """
         told: dict[str, list[int]] = {}
         for effect in effects:
             if isinstance(effect, NotifyShard):
@@ -58,8 +58,8 @@ class Outboxes:
                     self._outbox(name).ask(self._committed.partitions.copies.get(name, ()))
 
     def _outbox(self, node: str) -> NodeOutbox:
-        """The outbox of the node's present registered process. A process that isn't registered yet gets nothing: by the
-        time it registers, other nodes lead its predecessor's partitions.
+        """The outbox of the node's registered process. A process that isn't registered yet gets no rows: when it
+        registers, other nodes lead the partitions of the node's former process.
         """
         if node not in self._of:
             self._of[node] = NodeOutbox(

@@ -6,7 +6,7 @@ from typing import Final
 PIECE_BYTES: Final = 24 * 1024  # a piece has at least this many bytes of commands,
 PIECE_S: Final = 0.002  # and takes at least this long
 PAUSE_S: Final = 0.002  # after such a pause a new piece begins
-LEAST_BYTES: Final = 2 * 1024  # a command counts as at least this much: some do much in few bytes
+LEAST_BYTES: Final = 2 * 1024  # a command counts as at least this much: a short command can cause much work
 
 
 class Piece:
@@ -16,7 +16,7 @@ class Piece:
         """`seconds`: see `PIECE_S`; with 0, as in the simulation, only the bytes count."""
         self._clock = clock
         self._seconds = seconds
-        self._bytes = 0  # since it began, or since its time was last checked
+        self._bytes = 0  # of the commands since the piece began, or since its time was last checked
         self._began = self._paused_at = clock()
 
     def add(self, command: bytes) -> None:

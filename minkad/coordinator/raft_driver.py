@@ -45,12 +45,12 @@ from minkad.storage.raft_storage import RaftStorage
 
 log: Final = logging.getLogger(__name__)
 
-MAX_QUEUED_MESSAGES: Final = 4096  # Raft repeats lost ones
+MAX_QUEUED_MESSAGES: Final = 4096  # later ones are dropped, and Raft sends them again
 MAX_QUEUED_PROPOSALS: Final = 8192
-CAMPAIGN_TICKS: Final = 4  # between the campaigns of two voters when the leader has died
-MAX_UNAPPLIED_BYTES: Final = 16 * 1024 * 1024  # with more committed bytes, all are applied before more are taken
+CAMPAIGN_TICKS: Final = 4  # when the leader has died, the voters campaign one after the other: after 2, 6, 10 … ticks
+MAX_UNAPPLIED_BYTES: Final = 16 * 1024 * 1024  # with more committed bytes, the Ready loop waits until all are applied
 
-_SENT_AHEAD: Final = 2  # most entries under way at a leader that sends one ahead of its disk
+_SENT_AHEAD: Final = 2  # with fewer entries under way, a leader sends the next ones while its disk works
 _HEARTBEATS: Final = (MSG_HEARTBEAT, MSG_HEARTBEAT_RESP)
 
 
@@ -61,7 +61,9 @@ class StateMachine(Protocol):
         """Apply a committed command."""
 
     def capture(self) -> Callable[[], bytes]:
-        """Everything as of the last applied entry. The returned function encodes it as a snapshot, on a thread."""
+        """Capture the state as of the last applied entry. A thread calls the returned function, which encodes the state
+        as a snapshot.
+        """
 
     def decode(self, snapshot: bytes) -> Any:
         """The content of a snapshot; called on a thread."""
@@ -78,10 +80,12 @@ class Transport(Protocol):
 
 
 class RaftDriver:
-    """Owns the RawNode. Everything happens on the event loop; only the fsync runs elsewhere.
+    """Owns the RawNode. Everything happens on the event loop, except that threads sync the disk, and encode and decode
+    snapshots.
 
-    Two tasks: one persists and sends, the other applies committed entries in pieces. So votes, heartbeats and proposals
-    never wait until thousands of rows are applied.
+    One task persists and sends; another task applies committed entries in pieces. So messages and proposals don't wait
+    until thousands of rows are applied, except after a change of the configuration, or with more than
+    MAX_UNAPPLIED_BYTES. Heartbeats never wait for this.
     """
 
     def __init__(
@@ -102,10 +106,11 @@ class RaftDriver:
     ) -> None:
         """`piece_seconds`: the time to apply committed commands before other tasks get a turn."""
         self.raw = raw
-        self.conf_state = conf_state
+        self.conf_state = conf_state  # by the entries applied so far
+        # The last entry that is applied. Its last commands may still be waiting for a turn.
         self.applied_index = raft_storage.snapshot().metadata.index
-        self.settled_index = self.applied_index  # this entry is applied whole, and no part of a later one
-        self.snapshot_index = self.applied_index
+        self.settled_index = self.applied_index  # the last entry that is applied whole
+        self.snapshot_index = self.applied_index  # the last entry in the newest snapshot
         self._log = raft_storage
         self._log_db = log_db
         self._transport = transport
@@ -117,39 +122,41 @@ class RaftDriver:
         self._clock = clock
         self._silence = LeaderSilence(clock())
         self._inbox: deque[Message] = deque()
-        self._gone: set[int] = set()
-        self._proposals: Proposals = []
-        self._waiting: deque[tuple[int, int, Proposals]] = deque()  # index, term: ascending index
-        self._waiting_count = 0
+        self._gone: set[int] = set()  # nodes whose processes are said to have died; the loop has yet to act on it
+        self._proposals: Proposals = []  # not given to Raft yet
+        # Proposals that this leader has appended and not applied: (index, term, proposals), with ascending indexes.
+        self._waiting: deque[tuple[int, int, Proposals]] = deque()
+        self._waiting_count = 0  # of the proposals in `_waiting`
+        # By the context of the ReadIndex request: the time when it was made, and the function to call.
         self._confirmations: dict[bytes, tuple[float, Callable[[float], None]]] = {}
         self._confirmation_number = 0
-        self._applied_term = 0
-        self._gave_up_term = 0
+        self._applied_term = 0  # the term of the last entry applied since the start
+        self._gave_up_term = 0  # the last term in which this node gave up its leader
         self._log_is_checked = False
         self._tick_due = self._is_applying = False
-        # Between `ready` and `advance`, `_is_away` is True while it waits for the disk, or until all is applied.
-        # `_goes_on` is True while it waits for the disk, and all earlier committed entries were passed on to be
-        # applied.
+        # `_is_away`: between `ready` and `advance`, the Ready loop waits for the disk, for the decoding of a snapshot,
+        # or until all is applied. Meanwhile heartbeats are handled outside of the loop. `_goes_on`: it waits for the
+        # disk, and all entries committed before are passed on. Meanwhile a leader replicates and applies later entries.
         self._is_away = self._goes_on = False
-        self._staged_commit = raft_storage.initial_state()[0].commit  # of the log, or of its next write
-        self._snapshot_due = False
-        self._snapshot_waits = False  # until the log has a commit index that covers it
+        self._staged_commit = raft_storage.initial_state()[0].commit  # the log's commit index, or its next write's
+        self._snapshot_due = False  # a change of the configuration was applied since the last snapshot
+        self._snapshot_waits = False  # a snapshot is due, and waits until `_staged_commit` covers it
         self._snapshotting: asyncio.Task[None] | None = None
         self._in_thread = in_thread
         self._wake = asyncio.Event()
         self._turns: list[asyncio.Future[None]] = []  # callers that wait for the next turn of the Ready loop
         self._committed: deque[Entry] = deque()  # entries that are committed and not applied
-        self._committed_bytes = self._restores = 0
+        self._committed_bytes = self._restores = 0  # bytes in `_committed`; snapshots restored since the start
         self._piece = Piece(clock, piece_seconds)
         self._apply_wake = asyncio.Event()
-        self._all_applied = asyncio.Event()
+        self._all_applied = asyncio.Event()  # set when the last entry of `_committed` is applied
 
     # Inputs
 
     def receive(self, messages: Sequence[Message]) -> None:
         """Messages of other nodes have arrived.
 
-        A node that came back with an empty disk has a new raft id: messages to its old id must not reach it.
+        Messages to another raft id are dropped: they are for this node before it came back with an empty disk.
         """
         own = self.raw.raft.id
         for message in messages:
@@ -164,13 +171,11 @@ class RaftDriver:
         self._wake.set()
 
     def propose(self, *commands: bytes) -> asyncio.Future[None]:
-        """A future that is done when the commands are applied here, one after the other; either all are committed, or
-        none.
+        """Propose commands, of which all are committed, or none. The future is done when all are applied here, one
+        after the other. The proposals of one turn of the loop share entries.
 
-        Everything proposed in one turn of the loop shares entries.
-
-        The future fails with NOT_CONTROLLER if nothing was appended, with OVERLOADED if too many wait, and with
-        OUTCOME_UNKNOWN if the leadership was lost meanwhile.
+        The future fails with NOT_CONTROLLER if nothing was appended, with OVERLOADED if MAX_QUEUED_PROPOSALS proposals
+        are waiting, and with OUTCOME_UNKNOWN if this node loses the leadership meanwhile.
         """
         future = asyncio.get_running_loop().create_future()
         if len(self._proposals) >= MAX_QUEUED_PROPOSALS:
@@ -183,8 +188,8 @@ class RaftDriver:
         return future
 
     def propose_conf_change(self, change: ConfChangeV2) -> None:
-        """Propose a change of voters or learners. It is dropped while another one is under way: then propose it
-        again.
+        """Propose a change of voters or learners. While another change is under way, this one is dropped, and the
+        caller has to propose it again.
         """
         try:
             self.raw.propose_conf_change(change)
@@ -216,10 +221,9 @@ class RaftDriver:
         return self.raw.match()
 
     async def logged_by(self, raft_ids: Collection[int]) -> None:
-        """Wait until each of these members has everything proposed here so far in its log, synced. That may never
-        happen.
+        """Wait, perhaps forever, until each of these members has synced everything that was proposed here so far.
 
-        Raises OUTCOME_UNKNOWN when this node no longer leads: then it isn't told what the members have.
+        Raises OUTCOME_UNKNOWN when this node no longer leads: then the members no longer tell it how far they are.
         """
         term = self.raw.basic_status().term
         while self._proposals:
@@ -247,9 +251,9 @@ class RaftDriver:
         self.raw.report_unreachable(raft_id)
 
     def report_gone(self, raft_id: int) -> None:
-        """The process of this node has died. If it led, the others elect another leader; they campaign one after the
-        other, so that they don't split the votes. This is believed only once a term, since a firewall may look the
-        same.
+        """The process of this node has died. If the node led, the others elect another leader. They campaign one after
+        the other, so that they don't split the votes. Such a report counts at most once a term, since a firewall may
+        cause it while the leader lives.
         """
         self._gone.add(raft_id)
         self._wake.set()
@@ -263,8 +267,8 @@ class RaftDriver:
 
     @property
     def log_is_checked(self) -> bool:
-        """True if this log is known to lack nothing that a leader knew it to have: by a heartbeat, or because this node
-        leads.
+        """True if this log has all committed entries that the leader knew it to have: this node has accepted a
+        heartbeat since its start, or leads.
         """
         return self._log_is_checked or self.is_leader
 
@@ -276,8 +280,8 @@ class RaftDriver:
 
     @property
     def former_leader(self) -> tuple[int, float]:
-        """The raft id of the last leader that this leader has heard from, 0 if there was none; and the time, by this
-        node's clock, since which no earlier leader can have been confirmed.
+        """For a leader: the raft id of the last other leader (0: none), and a time of this node's clock after which no
+        quorum can have confirmed an earlier leader.
         """
         now = self._clock()
         return self._silence.leader, self._silence.proven_since(self.raw.basic_status().term, now)
@@ -333,8 +337,9 @@ class RaftDriver:
             self._wake.set()
 
     def _go_on_without_disk(self) -> None:
-        """Heartbeats don't wait for the disk: a slow disk costs neither the leadership nor clearances. A leader whose
-        disk doesn't answer at all loses both.
+        """Do the work that needn't wait for the disk: heartbeats, confirmations of reads, and a leader's replication.
+        So a slow disk costs neither the leadership nor clearances. A leader whose disk doesn't answer at all sends no
+        heartbeats, and loses both.
         """
         self._send(self.raw.heartbeats())
         self._confirm(self.raw.confirmed_reads())
@@ -346,12 +351,12 @@ class RaftDriver:
             self._pass_on(self.raw.committed_meanwhile())
 
     def _is_answer(self, message: Message) -> bool:
-        """True if a leader takes the message in while its own disk works: a quorum of others may commit without it."""
+        """True if a follower answers this leader, whose own disk works: other nodes may be a quorum without it."""
         return message.type == MSG_APP_RESP and self._goes_on and self.is_leader
 
     def _propose_without_disk(self) -> None:
-        """Let others write proposals while this leader's disk works on an earlier entry. At most one entry is sent
-        ahead: all later proposals share the next one.
+        """Let others write proposals while this leader's disk works on an earlier entry. At most one batch of proposals
+        is sent ahead: all later proposals are in the next batch.
         """
         may_send = self._goes_on and self.is_leader and not self._is_stalled_leader
         if may_send and self._proposals and len(self._waiting) < _SENT_AHEAD:
@@ -384,7 +389,7 @@ class RaftDriver:
             self.raw.tick()
         while self._inbox:
             self._step(self._inbox.popleft())
-        while self._gone:  # after the last messages of the nodes that are gone
+        while self._gone:  # after the inbox, which may have these nodes' last messages
             self._give_up(self._gone.pop())
         if self._proposals:
             self._propose_queued()
@@ -482,7 +487,7 @@ class RaftDriver:
 
     async def _let_apply(self, entries: Sequence[Entry], passed_on: int) -> None:
         """Have committed entries applied; the first `passed_on` were passed on earlier. A change of the configuration
-        is applied before the core hears of it, since the core then allows the next one.
+        is applied before `advance`, after which the core allows the next change.
         """
         if not entries:
             return
@@ -531,7 +536,7 @@ class RaftDriver:
                 answer(proposals, MinkaError(Code.OUTCOME_UNKNOWN, "another controller took the entry's place"))
 
     async def _apply_commands(self, entry: Entry) -> bool:
-        """Apply an entry's commands in pieces; the first one continues the last entry's piece. False if a snapshot has
+        """Apply an entry's commands in pieces; a piece may have commands of several entries. False if a snapshot has
         replaced everything meanwhile.
         """
         restores = self._restores
@@ -557,7 +562,8 @@ class RaftDriver:
             return
         if self.applied_index < self._log.first_index():
             return  # a snapshot from the leader has replaced the log, and is about to be restored
-        self._snapshot_waits = self.applied_index > self._staged_commit  # see `_go_on_without_disk`
+        # A leader may apply entries before its own log says that they are committed: see `committed_meanwhile`.
+        self._snapshot_waits = self.applied_index > self._staged_commit
         if self._snapshot_waits:
             return
         if self._snapshotting is not None and not self._snapshotting.done():
@@ -568,12 +574,12 @@ class RaftDriver:
         self._snapshotting.add_done_callback(lambda _: self._apply_wake.set())
 
     async def _snapshot(self, index: int, conf_state: ConfState, encode: Callable[[], bytes]) -> None:
-        """Keep the captured state of the index as the log's beginning. Entries are applied meanwhile."""
+        """Encode the state captured at `index`, and store it as the log's snapshot. Entries are applied meanwhile."""
         data = await self._in_thread(encode)
         if index < max(self._log.first_index(), self.snapshot_index):
-            return  # the same has happened meanwhile
+            return  # a newer snapshot from the leader has replaced the log meanwhile
         self._log.stage_snapshot(index, self._log.term(index), conf_state, data)
-        # Followers that lag by less than this get entries, not the snapshot.
+        # A follower that lags by less than half of `snapshot_entries` gets entries instead of the snapshot.
         last_removed = min(index - self._snapshot_entries // 2, self.raw.compactable())
         if last_removed >= self._log.first_index():
             self._log.compact(last_removed)
@@ -581,8 +587,8 @@ class RaftDriver:
 
 
 def _durable_before(ready: Ready) -> int:
-    """The number of committed entries that need not wait for the sync: an earlier round has written them. From the
-    first change of the configuration on, all wait, since nothing else goes on until it is applied.
+    """The number of committed entries that can be applied before the sync, since an earlier round has written them. The
+    first change of the configuration and all entries after it wait: the loop does nothing else while it is applied.
     """
     first_new = ready.entries[0].index if ready.entries else None
     for number, entry in enumerate(ready.committed_entries):

@@ -1,4 +1,4 @@
-"""Commands proposed to Raft, and the futures of those who wait until they are applied."""
+"""Commands proposed to Raft, and the futures of the callers that wait until the commands are applied."""
 
 import asyncio
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from typing import Final
 
 from minka.errors import MinkaError
 
-MAX_ENTRY_BYTES: Final = 256 * 1024  # of commands that share an entry; a single one may have more
+MAX_ENTRY_BYTES: Final = 256 * 1024  # of proposals that share an entry; a larger proposal has an entry of its own
 
 Proposals = list[tuple[Sequence[bytes], asyncio.Future[None]]]
 
@@ -26,7 +26,7 @@ def shares_of(proposals: Proposals) -> list[Proposals]:
 
 
 def answer(proposals: Proposals, error: MinkaError | None) -> None:
-    """Tell those who wait that the commands are applied, or why they are not."""
+    """Tell the callers that the commands are applied, or the error."""
     for _, future in proposals:
         if future.done():
             continue

@@ -23,17 +23,17 @@ class Stalls:
     def __init__(self) -> None:
         # The last progress of a thing's migrations, and the time when it was first seen.
         self._advanced: dict[Placed, tuple[_Shown, float]] = {}
-        # Migrations that can't begin, each with the time since which every look has found that. The looks go round.
+        # Migrations that can't begin, and since when: every look at the migration since then has found an obstacle.
         self._blocked: dict[_Place, float] = {}
-        self._round: Iterator[_Place] = iter(())
+        self._round: Iterator[_Place] = iter(())  # the migrations that this round has yet to look at
         self._met: set[_Place] = set()  # those of `_blocked` that this round has looked at
 
     def note(self, source: str, migrations: Iterable[MigrationProgress], now: float) -> None:
-        """Note the progress reported by the source of migrations; anything it doesn't report is unchanged."""
+        """Note the progress that the source of migrations reports; without a report, the progress is as before."""
         for migration in migrations:
             thing = Placed.partition(migration.partition_id)
             key = source, migration.target
-            is_blocked = bool(migration.remedy)  # what it lacks then grows with each write
+            is_blocked = bool(migration.remedy)  # then the lag grows with each write, which isn't progress
             figures = migration.bytes_done, 0 if is_blocked else migration.lag, migration.phase
             shown, _ = self._advanced.get(thing, ({}, now))
             if shown.get(key) != figures:
@@ -42,9 +42,9 @@ class Stalls:
     def due(
         self, state: State, progress: Callable[[], Sequence[MigrationProgress]], now: float, timeout: float
     ) -> Iterator[CancelMigration]:
-        """The migrations to give up after `timeout` seconds without progress: no migration may keep its operation from
-        ending, unless a person has paused it. Of migrations that have not begun, each call looks at a part. `progress`
-        returns the sources' last reports.
+        """The migrations to give up after `timeout` seconds without progress, since a stalled migration would keep its
+        operation from ending. A migration that waits because a person has paused its operation isn't given up. Each
+        call looks at a part of the migrations that have not begun. `progress` returns the sources' last reports.
         """
         advanced: dict[Placed, tuple[_Shown, float]] = {}
         for thing, migration in list(state.under_way.items()):

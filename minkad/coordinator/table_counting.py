@@ -1,4 +1,4 @@
-"""Counts the table on demand: only the changes since the last time, in turns, and once for all who ask."""
+"""Counts the table on demand, and regularly at the active controller: in pieces, only the changes since the last."""
 
 import asyncio
 import time
@@ -24,8 +24,7 @@ class TableCounting:
     def __init__(self, coordinator: Coordinator, clock: Callable[[], float] = time.monotonic) -> None:
         self._coordinator = coordinator
         self._clock = clock
-        # By partition and leader_epoch: the first time that it was seen to wait for its leader, while this node is
-        # active.
+        # While this node is active, by partition and leader_epoch: when the leadership was first seen unconfirmed.
         self._unconfirmed_since: dict[tuple[int, int], float] = {}
         self._counts: Final = TableCounts()
         self._reports: NodeReports | None = None  # the reports whose sizes are counted

@@ -1,4 +1,4 @@
-"""The active controller's own initiative: it gives up stalled migrations, balances, and begins queued operations."""
+"""The active controller's automatic work: it gives up stalled migrations, balances, and begins queued operations."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -37,7 +37,7 @@ class Upkeep:
     _ran: list[int] = field(default_factory=list)  # the operations that ran at the last look at the queue
 
     async def look(self) -> None:
-        """Look once, and do what is due. Others must change nothing meanwhile."""
+        """Look once, and do the work that is due. The caller has to hold the turn."""
         for command in self.stalls.due(self.decided, self.reports.progress, self.now(), self.settings.stall_timeout):
             await self._act(command)
         await self._balance()
@@ -65,8 +65,8 @@ class Upkeep:
                 log.info("a balancer acts", extra={"balancer": name, "operation": operation})
 
     async def _begin_queued(self) -> None:
-        """Begin queued operations that nothing blocks any longer. This is checked when the running operations have
-        changed, and once a second, since other things can also block them.
+        """Begin queued operations that nothing blocks any longer. Check this when the running operations have changed,
+        and once a second, since other things can also block a queued operation.
         """
         if not self.decided.queued_operations():
             return

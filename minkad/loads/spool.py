@@ -38,9 +38,9 @@ class Spool:
         """`check_room` raises DISK_LOW unless there is room for a number of bytes more."""
         self.folder = folder
         self._check_room = check_room
-        self._files: dict[int, dict[str, LoadFile]] = {}
+        self._files: dict[int, dict[str, LoadFile]] = {}  # by load and name: the files that are here whole
         self._expected = 0  # bytes on their way here
-        self._verified: dict[tuple[int, str, int], float] = {}  # when each was verified
+        self._verified: dict[tuple[int, str, int], float] = {}  # by load, name and checksum: when it was verified
         self._inspector = Worker("minkad.loads.inspect")
 
     async def start(self) -> None:

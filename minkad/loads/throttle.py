@@ -14,20 +14,21 @@ _SMOOTH: Final = 0.2  # weight of the newest look in the usual wait
 
 
 class Throttle:
-    """The wait of clients is the mean time of their requests at this node. Its usual value is learned while nothing is
-    uploaded. When the wait is three times as long, the rate is halved; otherwise it grows by a quarter at each look,
-    until it limits nothing (additive increase is too slow for loads of a minute).
+    """Clients' wait is the mean time of their requests at this node. The throttle learns the usual wait while nothing
+    is uploaded: 2 ms, for example. While uploads run and the wait is over 6 ms, each look halves the rate; otherwise
+    each look raises the rate by a quarter, until it no longer limits uploads. (Additive increase would be too slow for
+    loads that take a minute.)
     """
 
     def __init__(self, clock: Callable[[], float], client_seconds: Callable[[], tuple[float, int]]) -> None:
         """`client_seconds` returns the total seconds of all clients' requests since the start, and their number."""
         self._clock = clock
         self._client_seconds = client_seconds
-        self._free_at = 0.0
+        self._free_at = 0.0  # when the bytes taken so far have come, at the rate
         self._rate = float("inf")  # bytes a second, for all loads together
-        self._usual: float | None = None
+        self._usual: float | None = None  # the usual wait, in seconds; None until a look has found requests
         self._looked_at = float("-inf")
-        self._seen = (0.0, 0)
+        self._seen = (0.0, 0)  # the result of `client_seconds` at the last look
         self._taken = 0  # bytes since the last look
 
     async def take(self, size: int) -> None:

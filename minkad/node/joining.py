@@ -60,8 +60,8 @@ async def _was_here_before(channels: Channels, addresses: Sequence[str], cluster
 
 
 async def refuse_older_copy(channels: Channels, addresses: Sequence[str], own: Identity, starts: int) -> None:
-    """Raises DATA_DIRECTORY_ROLLED_BACK if another node's table has as many starts of this data directory: it is then
-    an older copy, which may contradict its earlier votes. Nodes that don't answer at once are not waited for.
+    """Raises DATA_DIRECTORY_ROLLED_BACK if this data directory is an older copy, which may contradict its earlier
+    votes: this is start 5, say, and another node's table knows start 5. Nodes that don't answer soon don't count.
     """
     tables = await asyncio.gather(*(_table(channels, address, CHECK_TIMEOUT) for address in addresses))
     rows = [row for table in tables if table is not None for row in table.nodes]

@@ -137,7 +137,7 @@ class Serving:
         return await http.start(http.create_app(parts.health, registry, rest), listen.http)
 
     def _tasks(self) -> dict[str, asyncio.Task[None]]:
-        """The tasks of the node; one that ends before the stop is a failure."""
+        """The tasks of the node; if one ends before the stop, the node has failed."""
         parts = self._parts
         works = {
             "raft": parts.driver.run(),
@@ -258,8 +258,8 @@ class Serving:
         await self._while_quorum(parts.member.leave(DRAIN_SECONDS), "goodbye")
 
     async def _while_quorum(self, saying: Coroutine[Any, Any, None], name: str) -> None:
-        """Do work that needs a record. When most voters have stopped, as at the stop of a whole cluster, nothing can be
-        recorded any longer.
+        """Do work that needs a record, as long as most voters are up. When a whole cluster stops, the last nodes can't
+        record anything.
         """
         task = tasks.awaited(saying, name)
         try:

@@ -83,7 +83,7 @@ def controller_settings(config: Config) -> ControllerSettings:
 
 
 def voter_settings(config: Config) -> VoterSettings:
-    """The number of voters, and the time after which one that is gone loses its seat."""
+    """The number of voters, and the time after which a voter that is gone loses its seat."""
     return VoterSettings(config.coordinator.voters, config.coordinator.replace_voter_after_s * 1000)
 
 

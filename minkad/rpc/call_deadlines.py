@@ -5,7 +5,7 @@ from typing import Any, Final, cast
 import grpc
 
 MAX_TIMEOUT_S: Final = 60.0  # of a call that waits for the active controller
-_DEFAULT_TIMEOUT_S: Final = 10.0  # the same, for a call without a deadline
+_DEFAULT_TIMEOUT_S: Final = 10.0  # of a call that waits for the active controller, and has no deadline
 _ANSWERING_PART: Final = 0.95  # of the caller's time; the rest is for the way back
 
 

@@ -53,7 +53,7 @@ def blob(most: int) -> Rule:
 
 
 def or_nothing(rule: Rule) -> Rule:
-    """The same rule, but empty values are also allowed."""
+    """A rule that also allows empty values."""
     return lambda value: rule(value) if value else ""
 
 

@@ -165,8 +165,8 @@ class Interceptor(grpc.aio.ServerInterceptor):
                 share.give(size)
 
     def _learn_chunk(self, method: str, size: int, memory: Memory) -> None:
-        """Soon expect at least this size of the next answers; expect less only slowly, and never so much that few
-        answers fit.
+        """Expect the next answers to have at least this size; if answers are smaller, lower the expectation slowly. It
+        never grows so much that few answers fit.
         """
         expected = self._chunks.get(method, _CHUNK_BYTES)
         if size < expected:
@@ -240,7 +240,7 @@ class _Call:
         return call
 
     def _request(self, raw: Any, decode: _Decode | None) -> Any:
-        """The checked request, or the stream of them; raw frames are checked by their handlers."""
+        """The checked request, or the stream of checked requests; handlers check raw frames themselves."""
         self._interceptor.check_identity(self._method, self._metadata)
         if decode is None:
             return raw

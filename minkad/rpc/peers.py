@@ -20,7 +20,7 @@ class Peers:
 
     async def call(self, address: str, method: Method[Request, Response], request: Request, timeout: float) -> Response:
         """Call the node at the address. Raises its refusal; DEADLINE_EXCEEDED after `timeout` seconds; UNREACHABLE, or
-        OUTCOME_UNKNOWN if it may have done what can't be repeated.
+        OUTCOME_UNKNOWN if the node may have carried out a request that can't be repeated.
         """
         make = self._channels.to(address).unary_unary(
             method.path, method.request.SerializeToString, method.response.FromString

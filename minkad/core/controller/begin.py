@@ -22,9 +22,9 @@ _S = OperationState
 
 
 def begin(state: State, command: Begins, now_ms: int) -> Steps[Operation | None]:
-    """Record the operation and its migrations, before anything is done; None if there is nothing to do. Raises what the
-    command and the kind raise, and OPERATION_RUNNING if another operation touches the same things and this one isn't to
-    be queued.
+    """Record the operation and its migrations, before any work begins; None if there is nothing to do. Raises the
+    errors of the command and of the kind, and OPERATION_RUNNING if another operation touches the same things and the
+    command doesn't ask for the queue.
     """
     for _ in command.check(state):
         yield []
@@ -108,14 +108,14 @@ def _begun(
 
 
 class Conflict(NamedTuple):
-    """`operation` has not ended and touches the same things as another one, which has to begin after it."""
+    """`operation` has not ended, and touches the same things as a new operation. So the new one has to wait for it."""
 
     operation: Operation
     text: str
 
 
 def conflicts(state: State, operation: Operation, migrations: Iterable[Migration]) -> Iterator[Conflict]:
-    """The operations that run, or were queued before this one, and touch the same things."""
+    """The operations that touch the same things as this one, and that run or were queued before it."""
     moves = dict.fromkeys(Placed.of(m) for m in migrations if m.state not in MIGRATIONS_ENDED)
     touches = frozenset(kind_of(operation).touches(state, operation))
     moved_by: dict[int, list[Placed]] = {}
@@ -144,7 +144,7 @@ def _is_moved_by(state: State, other: Operation, touched: Touched) -> bool:
 
 
 def _both_wait(state: State, queued: Operation, moves: Collection[Placed]) -> Iterator[Placed]:
-    """The things that a queued operation, none of whose migrations has ended, is to move as well."""
+    """The things in `moves` that a queued operation is to move as well; none of its migrations has ended."""
     theirs = state.migrations[queued.id]
     if len(moves) <= len(theirs):
         return (thing for thing in moves if (thing, 0) in theirs)

@@ -21,9 +21,9 @@ PENDING_LOOKED_AT: Final = 500  # migrations of one operation; they take some mi
 def blockers_of(
     state: State, operation: Operation, at_most: int = MAX_BLOCKERS, now_ms: int | None = None
 ) -> list[Blocker]:
-    """One blocker for each thing that is held up, or one for the whole operation, which has not ended; at most
-    `at_most`. Of the migrations that have not begun, only the next ones are looked at. With `now_ms`, a Unix time, they
-    say how long they have waited.
+    """At most `at_most` blockers of an operation that has not ended: one for each thing that waits, or one for the
+    whole operation. Of the migrations that have not begun, only the next PENDING_LOOKED_AT are looked at. With
+    `now_ms`, a Unix time, the blockers say how long the things have waited.
     """
     if operation.state == OperationState.OPERATION_STATE_QUEUED:
         return [_what_comes_first(state, operation)]
@@ -62,8 +62,8 @@ def split_blockers(state: State, partition_id: int) -> GetSplitBlockersResponse:
 
 
 def what_blocks(state: State, migration: Migration, now_ms: int | None = None) -> Blocker | None:
-    """The blocker for which the migration waits, and since when if `now_ms` is given; None if it waits only for its
-    turn or for bytes to be copied.
+    """The reason why the migration waits, with the duration if `now_ms` is given; None if the migration waits only for
+    its turn, or until all bytes are copied.
     """
     mover = mover_of(migration)
     if migration.state == MigrationState.MIGRATION_STATE_PENDING:

@@ -1,9 +1,10 @@
 """Finds nodes that send heartbeats and serve nothing: their data ports don't answer.
 
-Clients, followers and the coordinator's log all use the data port, heartbeats don't. So each node asks its own data
-port, at the address that clients use, and those of some other nodes. Its heartbeats say which ones don't answer. A node
-is judged by the majority of the others that watch it, since it may not reach its own address. A single watcher may be
-cut off itself, so then a node that is up has to say it, too.
+Clients, followers and the coordinator's log use the data port; heartbeats don't. So each node asks its own data port,
+at the address that clients use, and the data ports of some other nodes. Its heartbeats name the ports that don't
+answer. The majority of the other nodes that watch a port decide; the node itself doesn't count, since it may be unable
+to reach its own address. In a cluster of two, the only watcher may have lost its own network, so a node that is up has
+to agree.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -56,17 +57,17 @@ class DataPortJudge:
     """
 
     grace: float
-    # by watcher, by node: what the watcher gets instead of an answer
+    # by watcher, by node: the error that the watcher gets instead of an answer
     _said: dict[str, Mapping[str, str]] = field(default_factory=dict)
     _began: dict[str, float] = field(default_factory=dict)  # by node: when its process registered
-    _silent: dict[str, Unanswered] = field(default_factory=dict)
-    _granted: dict[str, HeartbeatRequest] = field(default_factory=dict)  # by node: its last one that got a clearance
-    _withheld: dict[str, bool] = field(default_factory=dict)  # by node that is heard: True if it has no clearance left
+    _silent: dict[str, Unanswered] = field(default_factory=dict)  # the nodes whose data ports don't answer
+    _granted: dict[str, HeartbeatRequest] = field(default_factory=dict)  # by node: its last heartbeat with a clearance
+    _withheld: dict[str, bool] = field(default_factory=dict)  # by node that gets no clearance: True if it has none
     _failed: dict[str, str] = field(default_factory=dict)  # by node: the process that failed because it served nothing
-    _is_suspect: bool = False
+    _is_suspect: bool = False  # more than half of the nodes are silent, so the fault is elsewhere
 
     def note(self, watcher: str, said: Mapping[str, str]) -> None:
-        """Note the data ports that don't answer a node, and what it gets instead, by its last heartbeat."""
+        """Note the data ports that don't answer a node, and the errors, by the node's last heartbeat."""
         if said:
             self._said[watcher] = said
         else:
@@ -118,8 +119,8 @@ class DataPortJudge:
         self._withheld.pop(request.node_id, None)
 
     def withheld_from(self, request: HeartbeatRequest) -> None:
-        """A heartbeat is answered without a clearance. The node's word that it has none counts only once it has taken
-        in all answers that brought one. Heartbeats don't wait for earlier answers, so some may be on their way.
+        """A heartbeat is answered without a clearance. The node may say that it has no clearance while an answer that
+        grants one is on its way. So its word counts only once it has taken in all granted clearances.
         """
         has_taken_all = request.answered_sequence >= self._last_granted(request)
         self._withheld[request.node_id] = request.without_clearance and has_taken_all
@@ -130,7 +131,7 @@ class DataPortJudge:
         return last.sequence if last is not None and last.incarnation == request.incarnation else 0
 
     def has_given_up(self, node: str) -> bool:
-        """True if the node can be failed at once: it serves nothing, and neither has a clearance nor gets one."""
+        """True if the node can be failed at once: it serves nothing, has no clearance, and gets none."""
         return self._withheld.get(node, False) and bool(self.withheld(node))
 
     def failed(self, node: Node) -> str:
@@ -150,8 +151,8 @@ class DataPortJudge:
 
 
 def _is_silent(node: Node, by: Mapping[str, str], up: int) -> bool:
-    """True if a data port counts as dead by the words of its watchers. The rule is the same for a node that FAILED,
-    whose own word is missing: otherwise it would fail, register and fail again.
+    """True if a data port counts as dead by the words of its watchers. A node that FAILED says nothing itself. Yet the
+    majority decides about it, too; otherwise the node would register, and fail again.
     """
     others = min(WATCHERS, up - is_up(node))
     if others == 1 and is_up(node) and node.id not in by:

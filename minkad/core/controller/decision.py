@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class OwnCommand:
-    """A command that isn't a request: the controller takes the initiative, adds to a request what it alone knows, or
+    """A command that isn't a request: the controller acts automatically, adds facts that only it knows to a request, or
     begins an operation.
     """
 
@@ -19,22 +19,24 @@ class OwnCommand:
 
 
 Command = OwnCommand | Message
-"""Something to be decided. A request that says everything is a command itself. `decide.py` lists all commands."""
+"""A wanted change, to be decided. A request is a command itself if the decision needs nothing else. `decide.py` lists
+all commands.
+"""
 
 Steps = Generator[list[Record], None, T]
-"""Yields the records of a decision piece by piece, and returns the answer to the command. A piece takes a few
-milliseconds at most, and is recorded as a whole; a piece without records was only a check. Each piece has to be applied
-to the state before the next is asked for, and no other command may be decided in between. A refusal (MinkaError) comes
-before the first record.
+"""Yields the records of a decision piece by piece, and returns the answer to the command. A piece takes at most a few
+milliseconds, and all of its records are committed, or none; a piece without records was only a check. The caller
+applies each piece to the state before it asks for the next piece, and decides no other command in between. A refusal
+(MinkaError) is raised before the first record.
 """
 
 
 class Decision(Generic[T]):
-    """The records that follow from a command, in pieces, whether they belong together, and the command's answer
-    (Kafka: ControllerResult). No records: there is nothing to change, since every command can be repeated.
+    """The records that follow from a command, in pieces, and the command's answer (Kafka: ControllerResult). There are
+    no records if there is nothing to change: every command can be repeated.
     """
 
-    answer: T  # once all pieces are applied
+    answer: T  # set when all pieces are applied
 
     def __init__(self, steps: Steps[T], *, is_atomic: bool) -> None:
         """`is_atomic`: either all pieces are committed, or none. Otherwise each may be committed alone: a new

@@ -1,7 +1,7 @@
 """Drains: a node is relieved of its work gracefully (Kafka Controller Internals: shutdownBroker).
 
-A node that is DRAINING goes on serving. Its leaderships go to other replicas in sync (step 1, `schedule`). When it says
-that it has stopped, the partitions that it still leads get other leaders (steps 2 and 3,
+A node that is DRAINING still serves. Its leaderships go to other replicas in sync (step 1, `schedule`). When the node
+says that it has stopped, the partitions that it still leads get other leaders (steps 2 and 3,
 `node_events.on_node_failure`).
 """
 
@@ -63,7 +63,7 @@ def running_drain(state: State, node_id: str) -> Operation | None:
 
 
 def undrained(state: State, node_id: str, now_ms: int, but: Collection[Placed] = ()) -> list[Record]:
-    """The records by which a node stays after all, and keeps its leaderships, except those of the partitions `but`."""
+    """The records by which a node stays after all, and keeps its leaderships, except of the partitions in `but`."""
     node = state.nodes.get(node_id)
     if node is None or node.state != _DRAINING:
         return []
@@ -76,8 +76,8 @@ def undrained(state: State, node_id: str, now_ms: int, but: Collection[Placed] =
 
 
 def blockers(state: State, node_id: str) -> Iterator[list[Blocker]]:
-    """The things that would be hurt if the node stopped now, a few hundred partitions at a time. If there are none, it
-    is safe to stop.
+    """The shards and partitions that would be hurt if the node stopped now, in pieces of ROWS_A_STEP partitions. If
+    there are none, the node is safe to stop.
     """
     yield list(_shard_blockers(state, node_id))
     for rows in slices(state.partitions_on(node_id), ROWS_A_STEP):
@@ -125,19 +125,17 @@ def _partition_blockers(state: State, rows: Iterable[Partition], node_id: str) -
 
 
 def _is_safe(state: State, node_id: str) -> bool:
-    """True if there are no `blockers`. Partitions that the node leads are looked at first: they block the longest."""
+    """True if there are no `blockers`. Look first at the partitions that the node leads: they block the longest."""
     rows = chain(state.led_by(node_id), state.partitions_on(node_id))
     return next(_blockers(state, rows, node_id), None) is None
 
 
 @dataclass(frozen=True, slots=True)
 class _WaysOut:
-    """Commands that move replicas away from a node. They need as many other nodes as the keyspace has replicas. Nodes
-    that are down count as far as they keep what they have.
-    """
+    """Commands that move replicas away from a node. They need as many other nodes as the keyspace has replicas."""
 
     node_id: str
-    targets: int
+    targets: int  # other nodes that are LIVE, or are down and still have copies
     most_replicas: int  # of any keyspace
 
     @classmethod
@@ -176,8 +174,9 @@ def _hurt(state: State, partition: Partition, node_id: str, live: Live, ways_out
 
 @dataclass(frozen=True, slots=True)
 class DrainNode(Begins):
-    """A person wants a node to lead nothing, and with `decommission` to have nothing. `sizes`: by partition id. `plan`:
-    where the node's replicas go. It is made beforehand, since that takes long, and is used if it still holds.
+    """A person wants a node to lead nothing, and with `decommission` to have nothing. `sizes`: by partition id. `plan`
+    says where the node's replicas go. Since planning takes long, the plan is made before the command has its turn. It
+    is used only if it still holds.
     """
 
     node_id: str
@@ -258,9 +257,8 @@ class Drains(OperationKind):
         return [(Touch.DRAINS, operation.drain.node)]
 
     def blockers(self, state: State, operation: Operation) -> Iterator[Blocker]:
-        """The things that would be hurt if the node stopped now. A decommission waits for its own migrations, and for
-        those of other operations that move something off the node. Replicas that nobody moves, since no node can take
-        them, are named.
+        """The things that would be hurt if the node stopped now. Of a decommission: the replicas that other operations
+        move off the node, and the replicas that nobody moves, since no node can take them.
         """
         node = operation.drain.node
         if operation.drain.decommission:
@@ -289,9 +287,9 @@ class Drains(OperationKind):
 
 
 def _still_holds(state: State, plan: Plan, node_id: str) -> Steps[bool]:
-    """True if the things that the plan moves haven't changed, and it leaves on the node only things that other
-    operations move. Nothing new comes to a node that is down, so there the plan may leave replicas that no node could
-    take.
+    """True if the partitions that the plan moves haven't changed, and each replica that it leaves on the node is moved
+    by another operation. On a node that is down, the plan may leave replicas that no node could take: no new replicas
+    have come to this node since.
     """
     for number, move in enumerate(plan.moves):
         if number % ROWS_A_STEP == 0:

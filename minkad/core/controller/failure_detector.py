@@ -1,8 +1,8 @@
 """The failure detector finds the nodes that have been silent for too long (HeartBeat and Lease, Patterns of Distributed
 Systems).
 
-Silence alone is not enough. Time in which the controller itself stood still doesn't count. A controller that hears
-nothing from much of the cluster suspects itself first (Eureka's self-preservation, the zones of Kubernetes' node
+The detector doesn't fail each silent node. Time in which the controller itself stood still doesn't count. If much of
+the cluster is silent, the controller suspects itself first (Eureka's self-preservation, the zones of Kubernetes' node
 controller). A new controller gives every node time to find it before the timeout begins (KAFKA-18138).
 """
 
@@ -18,20 +18,18 @@ FEW: Final = 3  # in a smaller cluster, one silent node doesn't make the control
 class FailureDetector:
     """Times are seconds of the active controller's monotonic clock.
 
-    Nodes are failed only after `clearances_end`: until then clearances of former active controllers may hold. Call
-    `turn` every `tick` seconds. A node that was never heard from has `chance` seconds since `started_at` to appear; by
-    default, twice the timeout.
+    Call `turn` every `tick` seconds.
     """
 
     timeout: float
     started_at: float
-    clearances_end: float
+    clearances_end: float  # no node fails before, since clearances of former active controllers may hold until then
     tick: float
-    patience: int = PATIENCE  # timeouts for which a node may be silent while much of the cluster is
-    chance: float | None = None
-    _heard: dict[str, float] = field(default_factory=dict)
+    patience: int = PATIENCE  # while much of the cluster is silent, a node fails only after this number of timeouts
+    chance: float | None = None  # seconds since `started_at` in which a node has to be heard first; None: two timeouts
+    _heard: dict[str, float] = field(default_factory=dict)  # by node: when it was last heard
     _since: float = field(init=False)  # nodes that were never heard from count as heard at this time
-    _turned_at: float = field(init=False)
+    _turned_at: float = field(init=False)  # the last call of `turn`
 
     def __post_init__(self) -> None:
         self._turned_at = self.started_at
@@ -39,8 +37,8 @@ class FailureDetector:
         self._since = self.started_at + chance - self.timeout
 
     def turn(self, now: float) -> None:
-        """Note that the loop runs. If it runs late, no node could be heard meanwhile, so this time doesn't count as
-        silence.
+        """Note that the loop runs. If the loop is late, it couldn't hear any node meanwhile, so this time doesn't count
+        as silence.
         """
         lost = now - self._turned_at - 2 * self.tick
         self._turned_at = now
@@ -71,8 +69,9 @@ class FailureDetector:
         return [node for node in others if now >= self.deadline(node) + patience]
 
     def suspects_itself(self, others: Collection[str], now: float) -> bool:
-        """True if more than half of the cluster, this node included, has been silent for half of the timeout. The whole
-        would be too long: nodes that fall silent together reach the whole timeout one after the other.
+        """True if more than half of the cluster has been silent for half of the timeout: with this node and four
+        others, if three are silent. After the whole timeout it would be too late: nodes that fall silent together reach
+        the timeout one after the other, so the first would fail before the last counts as silent.
         """
         quiet = sum(now - self._heard.get(node, self._since) >= self.timeout / 2 for node in others)
         return len(others) + 1 >= FEW and quiet > (len(others) + 1) / 2

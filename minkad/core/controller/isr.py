@@ -15,9 +15,9 @@ from minkad.core.state import State, is_up, other_half, slices
 
 
 def alter_isr(state: State, request: AlterIsrRequest, now_ms: int) -> Steps[AlterIsrResponse]:
-    """Record the changes that `isr_refusal` does not refuse; each is answered on its own, with the row. If a leader
-    itself leaves the set, since its copy can't be used, another replica of the set is elected; if unclean elections are
-    allowed, perhaps another one that it names. Raises NOT_REGISTERED.
+    """Record the changes that `isr_refusal` doesn't refuse; the answer has a result and the row for each change. A
+    leader whose copy can't be used proposes a set without itself: then a replica of the set is elected. If unclean
+    elections are allowed, the set may consist of replicas that aren't in sync. Raises NOT_REGISTERED.
     """
     check_caller(state, request.node_id)
     refusals: list[Code | None] = []
@@ -42,7 +42,7 @@ def _changed(state: State, changes: Iterable[IsrChange]) -> list[Record]:
     rows: dict[int, Partition] = {}
     for change in changes:
         if change.partition_id not in rows:
-            # Proposing the same set is a change, too: no older request can succeed after it.
+            # Also record an unchanged set: since the partition_epoch grows, no older request can succeed after this.
             partition = state.partitions[change.partition_id]
             rows[partition.id] = _with_isr(state, partition, change)
             if partition.splitting and not _is_unclean(state, partition, change):
@@ -107,8 +107,8 @@ def _with_isr(state: State, partition: Partition, change: IsrChange) -> Partitio
 
 
 def _eligible(state: State, partition: Partition, change: IsrChange) -> list[str]:
-    """The nodes that stay eligible beside the new set (KIP-966): none once the set takes writes again, since these are
-    committed without them; none during a split, since both halves would need them.
+    """The nodes outside of the new set that stay eligible (KIP-966). There are none if the set takes writes, since
+    these are committed without the eligible nodes; nor during a split, since both halves would need the nodes.
     """
     takes_writes = len(change.isr) >= state.keyspaces[partition.keyspace_id].min_insync
     return [] if takes_writes or partition.splitting else list(change.eligible)

@@ -47,8 +47,8 @@ def live_nodes(state: State) -> list[Node]:
 class CreateKeyspace(OwnCommand):
     """A person wants a new keyspace. `replicas` and `min_insync` 0: a default by the size of the cluster.
 
-    `split_points`: its ranges begin there, and `partition_count` and `hash` are not used. `creation`: made beforehand,
-    since that takes long.
+    `split_points`: the first keys of its ranges; then `partition_count` and `hash` aren't used. `creation` is made
+    before the command has its turn, since this takes long.
     """
 
     name: str
@@ -67,7 +67,7 @@ class CreateKeyspace(OwnCommand):
 
     @classmethod
     def of(cls, request: CreateKeyspaceRequest) -> "CreateKeyspace":
-        """The request, without what only the controller knows."""
+        """The request, without the facts that only the controller knows."""
         return cls(
             request.name,
             request.partition_count,
@@ -182,15 +182,15 @@ class Creation:
 
 
 def default_replicas(state: State) -> int:
-    """The default number of replicas: 3 in a cluster of at least three nodes, else 1. Nodes that aren't LIVE count:
-    otherwise, because of a node that is down for a while, a keyspace would have one replica for good. In a cluster of
-    two, neither node can decide anything without the other, so a second replica would not keep a partition online.
+    """The default number of replicas: 3 in a cluster of at least three nodes, else 1. Nodes that aren't LIVE count.
+    Otherwise, if one of three nodes were down for a while, a new keyspace would have one replica forever. In a cluster
+    of two, neither node can decide anything alone, so a second replica wouldn't keep a partition online.
     """
     return DEFAULT_REPLICAS if len(state.nodes) >= DEFAULT_REPLICAS else 1
 
 
 def default_min_insync(replicas: int) -> int:
-    """A majority of three or more replicas. 1 of two: otherwise writes would stop while one of them is down."""
+    """A majority: 2 of 3 replicas, 3 of 5. But 1 of 2: otherwise writes would stop while one replica is down."""
     return replicas // 2 + 1 if replicas > 2 else 1
 
 

@@ -20,16 +20,16 @@ LOOK: Final = 1000  # partitions; they take about two milliseconds
 
 
 class Leaderships:
-    """Goes round all partitions in question, LOOK at a time: a node may lead tens of thousands that nobody else can
-    lead.
+    """Looks at all partitions in question in rounds, LOOK partitions at a time: a node may lead tens of thousands of
+    partitions that no other node can lead.
     """
 
     def __init__(self) -> None:
         self.is_through = True  # True if a whole round without changes has found nothing
-        self._round: Iterator[Due | None] | None = None
-        self._begun_at = -1  # the revision
-        self._begun_with: list[object] = []  # the nodes and operations; rows are never mutated
-        self._has_found = False
+        self._round: Iterator[Due | None] | None = None  # the rest of the round
+        self._begun_at = -1  # the revision of the state when the round began
+        self._begun_with: list[object] = []  # the nodes and operations of the round; rows are never mutated
+        self._has_found = False  # True if this round has found a leadership to move
 
     def next_steps(self, state: State, live: Live) -> list[Record]:
         """Appoint successors for the leaders that this look finds, as far as there is room."""

@@ -19,8 +19,8 @@ AFTER_FAILURE_S: Final = 60.0  # the same if a person or a problem has ended the
 
 @dataclass(frozen=True, slots=True)
 class SpreadLoad(Begins):
-    """The nodes' load is uneven: a partition is to have these replicas, the first of which leads it. One copy is made,
-    or none (`source` and `target` empty).
+    """The nodes' load is uneven, so a partition is to have `target_replicas`, of which the first leads. At most one
+    replica is new: it is copied to `target` instead of `source`. If both are empty, only the leadership moves.
     """
 
     partition_id: int
@@ -56,8 +56,8 @@ class LoadBalancer:
 
     def __init__(self) -> None:
         self._looked_at = float("-inf")
-        self._since: float | None = None
-        self._rest_until = float("-inf")
+        self._since: float | None = None  # since when the load is uneven, or since the last try
+        self._rest_until = float("-inf")  # no move begins before
         self._move = 0  # the id of the last move's operation, until it has ended; 0: none
 
     def due(self, view: View) -> SpreadLoad | None:

@@ -1,7 +1,7 @@
 """The beginning, the commit and the end of loads.
 
-A commit checks that each file was made for a partition as it is now. From then on the keyspace's partitions are not
-split or merged until all parts are taken in. So a part belongs to a partition and doesn't need a range of its own.
+A commit checks that the partitions still are as they were when the files were made. Then no partition of the keyspace
+is split or merged until all parts are taken in. So a part belongs to a partition and doesn't need a range of its own.
 Partitions may still be moved. Keyspaces are never deleted, so a load's keyspace always exists.
 """
 
@@ -193,8 +193,8 @@ def _check_each_once(files: Sequence[LoadFile]) -> None:
 
 
 def _check_at_rest(state: State, keyspace: Keyspace) -> None:
-    """Raises RANGES_CHANGING while a partition is being split or merged: its rows may be in another one's log, or in
-    two logs.
+    """Raises RANGES_CHANGING while a partition is being split or merged: its keys may be in another partition's log, or
+    in the logs of two partitions.
     """
     for id_ in (*state.partitions.splitting, *state.partitions.merging):
         row = state.partitions[id_]

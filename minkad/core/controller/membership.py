@@ -32,8 +32,8 @@ def create_cluster(state: State, command: CreateCluster, now_ms: int) -> Steps[N
 
 @dataclass(frozen=True, slots=True)
 class Register(OwnCommand):
-    """A process registers. `holder_alive`: the process registered with this node id may hold a clearance.
-    `log_unchecked`: the node is a member of the Raft group, and its log may still turn out to be an older copy.
+    """A process registers. `holder_alive`: the process that is registered with this node id may hold a clearance.
+    `log_unchecked`: the node is a member of the Raft group, and no leader has yet checked that its log is whole.
     """
 
     node: Node
@@ -42,7 +42,7 @@ class Register(OwnCommand):
 
 
 def register(state: State, command: Register, now_ms: int) -> Steps[RegisterResponse]:
-    """Make this process the node's present one; the node's partitions are to be led and followed again."""
+    """Make this process the node's present one. Then the node leads and follows its partitions again."""
     old, node = _predecessor(state, command), command.node
     if old is None or old.incarnation != node.incarnation:
         yield from one_by_one(_registered(state, command, old, now_ms))
@@ -52,8 +52,8 @@ def register(state: State, command: Register, now_ms: int) -> Steps[RegisterResp
 def _registered(state: State, command: Register, old: Node | None, now_ms: int) -> Iterator[Record]:
     node = command.node
     if old is not None:
-        # If an older copy of the data directory registered, the newest copy, started later, would look like a process
-        # of the same start. But a node that has moved must register first: until then the leader can't reach it.
+        # An older copy of the data directory must not register: if the newest copy starts later, it has the same number
+        # of starts, and would be refused. But a node that has moved must register first, so the leader can reach it.
         if command.log_unchecked and old.address == node.address:
             raise MinkaError(Code.LOG_UNCHECKED, f"the Raft log of node {node.id} has not been found whole yet")
         yield from _replaced(state, old, now_ms)
@@ -150,8 +150,8 @@ class FailNodes(OwnCommand):
 
 
 def fail(state: State, command: FailNodes, now_ms: int) -> Steps[None]:
-    """The nodes' clearances are over; their partitions get other leaders or go offline. The nodes fail together, so
-    that none of them is elected because another one failed a moment before.
+    """The nodes' clearances have ended; their partitions get other leaders, or go offline. All nodes fail together.
+    Otherwise, when the first fails, one of the others might be elected, although it is about to fail.
     """
     nodes = [node for name in command.reasons if is_up(node := state.nodes.get(name)) and node is not None]
     failed = [node_in_state(n, NodeState.NODE_STATE_FAILED, command.reasons[n.id], now_ms) for n in nodes]
@@ -161,8 +161,9 @@ def fail(state: State, command: FailNodes, now_ms: int) -> Steps[None]:
 
 
 def remove(state: State, request: RemoveNodeRequest, now_ms: int) -> Steps[RemoveNodeResponse]:
-    """Remove a node from the cluster. Raises UNKNOWN_NODE, and NODE_IN_USE while it is up or has a replica. Copies that
-    it has yet to delete can't come back: a node with its old data directory is refused.
+    """Remove a node from the cluster, though it may have copies that it has yet to delete. These can't come back: a
+    node with the old data directory is refused. Raises UNKNOWN_NODE, and NODE_IN_USE while the node is up or has a
+    replica.
     """
     node = state.nodes.get(request.node)
     if node is None:

@@ -1,8 +1,9 @@
 """Automatically merges neighbours in keyspaces by ranges that stay small and cold.
 
-Two neighbours are merged only if together they would have to double before they are split again, and have been that
-small for a while. So partitions aren't split and merged again and again. A bound that a person chose stays: a person
-may divide a keyspace before filling it (CockroachDB keeps a manual split until it is taken back).
+Two neighbours are merged only if together they have had at most half of the limits for a while: of `max_bytes` 64 MiB,
+at most 32 MiB. The merged partition has to double before it is split again, so partitions aren't split and merged again
+and again. A bound that a person chose stays: a person may divide a keyspace before filling it (CockroachDB keeps a
+manual split until somebody takes it back).
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,14 +30,14 @@ _Pair = tuple[int, int, int, int]  # ids and generations
 
 
 class MergeChecker:
-    """Looks at all pairs once a second, PAIRS_A_LOOK each time it is asked; with more pairs a round takes longer. Times
-    are seconds of the active controller's monotonic clock. A new controller counts from zero.
+    """Looks at all pairs in rounds, PAIRS_A_LOOK at each call. A round begins at most once a second, and with many
+    pairs it takes longer. Times are seconds of the active controller's monotonic clock.
     """
 
     def __init__(self) -> None:
         self._began_at = float("-inf")
         self._round: Iterator[Merge | None] = iter(())
-        self._since: dict[_Pair, float] = {}
+        self._since: dict[_Pair, float] = {}  # by pair: since when this controller has seen it small and cold
 
     def due(self, view: View) -> Merge | None:
         """The merges, in one keyspace, of neighbours that have been small and cold for long enough; None if there are

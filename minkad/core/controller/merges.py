@@ -1,10 +1,10 @@
-"""Merges of neighbours in a keyspace by ranges: the partition on the left of the bound remains, and gets the range of
-the one on the right, which is removed.
+"""Merges of neighbours in a keyspace by ranges: the left partition remains, and gets the range of the right partition,
+which is removed.
 
-The left one's leader copies the right one's data through its own log, so the data reaches the replicas as all writes
-do. For this, one node has to lead both. So first both get a replica on one node (by a migration, if needed). Then this
-node gets both leaderships. Then both rows say that they are being merged. In the end the leader reports that all is
-copied. If the leader is lost in between, the next one begins to copy again.
+The leader of the left partition copies the right partition's data through its own log, so the data reaches the replicas
+as all writes do. For this, one node has to lead both partitions. So first both get a replica on one node (by a
+migration, if needed). Then this node gets both leaderships. Then both rows say that they are being merged. In the end
+the leader reports that it has copied everything. If the leader is lost before, the next leader begins to copy again.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -189,8 +189,8 @@ class Merges(OperationKind):
         return partitions_changed(rows)
 
     def end(self, state: State, operation: Operation, live: Live) -> End | None:
-        """The operation ends when all pairs are merged, or when the rest have no node in common, since their migrations
-        have ended without success.
+        """The operation ends when all pairs are merged. Pairs without a node in common don't keep it from ending, once
+        their migrations have failed.
         """
         merge = operation.merge
         if not operation.cancelled:
@@ -253,7 +253,7 @@ def finish(state: State, request: FinishMergeRequest, now_ms: int) -> Steps[Fini
     the row of the partition that remains, and the last row of the other one.
 
     Raises UNKNOWN_PARTITION, and NOT_LEADER and STALE_EPOCH with the rows. Both rows have to be as the leader knew
-    them; then nothing can have been written to the right one since its write gate was closed.
+    them: then the right partition has taken no writes since the leader closed its write gate.
     """
     left, right = state.partitions.get(request.partition_id), state.partitions.get(request.merged_id)
     if left is None:

@@ -25,9 +25,9 @@ def on_node_failure(state: State, node_ids: Collection[str]) -> Iterator[Record]
     """1. Partitions that have lost their leader → OfflinePartition. 2. They → OnlinePartition, by the offline selector.
     3. Each replica on the nodes → OfflineReplica. All three steps make one new row for each partition.
 
-    The isr stays as it is: each of its members has everything. The leader takes absent nodes out of it when this helps
-    (`isr.alter_isr`). A leader whose own failure nobody has noticed yet can't do so, which keeps the others electable.
-    The eligible replicas are in the isr again when one of them has to lead.
+    The isr stays as it is, since each of its members has everything. Its leader takes absent nodes out of the isr when
+    this helps (`isr.alter_isr`). A leader that has failed can't do so, even if nobody has noticed the failure yet, so
+    the other members stay electable. If an eligible replica has to lead, all eligible replicas join the isr again.
     """
     live, partitions = Live.of(state).without(*node_ids), state.partitions
     concerned = dict.fromkeys(id_ for node in node_ids for id_ in partitions.led.get(node, ())) | partitions.yielding
@@ -43,10 +43,10 @@ def _without_nodes(state: State, partition: Partition, node_ids: Collection[str]
 
 
 def on_process_end(state: State, node_id: str) -> Iterator[Record]:
-    """A process is to be replaced by another one, perhaps before anybody has noticed its end. Its partitions are led by
-    other replicas in sync, or by none until the new process is there. In an `async` keyspace, writes that were only in
-    memory may be lost. There the replica isn't in sync until it has caught up, and requests that rely on the old
-    process are refused, since the partition_epoch has grown.
+    """Another process replaces a node's process, perhaps before anybody has noticed the end of the old one. Other
+    replicas in sync lead its partitions; if there are none, nobody leads until the new process has registered. In an
+    `async` keyspace, the old process may have lost writes that were only in memory. So there the replica leaves the isr
+    until it has caught up; and since the partition_epoch grows, requests that rely on the old process are refused.
     """
     live, led = Live.of(state), state.partitions.led.get(node_id, {})
     others = (id_ for id_ in list(_volatile_on(state, node_id)) if id_ not in led)
@@ -92,9 +92,9 @@ class ControllerFailover(OwnCommand):
 
 
 def on_controller_failover(state: State, command: ControllerFailover, now_ms: int) -> Steps[None]:
-    """Each OfflinePartition and NewPartition → OnlinePartition. So does each partition whose leader isn't up, if the
-    last controller didn't get to it. Every node is sent all its rows again. Reassignments, preferred elections and
-    drains go on from the rows.
+    """Each OfflinePartition and NewPartition → OnlinePartition, if a replica can lead; so does each partition whose
+    leader isn't up, if the last controller didn't get to it. Reassignments, preferred elections and drains go on from
+    the rows.
     """
     live = Live.of(state)
     down = [node for node in state.partitions.led if node not in live.up]

@@ -16,7 +16,7 @@ from minkad.core.state import Placed, State
 
 
 class Touch(Enum):
-    """The ways in which an operation touches a thing; only one operation may do so at a time."""
+    """The ways in which an operation touches a thing. At most one operation at a time touches a thing in one way."""
 
     MOVES = "move"
     LEADS = "elect the leader of"
@@ -36,8 +36,8 @@ class Beginning(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """The reports of nodes: bytes by partition id, and their disks. `plan`: a plan made from them beforehand, if
-    any.
+    """The reports of nodes: bytes by partition id, and disks by node. `plan`: a plan made from these reports, if there
+    is one.
     """
 
     sizes: Mapping[int, int]
@@ -109,8 +109,8 @@ class OperationKind:
         return []
 
     def leaderships(self, state: State, operation: Operation, live: Live) -> Iterable[Due | None]:
-        """For each partition that may need another leader: the partition with this leader, or None if there is none for
-        it now. Each is computed when it is asked for.
+        """For each partition that may need another leader: the partition and its next leader, or None if it needs none
+        or no node can lead it now. The results are computed one by one, when the caller asks for them.
         """
         return []
 

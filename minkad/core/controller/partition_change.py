@@ -14,9 +14,9 @@ from minkad.core.controller.selectors import Selection
 
 
 class PartitionChange:
-    """A copy of a row, changed step by step. Each step also updates the fields that depend on it: a node that is in
-    sync is no longer joining, only a node that is in sync can succeed the leader, and only a replica that stays can be
-    eligible. (In Kafka's KRaft: PartitionChangeBuilder.)
+    """A copy of a row, changed step by step. `row` then updates the fields that depend on others: a node in sync is no
+    longer joining, only a node in sync can succeed the leader, and only a replica that stays can be eligible. (In
+    Kafka's KRaft: PartitionChangeBuilder.)
     """
 
     def __init__(self, partition: Partition) -> None:
@@ -42,8 +42,8 @@ class PartitionChange:
     # The leader
 
     def elect(self, selection: Selection | None) -> Self:
-        """→ OnlinePartition with the selected node; → OfflinePartition if no node can lead. Then the isr stays as it
-        is: each of its replicas has everything.
+        """→ OnlinePartition with the selected node; → OfflinePartition if no node can lead. An OfflinePartition keeps
+        its isr: each replica in it has everything.
         """
         row = self._row
         if selection is not None:
@@ -97,7 +97,7 @@ class PartitionChange:
         return self
 
     def readmit_eligible(self) -> Self:
-        """The eligible replicas are in sync again; their leader takes out the absent ones."""
+        """The eligible replicas join the isr again; the next leader removes the absent ones."""
         return self.set_isr([*self._row.isr, *self._row.eligible]).keep_eligible([])
 
     # The replicas: the steps of onPartitionReassignment
@@ -173,8 +173,8 @@ class PartitionChange:
         return self
 
     def grow_to(self, end_key: bytes, generation: int) -> Self:
-        """The partition has its neighbour's range. At the new leader_epoch followers learn again how far the leader is:
-        the data that came through the log is a part of their range only now.
+        """The partition has its neighbour's range. Because of the new leader_epoch, followers learn again how far the
+        leader is: only now, the neighbour's data, which came through the log, belongs to their range.
         """
         row = self._row
         row.end_key, row.generation = end_key, generation
@@ -194,8 +194,8 @@ class PartitionChange:
 
 
 def election(partition: Partition, selection: Selection | None) -> list[Partition]:
-    """The rows by which the selected node leads, or no node does. An eligible node is first taken into the isr, then
-    elected from it.
+    """The rows by which the selected node leads, or no node does. An eligible node needs two rows: by the first it
+    joins the isr, by the second it leads.
     """
     if selection is None or selection.unclean or not partition.isr or selection.leader in partition.isr:
         return [PartitionChange(partition).elect(selection).row()]

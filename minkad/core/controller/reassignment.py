@@ -151,8 +151,8 @@ class PartitionMover:
         return f"of its former replicas {', '.join(original)} {alive} is alive and in sync, and {needed} must be"
 
     def go_back(self, state: State, migration: Migration, live: Live, now_ms: int, reason: str) -> list[Record]:
-        """Go back to OAR. A leader that isn't in OAR hands over first (→ CANCELLING), since it may serve until then.
-        Then the copies of the new replicas are removed (→ CANCELLED).
+        """Go back to OAR, and remove the copies of the new replicas (→ CANCELLED). A leader that isn't in OAR hands
+        over first (→ CANCELLING), and serves until then.
         """
         partition, original = state.partitions[migration.partition_id], migration.original_replicas
         if not partition.leader or partition.leader in original:
@@ -178,11 +178,11 @@ class PartitionMover:
 
 
 def missing_in_sync(partition: Partition, original: Collection[str], up: Collection[str]) -> list[str]:
-    """The nodes of RAR for which the migration waits: they have not joined the isr, or are gone, so the leader will
-    soon remove them from it.
+    """The nodes of RAR for which the migration waits: they have not joined the isr, or they are down, so the leader
+    will soon remove them from the isr.
 
-    A replica that was there before (`original`) and is down isn't waited for if RAR has at least as many live replicas
-    in sync as OAR: a dead node doesn't prevent the replacement of another one.
+    The migration doesn't wait for a replica of OAR (`original`) that is down and not in the isr, if RAR has at least as
+    many live replicas in sync as OAR. So (a b c) → (a b d) completes while b is down, as soon as d is in sync.
     """
     in_sync = [node for node in partition.isr if node in up]
     missing = [node for node in partition.target_replicas if node not in in_sync]

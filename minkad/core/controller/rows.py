@@ -38,8 +38,8 @@ def together(records: Iterable[Record]) -> list[Record]:
 
 
 def in_pieces(rows: Iterable[Partition]) -> Iterator[Record]:
-    """The same in several records, each valid alone: the halves of a split change together, and two rows of one
-    partition are in two records. Rows are read only when records are asked for.
+    """The rows in several records, each valid alone: both halves of a split are in one record, and two rows of one
+    partition are in two records. The rows are read only when the caller asks for records.
     """
     piece: list[Partition] = []
     last = 0  # the partition of the row before

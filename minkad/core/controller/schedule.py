@@ -26,8 +26,8 @@ _PENDING: Final = MigrationState.MIGRATION_STATE_PENDING
 
 
 class Scheduler:
-    """The scheduler of one active controller. It reads next steps from the rows alone, and remembers only when it need
-    not look again.
+    """The scheduler of one active controller. It reads the next steps from the rows alone. It only remembers at which
+    revisions there was nothing to do, so that it need not look again.
     """
 
     def __init__(self) -> None:
@@ -53,8 +53,8 @@ class Scheduler:
         if seen != self._begun:
             self._waiting.look(seen)
             records, never = _begin_migrations(state, self._waiting, caps, live, now_ms)
-            # Migrations that begin leave less room for others. After a cancelled one, the thing's next migration may
-            # begin; and some migrations may not have been looked at.
+            # Migrations that begin leave less room for others, so no more can begin. Look again only if one was
+            # cancelled, since the thing's next migration may begin, or if this look didn't get to the end.
             again = never or self._waiting.is_cut
             self._begun = None if again else (state.revision + len(records), *beside)
             if records or never:

@@ -24,8 +24,8 @@ class SeatMove:
 
 
 class Seats:
-    """The voters, and the nodes that could be voters: LIVE learners that have the log. `match`: by raft id, the index
-    up to which each member has the leader's log.
+    """The voters, and the nodes that could be voters: LIVE learners with at least a part of the log. `match`: by raft
+    id, the index up to which each member has the leader's log.
     """
 
     def __init__(self, conf: ConfState, nodes: Collection[Node], match: Mapping[int, int]) -> None:
@@ -43,8 +43,8 @@ class Seats:
         return Counter(self._nodes[v].zone for v in self._voters if v != but and v in self._nodes)
 
     def best(self, instead_of: int = 0) -> int | None:
-        """The learner that is to vote, instead of this voter: in the zone with the fewest voters, the one with most of
-        the log. A learner that lags far behind another one comes last.
+        """The learner that is to vote, instead of this voter: of the learners in the zone with the fewest voters, the
+        one with the longest log. A learner with less than READY_SHARE of the longest learner's log comes last.
         """
         taken, most = self._taken(instead_of), max(map(self._has, self._candidates), default=0)
 
@@ -58,9 +58,9 @@ class Seats:
         return self._match.get(raft_id, 0)
 
     def move(self, leader: int, live_before_ms: int | None = None) -> SeatMove | None:
-        """The move of a seat that evens out the zones; None if they are even, or while a voter is down: then the quorum
-        has no voter to spare. `leader` keeps its seat. With `live_before_ms` a node counts only if it has been LIVE
-        since then (Unix ms), so that seats don't follow a node that comes and goes.
+        """The move of a seat that evens out the zones. None if they are even, or while a voter is down, since the
+        quorum then has no voter to spare. `leader` keeps its seat. With `live_before_ms` (Unix time), a node counts
+        only if it has been LIVE since then, so that seats don't follow a node that comes and goes.
         """
         if not all(is_up(self._nodes.get(voter)) for voter in self._voters):
             return None

@@ -1,8 +1,8 @@
 """Selectors of the next leader (Kafka Controller Internals: the partition leader selectors).
 
 Each selector looks at a row and at the nodes that are up, and returns the elected leader and the in-sync set; None if
-no replica can be elected. A node that is up is "live"; a node that is being drained comes last, if it may be elected at
-all.
+no replica can be elected. A node that is up is "live". A node that is being drained is elected only if no other node
+can be, and by some selectors never.
 """
 
 from collections.abc import Collection, Iterable
@@ -38,7 +38,7 @@ class Live:
         return Live(self.up.intersection(nodes), self.draining.intersection(nodes))
 
     def first(self, candidates: Iterable[str]) -> str | None:
-        """The first candidate that is up and stays; otherwise the first that is up."""
+        """The first candidate that is up and isn't being drained; if there is none, the first that is up."""
         up = [node for node in candidates if node in self.up]
         return next((node for node in up if node not in self.draining), up[0] if up else None)
 
@@ -57,8 +57,9 @@ class Selection:
 
 
 def offline_partition_leader_selector(row: Partition, live: Live, *, allow_unclean: bool) -> Selection | None:
-    """New leader: a live replica in the isr. Otherwise an eligible one, and all eligible ones are in the isr again.
-    Otherwise, with `allow_unclean`, any other one that isn't being added, which is then alone in the isr.
+    """New leader: a live replica in the isr. If there is none, a live eligible replica; then all eligible replicas are
+    in the isr again. If there is none either, with `allow_unclean`, any live replica that isn't being added; then this
+    replica is alone in the isr.
     """
     assigned = _assigned(row)
     in_sync = [node for node in assigned if node in row.isr]
@@ -110,6 +111,6 @@ def preferred_leader(row: Partition) -> str:
 
 
 def _assigned(row: Partition) -> list[str]:
-    """The replicas in their order; those that stay come before those that a reassignment removes."""
+    """The replicas in their order; replicas that stay come before replicas that a reassignment will remove."""
     staying = [node for node in row.target_replicas if node not in row.removing_replicas]
     return list(dict.fromkeys([*staying, *(n for n in row.replicas if n not in row.removing_replicas)]))

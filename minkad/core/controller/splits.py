@@ -1,10 +1,10 @@
 """Splits of partitions of keyspaces by ranges (Key-Range Partitions, Patterns of Distributed Systems).
 
 One record makes two rows of one: the parent keeps its id and the lower half, the child is new and has the upper half,
-on the same nodes and with the same leader. As soon as the leader knows the rows, it serves the halves separately; the
-child once it has made it from the parent's data. Until the whole in-sync set has made the child, both rows are
-`splitting`: the halves have one leadership, and neither is moved. Once the parent's leader has made the child, nodes
-can't join the in-sync set: from a later copy of the parent, a node can't make the child.
+on the same nodes and with the same leader. As soon as the leader knows the rows, it serves the halves separately. It
+serves the child when it has made the child from the parent's data. Until the whole in-sync set has made the child, both
+rows are `splitting`: one node leads both halves, and neither half is moved. When the parent's leader has made the
+child, no node can join the in-sync set: from a later copy of the parent, it couldn't make the child.
 """
 
 from collections.abc import Iterator, Sequence
@@ -102,8 +102,8 @@ class Splits(OperationKind):
         return [(Touch.CUTS, operation.split.keyspace_id)]
 
     def next_steps(self, state: State, operation: Operation) -> list[Record]:
-        """The splits that can be made now. A partition can have only one split at a time. If it is to be split at
-        several keys, it is first split near the middle key.
+        """The splits that can be made now. A partition can have only one split at a time. If it is to be split at the
+        keys b, d and f, it is first split at d; then its halves can be split at the same time.
         """
         split = operation.split
         if not split.keys or operation.paused or operation.cancelled:
@@ -153,8 +153,8 @@ class Splits(OperationKind):
 
 
 def propose(state: State, request: ProposeSplitRequest, now_ms: int) -> Steps[ProposeSplitResponse]:
-    """Make the split that a leader asks for, unless it is made already. It is made at once or refused; then the leader
-    asks again later. The answer has the rows of both halves; the split may have ended by then.
+    """Make the split that a leader asks for, unless it is made already. If the split can't be made at once, it is
+    refused, and the leader asks again later. The answer has the rows of both halves; the split may have ended by then.
 
     Raises UNKNOWN_PARTITION, NOT_LEADER and STALE_GENERATION with the row, INVALID_ARGUMENT, SPLIT_REFUSED.
     """

@@ -30,9 +30,9 @@ class ElectUnclean(OwnCommand):
 def elect_unclean(state: State, command: ElectUnclean, now_ms: int) -> Steps[None]:
     """Let the node lead the partition, alone in the isr, even if its keyspace doesn't allow unclean elections.
 
-    Raises UNKNOWN_PARTITION; STALE_EPOCH if the row isn't the one that the person saw; LEADER_EXISTS while it isn't
-    needed; INELIGIBLE_REPLICA if the node is not LIVE, or has no whole copy by the row, or is a leader that serves
-    nothing since its copy is damaged.
+    Raises UNKNOWN_PARTITION; STALE_EPOCH if the row has changed since the person saw it; LEADER_EXISTS unless the
+    partition is OFFLINE, or its leader's copy is damaged and no other replica is in sync; INELIGIBLE_REPLICA if the
+    node isn't up, or has no whole copy by the row, or has reported its copy as damaged.
     """
     partition = state.partitions.get(command.partition_id)
     if partition is None:

@@ -14,11 +14,11 @@ MAX_VOTERS: Final = 9
 
 @dataclass(frozen=True, slots=True)
 class VoterSettings:
-    """The wanted number of voters, and the milliseconds that one may be gone before a learner replaces it. A node has
-    to be LIVE for the same time before a seat moves to it because of its zone.
-    """
+    """The settings of the choice of voters."""
 
-    voters: int
+    voters: int  # the wanted number
+    # A learner replaces a voter that was gone for this long. A seat moves to another zone only after its new node was
+    # LIVE for this long.
     replace_after_ms: int
 
 

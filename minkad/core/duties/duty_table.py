@@ -97,12 +97,11 @@ def duty_name(duty: Duty) -> str:
 class DutyState:
     """All tables of duties. Rows and tuples of assignments are replaced, never mutated.
 
-    A duty has few assignments, which are in a tuple. A synthetic duty has as many as there are shards. These are in a
-    dictionary, so that adding one doesn't depend on their number.
+    A duty has few assignments, which are in a tuple. A synthetic duty may have one on each shard. They are in a
+    dictionary, so that the time to add one doesn't depend on their number.
 
-    `room` has, by pallet, the last revision at which room may have been made for duties that are nowhere; `balance`,
-    the last one at which the pallet's balance may have become worse. While they stay the same, a pallet need not be
-    looked at again. Revisions never repeat, so neither do these values, even if a pallet is deleted and created again.
+    While the values of `room` and `balance` for a pallet stay the same, nobody has to look at the pallet again. They
+    are revisions, which never repeat, even if a pallet is deleted and created again.
     """
 
     pallets: dict[str, Pallet] = field(default_factory=dict)
@@ -110,32 +109,30 @@ class DutyState:
     shards: dict[str, Shard] = field(default_factory=dict)
     of_duty: dict[int, tuple[Assignment, ...]] = field(default_factory=dict)  # without synthetic duties
     of_synthetic: dict[int, dict[str, Assignment]] = field(default_factory=dict)  # by synthetic duty, by shard
-    next_number: int = 1
-    next_epoch: int = 1
-    # What follows from them
+    next_number: int = 1  # of a new duty; numbers are never used again
+    next_epoch: int = 1  # of a new assignment; greater than all epochs so far
+    # Indexes, which follow from the tables
     numbers: dict[tuple[str, str], int] = field(default_factory=dict, compare=False)  # by pallet and id
-    in_pallet: dict[str, dict[int, None]] = field(default_factory=dict, compare=False)
-    synthetic: dict[str, dict[int, None]] = field(default_factory=dict, compare=False)  # by pallet
-    nowhere: dict[str, dict[int, None]] = field(
-        default_factory=dict, compare=False
-    )  # by pallet: duties that no shard has or keeps
-    deleting: dict[int, None] = field(default_factory=dict, compare=False)
-    pinned: dict[int, None] = field(default_factory=dict, compare=False)
-    suspected: dict[int, None] = field(default_factory=dict, compare=False)
-    on_shard: dict[str, dict[int, Assignment]] = field(default_factory=dict, compare=False)
+    in_pallet: dict[str, dict[int, None]] = field(default_factory=dict, compare=False)  # by pallet: its duties
+    synthetic: dict[str, dict[int, None]] = field(default_factory=dict, compare=False)  # by pallet: synthetic duties
+    # By pallet: duties that no shard has, or keeps, and that aren't being deleted; without synthetic duties.
+    nowhere: dict[str, dict[int, None]] = field(default_factory=dict, compare=False)
+    deleting: dict[int, None] = field(default_factory=dict, compare=False)  # duties that are being deleted
+    pinned: dict[int, None] = field(default_factory=dict, compare=False)  # duties that are pinned to a shard
+    suspected: dict[int, None] = field(default_factory=dict, compare=False)  # duties with a suspicion
+    on_shard: dict[str, dict[int, Assignment]] = field(default_factory=dict, compare=False)  # by shard, by duty
     loads: dict[str, dict[str, Load]] = field(default_factory=dict, compare=False)  # by shard, by pallet
-    takes: dict[str, frozenset[str]] = field(
-        default_factory=dict, compare=False
-    )  # by shard: the pallets for which its capacity isn't zero
-    attaching: dict[tuple[int, str], None] = field(
-        default_factory=dict, compare=False
-    )  # duties and shards: ASSIGNED, in that order
-    preparing: dict[tuple[int, str], None] = field(default_factory=dict, compare=False)  # duties and shards
-    taking: dict[str, int] = field(
-        default_factory=dict, compare=False
-    )  # by shard: the number of those that it has to attach, without synthetic duties
-    releasing: dict[str, int] = field(default_factory=dict, compare=False)  # by shard: the number told to release
+    # By shard: the pallets for which its capacity isn't zero.
+    takes: dict[str, frozenset[str]] = field(default_factory=dict, compare=False)
+    # (duty, shard) of the assignments that are ASSIGNED, in the order in which they became so.
+    attaching: dict[tuple[int, str], None] = field(default_factory=dict, compare=False)
+    preparing: dict[tuple[int, str], None] = field(default_factory=dict, compare=False)  # (duty, shard): PREPARING
+    # By shard: the number of its assignments in `attaching`, without synthetic duties.
+    taking: dict[str, int] = field(default_factory=dict, compare=False)
+    releasing: dict[str, int] = field(default_factory=dict, compare=False)  # by shard: the number that is RELEASING
+    # By pallet: the last revision at which room may have been made for its duties that are nowhere.
     room: dict[str, int] = field(default_factory=dict, compare=False)
+    # By pallet: the last revision at which its balance may have become worse.
     balance: dict[str, int] = field(default_factory=dict, compare=False)
     revision: int = field(default=0, compare=False)  # counts all changes
 

@@ -13,8 +13,8 @@ NO_DISKS: Final[Mapping[str, DiskSpace]] = {}
 
 
 class Layout:
-    """The replicas of each node once the operations that have not ended, and the steps so far, are done. `disks`: by
-    node, as far as they are known. `moves_again`: partitions that those operations move may be moved again.
+    """The replicas of each node when the unended operations and the plan's steps so far are done. `disks`: by node, as
+    far as they are known. `moves_again`: the plan may move partitions that unended operations move.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Layout:
                 for node in nodes:
                     self.bytes[node] += size
         self.totals_before, self.bytes_before = Counter(self.totals), Counter(self.bytes)
-        self.taken = Counter[str]()  # bytes that come; those that leave are deleted later, so they make no room yet
+        self.taken = Counter[str]()  # by node: bytes that come; bytes that leave are deleted later, and make no room
         for partition_id, to in going.items():
             come = set(to.replicas).difference(holders(state.partitions[partition_id]))
             self.taken.update(dict.fromkeys(come, sizes.get(partition_id, 0)))

@@ -10,8 +10,8 @@ def spread_leaders(replicas: dict[int, list[str]], targets: Sequence[str], weigh
     """Change the order of the replicas of as few partitions as possible, and return their ids. `replicas`: by partition
     id, the preferred leader first; its lists are changed.
 
-    Leadership goes from a node that leads too much to one that leads too little, along the shortest chain of partitions
-    that neighbours in the chain share.
+    A leadership goes from a node that leads too many partitions to a node that leads too few, along the shortest chain.
+    If a leads too many, c too few, and they share no partition, b takes over a partition from a, and c one from b.
     """
     leads = Counter(nodes[0] for nodes in replicas.values())
     quotas = dict.fromkeys(leads, 0) | even_quotas(leads, targets, weights, len(replicas), Counter())

@@ -33,7 +33,7 @@ def destinations(state: State) -> dict[int, Destination]:
 
 
 def destinations_in_pieces(state: State) -> Generator[None, None, dict[int, Destination]]:
-    """The same in steps. The state must not change in between."""
+    """Like `destinations`, but in steps. The state must not change in between."""
     found: dict[int, Destination] = {}
     for operation in state.unended_operations():
         for rows in slices(state.migrations[operation.id].values(), _ROWS_A_STEP):

@@ -20,9 +20,10 @@ class ZoneLimits(NamedTuple):
 def level_shares(
     total: float, weights: Mapping[str, float], floors: Mapping[str, float], ceilings: Mapping[str, float]
 ) -> dict[str, float]:
-    """The share of the total for each, by its weight, but at least its floor and at most its ceiling.
+    """Each one's share of the total by its weight, but at least its floor and at most its ceiling. Floors count first.
 
-    What a floor takes or a ceiling leaves is shared by the others, by their weights. A floor counts before a ceiling.
+    The others share the rest by their weights: with a total of 12, equal weights, and a ceiling of 2 for a, the shares
+    of a, b and c are 2, 5 and 5.
     """
     shares = dict.fromkeys(weights, 0.0)
     open_ = list(weights)
@@ -31,7 +32,7 @@ def level_shares(
         wanted = {name: max(0.0, total) * weights[name] / whole if whole else 0.0 for name in open_}
         shares |= {n: max(min(wanted[n], ceilings.get(n, math.inf)), floors.get(n, 0.0)) for n in open_}
         excess = sum(shares[n] - wanted[n] for n in open_)
-        # Floors take from the others, which may then be below their ceilings; and the other way round.
+        # A floor takes from the others, so these may no longer reach their ceilings. A ceiling leaves more to them.
         bound = [n for n in open_ if (shares[n] > wanted[n] if excess > 0 else shares[n] < wanted[n])]
         if not bound:
             bound = open_ if not excess else [n for n in open_ if shares[n] != wanted[n]]
@@ -52,9 +53,9 @@ def even_quotas(
     """The share of all replicas for each target, by its weight, rounded up or down.
 
     Each node gets at most `limit`, and each zone an amount within its limits. A whole share stays as it is, unless the
-    zones' limits leave no other way. Other shares are rounded up first for nodes that have more anyway, so that the
-    fewest replicas move; then for the nodes that lose most if rounded down, that have most, and that have the least of
-    `totals`, which also counts replicas that aren't evened out here.
+    zones' limits leave no other way. Other shares are rounded up in this order: for nodes that have more replicas than
+    the share rounded down, so that the fewest replicas move; for nodes that lose most by rounding down; for nodes with
+    the most replicas; and for nodes with the least `totals`, which also count replicas that aren't evened out here.
     """
     left = sum(counts.values())
     shares = _shares(left, {n: weights.get(n, 1.0) for n in targets}, limit, zone_limits)

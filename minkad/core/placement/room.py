@@ -11,14 +11,12 @@ _Entry = tuple[int, int, str]  # a node's bytes and replicas, and its id
 
 
 class Room:
-    """Nodes are kept in a heap for each zone, the emptiest first. An entry of a heap is outdated once it is no longer
-    the node's last one.
-    """
+    """Each zone has a heap of its nodes, the emptiest first."""
 
     def __init__(self, layout: Layout, nodes: Iterable[str]) -> None:
         self._layout = layout
-        self._entries: dict[str, _Entry] = {}
-        self._heaps: defaultdict[str, list[_Entry]] = defaultdict(list)
+        self._entries: dict[str, _Entry] = {}  # by node: its valid entry; other entries in the heaps are outdated
+        self._heaps: defaultdict[str, list[_Entry]] = defaultdict(list)  # by zone
         for node in nodes:
             self.put(node)
 
@@ -29,7 +27,7 @@ class Room:
         return node in self._entries
 
     def put(self, node: str) -> None:
-        """The node is to get more replicas, or has other ones than when it was put here."""
+        """Let the node get more replicas. Call this again when the node's replicas have changed."""
         entry = self._layout.bytes[node], self._layout.totals[node], node
         if self._entries.get(node) != entry and self._layout.has_room(node, 0):
             self._entries[node] = entry

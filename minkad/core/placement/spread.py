@@ -1,7 +1,7 @@
 """Finds the one move that best evens the nodes' load, by the reports of the partitions' leaders.
 
-Only partitions of keyspaces with `max_ops` move, and only if that makes a difference. To move a leadership to a replica
-in sync costs nothing, so a copy is made only if no leadership can help.
+Only partitions of keyspaces with `max_ops` move, and only if the move makes a difference. To move a leadership to a
+replica in sync costs nothing, so a replica is copied only if no leadership can help.
 """
 
 from collections.abc import Iterator, Mapping
@@ -61,9 +61,9 @@ class NodeLoads:
 def best_shift(
     state: State, ops: Mapping[int, int], sizes: Mapping[int, int], disks: Mapping[str, DiskSpace] = NO_DISKS
 ) -> Shift | None:
-    """The move that takes most from the busiest node that can give anything; None if nothing helps.
+    """The move that relieves the busiest node most, or, if no move relieves it, the next one; None if no move helps.
 
-    `ops` are a second, `sizes` bytes; both by partition id. `disks`: by node.
+    `ops`: operations a second, and `sizes`: bytes; both by partition id. `disks`: by node.
     """
     loads = NodeLoads(state, ops)
     busy = loads.too_busy()

@@ -8,8 +8,8 @@ from minka.v1.raft_pb2 import MSG_APP_RESP, Message
 def without_repeated_answers(messages: Sequence[Message]) -> list[Message]:
     """The messages, with only the highest acceptance and the last rejection of one leader's appends.
 
-    A leader sends many appends ahead. When one is lost or overtaken, all later ones are rejected, and each rejection
-    can make the leader send again: with slow disks and messages that overtake each other, more than anybody can handle.
+    A leader sends many appends ahead. When one of them is lost or overtaken, the node rejects all later appends, and
+    each rejection can make the leader send again. With slow disks, these would be more messages than a node can handle.
     The highest acceptance implies the others, and Raft tolerates the loss of messages.
     """
     if len(messages) < 2:

@@ -92,13 +92,13 @@ def _tell_commit(r: "Raft", m: Message) -> None:
 
 
 def learn_commit(r: "Raft", m: Message) -> None:
-    """Commit what the sender of a vote request or of a vote knows to be committed.
+    """Commit the entries that the sender of a vote request or of a vote knows to be committed.
 
     A change of the voters takes effect when it is applied. A node that has the change in its log, but doesn't know that
     it is committed, asks the old voters. These may be gone or have longer logs, so no node wins.
 
     The sender of a pre-vote may have heard of the commit from the leader of a later term than this node's. Then this
-    node enters that later term: a leader of its present one need not have what is committed.
+    node enters that later term: a leader of this node's present term need not have the committed entries.
     """
     if not m.commit_term or r.role is Role.LEADER or m.commit <= r.raft_log.committed:
         return

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from minkad.core.raft.raft import Raft
 
 
-LEARNERS_TURNS = 4  # a learner gets every fourth heartbeat; it needs none to know who leads, or to get entries
+LEARNERS_TURNS = 4  # a learner gets at most every fourth heartbeat: entries, too, tell it who leads
 
 Built = dict[int, tuple[Message, int]]  # index that the entries follow → (MSG_APP, payload bytes)
 
@@ -119,7 +119,7 @@ def _step_propose(r: "Raft", m: Message) -> None:
 
 
 def broadcast_append(r: "Raft") -> None:
-    """Send every other node what it lacks, or at least the commit index."""
+    """Send every other node the entries that it lacks, or at least the commit index."""
     built: Built = {}
     for id_ in r.tracker.progress:
         if id_ != r.id:
@@ -141,7 +141,7 @@ def send_append(r: "Raft", to: int) -> None:
 def maybe_send_append(r: "Raft", to: int, send_if_empty: bool, built: Built | None = None) -> bool:
     """Send one MSG_APP, or a snapshot if the entries are gone. Returns False if nothing was sent.
 
-    `built` keeps messages for other nodes that lack the same entries: a copy takes a tenth of the time of building one.
+    `built` keeps messages for other nodes that lack the same entries: to copy a message takes a tenth of the time.
     """
     progress = r.tracker.progress[to]
     log = r.raft_log
@@ -239,8 +239,8 @@ def _handle_append_response(r: "Raft", m: Message, progress: Progress) -> None:
 
 
 def _refuse(r: "Raft", m: Message, progress: Progress) -> None:
-    """The node has committed entries that this leader lacks, which proves that a quorum has lost them. The node is told
-    so and has to stop. What it says of its log doesn't count.
+    """The node has committed entries that this leader lacks, which proves that a quorum has lost them. The leader tells
+    the node to stop, and ignores the node's answers.
     """
     if progress.is_ahead:
         return
@@ -254,8 +254,13 @@ def _refuse(r: "Raft", m: Message, progress: Progress) -> None:
 def _handle_append_reject(r: "Raft", m: Message, progress: Progress) -> None:
     """Go back to where the logs can match.
 
-    The follower says (reject_hint, log_term): its last entry that could match the leader's. The leader then skips all
-    entries with a newer term in its own log, so there is at most one probe a term.
+    The follower's answer has (reject_hint, log_term): its last entry that could match the leader's. In its own log, the
+    leader skips all entries with a newer term, so there is at most one probe a term:
+
+        index      1 2 3 4 5 6 7 8
+        leader     1 1 1 3 3 3 3 3   (terms) probes after 8, of term 3
+        follower   1 1 1 2 2         answers (5, term 2): later terms can't match
+        leader     1 1 1             last entry up to 5 with a term up to 2: probes after 3, and it matches
     """
     hint = m.reject_hint
     if m.log_term:
@@ -279,7 +284,7 @@ def _handle_snapshot_status(r: "Raft", m: Message, progress: Progress) -> None:
 
 
 def _handle_unreachable(r: "Raft", m: Message, progress: Progress) -> None:
-    # What was sent ahead is most likely lost.
+    # The messages that were sent ahead are most likely lost.
     if progress.state is ProgressState.REPLICATE:
         progress.become_probe()
     r.say("DEBUG", f"node {r.id} cannot reach {m.from_id}: {progress}")
@@ -341,8 +346,8 @@ def _check_quorum(r: "Raft", _m: Message) -> None:
 
 
 def _handle_read_index(r: "Raft", m: Message) -> None:
-    # Before its first commit in the term, a leader doesn't know what earlier leaders have committed. Nor does an only
-    # voter: its commit index on disk may be lower than what it committed before a crash.
+    # Before its first commit in the term, a leader doesn't know which entries earlier leaders have committed. The same
+    # holds for an only voter: before a crash, it may have committed more than its commit index on disk says.
     if not _committed_in_term(r):
         if len(r.pending_reads) >= MAX_WAITING_READS:
             raise r.dropped("too many reads are waiting")

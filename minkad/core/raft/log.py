@@ -13,7 +13,19 @@ from minkad.core.raft.unstable import Unstable
 
 
 class RaftLog:
-    """applied <= applying <= committed <= last_index, always."""
+    """The log, by index:
+
+        in the snapshot | entries
+        ----------------+----------------------------------------------------------------------> last_index()
+                  first_index()    applied       applying       committed
+        applied            <-------->|
+        the driver applies           <------------->|   (and has everything before)
+        a quorum has       <--------------------------------------->|
+        the storage has    <------------------------------------------------->|   unstable.offset follows
+
+    applied <= applying <= committed <= last_index(), always. A leader may commit entries that its own storage lacks:
+    `unstable.offset` may be before `committed`.
+    """
 
     __slots__ = (
         "_log",

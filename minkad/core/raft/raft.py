@@ -53,27 +53,28 @@ class Raft:
         self.config = config
         self.id = config.id
         self.say = config.log()
-        self.term = 0
-        self.vote = NONE
-        self.leader_id = NONE
+        self.term = 0  # never falls
+        self.vote = NONE  # the candidate that this node has voted for in this term; never another one
+        self.leader_id = NONE  # of this term; NONE while it isn't known
         self.role = Role.FOLLOWER
         self.is_learner = False
         self.raft_log = RaftLog(config.storage, config.max_committed_size_per_ready, self.say)
         self.tracker = ProgressTracker(config.max_inflight_msgs, config.max_inflight_bytes)
-        self.msgs: list[Message] = []
-        self.msgs_after_append: list[Message] = []  # also to this node itself
-        self.read_states: list[ReadState] = []
+        self.msgs: list[Message] = []  # to send with the next Ready; they promise nothing
+        # To send once the next Ready is durable, since they promise that it is. Messages to this node itself, too.
+        self.msgs_after_append: list[Message] = []
+        self.read_states: list[ReadState] = []  # confirmed reads of this node, for the next Ready
         self.read_only = ReadOnly()
-        self.pending_reads: list[Message] = []  # came before this leader committed an entry of its term
-        self.lead_transferee = NONE
-        # No configuration change is proposed before this index is applied: up to there may be another one.
+        self.pending_reads: list[Message] = []  # reads that came before this leader committed an entry of its term
+        self.lead_transferee = NONE  # the node to which this leader hands over; meanwhile it drops proposals
+        # No configuration change is proposed until this index is applied: an entry up to there may be another one.
         self.pending_conf_index = 0
-        self.uncommitted_size = 0  # payload bytes; the leader's estimate
-        self.election_elapsed = 0  # ticks since the leader was heard; a leader's: since it checked its quorum
-        self.heartbeat_elapsed = 0
-        self.voters_asked = False  # by a read, since the last heartbeat
-        self.beats = 0  # heartbeats that were sent
-        self.randomized_election_timeout = 0
+        self.uncommitted_size = 0  # the leader's estimate of the payload bytes that are proposed and not applied
+        self.election_elapsed = 0  # follower: ticks since it heard its leader; leader: since it checked its quorum
+        self.heartbeat_elapsed = 0  # ticks since this leader's last heartbeat
+        self.voters_asked = False  # a read has sent heartbeats to the voters since the last tick of heartbeats
+        self.beats = 0  # ticks of heartbeats, which choose the learners whose turn it is
+        self.randomized_election_timeout = 0  # ticks without a leader before a campaign, drawn for each term
         self.tick: Callable[[], None] = self._tick_election
         self._step: Callable[[Raft, Message], None] = step_follower
         self._start()

@@ -49,15 +49,15 @@ _RESPONSES = (MSG_APP_RESP, MSG_VOTE_RESP, MSG_HEARTBEAT_RESP, MSG_READ_INDEX_RE
 
 @dataclass(slots=True)
 class _Accepted:
-    """What the core does once the Ready that is under way is done."""
+    """The Ready that is under way, as far as `advance` needs it."""
 
-    to_self: list[Message]
-    term: int  # term and vote when it was handed out
+    to_self: list[Message]  # this node's promises to itself, to be stepped in `advance`
+    term: int  # term and vote when the Ready was handed out
     vote: int
     last: tuple[int, int] | None  # (index, term) of the last entry, if it was not persisted then
     snapshot: Snapshot | None
     committed: list[Entry]
-    meanwhile: list[Entry]  # committed since, and handed out to be applied
+    meanwhile: list[Entry]  # entries that were committed since, and handed out to be applied
 
 
 class RawNode:
@@ -71,8 +71,8 @@ class RawNode:
         self.raft = Raft(config)
         self._soft_state = self._current_soft_state()
         self._hard_state = self._current_hard_state()
-        self._durable_term, self._durable_vote = self.raft.term, self.raft.vote
-        self._accepted: _Accepted | None = None
+        self._durable_term, self._durable_vote = self.raft.term, self.raft.vote  # a crash doesn't lose these
+        self._accepted: _Accepted | None = None  # between `ready` and `advance`
 
     # In
 

@@ -20,7 +20,7 @@ class ReadOnly:
     def __init__(self) -> None:
         self._waiting: deque[tuple[Message, int]] = deque()  # (request, commit index when it came)
         self._confirmed = 0  # the number of reads confirmed so far
-        self._acked: dict[int, int] = {}  # voter → number of the newest read it confirmed
+        self._acked: dict[int, int] = {}  # voter → number of the newest read that it confirmed
 
     def full(self) -> bool:
         """True if no more reads may wait."""

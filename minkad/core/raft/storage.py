@@ -44,7 +44,7 @@ class Storage(Protocol):
     def term(self, index: int) -> int:
         """The term of entry `index` in [first_index - 1, last_index]. Raises Compacted, Unavailable.
 
-        When logs differ, it is called for many neighbouring indexes, so it should not read the disk for each.
+        When logs differ, the core asks for many neighbouring indexes. So this should not read the disk for each.
         """
 
     def first_index(self) -> int:

@@ -65,9 +65,9 @@ class Progress:
     sent_commit: int = 0  # the commit index last sent
     state: ProgressState = ProgressState.PROBE
     pending_snapshot: int = 0  # SNAPSHOT: the index of the snapshot under way
-    recent_active: bool = False  # heard since the last check of the quorum
-    flow_paused: bool = False  # no MSG_APP until an answer or a heartbeat's answer comes
-    is_ahead: bool = False  # it has committed entries that this leader lacks: it counts for nothing, and gets no more
+    recent_active: bool = False  # the node was heard since the last check of the quorum
+    flow_paused: bool = False  # no MSG_APP until the node answers one, or a heartbeat
+    is_ahead: bool = False  # the node has committed entries that this leader lacks: it gets no entries until it stops
     is_learner: bool = False
 
     def __str__(self) -> str:
@@ -126,7 +126,7 @@ class Progress:
         self.flow_paused = self.inflights.full()
 
     def can_bump_commit(self, commit: int) -> bool:
-        """True if sending `commit` can move the node's commit index: it cannot commit beyond what it was sent."""
+        """True if sending `commit` can move the node's commit index: it can't commit beyond the last entry sent."""
         return commit > self.sent_commit and self.sent_commit < self.next - 1
 
     def maybe_update(self, index: int) -> bool:
@@ -198,7 +198,7 @@ class ProgressTracker:
     max_inflight_bytes: int  # payload bytes to one node
     config: TrackerConfig = field(default_factory=TrackerConfig)
     progress: dict[int, Progress] = field(default_factory=dict)  # by id, ascending
-    votes: dict[int, bool] = field(default_factory=dict)
+    votes: dict[int, bool] = field(default_factory=dict)  # by voter: True if it granted its vote or pre-vote
 
     def switch(self, config: TrackerConfig, progress: dict[int, Progress]) -> None:
         """Make `config` the active configuration."""

@@ -49,8 +49,8 @@ class LogRolledBack(AssertionError):
 
 
 class QuorumRolledBack(AssertionError):
-    """The leader lacks entries that are committed here, or has others in their place: most voters have lost theirs, or
-    were set back to older copies. The node must not go on, so that its log stays as it is.
+    """The leader lacks entries that are committed here, or has other entries in their place: most voters have lost
+    their logs, or were set back to older copies. The node must stop, so that its log stays as it is.
     """
 
 

@@ -15,11 +15,11 @@ class Unstable:
     __slots__ = ("entries", "offset", "offset_in_progress", "snapshot", "snapshot_in_progress")
 
     def __init__(self, offset: int) -> None:
-        self.snapshot: Snapshot | None = None
-        self.snapshot_in_progress = False
-        self.entries: list[Entry] = []
+        self.snapshot: Snapshot | None = None  # replaces the persisted log
+        self.snapshot_in_progress = False  # the driver was handed the snapshot
+        self.entries: list[Entry] = []  # entries[i] has the index offset + i
         self.offset = offset
-        self.offset_in_progress = offset  # entries before it were handed to the driver
+        self.offset_in_progress = offset  # the driver was handed the entries before this index
 
     def last_index(self) -> int | None:
         """The last index, None if all is persisted."""

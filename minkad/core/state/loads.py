@@ -20,13 +20,12 @@ _NEXT = {
 
 @dataclass(slots=True)
 class LoadTable:
-    """Rows are replaced, never mutated. `parts` has, by load and partition, the parts of loads that are committed and
-    not done. `due` has, by partition, the loads that the partition has yet to take in, in the order of their commits.
-    """
+    """Rows are replaced, never mutated."""
 
-    rows: dict[int, Load] = field(default_factory=dict)
-    parts: dict[int, dict[int, LoadPart]] = field(default_factory=dict)
-    next_number: int = 1
+    rows: dict[int, Load] = field(default_factory=dict)  # by number
+    parts: dict[int, dict[int, LoadPart]] = field(default_factory=dict)  # of committed loads: by load, by partition
+    next_number: int = 1  # of a new load; numbers are never used again
+    # By partition: the loads that it has yet to take in, in the order of their commits.
     due: dict[int, dict[int, None]] = field(default_factory=dict)
 
     def copy(self) -> Self:

@@ -19,22 +19,18 @@ Ids = dict[int, None]  # a set that keeps the order in which the ids came
 
 
 class Partitions(MutableMapping[int, Partition]):
-    """Rows by id. They are kept encoded, in a tenth of the memory of messages; a row that is read is decoded in a third
-    of a microsecond. So each reader gets a row of its own, and may change it.
-
-    Each row that is put or removed updates these indexes:
+    """Rows by id. They are kept encoded, in a tenth of the memory that messages need; to decode a row takes a third of
+    a microsecond. Each reader gets a row of its own, and may change it. Putting or removing a row updates the indexes.
     """
 
     __slots__ = ("_encoded", "_order", "copies", "leaderless", "led", "merging", "of_keyspace", "splitting", "yielding")
 
     def __init__(self) -> None:
         self._encoded: dict[int, bytes] = {}
-        # by keyspace by ranges: the first keys of its partitions, and their ids, in order; none while it has only one
+        # For each keyspace by ranges with several partitions: their first keys and ids, in order.
         self._order: dict[int, list[tuple[bytes, int]]] = {}
         self.copies: dict[str, Ids] = {}
-        """By node: partitions with the node as a replica, or as one that has to delete its copy. Tombstones count,
-        too.
-        """
+        """By node: the partitions, tombstones included, of which it is a replica or has to delete its copy."""
         self.led: dict[str, Ids] = {}
         """By node: the partitions that it leads."""
         self.of_keyspace: dict[int, Ids] = {}

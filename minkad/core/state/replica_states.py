@@ -65,11 +65,11 @@ def _says_the_same(old: Partition, new: Partition) -> bool:
 
 
 def replica_states(row: Partition | None, nodes: Mapping[str, Node]) -> dict[str, ReplicaStateName]:
-    """The states of the partition's replicas, by node; NON_EXISTENT on all others. A record may have thousands of rows,
-    so each field is read once.
+    """The states of the partition's replicas, by node; all other nodes are NON_EXISTENT. A record may have thousands of
+    rows, so each field is read once.
 
-    A replica that was being added when its node went away is New again when the node is back: its part of a copy is
-    worth nothing alone, so it has gone through NonExistentReplica.
+    A replica that was being added when its node failed is New again when the node is back: a part of a copy is worth
+    nothing, so the replica has gone through NonExistentReplica.
     """
     if row is None:
         return {}

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-KEPT_ROWS: Final = 10_000  # whose changes are remembered; a reader of an older table gets the whole table
+KEPT_ROWS: Final = 10_000  # most changed rows that are remembered; a reader of an older table gets the whole table
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ K = TypeVar("K")
 R = TypeVar("R")
 
 OPERATIONS_UNENDED = (OperationState.OPERATION_STATE_QUEUED, OperationState.OPERATION_STATE_RUNNING)
-KEPT_OPERATIONS = 20  # of those that people asked for, and another 20 of the others
+KEPT_OPERATIONS = 20  # ended operations that people asked for; and 20 automatic ones
 KEPT_REMOVALS = 1000
 ALL = 0  # isn't a partition's id
 
@@ -83,35 +83,33 @@ _ABSENT: Final = (NodeState.NODE_STATE_FAILED, NodeState.NODE_STATE_LEFT)
 
 @dataclass(slots=True)
 class State:
-    """All tables. Rows are replaced, never mutated, so a shallow copy is a snapshot.
-
-    `version` counts the changes that clients see: of nodes, keyspaces, partitions. `Partitions` has indexes of its
-    rows; `moving` and `under_way` are indexes of the things that are being moved.
+    """All tables. Rows are replaced, never mutated, so a shallow copy is a snapshot. `moving`, `under_way` and
+    `unended` are indexes of `migrations`.
     """
 
     cluster: Cluster = field(default_factory=Cluster)
-    version: int = 0
+    version: int = 0  # counts the changes that clients see: of nodes, keyspaces and partitions
     nodes: dict[str, Node] = field(default_factory=dict)
     keyspaces: dict[int, Keyspace] = field(default_factory=dict)
     partitions: Partitions = field(default_factory=Partitions)
     operations: dict[int, Operation] = field(default_factory=dict)
-    # by operation, by thing and place among the thing's migrations
+    # by operation; then by thing, and by the migration's place among the thing's migrations: 0, 1, 2 …
     migrations: dict[int, dict[tuple[Placed, int], Migration]] = field(default_factory=dict)
-    removed_data_ids: dict[str, None] = field(default_factory=dict)  # of removed nodes, in order
-    tombstones: dict[int, Partition] = field(default_factory=dict)  # merged into others, with copies yet to be deleted
-    next_raft_id: int = 1
+    removed_data_ids: dict[str, None] = field(default_factory=dict)  # of the last removed nodes, in order
+    tombstones: dict[int, Partition] = field(default_factory=dict)  # merged partitions with copies yet to be deleted
+    next_raft_id: int = 1  # ids are never used again, neither this one nor the following ones
     next_keyspace_id: int = 1
     next_partition_id: int = 1
     next_operation_id: int = 1
     duties: DutyState = field(default_factory=DutyState)
     moving: dict[Placed, int] = field(default_factory=dict)  # things with unended migrations -> the operation
     under_way: dict[Placed, Migration] = field(default_factory=dict)  # by thing: its begun, unended migration
-    # the part of `migrations` that hasn't ended, for operations that have begun, in the order of their plans
+    # of operations that have begun: their migrations that have not ended, in the order of the plan
     unended: dict[int, dict[tuple[Placed, int], Migration]] = field(default_factory=dict)
-    revision: int = field(default=0, compare=False)  # counts the facts applied
-    nodes_revision: int = field(default=0, compare=False)  # counts those about nodes
+    revision: int = field(default=0, compare=False)  # counts the facts that were applied
+    nodes_revision: int = field(default=0, compare=False)  # counts the facts about nodes
     loads: LoadTable = field(default_factory=LoadTable)
-    incomplete: set[int] = field(default_factory=set)  # keyspaces, in the middle of the entry that creates them
+    incomplete: set[int] = field(default_factory=set)  # keyspaces of which the creating entry is applied only in part
     changes: ChangeLog = field(default_factory=ChangeLog, compare=False)  # of this state only: a copy begins a new log
 
     def copy(self) -> Self:
@@ -200,8 +198,8 @@ class State:
     def table_in_pieces(
         self, keyspaces: Sequence[int] | None = None
     ) -> tuple[PartitionTable, Iterator[Sequence[Partition]]]:
-        """The same table without its partitions; and the partitions of these keyspaces, or all, as of now, some at a
-        time. A keyspace is left out until it has all its partitions.
+        """The table without its partitions; and the partitions of these keyspaces, or all, as of now, in pieces. The
+        partitions of a keyspace are left out until the keyspace has all of them.
         """
         incomplete, partitions = set(self.incomplete), self.partitions
         rows = (

@@ -103,7 +103,7 @@ def check_new_partition(new: Partition, nodes: Mapping[str, Node]) -> None:
 
 
 def check_partition_row(old: Partition | None, new: Partition, nodes: Mapping[str, Node]) -> None:
-    """Assert the same, except for the partition's range."""
+    """Assert that `new` may replace `old` (None: it is created), except for the partition's range."""
     assert is_valid_partition_change(old, new), (old, new)
     assert not (invalid := invalid_replica_changes(old, new, nodes)), (invalid, old, new)
     check_partition(new)

@@ -21,7 +21,7 @@ from minkad.coordinator.clock_offset import ClockOffset
 from minkad.coordinator.controller_calls import ANYBODY, CallsAt, ControllerCalls
 from minkad.coordinator.heartbeat_reports import DataPlane, HeartbeatReports
 from minkad.core.clearance import Clearance
-from minkad.core.controller_methods import CONTROLLED_SHUTDOWN, LEAVE, REGISTER
+from minkad.core.controller_methods import CONTROLLED_SHUTDOWN, LEAVE, REGISTER, Method, Request, Response
 from minkad.core.state import is_up
 from minkad.process.clock import ClusterClock
 
@@ -232,7 +232,12 @@ class Member:
             async with self._calls.waiting(ANYBODY, patience):
                 request = RegisterRequest(node=self.node, log_unchecked=not self._log_is_checked())
                 controller, _ = await register_patiently(
-                    self._calls.call_at, [address], request, settings.holder_patience, settings.call_timeout, self._now
+                    self._when_disk_answers,
+                    [address],
+                    request,
+                    settings.holder_patience,
+                    settings.call_timeout,
+                    self._now,
                 )
         except TimeoutError:
             if was_known or not self._is_known:
@@ -246,6 +251,15 @@ class Member:
         self._is_known = True
         log.info("registered", extra={"controller": controller})
         return controller
+
+    async def _when_disk_answers(
+        self, address: str, method: Method[Request, Response], request: Request, timeout: float
+    ) -> Response:
+        """Call the node at the address. A try to register may come long after the first: if the disk has stalled
+        meanwhile, a registered node could be chosen to lead, and would send no heartbeats.
+        """
+        await self._until_disk_answers()
+        return await self._calls.call_at(address, method, request, timeout)
 
     def _begin_anew(self) -> None:
         """The controller counts this process as dead, so the process comes back as a new one. It leads nothing, and

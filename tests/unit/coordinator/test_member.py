@@ -44,6 +44,7 @@ class Athens:
         self.silent: set[str] = set()
         self.is_mute_here = False  # True: as the controller, athens answers only heartbeats
         self.disk_stalled = False
+        self.is_taken = False  # another process may hold this node's clearance
         self.grants = CLEARANCE
         self.withheld = ""
         self.unanswered: dict[str, str] = {}
@@ -123,6 +124,8 @@ class Athens:
             self.registrations.append((self.seconds, address))
         await self._reach(address, timeout)
         if method is REGISTER:
+            if self.is_taken:
+                raise MinkaError(Code.NODE_ID_TAKEN, "its former process is live", same_data="true")
             self.is_registered = True
         return cast(Response, HandOverResponse(partition=Partition(id=1)) if method is HAND_OVER else method.response())
 
@@ -236,6 +239,21 @@ def test_a_node_with_a_stalled_disk_sends_no_heartbeats_and_does_not_register(at
     assert not athens.member.has_clearance()
     athens.disk_stalled = False
     athens.run(BEAT)
+    assert athens.member.has_clearance()
+
+
+def test_a_node_whose_disk_stalls_while_its_id_is_taken_does_not_register(athens: Athens) -> None:
+    athens.is_taken = True
+    athens.member._is_known = False
+    athens.elect(NEXT)
+    athens.run(0.5)
+    assert len(athens.registrations) > 2, "it tries repeatedly"
+    athens.disk_stalled, athens.is_taken = True, False
+    before = len(athens.registrations)
+    athens.run(3 * CLEARANCE)
+    assert len(athens.registrations) == before
+    athens.disk_stalled = False
+    athens.run(3 * BEAT)
     assert athens.member.has_clearance()
 
 

@@ -37,7 +37,7 @@ def health(state: State) -> Health:
     member.running_migrations = lambda: 0
     member.registered, member.has_clearance = asyncio.Event(), lambda: clearance.holds(LATER)
     reporting = SimpleNamespace(follower_lags=lambda: {"b": (3, 0.5)}, serving=lambda: 0)
-    reporting.copies, reporting.stale_reads = lambda partitions: [], lambda: None
+    reporting.copies, reporting.stale_reads = lambda partitions, stories: [], lambda: None
     manager = SimpleNamespace(damaged=list, reporting=reporting)
     disk = SimpleNamespace(space=DiskSpace(total_bytes=1000, free_bytes=40), is_low=True)
     log_db = SimpleNamespace(unsynced_s=lambda: 0.25)

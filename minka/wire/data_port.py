@@ -12,6 +12,7 @@ import ssl
 from collections.abc import Iterator
 from contextlib import suppress
 from enum import IntEnum, StrEnum
+from itertools import chain
 from typing import Any, Final, NamedTuple, Protocol, cast
 
 import msgspec
@@ -156,6 +157,7 @@ class Connection(asyncio.Protocol):
         self.is_over = False
         self._transport = cast("asyncio.Transport", None)
         self._splitter = Splitter(preface)
+        self._frames: Iterator[Frame] | None = None  # those that have come and the receiver hasn't got; None: none
         self._loop = asyncio.get_running_loop()
         self._out: list[bytes] = []
         self._out_bytes = 0
@@ -172,22 +174,31 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes have come."""
+        frames = self._splitter.feed(data)
+        self._frames = frames if self._frames is None else chain(self._frames, frames)
+        self._take_frames()
+
+    def _take_frames(self) -> None:
+        """Give the receiver the frames that have come, until it pauses reading."""
         try:
-            for kind, content in self._splitter.feed(data):
-                if kind == Kind.DATA:
-                    self.receiver.received(content)
-                elif kind == Kind.END:
-                    self.receiver.ended()
-                elif kind == Kind.ERROR:
-                    self._error = _sent_error(content)
-                    self._transport.abort()
-                    return
+            while self._frames is not None and self.is_reading and not self.is_over:
+                if (frame := next(self._frames, None)) is None:
+                    self._frames = None
                 else:
-                    raise MinkaError(Code.INVALID_ARGUMENT, f"a frame has the unknown kind {kind}")
-                if self.is_over:
-                    return
+                    self._take(*frame)
         except MinkaError as error:
             self.fail(error)
+
+    def _take(self, kind: int, content: bytes) -> None:
+        if kind == Kind.DATA:
+            self.receiver.received(content)
+        elif kind == Kind.END:
+            self.receiver.ended()
+        elif kind == Kind.ERROR:
+            self._error = _sent_error(content)
+            self.abort()
+        else:
+            raise MinkaError(Code.INVALID_ARGUMENT, f"a frame has the unknown kind {kind}")
 
     def pause_writing(self) -> None:
         """The transport calls this when its buffer is full."""
@@ -284,16 +295,17 @@ class Connection(asyncio.Protocol):
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))
 
     def pause_reading(self) -> None:
-        """Read nothing more from the other side until `resume_reading`."""
+        """Give the receiver no more frames until `resume_reading`, not even those that have come already."""
         if self.is_reading and not self.is_over:
             self.is_reading = False
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read again."""
+        """Read again, first the frames that have come already."""
         if not self.is_reading and not self.is_over:
             self.is_reading = True
             self._transport.resume_reading()
+            self._loop.call_soon(self._take_frames)
 
 
 def _sent_error(content: bytes) -> MinkaError:

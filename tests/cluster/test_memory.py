@@ -22,7 +22,6 @@ from minka.v1.cluster_pb2 import Partition
 from minka.v1.load_api_pb2 import UploadHeader
 from minka.v1.loads_pb2 import LoadFile
 from minka.wire import kv_frames
-from minkad.data_port.clients import MAX_FRAMES_IN_FLIGHT
 from tests.cluster.cluster import QUICK, create_keyspace, eventually
 from tests.cluster.data_frames import framed, greeting
 
@@ -142,7 +141,7 @@ async def served_meanwhile(cluster: LocalCluster, others: list[Awaitable[None]])
 async def test_answers_that_nobody_takes(cluster: LocalCluster) -> None:
     row = await filled(cluster)
     async with connections(cluster, 12) as opened:
-        grown = await served_meanwhile(cluster, [send(writer, row, KEYS, MAX_FRAMES_IN_FLIGHT) for _, writer in opened])
+        grown = await served_meanwhile(cluster, [send(writer, row, KEYS, 500) for _, writer in opened])
     assert grown < BOUND_MIB, f"{grown:.0f} MiB more"
 
 

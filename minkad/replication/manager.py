@@ -125,15 +125,28 @@ class ReplicaManager:
 
         self.load_check = LoadCheck(around, node, figures)
         expiring = Expiring(around, node, self.routing, writing, self.opening)
-        self._background: Final[tuple[BackgroundTask | IsrChanges | Pace, ...]] = (
-            *self._checks(storage.open_databases),
+        self._background = self._periodic(storage.open_databases, expiring, pace)
+        self.executor = self._executor()
+        node.carry_out = self.executor.carry_out
+
+    def _periodic(
+        self, open_databases: int, expiring: Expiring, pace: Pace
+    ) -> Sequence[BackgroundTask | IsrChanges | Pace]:
+        """The parts that do something now and then."""
+        return (
+            SizeCheck(self._around, self.node, self.inventory, self.figures),
+            self.load_check,
+            Reclaiming(self._around, self.node, self.flusher),
+            Resting(self._around, self.node, self.flusher, open_databases),
             expiring,
             self.isr_changes,
             pace,
         )
-        self.executor = Executor(
-            around,
-            node,
+
+    def _executor(self) -> Executor:
+        return Executor(
+            self._around,
+            self.node,
             self.senders,
             self.checkpoint_senders,
             self.isr_changes,
@@ -141,18 +154,8 @@ class ReplicaManager:
             self.committer,
             self.opening,
             self._compacting,
-            figures,
-            waits,
-        )
-        node.carry_out = self.executor.carry_out
-
-    def _checks(self, open_databases: int) -> Sequence[BackgroundTask]:
-        """The periodic checks of replicas."""
-        return (
-            SizeCheck(self._around, self.node, self.inventory, self.figures),
-            self.load_check,
-            Reclaiming(self._around, self.node, self.flusher),
-            Resting(self._around, self.node, self.flusher, open_databases),
+            self.figures,
+            self.waits,
         )
 
     # Start and end

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from minka.wire.kv_frames import Group
 from minka.wire.stored_values import has_expired
-from minkad.core.operations.deciding import _Deciding
+from minkad.core.operations.effect import _Deciding
 from minkad.replication.applying.hosted_replica import HostedReplica
 from minkad.replication.serving.client_requests import Requests
 from minkad.replication.serving.ticket import Ticket

@@ -1,5 +1,5 @@
 """The effects of conditional writes, counters and expiry: pure, see `minka.wire.key_operations`."""
 
-from minkad.core.operations.deciding import Decision, decide, keys_of
+from minkad.core.operations.effect import Decision, decide, keys_of
 
 __all__ = ["Decision", "decide", "keys_of"]

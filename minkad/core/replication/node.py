@@ -425,7 +425,7 @@ class Node(Generic[H]):
             self._happened(replica.state, "asked by the leader where it stands")
             self._end(replica.state)
 
-    def sent(self, replica: H, append: Append, stream: LeaderStream, known_at: float) -> None:
+    def leader_sent(self, replica: H, append: Append, stream: LeaderStream, known_at: float) -> None:
         """The leader sends entries, or its high watermark: see `Follower.append`, also for the errors."""
         if (follower := replica.state.follower) is not None:
             follower.append(append, stream, known_at)

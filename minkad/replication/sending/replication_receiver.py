@@ -139,7 +139,7 @@ class ReplicationReceiver:
 
     @failpoint("following.append")
     def _append(self, replica: HostedReplica, append: Append, stream: IncomingStream, known_at: float) -> None:
-        self._node.sent(replica, append, stream, known_at)
+        self._node.leader_sent(replica, append, stream, known_at)
 
     def _answer_later(self, append: Append, stream: IncomingStream) -> None:
         """Keep the probe until the row comes. For a former leader's probe, the row never comes."""

@@ -120,9 +120,6 @@ class Worker:
             self._addresses[self._id - 1],
             lambda raft_id: self._addresses[raft_id - 1],
             lambda _: (),
-            self._unreachable,
-            self._gone,
-            self._snapshot_sent,
         )
         applied = raft_log.snapshot().metadata.index
         config = Config(
@@ -144,15 +141,7 @@ class Worker:
             conf_state=conf_state,
             on_progress=lambda: None,
         )
-
-    def _unreachable(self, raft_id: int) -> None:
-        self.driver.report_unreachable(raft_id)
-
-    def _gone(self, raft_id: int) -> None:
-        self.driver.report_gone(raft_id)
-
-    def _snapshot_sent(self, raft_id: int, ok: bool) -> None:
-        self.driver.report_snapshot(raft_id, ok)
+        self._transport.driver = self.driver
 
     async def _answer(self) -> None:
         loop = asyncio.get_running_loop()

@@ -10,7 +10,6 @@ from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Node
 from minka.v1.coordinator_pb2 import (
     ControlledShutdownRequest,
-    DiskSpace,
     HeartbeatRequest,
     LeaveRequest,
     RegisterRequest,
@@ -20,10 +19,13 @@ from minka.v1.coordinator_pb2 import (
 from minkad.coordinator.clock_offset import ClockOffset
 from minkad.coordinator.controller_calls import ANYBODY, CallsAt, ControllerCalls
 from minkad.coordinator.heartbeat_reports import DataPlane, HeartbeatReports
+from minkad.coordinator.raft_driver import RaftDriver
 from minkad.core.clearance import Clearance
 from minkad.core.controller_methods import CONTROLLED_SHUTDOWN, LEAVE, REGISTER, Method, Request, Response
 from minkad.core.state import is_up
 from minkad.process.clock import ClusterClock
+from minkad.storage.disk_space import DiskWatch
+from minkad.storage.log_database import LogDatabase
 
 log: Final = logging.getLogger(__name__)
 
@@ -78,12 +80,11 @@ class Member:
         *,
         other_addresses: Callable[[], Sequence[str]],
         data_plane: DataPlane,
-        applied_index: Callable[[], int],
-        log_is_checked: Callable[[], bool],
+        raft: RaftDriver,
         now: Callable[[], float],
         clock: ClusterClock,
-        disk: Callable[[], DiskSpace],
-        disk_stalled: Callable[[], bool],
+        disk: DiskWatch,
+        log_db: LogDatabase,
         unanswered: Callable[[], Mapping[str, str]],
     ) -> None:
         """`unanswered` returns the data ports that don't answer this node, and their errors."""
@@ -102,12 +103,11 @@ class Member:
         self._look = asyncio.Event()  # Raft names another leader: try again at once
         self._ungranted = asyncio.Event()  # the last answer granted no clearance: the next heartbeat follows sooner
         self._data_plane = data_plane
-        self._applied_index = applied_index
-        self._log_is_checked = log_is_checked
+        self._raft = raft
         self._now = now
         self.clock = clock
         self._disk = disk
-        self._disk_stalled = disk_stalled
+        self._log_db = log_db
         self._unanswered = unanswered
         self.withheld = ""  # the reason why the active controller gives no clearance
         self._sequence = 0  # of the last heartbeat
@@ -156,13 +156,13 @@ class Member:
 
     async def _disk_answers(self) -> None:
         """Wait while the disk doesn't answer: without heartbeats this node is replaced as a leader, as it has to be."""
-        if self._disk_stalled():
+        if self._log_db.stalled:
             log.warning("the disk does not answer, so this node sends no heartbeats")
             await self._until_disk_answers()
             log.warning("the disk answers again")
 
     async def _until_disk_answers(self) -> None:
-        while self._disk_stalled():  # noqa: ASYNC110 - depends on time alone, which sets no event
+        while self._log_db.stalled:  # noqa: ASYNC110 - depends on time alone, which sets no event
             await asyncio.sleep(self._settings.hurry)
 
     def leader_changed(self) -> None:
@@ -230,7 +230,7 @@ class Member:
         try:
             # The wait has a limit, since the asked node may name a silent controller.
             async with self._calls.waiting(ANYBODY, patience):
-                request = RegisterRequest(node=self.node, log_unchecked=not self._log_is_checked())
+                request = RegisterRequest(node=self.node, log_unchecked=not self._raft.log_is_checked)
                 controller, _ = await register_patiently(
                     self._when_disk_answers,
                     [address],
@@ -293,7 +293,7 @@ class Member:
                 if response.from_start_wanted:
                     reports.begin_again()
         except (TimeoutError, StopAsyncIteration) as end:
-            if self._disk_stalled():
+            if self._log_db.stalled:
                 return  # it had no heartbeat to answer
             known = self._controller_address()
             if known not in (None, address) and self._now() - heard_at < 2 * self._settings.heartbeat_interval:
@@ -324,8 +324,8 @@ class Member:
                 node_id=self.node.id,
                 incarnation=self.node.incarnation,
                 sequence=self._sequence,
-                applied_index=self._applied_index(),
-                disk=self._disk(),
+                applied_index=self._raft.applied_index,
+                disk=self._disk.space,
                 unanswered=[UnansweredPort(node_id=node, reason=why) for node, why in self._unanswered().items()],
                 without_clearance=not self.has_clearance(),
                 answered_sequence=self._answered,

@@ -9,15 +9,15 @@ import asyncio
 import errno
 import logging
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
 from minka.errors import Code, MinkaError
-from minka.v1.cluster_pb2 import Node
 from minka.wire.data_port import Connection, Hello, Purpose, connect
 from minkad.config.addresses import split_address
 from minkad.core.controller.data_ports import watched_by
 from minkad.core.controller.failure_detector import FailureDetector
+from minkad.core.state import OwnTable
 from minkad.process import tasks
 
 log: Final = logging.getLogger(__name__)
@@ -40,13 +40,13 @@ class Watch:
         self,
         own: str,
         cluster_id: str,
-        nodes: Callable[[], Iterable[Node]],
+        table: OwnTable,
         tls: Callable[[], ssl.SSLContext | None],
         interval: float,
         timeout: float,
         now: Callable[[], float],
     ) -> None:
-        """`own` is this node's id, and `nodes` gives the table's nodes."""
+        """`own` is this node's id."""
         self.own = own
         self.hello = Hello(Purpose.PING, cluster_id, own)
         self.tls = tls
@@ -55,7 +55,7 @@ class Watch:
         self.answers = FailureDetector(timeout, now(), float("-inf"), interval)
         patience = (_RENEW_BEATS + 1) * interval + _TRIES * timeout
         self.listens = FailureDetector(patience, now(), float("-inf"), interval)  # answers on new connections
-        self._nodes = nodes
+        self._table = table
         self._interval = interval
         self._probes: dict[str, _Probe] = {}
         self._changed = True
@@ -81,7 +81,7 @@ class Watch:
                 probe.close()
 
     def _choose(self) -> None:
-        watched = {node.id: node.data_address for node in watched_by(self._nodes(), self.own)}
+        watched = {node.id: node.data_address for node in watched_by(self._table.state.nodes.values(), self.own)}
         for name in [name for name, probe in self._probes.items() if watched.get(name) != probe.address]:
             self._probes.pop(name).close()
         for name, address in watched.items():

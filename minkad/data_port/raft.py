@@ -7,7 +7,7 @@ import logging
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import Final, Protocol, cast
 
 from minka.errors import Code, MinkaError
 from minka.v1.raft_pb2 import MSG_SNAP, Message, RaftMessageBatch
@@ -68,6 +68,19 @@ class RaftPorts:
         return connection
 
 
+class TransportReports(Protocol):
+    """The part of the Raft driver that hears how the transport gets on; the nodes by raft id."""
+
+    def report_unreachable(self, raft_id: int) -> None:
+        """Messages to the node were lost."""
+
+    def report_gone(self, raft_id: int) -> None:
+        """The node's process has died."""
+
+    def report_snapshot(self, raft_id: int, ok: bool) -> None:
+        """A snapshot was delivered, or wasn't."""
+
+
 class RaftTransport:
     """Sends messages to nodes by raft id.
 
@@ -85,9 +98,6 @@ class RaftTransport:
         own_address: str,
         address_of: Callable[[int], str | None],
         configured: Callable[[int], Sequence[str]],
-        unreachable: Callable[[int], None],
-        gone: Callable[[int], None],
-        snapshot_sent: Callable[[int, bool], None],
     ) -> None:
         """`connect` makes a connection to the node with a gRPC address, and `send_snapshot` sends it a message with a
         snapshot; both raise a MinkaError. `address_of` returns a node's address by the table; None for an unknown node.
@@ -95,12 +105,11 @@ class RaftTransport:
         """
         self.connect = connect
         self.own_address = own_address
-        self.unreachable = unreachable
-        self.gone = gone
+        # Set once: the driver needs the transport, so the driver is made after it.
+        self.driver = cast("TransportReports", None)
         self._deliver_snapshot = send_snapshot
         self._address_of = address_of
         self._configured = configured
-        self._snapshot_sent = snapshot_sent
         self._heard: dict[int, str] = {}
         self._heard_at: dict[int, float] = {}
         self._unreached: dict[int, set[str]] = {}  # addresses at which a node wasn't reached, until all are tried again
@@ -175,7 +184,7 @@ class RaftTransport:
             log.info("a snapshot was not delivered", extra={"to": address, "reason": str(error)})
         finally:
             del self._snapshots[message.to]
-            self._snapshot_sent(message.to, ok)
+            self.driver.report_snapshot(message.to, ok)
 
     def close(self) -> None:
         """End all connections."""
@@ -240,10 +249,10 @@ class _Link:
                     await self._until_lost(address)
                     if self._was_there and await _is_refused(address):
                         self._was_there = False
-                        transport.gone(self._raft_id)
+                        transport.driver.report_gone(self._raft_id)
                 except Exception:  # else nothing more would be sent to the node
                     log.exception("the connection for raft failed, and begins again", extra={"to": address})
-            transport.unreachable(self._raft_id)
+            transport.driver.report_unreachable(self._raft_id)
             self._queue.clear()  # old by the time the node is back
             self._queued_bytes = 0
             self._wake.clear()

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from itertools import islice
 from typing import Final, Protocol
 
-from minka.v1.coordinator_pb2 import DiskSpace
 from minka.v1.history_pb2 import HistoryBlock
 from minka.wire.history_rows import FORMAT, MAX_ROWS, PartitionInterval, pack
 from minkad.history.store import HistoryStore
+from minkad.storage.disk_space import DiskWatch
 from minkad.storage.threads import on_thread
 
 log: Final = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class HistoryRecorder:
         self,
         store: HistoryStore,
         take: TakeIntervals,
-        space: Callable[[], DiskSpace],
+        disk: DiskWatch,
         capacity_bytes: int,
         interval: float,
         clock: Callable[[], float],
@@ -46,7 +46,7 @@ class HistoryRecorder:
         """`interval` in seconds; `cpu_time` returns the processor seconds that the process has used."""
         self._store = store
         self._take = take
-        self._space = space
+        self._disk = disk
         self._capacity_bytes = capacity_bytes
         self._interval = interval
         self._clock = clock
@@ -65,7 +65,7 @@ class HistoryRecorder:
         now_ms = self._unix_ms()
         whole = await on_thread(self._store.begins_segment, now_ms)
         rows = await self._take(whole=whole)
-        space, now, cpu = self._space(), self._clock(), self._cpu_time()
+        space, now, cpu = self._disk.space, self._clock(), self._cpu_time()
         node = HistoryBlock(
             start_ms=self._began_ms,
             interval_ms=min(max(round((now - self._began) * 1000), 1), 2**32 - 1),

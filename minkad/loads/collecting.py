@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from minka.v1.loads_pb2 import Load, LoadFile, LoadState
-from minkad.core.state import LoadTable
+from minkad.core.state import OwnTable
 from minkad.loads.spool import Spool
 
 log: Final = logging.getLogger(__name__)
@@ -19,12 +19,12 @@ class Collecting:
     others may have to follow. Files of loads that this node has not heard of yet also stay.
     """
 
-    def __init__(self, spool: Spool, loads: Callable[[], LoadTable], is_in_log: Callable[[int, int], bool]) -> None:
-        """`loads` returns this node's copy of the table. `is_in_log` tells if the log of a partition here (by its id)
-        has, or may have, the mark of a load (by its number).
+    def __init__(self, spool: Spool, table: OwnTable, is_in_log: Callable[[int, int], bool]) -> None:
+        """`is_in_log` tells if the log of a partition here (by its id) has, or may have, the mark of a load (by its
+        number).
         """
         self._spool = spool
-        self._loads = loads
+        self._table = table
         self._is_in_log = is_in_log
 
     async def run(self) -> None:
@@ -43,7 +43,7 @@ class Collecting:
             await asyncio.sleep(0)
 
     def _is_needed(self, number: int, file: LoadFile) -> bool:
-        loads = self._loads()
+        loads = self._table.state.loads
         load: Load | None = loads.rows.get(number)
         if load is None:
             return number >= loads.next_number or self._is_in_log(file.partition_id, number)

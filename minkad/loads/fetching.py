@@ -8,6 +8,7 @@ from typing import Final
 from minka.errors import Code, MinkaError
 from minka.v1.load_api_pb2 import FetchRequest
 from minka.v1.loads_pb2 import LoadFile
+from minkad.core.state import OwnTable, is_up
 from minkad.loads.spool import Spool
 from minkad.process import tasks
 
@@ -25,12 +26,11 @@ MinkaError.
 class Fetching:
     """Fetches files of loads from other nodes. For the loop's thread."""
 
-    def __init__(self, node_id: str, spool: Spool, fetch: Fetch, all_nodes: Callable[[], Collection[str]]) -> None:
-        """`all_nodes` returns the ids of the nodes that are up."""
+    def __init__(self, node_id: str, spool: Spool, fetch: Fetch, table: OwnTable) -> None:
         self._node_id = node_id
         self._spool = spool
         self._fetch = fetch
-        self._all_nodes = all_nodes
+        self._table = table
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._under_way: dict[tuple[int, str], asyncio.Task[None]] = {}
 
@@ -44,11 +44,14 @@ class Fetching:
             key = number, file.name
             task = self._under_way.get(key)
             if task is None:
-                nodes = [node for node in dict.fromkeys((*first, *self._all_nodes())) if node != self._node_id]
+                nodes = [node for node in dict.fromkeys((*first, *self._nodes_up())) if node != self._node_id]
                 task = tasks.awaited(self._get(number, file, nodes), f"fetching {file.name}")
                 self._under_way[key] = task
                 task.add_done_callback(lambda _, key=key: self._under_way.pop(key))  # type: ignore[misc]
             await asyncio.shield(task)
+
+    def _nodes_up(self) -> list[str]:
+        return [node.id for node in self._table.state.nodes.values() if is_up(node)]
 
     async def close(self) -> None:
         """Give up the fetches under way."""

@@ -1,13 +1,13 @@
 """Jobs' requests to a node's spool: to upload files, and to make files from others."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Final
 
 from minka.bulk.row_digest import Digest
 from minka.errors import Code, MinkaError
 from minka.v1.loads_pb2 import LoadFile, LoadState
-from minkad.core.state import LoadTable
+from minkad.core.state import OwnTable
 from minkad.loads.cut import Cut, Outcome, Target
 from minkad.loads.spool import Spool
 from minkad.loads.throttle import Throttle
@@ -25,8 +25,8 @@ _LOOK_S: Final = 1.0
 class Uploading:
     """Takes in files that jobs upload, and cuts them. For the loop's thread."""
 
-    def __init__(self, spool: Spool, table: Callable[[], LoadTable], limits: RateLimits, throttle: Throttle) -> None:
-        """`table` returns this node's copy; a load that isn't in it may have just begun."""
+    def __init__(self, spool: Spool, table: OwnTable, limits: RateLimits, throttle: Throttle) -> None:
+        """A load that isn't in the table may have just begun."""
         self._spool = spool
         self._table = table
         self._limits = limits
@@ -71,7 +71,7 @@ class Uploading:
                 yield part
 
     def _limited(self, number: int) -> tuple[int, int]:
-        load = self._table().rows.get(number)
+        load = self._table.state.loads.rows.get(number)
         return number, 0 if load is None else load.rate_limit
 
     async def _arriving(self, file: LoadFile, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -105,7 +105,7 @@ class Uploading:
         """Raises UNKNOWN_LOAD, LOAD_ENDED. The nodes have all files of a committed load, and fetch them from each
         other.
         """
-        table = self._table()
+        table = self._table.state.loads
         load = table.rows.get(number)
         if load is None and number < table.next_number:
             raise MinkaError(Code.UNKNOWN_LOAD, f"there is no longer a load {number}")
@@ -114,7 +114,7 @@ class Uploading:
 
     def _is_lost(self, number: int, file: LoadFile) -> bool:
         """True if a partition has yet to take in exactly this file, so that it may be uploaded again."""
-        part = self._table().parts.get(number, {}).get(file.partition_id)
+        part = self._table.state.loads.parts.get(number, {}).get(file.partition_id)
         return part is not None and not part.done and (part.name, part.checksum) == (file.name, file.checksum)
 
     async def cut(self, number: int, sources: list[str], targets: list[LoadFile]) -> list[LoadFile]:

@@ -1,7 +1,7 @@
 """The node's view of itself, for /readyz, /livez and the metrics."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from math import nan
 from typing import Final
 
@@ -11,6 +11,8 @@ from minka.v1.duties_pb2 import ShardState
 from minkad.coordinator.coordinator import Coordinator
 from minkad.coordinator.member import Member
 from minkad.coordinator.table_counting import TableCounting
+from minkad.data_port.port_watch import Watch
+from minkad.data_port.raft import RaftTransport
 from minkad.http.metrics import Lag, Snapshot
 from minkad.http.server import Check
 from minkad.process.clock import boottime
@@ -25,8 +27,7 @@ SILENT: Final = 3.0  # seconds, in which a healthy voter is heard several times,
 class Health:
     """Reads, and waits only in `refresh`.
 
-    `replay_to` is the Raft index that was known to be committed at the start; `last_heard` returns when a Raft id was
-    last heard, in seconds of `boottime`, or None; `unanswered` returns the data ports that don't answer this node.
+    `replay_to` is the Raft index that was known to be committed at the start.
     """
 
     def __init__(
@@ -38,9 +39,9 @@ class Health:
         replay_to: int,
         disk: DiskWatch,
         log_db: LogDatabase,
-        last_heard: Callable[[int], float | None],
+        transport: RaftTransport,
         counting: TableCounting,
-        unanswered: Callable[[], Mapping[str, str]],
+        watch: Watch,
     ) -> None:
         self.telemetry = telemetry
         self._coordinator = coordinator
@@ -50,8 +51,8 @@ class Health:
         self._counting = counting
         self._disk = disk
         self._log_db = log_db
-        self._last_heard = last_heard
-        self._unanswered = unanswered
+        self._transport = transport
+        self._watch = watch
 
     def is_replayed(self) -> bool:
         """True if everything that was committed at the start is applied."""
@@ -97,7 +98,7 @@ class Health:
         """The fault of this node's data port, as seen by the active controller or by this node itself."""
         if self._member.withheld:
             return self._member.withheld
-        own = self._unanswered().get(self._member.node.id)
+        own = self._watch.unanswered().get(self._member.node.id)
         return f"{self._member.node.data_address} does not answer this node itself: {own}" if own else ""
 
     async def refresh(self) -> None:
@@ -110,7 +111,7 @@ class Health:
         own = driver.raw.basic_status().id
         if own not in driver.conf_state.voters:
             return []  # only the leader talks to it
-        heard = {voter: self._last_heard(voter) for voter in sorted(driver.conf_state.voters) if voter != own}
+        heard = {voter: self._transport.last_heard(voter) for voter in sorted(driver.conf_state.voters) if voter != own}
         silent = [voter for voter, at in heard.items() if at is None or now - at > SILENT]
         return [node.id if (node := self._coordinator.node_with(voter)) else "?" for voter in silent]
 
@@ -153,7 +154,7 @@ class Health:
         )
 
     def _contact(self, voter: int, now: float) -> VoterContact:
-        node, at = self._coordinator.node_with(voter), self._last_heard(voter)
+        node, at = self._coordinator.node_with(voter), self._transport.last_heard(voter)
         return VoterContact(
             node=node.id if node else "?",
             address=node.address if node else "",
@@ -198,7 +199,7 @@ class Health:
             is_disk_low=self._disk.is_low,
             unsynced_seconds=self._log_db.unsynced_s(),
             data_port_answers=not self._data_port_problem(),
-            data_ports_unanswered=len(self._unanswered().keys() - {node.id}),
+            data_ports_unanswered=len(self._watch.unanswered().keys() - {node.id}),
         )
 
 

@@ -93,7 +93,7 @@ class Serving:
             own.node_id,
             own.cluster_id,
             self._config.data_address,
-            lambda: parts.coordinator.state,
+            parts.coordinator,
             requests,
             telemetry,
             memory,
@@ -178,7 +178,7 @@ class Serving:
     async def _collect_spool(self) -> None:
         parts = self._parts
         assert parts.manager.ingesting is not None
-        await Collecting(parts.spool, lambda: parts.coordinator.state.loads, parts.manager.ingesting.is_in_log).run()
+        await Collecting(parts.spool, parts.coordinator, parts.manager.ingesting.is_in_log).run()
 
     async def _log_failure(self) -> None:
         """Raises the MinkaError for which the log database takes no more writes: the node must stop."""

@@ -4,15 +4,15 @@ from collections.abc import Callable, Collection
 
 from minka.v1.cluster_pb2 import Keyspace, Operation, Partition
 from minkad.coordinator.member import Member
-from minkad.core.state import Placed, State
+from minkad.core.state import OwnTable, Placed
 from minkad.storage.disk_space import DiskWatch
 
 
 class NodeTable:
     """This node's present copy of the table; `minkad.replication.surroundings.ClusterTable`."""
 
-    def __init__(self, state: Callable[[], State], member: Callable[[], Member], disk: DiskWatch) -> None:
-        self._state = state
+    def __init__(self, table: OwnTable, member: Callable[[], Member], disk: DiskWatch) -> None:
+        self._table = table
         self._member = member
         self._disk = disk
 
@@ -26,23 +26,23 @@ class NodeTable:
 
     def row(self, partition_id: int) -> Partition | None:
         """The partition's row."""
-        return self._state().row(partition_id)
+        return self._table.state.row(partition_id)
 
     def is_gone(self, partition_id: int) -> bool:
         """True if the partition was merged into another one."""
-        return self._state().is_gone(partition_id)
+        return self._table.state.is_gone(partition_id)
 
     def keyspace(self, keyspace_id: int) -> Keyspace | None:
         """The keyspace; None until it is known here."""
-        return self._state().keyspaces.get(keyspace_id)
+        return self._table.state.keyspaces.get(keyspace_id)
 
     def is_absent(self, node_id: str) -> bool:
         """True if a node has failed, or left."""
-        return self._state().is_absent(node_id)
+        return self._table.state.is_absent(node_id)
 
     def operation_moving(self, partition_id: int) -> Operation | None:
         """The operation that moves the partition."""
-        return self._state().operation_moving(Placed.partition(partition_id))
+        return self._table.state.operation_moving(Placed.partition(partition_id))
 
     def low_disks(self) -> Collection[str]:
         """The nodes that are short of disk space: others as the active controller reports, this one as it measures."""

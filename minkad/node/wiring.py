@@ -17,7 +17,6 @@ from minkad.coordinator.raft_driver import RaftDriver
 from minkad.coordinator.table_counting import TableCounting
 from minkad.core.raft import RawNode
 from minkad.core.replication.replication_settings import ReplicationSettings
-from minkad.core.state import State, is_up
 from minkad.core.state.display_names import PAYLOADS_KEYSPACE
 from minkad.data_port.clients import Clients
 from minkad.data_port.own_connection import ThisNode
@@ -110,9 +109,6 @@ class Parts:
             config.grpc_address,
             self._raft_address,
             self._configured_addresses,
-            lambda raft_id: self.driver.report_unreachable(raft_id),
-            lambda raft_id: self.driver.report_gone(raft_id),
-            lambda raft_id, ok: self.driver.report_snapshot(raft_id, ok),
         )
         self.driver = RaftDriver(
             RawNode(settings.raft_config(config, own.raft_id, raft_storage, snapshot.metadata.index, jitter)),
@@ -125,7 +121,7 @@ class Parts:
             conf_state=conf_state,
             on_progress=self.coordinator.on_progress,
         )
-        self.coordinator.driver = self.driver
+        self.coordinator.driver = self.transport.driver = self.driver
         self.raft_receiver = RaftReceiver(
             self.driver.receive, self.transport.heard_from, self._is_stranger, config.data_address, own.raft_id
         )
@@ -141,21 +137,10 @@ class Parts:
 
     def _build_spool(self) -> None:
         self.spool = Spool(self.config.data_dir / "spool", self.disk.check_room)
-        self.spool_links = SpoolLinks(
-            lambda node: self.channels.to(self.coordinator.address_of(node)), self.channels.identity
-        )
-        self.fetching = Fetching(
-            self.identity.node_id,
-            self.spool,
-            self.spool_links.fetch,
-            lambda: [node.id for node in self._state().nodes.values() if is_up(node)],
-        )
-        self.uploading = Uploading(
-            self.spool,
-            lambda: self._state().loads,
-            RateLimits(boottime),
-            Throttle(boottime, self.telemetry.client_seconds),
-        )
+        self.spool_links = SpoolLinks(self.channels, self.coordinator.address_of)
+        self.fetching = Fetching(self.identity.node_id, self.spool, self.spool_links.fetch, self.coordinator)
+        throttle = Throttle(boottime, self.telemetry.client_seconds)
+        self.uploading = Uploading(self.spool, self.coordinator, RateLimits(boottime), throttle)
 
     def _build_replication(self) -> None:
         config = self.config
@@ -169,37 +154,29 @@ class Parts:
             self.log_db,
             self.disk,
             DataLinks(
-                lambda node: self.coordinator.data_address_of(node),
+                self.coordinator.data_address_of,
                 self.identity.cluster_id,
                 self.identity.node_id,
                 self.telemetry,
                 self.channels.tls_context,
             ),
-            NodeTable(self._state, lambda: self.member, self.disk),
+            NodeTable(self.coordinator, lambda: self.member, self.disk),
             self.controller,
             self.telemetry,
             boottime,
             unix_ms,
             cluster_clock.is_checked,
-            self._load_sources(),
+            LoadSources(self.spool, self.fetching, self.coordinator, self.spool_links.pull),
         )
         replication = ReplicationSettings(lag_timeout=config.replication.lag_timeout_ms / 1000)
         self.manager = ReplicaManager(around, replication, settings.storage_settings(config))
-
-    def _load_sources(self) -> LoadSources:
-        return LoadSources(
-            self.spool,
-            self.fetching,
-            lambda: self._state().loads,
-            self.spool_links.pull,
-        )
 
     def _build_history(self) -> None:
         config, kept = self.config, self.config.history
         self.history = HistoryRecorder(
             HistoryStore(config.data_dir / "history", kept.retention_h * 3_600_000, kept.max_mib * MIB),
             self.manager.intervals.take,
-            lambda: self.disk.space,
+            self.disk,
             config.node.capacity_bytes,
             kept.interval_s,
             boottime,
@@ -211,7 +188,7 @@ class Parts:
         self.watch = Watch(
             own.node_id,
             own.cluster_id,
-            lambda: self._state().nodes.values(),
+            self.coordinator,
             self.channels.tls_context,
             membership.heartbeat_interval_ms / 1000,
             membership.failure_timeout_ms / 1000,
@@ -223,17 +200,14 @@ class Parts:
             self.controller,
             other_addresses=self.other_addresses,
             data_plane=self.manager,
-            applied_index=lambda: self.driver.applied_index,
-            log_is_checked=lambda: self.driver.log_is_checked,
+            raft=self.driver,
             now=boottime,
             clock=cluster_clock,
-            disk=lambda: self.disk.space,
-            disk_stalled=lambda: self.log_db.stalled,
+            disk=self.disk,
+            log_db=self.log_db,
             unanswered=self.watch.unanswered,
         )
-        self.replica_control = ReplicaControl(
-            own.node_id, lambda: self.member.node.incarnation, self.manager.update_replicas
-        )
+        self.replica_control = ReplicaControl(self.member, self.manager.update_replicas)
         self.health = Health(
             self.coordinator,
             self.member,
@@ -242,9 +216,9 @@ class Parts:
             self.replay_to,
             self.disk,
             self.log_db,
-            self.transport.last_heard,
+            self.transport,
             self.counting,
-            self.watch.unanswered,
+            self.watch,
         )
 
     def _build_duties(self) -> None:
@@ -256,16 +230,16 @@ class Parts:
         self.payloads = PayloadStore(
             lambda: OwnKeyspace(PAYLOADS_KEYSPACE, [config.grpc_address], config.certificates, own)
         )
-        self.gateway = DutyGateway(self.controller, self._state, self.payloads)
+        self.gateway = DutyGateway(self.controller, self.coordinator, self.payloads)
         self.relay = Relay(self.controller, settings.member_settings(config).hurry)
         self.sessions = ShardSessions(
             self.relay,
             self.payloads,
             settings.session_settings(config),
             node_id=self.identity.node_id,
-            state=self._state,
-            settled_index=lambda: self.driver.settled_index,
-            has_clearance=self.member.has_clearance,
+            table=self.coordinator,
+            raft=self.driver,
+            member=self.member,
         )
 
     def _subscribe(self) -> None:
@@ -292,12 +266,9 @@ class Parts:
             return await self.replica_control.update_here(request)
         return await self.peers.update_replicas(node_id, request)
 
-    def _state(self) -> State:
-        return self.coordinator.state
-
     def duties(self) -> Mapping[int, Duty]:
         """The rows of all duties, by number."""
-        return self._state().duties.duties
+        return self.coordinator.state.duties.duties
 
     def is_controller(self) -> bool:
         """True if confirmed: this node's rows are then the newest."""
@@ -331,6 +302,6 @@ class Parts:
     def other_addresses(self) -> list[str]:
         """The addresses of the other nodes, as far as known from this node's table and configuration."""
         cluster = self.config.cluster
-        known = [node.address for node in self._state().nodes.values()]
+        known = [node.address for node in self.coordinator.state.nodes.values()]
         known += [*cluster.join, *(peer.address for peer in cluster.bootstrap)]
         return [address for address in dict.fromkeys(known) if address and address != self.config.grpc_address]

@@ -8,7 +8,7 @@ from minka.v1.cluster_pb2 import Operation, Partition
 from minka.v1.load_api_pb2 import PullFileRequest
 from minkad.core.controller_methods import Method, Request, Response
 from minkad.core.replication.node_state import ClusterView
-from minkad.core.state import LoadTable
+from minkad.core.state import OwnTable
 from minkad.loads.fetching import Fetching
 from minkad.loads.spool import Spool
 from minkad.replication.sending.links import ReplicationLinks
@@ -67,7 +67,7 @@ class LoadSources:
 
     spool: Spool
     fetching: Fetching
-    table: Callable[[], LoadTable]  # this node's copy
+    table: OwnTable
     pull: Callable[[str, PullFileRequest], Awaitable[None]]  # lets another node fetch a file
 
 

@@ -9,6 +9,7 @@ import grpc
 from minka.errors import Code, MinkaError
 from minka.v1.coordinator_pb2 import UpdateReplicasRequest, UpdateReplicasResponse
 from minka.v1.coordinator_pb2_grpc import ReplicaControlServicer
+from minkad.coordinator.member import Member
 from minkad.core.controller_methods import Method
 from minkad.rpc.own_requests import answer_here
 
@@ -23,12 +24,10 @@ class ReplicaControl(ReplicaControlServicer):
 
     def __init__(
         self,
-        node_id: str,
-        incarnation: Callable[[], str],
+        member: Member,
         update_replicas: Callable[[UpdateReplicasRequest], Awaitable[UpdateReplicasResponse]],
     ) -> None:
-        self._node_id = node_id
-        self._incarnation = incarnation
+        self._member = member
         self._update_replicas = update_replicas
 
     async def UpdateReplicas(self, request: UpdateReplicasRequest, context: _Context) -> UpdateReplicasResponse:
@@ -39,12 +38,12 @@ class ReplicaControl(ReplicaControlServicer):
         """Answer this node's own controller."""
         try:
             async with asyncio.timeout(UPDATE_TIMEOUT):
-                return await answer_here(UPDATE_REPLICAS, request, self._node_id, self._update)
+                return await answer_here(UPDATE_REPLICAS, request, self._member.node.id, self._update)
         except TimeoutError:
             raise MinkaError(Code.DEADLINE_EXCEEDED, "this node's data plane did not answer in time") from None
 
     async def _update(self, request: UpdateReplicasRequest) -> UpdateReplicasResponse:
-        check_process(request, self._incarnation())
+        check_process(request, self._member.node.incarnation)
         return await self._update_replicas(request)
 
 

@@ -26,7 +26,7 @@ from minka.v1.loads_pb2 import LoadFile
 from minkad.loads.fetching import Fetching
 from minkad.loads.spool import Spool
 from minkad.loads.uploading import Uploading
-from minkad.rpc.channels import Metadata
+from minkad.rpc.channels import Channels
 from minkad.rpc.validation import check
 
 _Context = grpc.aio.ServicerContext[Any, Any]
@@ -66,15 +66,15 @@ class SpoolService(SpoolServicer):
 class SpoolLinks:
     """Requests to other nodes' spools."""
 
-    def __init__(self, channel_to: Callable[[str], grpc.aio.Channel], identity: Metadata) -> None:
-        """`channel_to` returns the channel to a node's id, or raises a MinkaError; `identity` goes with each call."""
-        self._channel_to = channel_to
-        self._identity = identity
+    def __init__(self, channels: Channels, address_of: Callable[[str], str]) -> None:
+        """`address_of` returns a node's gRPC address, or raises a MinkaError."""
+        self._channels = channels
+        self._address_of = address_of
 
     async def fetch(self, node_id: str, request: FetchRequest) -> AsyncIterator[bytes]:
         """See `fetching.Fetch`."""
         method: Any = self._channel_to(node_id).unary_stream(FETCH_METHOD)
-        call = method(request.SerializeToString(), metadata=self._identity)
+        call = method(request.SerializeToString(), metadata=self._channels.identity)
         try:
             async for message in call:
                 yield message
@@ -83,11 +83,14 @@ class SpoolLinks:
         finally:
             call.cancel()
 
+    def _channel_to(self, node_id: str) -> grpc.aio.Channel:
+        return self._channels.to(self._address_of(node_id))
+
     async def pull(self, node_id: str, request: PullFileRequest) -> None:
         """Let another node fetch a file. Raises MinkaError."""
         stub: Any = SpoolStub(self._channel_to(node_id))
         try:
-            await stub.PullFile(request, timeout=_PULL_SECONDS, metadata=self._identity)
+            await stub.PullFile(request, timeout=_PULL_SECONDS, metadata=self._channels.identity)
         except grpc.aio.AioRpcError as error:
             raise error_from_call(error, node_id, repeatable=True) from error
 

@@ -93,9 +93,18 @@ class Sender:
         self.calls = RaftCalls(self.channels, snapshot_bytes_per_second)
         self.transport = RaftTransport(
             RaftPorts(self.calls.locate, "test", "athens", lambda: None).connect, self.calls.send_snapshot,
-            "127.0.0.1:7400", addresses.get, lambda _: configured, self.unreachable.append, self.gone.append,
-            lambda to, ok: self.snapshots.append((to, ok)),
+            "127.0.0.1:7400", addresses.get, lambda _: configured,
         )  # fmt: skip
+        self.transport.driver = self
+
+    def report_unreachable(self, raft_id: int) -> None:
+        self.unreachable.append(raft_id)
+
+    def report_gone(self, raft_id: int) -> None:
+        self.gone.append(raft_id)
+
+    def report_snapshot(self, raft_id: int, ok: bool) -> None:
+        self.snapshots.append((raft_id, ok))
 
     async def __aenter__(self) -> "Sender":
         return self

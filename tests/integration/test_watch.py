@@ -14,12 +14,14 @@ from minka.errors import Code, MinkaError
 from minka.testing.loopback_ports import free_addresses
 from minka.v1.cluster_pb2 import Node, NodeState
 from minka.wire.data_port import Purpose
+from minkad.core.state import State
 from minkad.data_port import port_watch
 from minkad.data_port.incoming import Incoming
 from minkad.data_port.listener import Listener
 from minkad.data_port.port_watch import Pings, Watch
 from minkad.process.clock import boottime
 from tests.integration.replication.node import until
+from tests.own_table import Table
 
 BEAT, TIMEOUT = 0.02, 0.5
 
@@ -80,10 +82,11 @@ class Port:
 @asynccontextmanager
 async def watched(port: Port, own: str = "a") -> AsyncIterator[Watch]:
     """Let the node `own` watch the data port of node b. `own` is a, or b itself."""
-    nodes = [Node(id="b", data_address=port.address, state=NodeState.NODE_STATE_LIVE)]
-    nodes.append(Node(id="a", data_address="127.0.0.1:9", state=NodeState.NODE_STATE_FAILED))
+    table = Table(State())
+    table.state.nodes["b"] = Node(id="b", data_address=port.address, state=NodeState.NODE_STATE_LIVE)
+    table.state.nodes["a"] = Node(id="a", data_address="127.0.0.1:9", state=NodeState.NODE_STATE_FAILED)
     await port.open()
-    watch = Watch(own, "cluster", lambda: nodes, lambda: None, BEAT, TIMEOUT, boottime)
+    watch = Watch(own, "cluster", table, lambda: None, BEAT, TIMEOUT, boottime)
     task = asyncio.create_task(watch.run())
     try:
         await until(lambda: port.made > 0)

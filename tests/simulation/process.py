@@ -187,6 +187,7 @@ class Process(Endpoint):
             jitter=self.rng,
             in_thread=self._in_thread,
         )
+        self.raft_log = _Log(self, machine.disk)
         self.driver = self._driver()
         self.coordinator.driver = self.driver
         self.node_requests = NodeRequests(self.coordinator)
@@ -204,14 +205,13 @@ class Process(Endpoint):
             self.controller,
             other_addresses=lambda: world.addresses(but=machine),
             data_plane=self.manager,
-            applied_index=lambda: self.driver.applied_index,
-            log_is_checked=lambda: self.driver.log_is_checked,
+            raft=self.driver,
             now=self.now,
             clock=ClusterClock(
                 lambda: 1_000_000 * (world.unix_ms() + machine.wall_skew_ms), lambda: int(1e9 * self.now())
             ),
-            disk=DiskSpace,
-            disk_stalled=lambda: self.disk_stalled,
+            disk=cast("DiskWatch", _Disk()),
+            log_db=cast("LogDatabase", self.raft_log),
             unanswered=self._unanswered,
         )
         self.coordinator.on_leader_change = self.member.leader_changed
@@ -222,7 +222,7 @@ class Process(Endpoint):
 
     def _driver(self) -> RaftDriver:
         world, disk = self.world, self.machine.disk
-        applied, log = disk.seen.snapshot().metadata, _Log(self, disk)
+        applied, log = disk.seen.snapshot().metadata, self.raft_log
         return RaftDriver(
             RawNode(
                 Config(
@@ -258,7 +258,7 @@ class Process(Endpoint):
             cast("LogDatabase", log_db),
             disk,
             cast("ReplicationLinks", SimLinks(self)),
-            NodeTable(lambda: self.coordinator.state, lambda: self.member, disk),
+            NodeTable(self.coordinator, lambda: self.member, disk),
             self.controller,
             Telemetry(),
             self.now,

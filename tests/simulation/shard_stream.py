@@ -37,9 +37,9 @@ class ShardDoors:
             _Payloads(process, Random(world.duty_rng.random())),
             SessionSettings(world.shard_heartbeat, world.controller_settings.shards.failure_timeout),
             node_id=process.machine.id,
-            state=lambda: process.coordinator.state,
-            settled_index=lambda: process.driver.settled_index,
-            has_clearance=process.member.has_clearance,
+            table=process.coordinator,
+            raft=process.driver,
+            member=process.member,
         )
         process.coordinator.on_shards_changed = self.sessions.changed
         process.coordinator.on_restored = self.sessions.restored

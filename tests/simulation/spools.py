@@ -13,7 +13,6 @@ import msgspec
 from minka.errors import Code, MinkaError
 from minka.v1.load_api_pb2 import FetchRequest
 from minka.v1.loads_pb2 import LoadFile
-from minkad.core.state import is_up
 from minkad.loads.collecting import Collecting
 from minkad.loads.fetching import Fetching
 from minkad.loads.spool import Spool
@@ -49,7 +48,7 @@ class NodeSpool:
     def __init__(self, process: "Process") -> None:
         self._process = process
         self.files = SimSpool(process, process.machine.spool_disk)
-        self.fetching = Fetching(process.machine.id, cast("Spool", self.files), self._fetch, self._all_nodes)
+        self.fetching = Fetching(process.machine.id, cast("Spool", self.files), self._fetch, process.coordinator)
 
     def sources(self) -> LoadSources:
         """The parts of the spool that the data plane uses."""
@@ -57,7 +56,7 @@ class NodeSpool:
         return LoadSources(
             cast("Spool", self.files),
             self.fetching,
-            lambda: process.coordinator.state.loads,
+            process.coordinator,
             process.calls.pull_file,
         )
 
@@ -66,11 +65,8 @@ class NodeSpool:
         process = self._process
         assert process.manager.ingesting is not None
         is_in_log = process.manager.ingesting.is_in_log
-        collecting = Collecting(cast("Spool", self.files), lambda: process.coordinator.state.loads, is_in_log)
+        collecting = Collecting(cast("Spool", self.files), process.coordinator, is_in_log)
         process.spawn(collecting.run())
-
-    def _all_nodes(self) -> list[str]:
-        return [node.id for node in self._process.coordinator.state.nodes.values() if is_up(node)]
 
     async def _fetch(self, node_id: str, request: FetchRequest) -> AsyncIterator[bytes]:
         address = self._process.coordinator.address_of(node_id)

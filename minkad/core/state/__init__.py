@@ -12,6 +12,7 @@ from minkad.core.duties.duty_table import (
 )
 from minkad.core.state.display_names import partition_name
 from minkad.core.state.loads import KEPT_LOADS, LOADS_UNENDED, LoadTable
+from minkad.core.state.own_table import OwnTable
 from minkad.core.state.partition_states import PARTITION_TRANSITIONS, PartitionStateName, partition_state
 from minkad.core.state.placed import Placed
 from minkad.core.state.ranges import check_ranges, other_half, range_of
@@ -37,6 +38,7 @@ __all__ = [
     "LoadTable",
     "NotifyNode",
     "NotifyShard",
+    "OwnTable",
     "PartitionStateName",
     "Placed",
     "ReplicaStateName",

@@ -12,7 +12,7 @@ from minka.cluster.hashing import REDIS_SLOTS, crc16, digest_of, redis_slots
 from minka.cluster.key_ranges import is_by_ranges
 from minka.cluster.routing_table import RangeRoutes, Route
 from minka.v1.cluster_pb2 import HashFunction, Keyspace, Partition
-from minkad.core.state import State
+from minkad.core.state import OwnTable, State
 
 _OWN: Final = b"_"  # prefix of the names of the cluster's own keyspaces
 _BRACE: Final = ord("{")  # a number is found in bytes in a fifth of the time of a bytes object
@@ -176,11 +176,11 @@ class RangeView(View):
 class Keyspaces:
     """The views in use."""
 
-    def __init__(self, state: Callable[[], State], on_nodes: Callable[[Collection[str]], None]) -> None:
-        """`state` returns this node's present copy of the tables. `on_nodes` is called with the addresses of all data
+    def __init__(self, table: OwnTable, on_nodes: Callable[[Collection[str]], None]) -> None:
+        """`on_nodes` is called with the addresses of all data
         ports whenever the nodes may have changed.
         """
-        self._state = state
+        self._table = table
         self._on_nodes = on_nodes
         self._views: dict[bytes, View] = {}
         self._seen: State | None = None
@@ -188,7 +188,7 @@ class Keyspaces:
 
     def refresh(self) -> None:
         """Take the changes since the last call."""
-        state = self._state()
+        state = self._table.state
         if state is self._seen and state.version == self._version:
             return
         changed = state.changes.since(self._version) if state is self._seen else None
@@ -206,7 +206,7 @@ class Keyspaces:
         self.refresh()
         if (known := self._views.get(name)) is not None:
             return known
-        state = self._state()
+        state = self._table.state
         keyspace = state.keyspace_named(name.decode("utf-8", "replace"))
         if keyspace is None or keyspace.id in state.incomplete:
             return None
@@ -216,15 +216,17 @@ class Keyspaces:
     @property
     def state(self) -> State:
         """The present tables."""
-        return self._state()
+        return self._table.state
 
     def names(self) -> list[str]:
         """The names of all keyspaces that people have made."""
-        return sorted(one.name for one in self._state().keyspaces.values() if not one.name.encode().startswith(_OWN))
+        return sorted(
+            one.name for one in self._table.state.keyspaces.values() if not one.name.encode().startswith(_OWN)
+        )
 
     def data_address(self, node_id: str) -> str:
         """host:port of a node's data port; "" if unknown."""
-        node = self._state().nodes.get(node_id)
+        node = self._table.state.nodes.get(node_id)
         return node.data_address if node is not None else ""
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import cast
 
-from minkad.core.state import State
+from minkad.core.state import OwnTable
 from minkad.data_port.resp.connection import RespConnection
 from minkad.data_port.resp.elsewhere import Elsewhere
 from minkad.data_port.resp.errands import Means
@@ -30,19 +30,19 @@ class RespPort:
         node_id: str,
         cluster_id: str,
         own_address: str,
-        state: Callable[[], State],
+        table: OwnTable,
         requests: Requests,
         telemetry: Telemetry,
         memory: Memory,
         tls: Callable[[], ssl.SSLContext | None],
         knows_table: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`own_address`: the data port's address for clients. `state` returns this node's present copy of the tables.
-        `memory` is the memory for clients. `tls` returns the context for connections to other nodes. `knows_table`
-        returns True if a keyspace that is missing in the tables here doesn't exist.
+        """`own_address`: the data port's address for clients. `memory` is the memory for clients. `tls` returns the
+        context for connections to other nodes. `knows_table` returns True if a keyspace that is missing in the table
+        here doesn't exist.
         """
         self._elsewhere = Elsewhere(cluster_id, tls)
-        keyspaces = Keyspaces(state, self._elsewhere.keep)
+        keyspaces = Keyspaces(table, self._elsewhere.keep)
         refusals = Refusals(node_id, keyspaces, time.monotonic, random.Random())
         means = Means(node_id, requests, keyspaces, refusals, self._elsewhere, telemetry)
         self.service = Service(means, memory, COMMANDS, Cursors(), Walks(), own_address, knows_table)

@@ -8,7 +8,7 @@ may have come in between.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from minka.duties.limits import MAX_REQUEST_BYTES
@@ -26,7 +26,7 @@ from minka.v1.duty_api_pb2 import (
 )
 from minkad.coordinator.controller_calls import ControllerCalls
 from minkad.core.controller_methods import CHANGE_DUTIES, GET_DUTIES, GET_PALLETS, Method, Request, Response
-from minkad.core.state import State
+from minkad.core.state import OwnTable
 from minkad.duties.node.payloads import PayloadStore
 from minkad.process.clock import boottime
 
@@ -39,10 +39,9 @@ _UNKNOWN: Final = (Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED)
 class DutyGateway:
     """Every method answers within `timeout` seconds, and raises MinkaError."""
 
-    def __init__(self, controller: ControllerCalls, state: Callable[[], State], payloads: PayloadStore) -> None:
-        """`state` returns the state that this node has applied."""
+    def __init__(self, controller: ControllerCalls, table: OwnTable, payloads: PayloadStore) -> None:
         self._controller = controller
-        self._state = state
+        self._table = table
         self._payloads = payloads
 
     async def ask(self, method: Method[Request, Response], request: Request, timeout: float) -> Response:
@@ -68,7 +67,7 @@ class DutyGateway:
 
     def _replaced_by(self, request: ChangeDutiesRequest) -> list[Duty | None]:
         """For each change: the row whose payload it replaces, as far as this node knows."""
-        duties = self._state().duties
+        duties = self._table.state.duties
         return [
             duties.named(one.update.pallet, one.update.id) if one.update.HasField("payload") else None
             for one in request.changes
@@ -95,7 +94,7 @@ class DutyGateway:
 
     async def _check_pallets(self, pallets: Iterable[str], until: float) -> None:
         """Raises UNKNOWN_PALLET before a payload is stored for a pallet that doesn't exist."""
-        known = self._state().duties.pallets
+        known = self._table.state.duties.pallets
         if unknown := [pallet for pallet in pallets if pallet not in known]:
             await self._forward(GET_PALLETS, GetPalletsRequest(ids=unknown), until)
 

@@ -24,8 +24,10 @@ from minka.v1.shards_pb2 import (
     ShardReport,
     ShardWelcome,
 )
+from minkad.coordinator.member import Member
+from minkad.coordinator.raft_driver import RaftDriver
 from minkad.core.duties.control.shard_lives import is_registered
-from minkad.core.state import NotifyShard, State
+from minkad.core.state import NotifyShard, OwnTable
 from minkad.duties.node.payload_reads import PayloadReads, Payloads
 from minkad.duties.node.relay import Relay
 from minkad.duties.node.telling import MAX_BYTES, Telling
@@ -71,19 +73,19 @@ class ShardSessions:
         settings: SessionSettings,
         *,
         node_id: str,
-        state: Callable[[], State],
-        settled_index: Callable[[], int],
-        has_clearance: Callable[[], bool],
+        table: OwnTable,
+        raft: RaftDriver,
+        member: Member,
     ) -> None:
         self.relay: Final = relay
         self.payloads: Final = payloads
         self.reads: Final = PayloadReads(payloads)
         self.settings: Final = settings
-        self.state: Final = state
-        self.settled_index: Final = settled_index
+        self.table: Final = table
+        self.raft: Final = raft
         self.seldom: Final = Seldom(log)
         self._node_id = node_id
-        self._has_clearance = has_clearance
+        self._member = member
         self._sessions: dict[str, Session] = {}
 
     def __len__(self) -> int:
@@ -121,14 +123,14 @@ class ShardSessions:
         return first.hello
 
     def _check_clearance(self) -> None:
-        if not self._has_clearance():
+        if not self._member.has_clearance():
             raise MinkaError(Code.NO_CLEARANCE, "this node is not in touch with the active controller")
 
     def _check_known(self, hello: ShardHello) -> None:
         """A process that has duties was registered when it got them. If the rows don't know it, it counted as dead so
         long ago that its row is forgotten, and its duties are others' now. Raises SHARD_FENCED.
         """
-        row = self.state().duties.shards.get(hello.shard.name)
+        row = self.table.state.duties.shards.get(hello.shard.name)
         if hello.holdings and (row is None or row.incarnation != hello.shard.incarnation):
             raise MinkaError(Code.SHARD_FENCED, f"shard {hello.shard.name}: the cluster doesn't know this process")
 
@@ -138,15 +140,15 @@ class ShardSessions:
         """
         try:
             async with asyncio.timeout(CATCH_UP_S):
-                while self.settled_index() < index:  # noqa: ASYNC110 - applying sets no event
+                while self.raft.settled_index < index:  # noqa: ASYNC110 - applying sets no event
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
-            text = f"this node has applied {self.settled_index()}, and the shard knows {index}"
+            text = f"this node has applied {self.raft.settled_index}, and the shard knows {index}"
             raise MinkaError(Code.NO_CLEARANCE, text) from None
 
     async def register(self, shard: Shard) -> None:
         """Register, and wait until the process is in this node's rows. Raises MinkaError."""
-        row = self.state().duties.shards.get(shard.name)
+        row = self.table.state.duties.shards.get(shard.name)
         if row is not None and is_registered(row) and _says_the_same(row, shard):
             return
         try:
@@ -158,7 +160,7 @@ class ShardSessions:
 
     def welcome(self, shard: Shard) -> ShardInstruction:
         """The answer to a hello of this shard."""
-        state = self.state()
+        state = self.table.state
         live = [node.address for node in state.nodes.values() if node.state == NodeState.NODE_STATE_LIVE]
         welcome = ShardWelcome(
             cluster_id=state.cluster.id,
@@ -167,7 +169,7 @@ class ShardSessions:
             endpoints=live,
             unknown_pallets=[one.pallet for one in shard.pallets if one.pallet not in state.duties.pallets],
         )
-        return ShardInstruction(index=self.settled_index(), welcome=welcome)
+        return ShardInstruction(index=self.raft.settled_index, welcome=welcome)
 
     def gather(self, session: "Session") -> float:
         """The seconds for which news for the shard waits for more: the message is what costs."""
@@ -195,7 +197,7 @@ class ShardSessions:
         while True:
             await asyncio.sleep(_LOOK_S)
             now = time.monotonic()
-            if self._has_clearance():
+            if self._member.has_clearance():
                 in_touch_at = now
             elif now - in_touch_at > self.settings.heartbeat_interval:  # not after a moment: moving also costs
                 self.end_all("this node is not in touch with the active controller")
@@ -227,7 +229,7 @@ class Session:
         self._shard = shard
         self._share = memory.share(self._revoked)
         self._telling = Telling(shard.name, holdings)
-        self._telling.everything(sessions.state().duties)
+        self._telling.everything(sessions.table.state.duties)
         self._out: deque[ShardInstruction] = deque()
         self._out_bytes = 0
         self._grant: ShardGrant | None = None
@@ -321,7 +323,7 @@ class Session:
         return self._out.popleft() if self._out else None
 
     def _say(self, instruction: ShardInstruction) -> None:
-        instruction.index = self._sessions.settled_index()
+        instruction.index = self._sessions.raft.settled_index
         self._out.append(instruction)
         size = instruction.ByteSize()
         self._out_bytes += size
@@ -400,12 +402,12 @@ class Session:
 
     def everything_changed(self) -> None:
         """Note that any row may have changed."""
-        self._telling.everything(self._sessions.state().duties)
+        self._telling.everything(self._sessions.table.state.duties)
         self._changed.set()
         self._row_changed()
 
     def _row_changed(self) -> None:
-        row = self._sessions.state().duties.shards.get(self._shard.name)
+        row = self._sessions.table.state.duties.shards.get(self._shard.name)
         if row is not None and is_registered(row) and row.incarnation == self._shard.incarnation:
             return
         if self._is_leaving:
@@ -421,7 +423,7 @@ class Session:
             await self._changed.wait()
             self._changed.clear()
             while self._telling.changed:
-                instruction = self._telling.releases(self._sessions.state().duties)
+                instruction = self._telling.releases(self._sessions.table.state.duties)
                 if instruction is not None:
                     self._say(instruction)
                 if self._telling.waiting:
@@ -438,14 +440,14 @@ class Session:
             await asyncio.sleep(self._sessions.gather(self))
             self._waiting.clear()
             self.told_at = time.monotonic()
-            while wanted := self._telling.next_waiting(self._sessions.state().duties):
+            while wanted := self._telling.next_waiting(self._sessions.table.state.duties):
                 while self._out_bytes > MAX_BYTES:
                     self._taken.clear()
                     await self._taken.wait()
-                rows = self._sessions.state().duties.duties
+                rows = self._sessions.table.state.duties.duties
                 size = sum(rows[number].payload_bytes for number in wanted if number in rows)
                 found = await self._payloads(list(filter(None, wanted.values())), size)
-                instructions = self._telling.take(self._sessions.state().duties, wanted, found.get)
+                instructions = self._telling.take(self._sessions.table.state.duties, wanted, found.get)
                 for instruction in instructions:
                     self._say(instruction)
                 if instructions:

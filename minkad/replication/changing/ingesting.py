@@ -119,7 +119,7 @@ class Ingesting:
             await self._look_at_all()
 
     async def _look_at_all(self) -> None:
-        due = list(self._table().due)
+        due = list(self._table.state.loads.due)
         for some in slices(due, _LOOKED_AT_ONCE):
             for partition_id in some:
                 if (replica := self._node.replicas.get(partition_id)) is not None:
@@ -130,7 +130,7 @@ class Ingesting:
         """The replica has another row or has applied more, or the table has changed: if the replica leads, begin with
         the next part that is due.
         """
-        table = self._table()
+        table = self._table.state.loads
         leader = replica.state.leader
         if replica.id not in table.due or not replica.state.is_ready or leader is None:
             return
@@ -167,7 +167,7 @@ class Ingesting:
         key, backoff = (part.load_number, replica.id), _FIRST_BACKOFF
 
         def goes_on() -> bool:
-            is_due = part.load_number in self._table().due.get(replica.id, ())
+            is_due = part.load_number in self._table.state.loads.due.get(replica.id, ())
             return is_due and replica.state.leader is leader
 
         while goes_on():
@@ -217,7 +217,7 @@ class Ingesting:
     def _append_mark(self, replica: HostedReplica, leader: Leader, part: LoadPart) -> None:
         mark = IngestMark(
             part.load_number,
-            self._table().lowest_open(),
+            self._table.state.loads.lowest_open(),
             part.name,
             part.bytes,
             part.checksum,
@@ -329,7 +329,7 @@ class Ingesting:
 
     def _is_to_be_had_otherwise(self, replica: HostedReplica, mark: IngestMark) -> bool:
         """True if the leader has certainly taken the load in: then a checkpoint of the leader's data has the load."""
-        table = self._table()
+        table = self._table.state.loads
         is_due = mark.load_number in table.due.get(replica.id, ())
         return replica.state.role is Role.FOLLOWER and mark.load_number < table.next_number and not is_due
 

@@ -10,6 +10,7 @@ from minkad.data_port.resp.redis_port import RespPort
 from minkad.data_port.resp.service import Service
 from tests.integration.replication.harness import Cluster
 from tests.integration.replication.node import TestNode
+from tests.own_table import Table
 
 RANGES = Keyspace(id=1, name="default", partitioning=Partitioning.PARTITIONING_RANGES)
 
@@ -48,7 +49,7 @@ async def clients(
         node.id,
         "test",
         address,
-        lambda: state,
+        Table(state),
         requests,
         node.telemetry,
         memory,

@@ -61,7 +61,7 @@ class Voter(Host):
         self.requests = NodeRequests(self.coordinator)
         self.admin_requests = AdminRequests(self.coordinator, self._in_thread)
         self.driver = self._driver(start, rng)
-        self.coordinator.driver = self.driver
+        self.coordinator.driver = self.transport.driver = self.driver
         self.loop.create_task(self.driver.run(), name="raft")
 
     def _driver(self, start: Snapshot, rng: random.Random) -> RaftDriver:
@@ -73,9 +73,6 @@ class Voter(Host):
             self.node.address,
             self._address_of,
             lambda _: (),
-            self._unreachable,
-            self._gone,
-            self._snapshot_sent,
         )
         return RaftDriver(
             RawNode(
@@ -106,18 +103,6 @@ class Voter(Host):
     def _address_of(self, raft_id: int) -> str | None:
         node = self.coordinator.node_with(raft_id)
         return node.address if node is not None else None
-
-    # The transport's reports to the driver. The driver is created after the transport, so the transport gets these
-    # methods
-
-    def _unreachable(self, raft_id: int) -> None:
-        self.driver.report_unreachable(raft_id)
-
-    def _gone(self, raft_id: int) -> None:
-        self.driver.report_gone(raft_id)
-
-    def _snapshot_sent(self, raft_id: int, ok: bool) -> None:
-        self.driver.report_snapshot(raft_id, ok)
 
     # Arrivals
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -11,12 +12,15 @@ from minka.v1.cluster_pb2 import Node
 from minka.v1.coordinator_pb2 import DiskSpace, HeartbeatRequest, HeartbeatResponse, LeaveRequest
 from minkad.coordinator.controller_calls import ControllerCalls
 from minkad.coordinator.member import SHUTDOWN_POLL, Member, MemberSettings
+from minkad.coordinator.raft_driver import RaftDriver
+from minkad.core.controller_methods import LEAVE, Method
+from minkad.process.clock import ClusterClock
+from minkad.storage.disk_space import DiskWatch
+from minkad.storage.log_database import LogDatabase
 from tests.simulation.loop import ProcessLoop
 
 if TYPE_CHECKING:
     from minkad.coordinator.heartbeat_reports import DataPlane
-from minkad.core.controller_methods import LEAVE, Method
-from minkad.process.clock import ClusterClock
 
 TIMEOUT = 2.0
 GOODBYE = LeaveRequest(node_id="athens", incarnation="7")
@@ -48,12 +52,11 @@ class Coordinators:
             ControllerCalls("athens:7400", lambda: self.known, _unasked, self, settings.call_timeout),
             other_addresses=lambda: (),
             data_plane=cast("DataPlane", None),
-            applied_index=lambda: 0,
-            log_is_checked=lambda: True,
+            raft=cast("RaftDriver", SimpleNamespace(applied_index=0, log_is_checked=True)),
             now=lambda: self.seconds,
             clock=ClusterClock(lambda: 0, lambda: 0),
-            disk=DiskSpace,
-            disk_stalled=lambda: False,
+            disk=cast("DiskWatch", SimpleNamespace(space=DiskSpace())),
+            log_db=cast("LogDatabase", SimpleNamespace(stalled=False)),
             unanswered=dict,
         )
         self.member.registered.set()

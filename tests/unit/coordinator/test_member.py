@@ -4,6 +4,7 @@ waits take time.
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -20,12 +21,15 @@ from minka.v1.coordinator_pb2 import (
 )
 from minkad.coordinator.controller_calls import ControllerCalls
 from minkad.coordinator.member import Member, MemberSettings
+from minkad.coordinator.raft_driver import RaftDriver
 from minkad.core.controller_methods import ALTER_ISR, HAND_OVER, HEARTBEAT, REGISTER, Method, Request, Response
+from minkad.process.clock import ClusterClock
+from minkad.storage.disk_space import DiskWatch
+from minkad.storage.log_database import LogDatabase
 from tests.simulation.loop import ProcessLoop
 
 if TYPE_CHECKING:
     from minkad.coordinator.heartbeat_reports import DataPlane
-from minkad.process.clock import ClusterClock
 
 OWN, OLD, NEXT, THIRD = "athens:7400", "byzantium:7400", "cyrene:7400", "delphi:7400"
 BEAT = 0.2
@@ -43,7 +47,7 @@ class Athens:
         self.hint = OLD
         self.silent: set[str] = set()
         self.is_mute_here = False  # True: as the controller, athens answers only heartbeats
-        self.disk_stalled = False
+        self.log_db = SimpleNamespace(stalled=False)
         self.is_taken = False  # another process may hold this node's clearance
         self.grants = CLEARANCE
         self.withheld = ""
@@ -61,12 +65,11 @@ class Athens:
             self.calls,
             other_addresses=lambda: (OLD, NEXT, THIRD),
             data_plane=cast("DataPlane", self),
-            applied_index=lambda: 0,
-            log_is_checked=lambda: True,
+            raft=cast("RaftDriver", SimpleNamespace(applied_index=0, log_is_checked=True)),
             now=lambda: self.seconds,
             clock=ClusterClock(self.nanoseconds, self.nanoseconds),
-            disk=DiskSpace,
-            disk_stalled=lambda: self.disk_stalled,
+            disk=cast("DiskWatch", SimpleNamespace(space=DiskSpace())),
+            log_db=cast("LogDatabase", self.log_db),
             unanswered=lambda: self.unanswered,
         )
         self.task = self._loop.create_task(self.member.run())
@@ -231,13 +234,13 @@ def test_a_paused_controller_is_found_again_although_all_other_nodes_are_silent(
 
 
 def test_a_node_with_a_stalled_disk_sends_no_heartbeats_and_does_not_register(athens: Athens) -> None:
-    athens.disk_stalled = True
+    athens.log_db.stalled = True
     athens.run(BEAT)
     before = len(athens.heartbeats), len(athens.registrations)
     athens.run(3 * CLEARANCE)
     assert (len(athens.heartbeats), len(athens.registrations)) == before
     assert not athens.member.has_clearance()
-    athens.disk_stalled = False
+    athens.log_db.stalled = False
     athens.run(BEAT)
     assert athens.member.has_clearance()
 
@@ -248,11 +251,11 @@ def test_a_node_whose_disk_stalls_while_its_id_is_taken_does_not_register(athens
     athens.elect(NEXT)
     athens.run(0.5)
     assert len(athens.registrations) > 2, "it tries repeatedly"
-    athens.disk_stalled, athens.is_taken = True, False
+    athens.log_db.stalled, athens.is_taken = True, False
     before = len(athens.registrations)
     athens.run(3 * CLEARANCE)
     assert len(athens.registrations) == before
-    athens.disk_stalled = False
+    athens.log_db.stalled = False
     athens.run(3 * BEAT)
     assert athens.member.has_clearance()
 

@@ -32,6 +32,7 @@ from minkad.duties.node.payloads import PayloadStore, _id, _key, is_old, new_id
 from minkad.process.clock import boottime
 from minkad.rpc.channels import Channels
 from minkad.rpc.peers import Peers
+from tests.own_table import Table
 
 T = TypeVar("T")
 LOST = "lost"  # stands for an answer that doesn't arrive
@@ -93,7 +94,7 @@ async def asked(
     for number, row in enumerate(rows, 1):
         state.duties.duties[number], state.duties.numbers[row.pallet, row.id] = row, number
     try:
-        return await use(DutyGateway(calls_to(channels, lambda: address), lambda: state, shelf or Shelf()))
+        return await use(DutyGateway(calls_to(channels, lambda: address), Table(state), shelf or Shelf()))
     finally:
         await channels.close()
         server.stop(None)
@@ -300,7 +301,7 @@ async def test_a_call_is_given_up_when_another_controller_is_elected() -> None:
     addresses = [f"127.0.0.1:{silent.getsockname()[1]}"]
     channels = Channels("", "athens")
     calls = calls_to(channels, lambda: addresses[-1])
-    gateway = DutyGateway(calls, State, Shelf())
+    gateway = DutyGateway(calls, Table(State()), Shelf())
     request = ChangeDutiesRequest(changes=duty_messages([changes.delete("feeds", "bbc")]))
     change = asyncio.create_task(gateway.change_duties(request, 20.0))
     await asyncio.sleep(0.1)

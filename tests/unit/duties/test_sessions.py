@@ -4,6 +4,7 @@ import asyncio
 import gc
 import warnings
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -14,6 +15,7 @@ from minka.v1.shards_pb2 import Holding, ShardHello, ShardInstruction, ShardLeav
 from minkad.core.state import State
 from minkad.duties.node.shard_sessions import SessionSettings, ShardSessions
 from minkad.process.memory import Memory
+from tests.own_table import Table
 
 
 class Relay:
@@ -34,9 +36,9 @@ def sessions_with(relay: object, state: State, silence: float = 3.0) -> ShardSes
         cast(Any, None),
         SessionSettings(0.5, silence),
         node_id="athens",
-        state=lambda: state,
-        settled_index=lambda: 7,
-        has_clearance=lambda: True,
+        table=Table(state),
+        raft=cast(Any, SimpleNamespace(settled_index=7)),
+        member=cast(Any, SimpleNamespace(has_clearance=lambda: True)),
     )
 
 

@@ -5,6 +5,8 @@ import signal
 import zlib
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -15,6 +17,7 @@ from minka.v1.history_pb2 import HistoryBlock
 from minka.wire.history_rows import BUCKETS, MAX_ROWS, PartitionInterval, bucket, pack, quantile_ms, unpack, upper_ms
 from minkad.history.recorder import HistoryRecorder
 from minkad.history.store import HistoryStore
+from minkad.storage.disk_space import DiskWatch
 
 MINUTE = 60_000
 HOUR = 60 * MINUTE
@@ -184,7 +187,7 @@ class Node:
         self.recorder = HistoryRecorder(
             self.store,
             self._take,
-            lambda: DiskSpace(total_bytes=100 * GIB, free_bytes=40 * GIB),
+            cast("DiskWatch", SimpleNamespace(space=DiskSpace(total_bytes=100 * GIB, free_bytes=40 * GIB))),
             50 * GIB,
             interval,
             lambda: self.now_ms / 1000,

@@ -42,7 +42,8 @@ def health(state: State) -> Health:
     disk = SimpleNamespace(space=DiskSpace(total_bytes=1000, free_bytes=40), is_low=True)
     log_db = SimpleNamespace(unsynced_s=lambda: 0.25)
     counting = TableCounting(cast(Any, coordinator))
-    parts = (coordinator, member, manager, Telemetry(), 0, disk, log_db, lambda raft_id: None, counting, dict)
+    transport, watch = SimpleNamespace(last_heard=lambda raft_id: None), SimpleNamespace(unanswered=dict)
+    parts = (coordinator, member, manager, Telemetry(), 0, disk, log_db, transport, counting, watch)
     return Health(*cast(Any, parts))
 
 

@@ -1,7 +1,7 @@
 """A node's spool, which keeps the files of loads."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,10 @@ import pytest
 from minka.bulk.row_digest import Digest
 from minka.bulk.sst_files import Written, write_sst
 from minka.errors import Code, MinkaError
+from minka.v1.cluster_pb2 import Node, NodeState
 from minka.v1.load_api_pb2 import FetchRequest
 from minka.v1.loads_pb2 import Load, LoadFile, LoadPart, LoadState
-from minkad.core.state import LoadTable
+from minkad.core.state import LoadTable, State
 from minkad.loads import uploading as module
 from minkad.loads.collecting import Collecting
 from minkad.loads.fetching import Fetching
@@ -21,6 +22,7 @@ from minkad.loads.spool import Spool
 from minkad.loads.throttle import Throttle
 from minkad.loads.uploading import Uploading
 from minkad.process.rate_limits import RateLimits
+from tests.own_table import Table
 
 _S = LoadState
 
@@ -117,23 +119,31 @@ async def test_a_file_is_fetched_from_a_node_that_has_it_whole(tmp_path: Path) -
             yield chunk
 
     spool = Spool(tmp_path / "spool", plenty)
-    nodes = ["athens", "byzantium", "cyrene", "delphi"]
-    fetching = Fetching("athens", spool, fetch, lambda: nodes)
+    table = Table(State())
+    for node in "athens", "byzantium", "cyrene", "delphi":
+        table.state.nodes[node] = Node(id=node, state=NodeState.NODE_STATE_LIVE)
+    fetching = Fetching("athens", spool, fetch, table)
     await asyncio.gather(*(fetching.ensure(7, file, ["cyrene"]) for _ in range(3)))
     assert asked == ["cyrene", "byzantium", "delphi"], "the file is fetched once for all three, and not from this node"
     assert spool.has(7, "one", file.checksum)
-    nodes[:] = ["athens", "byzantium"]
+    del table.state.nodes["delphi"]
+    down = table.state.nodes.pop("cyrene")
     await refused(Code.UNKNOWN_FILE, fetching.ensure(8, file))
-    nodes.append("cyrene")
+    table.state.nodes["cyrene"] = down
     await refused(Code.UNREACHABLE, fetching.ensure(8, file))
+
+
+def table_with(loads: Iterable[Load], parts: Iterable[LoadPart], next_number: int = 8) -> Table:
+    table = Table(State())
+    table.state.loads = LoadTable({load.number: load for load in loads}, next_number=next_number)
+    for part in parts:
+        table.state.loads.parts.setdefault(part.load_number, {})[part.partition_id] = part
+    return table
 
 
 def uploading(spool: Spool, *loads: Load, parts: Sequence[LoadPart] = ()) -> Uploading:
     clock = asyncio.get_running_loop().time
-    table = LoadTable({load.number: load for load in loads}, next_number=8)
-    for part in parts:
-        table.parts.setdefault(part.load_number, {})[part.partition_id] = part
-    return Uploading(spool, lambda: table, RateLimits(clock), Throttle(clock, lambda: (0.0, 0)))
+    return Uploading(spool, table_with(loads, parts), RateLimits(clock), Throttle(clock, lambda: (0.0, 0)))
 
 
 async def test_files_are_accepted_only_for_loads_that_are_staged(tmp_path: Path) -> None:
@@ -218,7 +228,8 @@ async def test_rows_lost_in_a_cut_are_noticed(tmp_path: Path) -> None:
 
 
 async def test_files_that_no_load_needs_are_removed(tmp_path: Path) -> None:
-    spool, table = Spool(tmp_path / "spool", plenty), LoadTable(next_number=6)
+    spool, held = Spool(tmp_path / "spool", plenty), table_with([], [], next_number=6)
+    table = held.state.loads
     states = {
         1: _S.LOAD_STATE_STAGING,
         2: _S.LOAD_STATE_COMMITTED,
@@ -234,7 +245,7 @@ async def test_files_that_no_load_needs_are_removed(tmp_path: Path) -> None:
         await spool.receive(number, file, chunks(data), is_checked=True)
         await spool.receive(number, other, chunks(other_data), is_checked=True)
     in_log = {(1, 4)}
-    collecting = Collecting(spool, lambda: table, lambda *asked: asked in in_log)
+    collecting = Collecting(spool, held, lambda *asked: asked in in_log)
     await collecting.collect()
     left = {number: sorted(one.name for one in spool.files(number)) for number in spool.numbers()}
     both = ["one", "other"]

@@ -39,7 +39,7 @@ class RespPort:
     ) -> None:
         """`own_address`: the data port's address for clients. `state` returns this node's present copy of the tables.
         `memory` is the memory for clients. `tls` returns the context for connections to other nodes. `knows_table`
-        returns True if a keyspace that is missing in the tables here doesn't exist.
+        returns False if the tables here may lack keyspaces that exist.
         """
         self._elsewhere = Elsewhere(cluster_id, tls)
         keyspaces = Keyspaces(state, self._elsewhere.keep)

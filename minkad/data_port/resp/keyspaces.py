@@ -71,7 +71,7 @@ class HashView(View):
         self.count: Final = keyspace.partition_count
         self._digest = digest_of(keyspace.hash, self.count)
         self._routes: list[Route | None] = [None] * self.count  # by slot; None: not decoded since the row changed
-        self._ids: list[int] = list(state.partitions.of_keyspace[keyspace.id])  # by slot: the controller makes them in this order
+        self._ids: list[int] = list(state.partitions.of_keyspace[keyspace.id])  # by slot, as they were made
         self._slots = {id_: slot for slot, id_ in enumerate(self._ids)}
 
     def route(self, key: bytes) -> Route | None:

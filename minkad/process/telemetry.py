@@ -1,7 +1,7 @@
 """The counters of a node at work: plain numbers that any layer may increase and `minkad.http.metrics` exposes.
 
-The daemon makes them once and hands them down. Each number has one writing thread: the event loop's, or for `log_sync`
-the thread that syncs the log.
+The daemon makes them once and hands them down. One thread writes each number: the event loop's thread, or for
+`log_sync` the thread that syncs the log.
 """
 
 from bisect import bisect_left
@@ -34,7 +34,7 @@ class Histogram:
         self.most = 0.0
 
     def observe(self, value: float, times: int = 1) -> None:
-        """Count a value, as often as there were operations that shared it (a batch)."""
+        """Count a value: once, or once for each of the operations that took the time together (a batch)."""
         self.counts[bisect_left(self.bounds, value)] += times
         self.total += value * times
         self.most = max(self.most, value)
@@ -96,7 +96,7 @@ class Telemetry:
     loop_late: Histogram = field(default_factory=lambda: Histogram(LOOP_BOUNDS))
     """Seconds by which the event loop was late."""
     loop_work: Histogram = field(default_factory=lambda: Histogram(LOOP_BOUNDS))
-    """Seconds of processor time that a turn of the loop took itself."""
+    """Seconds of processor time that the loop's thread used while the loop was late."""
 
     def client_seconds(self) -> tuple[float, int]:
         """The total seconds of clients' batches that ended ok, and their number."""
@@ -120,8 +120,8 @@ class Telemetry:
         self.damages += 1
 
     def kv(self, operation: Operation, outcome: Outcome, seconds: float, times: int = 1) -> None:
-        """Count a batch (one client's requests to one partition at once), `seconds` after it arrived; or the batches of
-        `times` clients that were done together.
+        """Count a batch (one client's requests to one partition at once) that ended `seconds` after it came; or `times`
+        batches that were done together.
         """
         self.kv_batches[operation, outcome] += times
         if outcome == "ok":

@@ -33,7 +33,7 @@ class Incoming:
         self._node_id = node_id
         self._services = services
         self._seldom = Seldom(log)
-        self.open: set[Connection] = set()  # those with and without a hello
+        self.open: set[Connection] = set()  # also those whose hello hasn't come
 
     def protocol(self) -> asyncio.Protocol:
         """The protocol of a new connection."""

@@ -56,7 +56,7 @@ class Listener:
         self._renewing = tasks.start(self.start(), "data port", tasks.told)
 
     def stop(self) -> None:
-        """Take no more connections, and end those that are still silent."""
+        """Take no more connections, and end the silent connections."""
         self.is_stopped = True
         if self._renewing is not None:
             self._renewing.cancel()
@@ -71,7 +71,7 @@ class Listener:
         return _Arrival(self)
 
     def is_silent(self, arrival: "_Arrival") -> None:
-        """A connection is new, and silent. Minka counts it as nobody's, so only a few may stay for long."""
+        """A connection is new. Silent connections aren't counted as clients, so only a few may stay for long."""
         self._silent[arrival] = None
         if len(self._silent) > _MOST_SILENT:
             oldest = next(iter(self._silent))

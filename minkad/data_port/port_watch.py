@@ -1,4 +1,4 @@
-"""Watches data ports: this node's own, at the address that clients use, and those of some others.
+"""Watches data ports: this node's own port, at the address that clients use, and the ports of some other nodes.
 
 An answer needs all that a client's request needs, except the data: the listener, TLS, the protocol and the loop. Every
 few seconds a new connection replaces the old connection, so that the watch also notices a listener that accepts no
@@ -57,7 +57,7 @@ class Watch:
         self.listens = FailureDetector(patience, now(), float("-inf"), interval)  # answers on new connections
         self._nodes = nodes
         self._interval = interval
-        self._probes: dict[str, _Probe] = {}  # by node; each has the address that the table had at the last choice
+        self._probes: dict[str, _Probe] = {}  # by node
         self._changed = True  # the table's nodes, since the last choice
 
     def nodes_changed(self) -> None:
@@ -105,7 +105,7 @@ class _Probe:
         self._line: _Line | None = None  # the open line; an answer has come on it
         self._trying: asyncio.Task[None] | None = None  # opens a new line, and waits for its first answer
         self._beats = 0  # since the line was made
-        self._failed_at_once = 0  # new connections in a row that the port refused
+        self._failed_at_once = 0  # new connections in a row
         self._has_answered = False  # at any time
         self._reason = _NO_ANSWER  # the error to report if the port is silent
         self._heard_now()
@@ -163,7 +163,7 @@ class _Probe:
         self._failed_at_once = self._failed_at_once + 1 if is_at_once else 0
 
     def _broken(self, _error: BaseException) -> None:
-        """There was a bug, such as one that another node's bytes revealed: the next beat tries again."""
+        """There was a bug, perhaps in the treatment of the other side's bytes: the next beat tries again."""
         self._reason = _NO_ANSWER
 
     def _heard_now(self) -> None:

@@ -27,7 +27,7 @@ RECONNECT_S: Final = 0.1
 _CONNECT_S: Final = 2.0
 _UNACKNOWLEDGED_S: Final = 3.0  # if sent bytes aren't acknowledged for this long, the connection is over
 _PROBE_S: Final = 0.5
-_ENDS_WITHIN_S: Final = 2.0  # a node that stops has closed all its ports this long after the first
+_ENDS_WITHIN_S: Final = 2.0  # a node that stops closes its gRPC port at most this long after its data port
 _MAX_HEARD: Final = 4096  # senders whose address is remembered
 
 Connect = Callable[[str, int, Receiver], Awaitable[Connection]]
@@ -101,13 +101,13 @@ class RaftTransport:
         self._snapshot_sent = snapshot_sent
         self._heard: dict[int, str] = {}  # by raft id: the last address that the node sent, or where it was reached
         self._heard_at: dict[int, float] = {}  # by raft id, for nodes that have sent messages: when they last did
-        self._unreached: dict[int, set[str]] = {}  # addresses that failed, since all were tried, or one worked
+        self._unreached: dict[int, set[str]] = {}  # addresses that failed since the node was reached, or all were tried
         self._links: dict[int, _Link] = {}
         self._snapshots: dict[int, asyncio.Task[None]] = {}  # at most one snapshot at a time to each node
 
     def send(self, messages: Sequence[Message]) -> None:
         """Send each message to its node. If a node takes none, messages wait up to a limit. A snapshot is sent by
-        `send_snapshot`, and dropped if another one to the node is under way.
+        `send_snapshot`, and dropped if another snapshot to the node is under way.
         """
         by_node: dict[int, list[Message]] = {}
         for message in messages:
@@ -192,10 +192,10 @@ class _Link:
     def __init__(self, raft_id: int, transport: RaftTransport) -> None:
         self._raft_id = raft_id
         self._transport = transport
-        self._queue: deque[tuple[Message, int]] = deque()  # messages that wait, with the bytes of their entries
+        self._queue: deque[tuple[Message, int]] = deque()  # each with the bytes of its entries
         self._queued_bytes = 0  # of the entries in the queue
         self._wake = asyncio.Event()  # set if `_run` is to connect
-        self._connection: Connection | None = None  # the open connection
+        self._connection: Connection | None = None
         self._lost: asyncio.Future[MinkaError | None] = asyncio.get_running_loop().create_future()
         self._lost_at = 0.0  # when the last connection broke, by the loop's clock
         self._was_there = False  # True if the node was reached since the last call of `gone`
@@ -239,7 +239,7 @@ class _Link:
                     if self._was_there and await _is_refused(address):
                         self._was_there = False
                         transport.gone(self._raft_id)
-                except Exception:  # without this, a bug would end the task, and the node would get no more messages
+                except Exception:  # otherwise, the node would get no more messages after a bug
                     log.exception("the connection for raft failed, and begins again", extra={"to": address})
             transport.unreachable(self._raft_id)
             self._queue.clear()  # by the time the node is back, these messages are old

@@ -90,9 +90,9 @@ class HistoryStore:
         return self._folder / f"{max(now_ms, last + 1):016d}{_SUFFIX}"
 
     def _delete_old(self, now_ms: int) -> None:
-        """Before a segment begins, delete the oldest segments: those that are too old, or leave too little room. The
-        room is that of two segments, since one interval may make a segment longer than planned. A segment ends when the
-        next segment begins, and the last segment ends now.
+        """Before a segment begins, delete segments, the oldest first, that are too old, or leave no room for two
+        segments: one interval may make a segment longer than planned. A segment ends when the next segment begins, and
+        the last segment ends now.
         """
         segments = self._segments()
         sizes = [segment.stat().st_size for segment in segments]

@@ -52,7 +52,7 @@ class Collecting:
                 return True
             case LoadState.LOAD_STATE_COMMITTED:
                 part = loads.parts[number].get(file.partition_id)
-                return part is not None and part.name == file.name  # not a failed attempt, or a file that was cut
+                return part is not None and part.name == file.name  # not of a failed attempt, or cut
             case LoadState.LOAD_STATE_ABORTED:
                 return False
             case _:

@@ -20,8 +20,8 @@ class SteadyClock:
         """`wall_ns` returns the machine's Unix time, `boot_ns` a clock that nobody sets; both in nanoseconds."""
         self._wall_ns: Final = wall_ns
         self._boot_ns: Final = boot_ns
-        self._last_ns = wall_ns()
-        self._last_boot_ns = boot_ns()
+        self._last_ns = wall_ns()  # this clock's time when it was read last
+        self._last_boot_ns = boot_ns()  # the other clock's time then
 
     def ms(self) -> int:
         """Milliseconds since 1970."""

@@ -1,6 +1,6 @@
 """The memory of clients' requests and answers at a node: all counted together, until the bytes have left.
 
-Each stream and each call has a share. No share has a guaranteed part: its limit depends on the free memory. So many
+Each stream and each call has a share. No share has a guaranteed part: its limit depends on the free memory. So the
 shares together can't take all memory, and an empty share always finds some (the dynamic thresholds of Choudhury and
 Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998). If several shares wait, the share
 that has held least comes first: slow clients wait for each other, and a quick client doesn't wait for them. A client

@@ -11,7 +11,7 @@ from minka.errors import MinkaError
 log: Final = logging.getLogger(__name__)
 
 ENDS_NODE: Final = "ends_node"  # key in the context for an event loop's exception handler: the node can't go on
-TAKEN_WITHIN_S: Final = 30.0  # if nobody has asked for an error of an awaited task by then, nobody will
+TAKEN_WITHIN_S: Final = 30.0  # an awaited task's error that nobody has taken by then counts as lost
 
 Failed = Callable[[BaseException], object]
 T = TypeVar("T")

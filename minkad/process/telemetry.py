@@ -14,7 +14,7 @@ Operation = Literal["read", "write"]
 Outcome = Literal["ok", "refused", "failed"]
 """ok; refused before anything was done (the client tries elsewhere); failed, or its outcome is unknown."""
 
-# Seconds. A sync takes 0.2 ms on a good disk and a second on a dying one; a request the same, plus its queueing.
+# Seconds. A sync takes 0.2 ms on a good disk and 1 s on a dying disk; a request takes a sync, and its time in queues.
 LATENCY_BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 PAUSE_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 

@@ -41,7 +41,7 @@ _BETWEEN_NODES: Final = (
 _FEEDS: Final = ("/minka.v1.Snapshots/", "/minka.v1.Changes/")  # whole keyspaces, for readers that may be slow
 _JOINING: Final = "/minka.v1.Coordinator/Register"
 
-if TYPE_CHECKING:  # only for the type checker are gRPC's classes generic
+if TYPE_CHECKING:  # gRPC's classes are generic only for the type checker
     _Handler = grpc.RpcMethodHandler[Any, Any]
     _Context = grpc.aio.ServicerContext[Any, Any]
 

@@ -79,7 +79,7 @@ class _Node:
         """`forget` is called with the address when the connection ends."""
         self._address = address
         self._forget = forget
-        self._is_leaving = False  # the node no longer exists: end after everything asked is answered
+        self._is_leaving = False  # the node no longer exists
         self._hello = Hello(Purpose.KV, cluster_id, "")
         self._tls = tls
         self._connection: Connection | None = None

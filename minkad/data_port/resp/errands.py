@@ -101,7 +101,7 @@ class Errand:
     __slots__ = ("_attempts", "_deadline", "_means", "_op", "_refused", "_route", "_share", "outcome", "view")
 
     def __init__(self, means: Means, view: View, op: Op, share: Share) -> None:
-        """`share` holds the memory of the answer's body until the body is decoded."""
+        """`share` holds the memory of the answer while the answer is on its way."""
         self._means = means
         self.view = view
         self._op = op

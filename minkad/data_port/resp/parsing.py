@@ -16,7 +16,7 @@ MAX_INLINE_BYTES: Final = 64 * 1024
 # hiredis allocates as many items as an array's header says, so the parser checks text like a header with seven digits
 # first, which may be a part of a value. Incomplete text of this kind at the end of input waits for the rest.
 _LARGE: Final = re.compile(rb"[*~>%|][0-9]{7}")
-_LARGE_IN_NEXT_LINE: Final = re.compile(rb"\n[*~>%|][0-9]{7}")  # the search for one certain byte is faster
+_LARGE_IN_NEXT_LINE: Final = re.compile(rb"\n[*~>%|][0-9]{7}")  # begins with a certain byte, so the search is faster
 _CUT_OFF: Final = re.compile(rb"[*~>%|][0-9]{0,6}\Z")
 _CUT_OFF_BYTES: Final = 7
 _PIECE_BYTES: Final = 1024
@@ -107,7 +107,7 @@ class Parser:
         reader, gets = self._reader, self._reader.gets
         reader.feed(data)
         first = len(commands)
-        empties: list[tuple[int, bytes]] | None = None  # skipped arrays, each with the place of the next command
+        empties: list[tuple[int, bytes]] | None = None  # skipped arrays, with the next command's place
         try:
             while (command := gets()) is not False:
                 if type(command) is list and command:

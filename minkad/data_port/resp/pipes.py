@@ -25,7 +25,7 @@ _PATIENCE_S: Final = 0.002  # uvloop counts whole milliseconds, so this may be o
 
 
 class Batch(Errand):
-    """Writes to one partition, in order. All are plain pairs, or since the first operation, all are operations."""
+    """Writes to one partition, in order: plain pairs. The first operation turns all pairs into operations."""
 
     __slots__ = ("_began", "_keys", "_pipe", "_sizes", "_wanted", "operations", "takers", "values", "weight")
 
@@ -225,7 +225,7 @@ class Pipes:
     """The non-empty pipes, by partition."""
 
     def __init__(self, means: Means, share: Share) -> None:
-        """`share` holds the memory of the answers to operations, until the answers are decoded."""
+        """`share` holds the memory of the answers to operations while the answers are on their way."""
         self.means = means
         self.share = share
         self.commit_delay = CommitDelay()

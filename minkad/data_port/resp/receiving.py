@@ -11,7 +11,7 @@ from minkad.process import tasks
 from minkad.process.memory import Share
 
 UNCOUNTED_BYTES: Final = 16 * 1024
-"""At most this many bytes of a connection aren't counted: any connection takes a little."""
+"""If a connection holds at most this many bytes, they aren't counted: any connection takes a little."""
 
 _UNANSWERED_BYTES: Final = 1024 * 1024  # of commands; with more, nothing is read until all are answered
 _ROOM_BYTES: Final = 64 * 1024  # when memory is short, each command, and each read, waits for this much
@@ -91,8 +91,8 @@ class Receiving:
     def _pause(self) -> None:
         if self.is_reading:
             self.is_reading = False
-            # The client can't finish its command while nothing is read, so it gets more time. But not any time: parts
-            # of commands take memory, for which all clients may wait.
+            # The client can't finish its command while nothing is read, so it gets more time. But not for ever: all
+            # clients may wait for the memory of each other's commands.
             self._note_part(_UNREAD_S)
             self._transport.pause_reading()
 

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger(__name__)
 
 TURN_S: Final = 0.005
-"""In a turn of the loop, new commands begin for this long, and then waiting commands for as long; then other work is
-done.
-"""
+"""In a turn of the loop, new commands begin for this long, then waiting commands for as long; then comes other work."""
 
 
 class Service:

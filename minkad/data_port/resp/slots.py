@@ -199,9 +199,7 @@ class Part:
 
 
 class Divided:
-    """Gathers for a taker the results of its entries, which are sent one by one: they now belong to several
-    partitions.
-    """
+    """Gathers the results of a taker's entries, which now belong to several partitions, and are sent one by one."""
 
     __slots__ = ("_errors", "_is_plain", "_missing", "_outcomes", "_taker")
 

@@ -160,9 +160,7 @@ def _getex(connection: RespConnection, words: Words) -> bytes | Slot:
 
 
 def _unchanged(key: bytes) -> Expire:
-    """An operation that returns the value in the order of writes, and changes nothing: the expiry that it keeps isn't
-    later than the present one.
-    """
+    """Returns the value in the order of writes, and changes nothing: the kept expiry isn't later than the present."""
     return Expire(key, KEPT.lifetime, 0, OnlyIf.LATER, wants_value=True)
 
 

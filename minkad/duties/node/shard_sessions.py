@@ -46,7 +46,7 @@ _FIRST_GATHER_S: Final = 0.0005  # times the shards to tell (100: 50 ms): the wa
 _OFTEN_S: Final = 0.5  # a shard that was told of duties within this time is told often, and waits longer:
 _GATHER_S: Final = 0.001  # times the shards that are told often (100: 0.1 s),
 _LONGEST_GATHER_S: Final = 0.15  # but at most this
-_MAX_REPORTS: Final = 8  # reports of one session that wait; only one of them is under way
+_MAX_REPORTS: Final = 8  # reports of one session that wait, besides the one under way
 
 
 Write = Callable[[ShardInstruction], Awaitable[None]]

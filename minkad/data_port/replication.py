@@ -141,7 +141,6 @@ class ReplicationServices:
 
 
 async def _until_over(stream: MessageStream, work: Coroutine[Any, Any, None]) -> None:
-    """Do the work; if it fails, tell the other side."""
     try:
         await work
     except MinkaError as error:

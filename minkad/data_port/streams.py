@@ -19,7 +19,7 @@ class MessageStream:
     def __init__(self) -> None:
         self._messages: deque[bytes] = deque()  # that the task has not taken
         self._unread_bytes = 0  # of these messages; above the limit, reading is paused
-        self._has_ended = False  # nothing more comes
+        self._has_ended = False
         self._error: MinkaError | None = None  # set if the connection was lost before the other side's end
         self._wake: asyncio.Future[None] | None = None  # the reading task waits for it
         self._writable = asyncio.Event()  # not set while the other side doesn't take what is sent

@@ -52,7 +52,7 @@ class HistoryRecorder:
         self._clock = clock
         self._unix_ms = unix_ms
         self._cpu_time = cpu_time
-        self._began, self._began_ms, self._cpu_at = clock(), unix_ms(), cpu_time()  # at the interval's begin
+        self._began, self._began_ms, self._cpu_at = clock(), unix_ms(), cpu_time()  # at the interval's start
 
     async def run(self) -> None:
         """Record until cancelled."""

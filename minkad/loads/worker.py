@@ -36,7 +36,7 @@ class Worker:
         """`module`: the name of a module that calls `serve` when it runs."""
         self._module = module
         self._process: asyncio.subprocess.Process | None = None
-        self._lock = asyncio.Lock()  # one request at a time
+        self._lock = asyncio.Lock()
         self._idle: asyncio.TimerHandle | None = None  # ends the process
 
     async def ask(self, request: msgspec.Struct, answer: type[T]) -> T:

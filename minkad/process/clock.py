@@ -54,10 +54,10 @@ class Reading(NamedTuple):
 class ClusterClock:
     """Unix time by the clocks of most nodes.
 
-    While the machine's clock is at most a second off, this clock follows it by a `SteadyClock`. If the machine's clock
-    is further off, this clock corrects the difference, and again when the correction is more than a second off. The
-    answers to heartbeats tell the difference. So if the machine's clock jumps ahead by more than a second, this clock
-    follows only after the answers confirm the jump; if it followed before, keys would expire too early.
+    While the machine's clock is at most a second off, this is the machine's clock, made steady by a `SteadyClock`. If
+    the machine's clock is further off, this clock corrects the difference, and again when the correction is more than a
+    second off. The answers to heartbeats tell the difference. So this clock follows a jump ahead of more than a second
+    only after the answers confirm the jump: before, keys would expire too early.
     """
 
     def __init__(self, wall_ns: Callable[[], int], boot_ns: Callable[[], int]) -> None:
@@ -67,7 +67,7 @@ class ClusterClock:
         self._correction_ns = 0  # how far the machine's clock is taken to be ahead
         self._confirmed: Reading | None = None  # the corrected time, when it was last known to be right
         self._first_told_ns: int | None = None  # when the first answer came, by the clock that nobody sets
-        self._is_checked = False  # see `is_checked`
+        self._is_checked = False
         self._last: Reading | None = None  # at the last answer
         self._proposed: tuple[int, int] | None = None  # a jump ahead: the correction, and since when answers agree
         self._steady = SteadyClock(self._corrected_ns, boot_ns)

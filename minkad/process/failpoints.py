@@ -1,7 +1,7 @@
 """Named places where a test can make the process fail.
 
 If MINKA_FAILPOINTS_FILE isn't in the environment at import time, a failpoint does nothing: the decorator returns the
-function itself. If it is, each call of the function reads the file that the variable names, before and after. A line is
+function itself. With the variable, each call of the function reads the file that it names, before and after. A line is
 
     migration.checkpoint.before=kill          the process ends as by kill -9
     migration.checkpoint.after=error          MinkaError(INTERNAL)

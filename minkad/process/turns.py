@@ -1,5 +1,5 @@
 """Divides the loop's time between long work and the rest. However much long work is under way (rows to apply, to tell,
-to host), only one of its pieces runs in several rounds of the loop, so network traffic hardly waits.
+to host), at most one piece of it runs in 8 rounds of the loop, so network traffic hardly waits.
 """
 
 import asyncio

@@ -178,7 +178,6 @@ class AdminService(AdminServicer):
         yield ListPartitionsResponse(matching=rows.counts())
 
     def _without_partitions(self) -> GetStatusResponse:
-        """The status without partitions."""
         coordinator = self._coordinator
         state, active = coordinator.state, coordinator.active
         status = GetStatusResponse(

@@ -86,7 +86,7 @@ _OPTIONS: Final = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.http2.bdp_probe", 0),  # an unread stream may send at most 64 KiB ahead
     ("grpc.max_concurrent_streams", 256),  # of one connection; further streams wait at the client
-    # To free the memory of a client soon that vanished without a word (power, network).
+    # To free soon the memory of a client that vanished without a word (power, network).
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
 ]

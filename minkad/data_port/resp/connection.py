@@ -46,7 +46,7 @@ class RespConnection:
     def __init__(self, service: Service) -> None:
         self.service = service
         self.id = next(service.ids)
-        self.resp3 = False  # True: the client has chosen version 3 of the protocol
+        self.resp3 = False  # by HELLO 3
         self.is_readonly = False  # True since READONLY: a replica at this node may answer reads
         self.keyspace = DEFAULT_KEYSPACE  # the name; the keyspace need not exist
         self.name = b""
@@ -54,7 +54,7 @@ class RespConnection:
         self.began = time.monotonic()
         self.address = ""
         self.reads = 0  # see Owner
-        self.writes = 0  # see Owner
+        self.writes = 0
         self._view: View | None = None  # of `keyspace`, as soon as a command has found it
         self._queue: deque[bytes | Slot] = deque()  # answers in order, from the first that isn't known yet
         self._intake = Intake()
@@ -261,7 +261,6 @@ class RespConnection:
         return end if end > index else self._run_get(commands, index)
 
     def _run_get(self, commands: Sequence[Words], index: int) -> int:
-        """Begin one GET, which may have to wait."""
         self._answer(self._carried_out(self.service.get, commands[index]))
         return index + 1
 

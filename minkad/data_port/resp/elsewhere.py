@@ -196,7 +196,6 @@ class _Node:
         self._end_if_idle()
 
     async def _with_room(self, asked: Asked) -> None:
-        """Ask when there is room for the expected answer."""
         has_room = await asked.share.reserve(asked.expected - asked.size, asked.deadline, lambda: asked.size)
         if has_room:
             asked.size = asked.expected

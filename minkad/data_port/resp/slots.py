@@ -114,7 +114,7 @@ class Joined(Slot):
         self.results: list[object] = [None] * count
         self._missing = count  # results, or errors, that have not come
         self._finish = finish
-        self._error: RespError | None = None  # the first error
+        self._error: RespError | None = None
         self._share = share
         self._kept = 0  # bytes taken from the share
 

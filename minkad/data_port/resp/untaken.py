@@ -13,7 +13,7 @@ class Untaken:
     """The untaken answers of one connection, counted while the transport has too many of them."""
 
     def __init__(self, transport: asyncio.Transport, share: Share) -> None:
-        self.is_there = False  # True: the client doesn't take its answers
+        self.is_there = False
         self._transport = transport
         self._share = share
         self._bytes = 0  # taken from the share; the client may have taken some of them since

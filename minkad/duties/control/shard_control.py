@@ -97,9 +97,9 @@ class ShardControl:
             chance=settings.clearance * CHANCE_SHARE,
         )
         self._registering = Counter[str]()  # by name: the processes whose registration isn't recorded yet
-        self._judging: asyncio.Task[None] | None = None  # fails silent shards
+        self._judging: asyncio.Task[None] | None = None
         self._failing: frozenset[str] = frozenset()  # shards whose failure is being recorded
-        self._flaps: set[asyncio.Task[None]] = set()  # record flaps
+        self._flaps: set[asyncio.Task[None]] = set()
         self._balanced: dict[str, object] = {}  # by pallet: the `_counted` value when it was balanced last
         self._seen: dict[str, tuple[object, float]] = {}  # by pallet: the latest `_counted` value, and since when
         self._balancing = tasks.start(self._keep_balanced(), "balancing duties", controller.fail)

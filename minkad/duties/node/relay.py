@@ -179,7 +179,6 @@ def _answer(
     waiting: Sequence[tuple[ShardReported, asyncio.Future[int]]],
     answer: Callable[[ShardReported], int | MinkaError],
 ) -> None:
-    """Give the index, or the error, to the reports that still wait."""
     for one, recorded in waiting:
         if recorded.done():
             continue

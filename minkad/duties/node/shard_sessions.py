@@ -230,11 +230,11 @@ class Session:
         self._out_bytes = 0  # of these, and of the message that is being written
         self._grant: ShardGrant | None = None  # the newest clearance, until it is written
         self._something = asyncio.Event()  # set when there is something to write, or the session ends
-        self._changed = asyncio.Event()  # set when rows of duties have changed
+        self._changed = asyncio.Event()
         self._waiting = asyncio.Event()  # set when duties wait for their payloads
         self._taken = asyncio.Event()  # set when the shard has taken the last message
         self._reports: deque[ShardReport] = deque()  # for the controller, in order
-        self._reported = asyncio.Event()  # set when a report has come
+        self._reported = asyncio.Event()
         self._is_leaving = False  # the shard has announced its end
         self._end: MinkaError | None = None  # the reason why the session ends
         self._tasks: list[asyncio.Task[None]] = []

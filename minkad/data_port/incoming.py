@@ -26,21 +26,21 @@ _FRAME_BYTES: Final = {Purpose.KV: MAX_FRAME_BYTES + 1}  # by purpose; the first
 
 
 class Incoming:
-    """Makes the protocol of each connection, and knows the open ones."""
+    """Makes the protocol of each connection, and knows the open connections."""
 
     def __init__(self, cluster_id: str, node_id: str, services: Mapping[Purpose, Serve]) -> None:
         self._cluster_id = cluster_id
         self._node_id = node_id
         self._services = services
         self._seldom = Seldom(log)
-        self.open: set[Connection] = set()
+        self.open: set[Connection] = set()  # also those whose hello hasn't come
 
     def protocol(self) -> asyncio.Protocol:
         """The protocol of a new connection."""
         return _Accepted(self)
 
     def close(self) -> None:
-        """End all connections: at once if the other side takes nothing, else when everything sent has left."""
+        """End all connections: at once if the other side takes no bytes, else after all sent bytes have left."""
         for connection in list(self.open):
             if connection.is_paused:
                 connection.abort()
@@ -49,7 +49,7 @@ class Incoming:
 
     def greeted(self, connection: Connection, content: bytes) -> None:
         """Hand the connection to the service that its first frame asks for. Raises INVALID_ARGUMENT, CLUSTER_MISMATCH,
-        UNREACHABLE for a caller that means another node, and the service's errors.
+        UNREACHABLE if the caller wants another node, and the service's errors.
         """
         purpose = self._checked(content)
         connection.limit(_FRAME_BYTES.get(purpose, data_port.MAX_FRAME_BYTES))

@@ -12,10 +12,10 @@ from minkad.process import tasks
 from minkad.process.listening import cannot_listen
 
 _BACKLOG: Final = 1024
-_FIRST_BYTE_S: Final = 10.0  # a connection silent for this long is a Redis client's, or is closed
+_FIRST_BYTE_S: Final = 10.0  # a connection that is silent for this long goes to `redis`, or is closed
 _HANDSHAKE_S: Final = 10.0
-_MOST_SILENT: Final = 128  # silent connections; with more, the oldest wait at most:
-_LEAST_WAIT_S: Final = 1.0  # a connection is read only after all of the same moment are accepted
+_MOST_SILENT: Final = 128  # connections that may be silent for `_FIRST_BYTE_S`; with more, the oldest get:
+_LEAST_WAIT_S: Final = 1.0  # not less: the loop accepts all connections of a moment before it reads the first
 
 Protocols = Callable[[], asyncio.Protocol]
 Tls = Callable[[], ssl.SSLContext]
@@ -25,9 +25,8 @@ class Listener:
     """The bound port."""
 
     def __init__(self, address: str, minka: Protocols, redis: Protocols | None, tls: Tls | None) -> None:
-        """`minka` makes the protocol of a connection in Minka's own protocol, `redis` in that of Redis; None: such
-        connections are refused. `tls` gives the context for connections from now on. Raises ADDRESS_IN_USE,
-        ADDRESS_UNAVAILABLE.
+        """`minka` serves connections in Minka's own protocol, `redis` those in Redis's protocol; None: Redis clients
+        are refused. `tls` gives the context for later connections. Raises ADDRESS_IN_USE, ADDRESS_UNAVAILABLE.
         """
         self.minka = minka
         self.redis = redis
@@ -35,8 +34,8 @@ class Listener:
         self._tls = tls
         self._servers: list[asyncio.Server] = []
         self._renewing: asyncio.Task[None] | None = None
-        self._silent: dict[_Arrival, None] = {}  # in the order of their arrival, without the hurried ones
-        self._hurried: set[_Arrival] = set()  # silent, too
+        self._silent: dict[_Arrival, None] = {}  # silent connections that may wait `_FIRST_BYTE_S`, the oldest first
+        self._hurried: set[_Arrival] = set()  # the other silent connections
         self._sockets = _bound(address)
 
     async def start(self) -> None:
@@ -57,7 +56,7 @@ class Listener:
         self._renewing = tasks.start(self.start(), "data port", tasks.told)
 
     def stop(self) -> None:
-        """Take no more connections, and end those that are still silent."""
+        """Take no more connections, and end the silent connections."""
         self.is_stopped = True
         if self._renewing is not None:
             self._renewing.cancel()
@@ -72,9 +71,7 @@ class Listener:
         return _Arrival(self)
 
     def is_silent(self, arrival: "_Arrival") -> None:
-        """Nothing has come yet on a new connection. Silent connections count for no client, so only a few may stay for
-        long.
-        """
+        """A connection is new. Silent connections aren't counted as clients, so only a few may stay for long."""
         self._silent[arrival] = None
         if len(self._silent) > _MOST_SILENT:
             oldest = next(iter(self._silent))
@@ -120,7 +117,7 @@ class _Arrival(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        if self._listener.is_stopped:  # it was accepted just before
+        if self._listener.is_stopped:  # the loop accepted the connection just before
             self._transport.abort()
             return
         self._made_at = asyncio.get_running_loop().time()
@@ -128,7 +125,7 @@ class _Arrival(asyncio.Protocol):
         self._listener.is_silent(self)
 
     def hurry(self) -> None:
-        """Others wait, too."""
+        """Too many connections are silent: wait less."""
         self._wait(_LEAST_WAIT_S)
 
     def end(self) -> None:

@@ -17,7 +17,7 @@ from minkad.replication.manager import ReplicaManager
 
 
 class DataPort:
-    """Bound when it is created; it serves between `start` and `close`."""
+    """The port is bound when this object is created, and serves from `start` to `close`."""
 
     def __init__(
         self,
@@ -31,8 +31,8 @@ class DataPort:
         resp: RespPort | None = None,
         raft: RaftService | None = None,
     ) -> None:
-        """`memory` is the memory for clients. `tls` gives the context for the next connections. `resp` serves Redis
-        clients, `raft` the coordinators of other nodes; None: they are refused. Raises ADDRESS_IN_USE,
+        """`memory` is the memory for clients. `tls` gives the context for later connections. `resp` serves Redis
+        clients, `raft` the coordinators of other nodes; None: this node refuses them. Raises ADDRESS_IN_USE,
         ADDRESS_UNAVAILABLE.
         """
         replication = ReplicationServices(manager, telemetry)

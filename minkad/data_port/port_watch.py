@@ -1,8 +1,8 @@
-"""Watches data ports: this node's own, at the address that clients use, and those of some others.
+"""Watches data ports: this node's own port, at the address that clients use, and the ports of some other nodes.
 
-An answer needs everything that a client's request needs except the data: the listener, TLS, the protocol and the loop.
-Every few seconds a new connection replaces the old one, so that a listener that accepts none is also found; until the
-new connection has brought an answer, questions go over the old one.
+An answer needs all that a client's request needs, except the data: the listener, TLS, the protocol and the loop. Every
+few seconds a new connection replaces the old connection, so that the watch also notices a listener that accepts no
+connections. Until an answer has come on the new connection, questions go over the old connection.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ log: Final = logging.getLogger(__name__)
 
 _RENEW_BEATS: Final = 10  # questions on a connection before it is replaced
 _TRIES: Final = 3  # new connections without an answer, while the old one still answers
-_AT_ONCE_TIMES: Final = 2  # in a row; a single one may come from a process that is just starting
+_AT_ONCE_TIMES: Final = 2  # refusals in a row; a process that is just starting may refuse once
 _NO_ANSWER: Final = "no answer"
 _REFUSED: Final = "connection refused"
 _OUT_OF_FILES: Final = "no file descriptors are left"
@@ -32,8 +32,8 @@ _OUT_OF_FILES: Final = "no file descriptors are left"
 
 class Watch:
     """Asks each watched data port once every `interval` seconds. A port is silent `timeout` seconds after the last
-    question that it answered, not counting time in which this process stood still. A port that answers on the old
-    connection but on no new one is silent after several tries, or as soon as it refuses them.
+    question that it answered; time in which this process stood still doesn't count. A port that answers on the old
+    connection, but not on new connections, is silent after `_TRIES` tries, or after `_AT_ONCE_TIMES` refusals in a row.
     """
 
     def __init__(
@@ -52,13 +52,13 @@ class Watch:
         self.tls = tls
         self.timeout = timeout
         self.now = now
-        self.answers = FailureDetector(timeout, now(), float("-inf"), interval)
+        self.answers = FailureDetector(timeout, now(), float("-inf"), interval)  # answers on any connection
         patience = (_RENEW_BEATS + 1) * interval + _TRIES * timeout
         self.listens = FailureDetector(patience, now(), float("-inf"), interval)  # answers on new connections
         self._table = table
         self._interval = interval
-        self._probes: dict[str, _Probe] = {}
-        self._changed = True
+        self._probes: dict[str, _Probe] = {}  # by node
+        self._changed = True  # the table's nodes, since the last choice
 
     def nodes_changed(self) -> None:
         """The table's nodes have changed."""
@@ -102,12 +102,12 @@ class _Probe:
         self.watch = watch
         self._node = node
         self._is_own = node == watch.own
-        self._line: _Line | None = None  # on which questions are answered
-        self._trying: asyncio.Task[None] | None = None  # a new line, until it has brought an answer
+        self._line: _Line | None = None  # the open line; an answer has come on it
+        self._trying: asyncio.Task[None] | None = None  # opens a new line, and waits for its first answer
         self._beats = 0  # since the line was made
-        self._failed_at_once = 0  # connections in a row
-        self._has_answered = False
-        self._reason = _NO_ANSWER
+        self._failed_at_once = 0  # new connections in a row
+        self._has_answered = False  # at any time
+        self._reason = _NO_ANSWER  # the error to report if the port is silent
         self._heard_now()
 
     def problem(self, now: float) -> str:
@@ -115,7 +115,7 @@ class _Probe:
         if self._failed_at_once >= _AT_ONCE_TIMES:
             return self._reason
         if self._is_own and not self._has_answered:
-            return ""  # behind address translation a node may never reach its own address
+            return ""  # with address translation, a node may never reach its own address
         is_silent = not (self.watch.answers.is_alive(self._node, now) and self.watch.listens.is_alive(self._node, now))
         return self._reason if is_silent else ""
 
@@ -130,9 +130,9 @@ class _Probe:
             self._trying = tasks.start(self._try_line(), name, self._broken)
 
     async def _try_line(self) -> None:
-        """Replace the old line with a new one that has brought an answer. Meanwhile questions go on over the old one: a
-        lost packet, or a queue of connections that is full for a moment, isn't silence. The old line ends last:
-        otherwise it would leave its file descriptor to the new one, and hide that the node has none for a client.
+        """Replace the old line after an answer has come on a new line. Meanwhile questions go over the old line: a lost
+        packet, or a queue of connections that is full for a moment, isn't silence. The old line ends last: if it ended
+        first, the new line could take its file descriptor, and hide that no descriptor is left for a client.
         """
         began, line = self.watch.now(), _Line(self)
         over: _Line | None = line
@@ -163,7 +163,7 @@ class _Probe:
         self._failed_at_once = self._failed_at_once + 1 if is_at_once else 0
 
     def _broken(self, _error: BaseException) -> None:
-        """After a bug the next beat tries again: whatever another node sends, this one goes on."""
+        """There was a bug, perhaps in the treatment of the other side's bytes: the next beat tries again."""
         self._reason = _NO_ANSWER
 
     def _heard_now(self) -> None:
@@ -219,13 +219,13 @@ class _Line:
 
     @property
     def is_over(self) -> bool:
-        """True if nothing more can be asked on it."""
+        """True if the line can't carry questions: it is closed."""
         return self._connection is None
 
     def end(self) -> None:
-        """Close it, if it is open."""
+        """Close the line, if it is open."""
         if not self._first.cancel() and not self._first.cancelled():
-            self._first.exception()  # nobody may have asked for the exception
+            self._first.exception()  # so that asyncio doesn't log an exception that nobody has asked for
         if self._connection is not None:
             self._connection.drop()
             self._connection = None
@@ -244,7 +244,7 @@ class _Line:
         """The other side is about to close."""
 
     def lost(self, error: MinkaError | None) -> None:
-        """The connection is over. A node of an older version refuses the question; that counts as an answer."""
+        """The connection is over. A node of an older version refuses the question: its refusal counts as an answer."""
         self._connection = None
         if error is not None and error.code is Code.INVALID_ARGUMENT:
             self.received(b"")

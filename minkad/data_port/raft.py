@@ -1,5 +1,5 @@
-"""Raft messages between nodes on their data ports: each node sends to each other on one connection. A slow connection
-blocks no other.
+"""Raft messages between nodes on their data ports. A node sends to each other node on its own connection, so a slow
+connection blocks no other.
 """
 
 import asyncio
@@ -19,15 +19,15 @@ from minkad.process.logs import Seldom
 
 log: Final = logging.getLogger(__name__)
 
-MAX_QUEUED: Final = 1024  # messages to one node that doesn't take them; Raft repeats dropped ones
-MAX_QUEUED_BYTES: Final = 16 * 1024 * 1024  # of the entries in them; one message may have more
+MAX_QUEUED: Final = 1024  # messages that a node doesn't take; with more, the oldest are dropped: Raft repeats them
+MAX_QUEUED_BYTES: Final = 16 * 1024 * 1024  # of the entries in these messages; a single message may have more
 MAX_BATCH: Final = 256
 MAX_BATCH_BYTES: Final = 1024 * 1024
 RECONNECT_S: Final = 0.1
 _CONNECT_S: Final = 2.0
-_UNACKNOWLEDGED_S: Final = 3.0  # after this, the other machine has vanished without a word
+_UNACKNOWLEDGED_S: Final = 3.0  # if sent bytes aren't acknowledged for this long, the connection is over
 _PROBE_S: Final = 0.5
-_ENDS_WITHIN_S: Final = 2.0
+_ENDS_WITHIN_S: Final = 2.0  # a node that stops closes its gRPC port at most this long after its data port
 _MAX_HEARD: Final = 4096  # senders whose address is remembered
 
 Connect = Callable[[str, int, Receiver], Awaitable[Connection]]
@@ -53,9 +53,7 @@ class RaftPorts:
         self._seldom = Seldom(log)
 
     async def connect(self, address: str, raft_id: int, receiver: Receiver) -> Connection:
-        """A connection to the node with this gRPC address and raft id. Raises UNREACHABLE, and the errors that it
-        answers.
-        """
+        """A connection to the node with this gRPC address and raft id. Raises UNREACHABLE, and the node's errors."""
         data_address = await self._locate(address, raft_id)
         try:
             async with asyncio.timeout(_CONNECT_S):
@@ -82,13 +80,13 @@ class TransportReports(Protocol):
 
 
 class RaftTransport:
-    """Sends messages to nodes by raft id.
+    """Sends messages to nodes by raft id. Tries a node's addresses in this order, until it reaches the node:
 
-    Each connection gives the gRPC address of its sender, which takes precedence over the table: a node that has just
-    joined has no table yet, and the new address of a voter that moved is recorded only after it is heard. A learner
-    that moved is silent until it gets a message, so where one address can't be reached, the other is tried. If all
-    voters have moved at once, all tables are wrong, and nobody hears anybody: a node not heard since this one started
-    is also looked for at the addresses of the configuration.
+    1. The address that the node has sent on its own connection. A node that has just joined has no table to look in,
+       and the table gets the new address of a voter that moved only after others have heard the voter.
+    2. The address in the table: a learner that moved sends nothing until it gets a message.
+    3. If the node wasn't heard since this process started: the addresses of the configuration. If all voters have
+       moved at once, all tables are wrong, and no voter hears another.
     """
 
     def __init__(
@@ -99,9 +97,9 @@ class RaftTransport:
         address_of: Callable[[int], str | None],
         configured: Callable[[int], Sequence[str]],
     ) -> None:
-        """`connect` makes a connection to the node with a gRPC address, and `send_snapshot` sends it a message with a
-        snapshot; both raise a MinkaError. `address_of` returns a node's address by the table; None for an unknown node.
-        `configured` returns the addresses that a node may have by the configuration.
+        """`connect` makes a connection to the node with a gRPC address, and `send_snapshot` sends a message with a
+        snapshot to the node; both raise a MinkaError. `address_of` returns a node's address in the table; None for an
+        unknown node. `configured` returns the addresses that a node may have by the configuration.
         """
         self.connect = connect
         self.own_address = own_address
@@ -110,14 +108,16 @@ class RaftTransport:
         self._deliver_snapshot = send_snapshot
         self._address_of = address_of
         self._configured = configured
-        self._heard: dict[int, str] = {}
-        self._heard_at: dict[int, float] = {}
-        self._unreached: dict[int, set[str]] = {}  # addresses at which a node wasn't reached, until all are tried again
+        self._heard: dict[int, str] = {}  # by raft id: the last address that the node sent, or where it was reached
+        self._heard_at: dict[int, float] = {}  # by raft id, for nodes that have sent messages: when they last did
+        self._unreached: dict[int, set[str]] = {}  # addresses that failed since the node was reached, or all were tried
         self._links: dict[int, _Link] = {}
-        self._snapshots: dict[int, asyncio.Task[None]] = {}
+        self._snapshots: dict[int, asyncio.Task[None]] = {}  # at most one snapshot at a time to each node
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Send each message to its node, as far as that takes them; a snapshot has a call of its own."""
+        """Send each message to its node. If a node takes none, messages wait up to a limit. A snapshot is sent by
+        `send_snapshot`, and dropped if another snapshot to the node is under way.
+        """
         by_node: dict[int, list[Message]] = {}
         for message in messages:
             if message.type != MSG_SNAP:
@@ -129,7 +129,7 @@ class RaftTransport:
             self._link(raft_id).send(some)
 
     def heard_from(self, raft_id: int, address: str) -> None:
-        """Note that a node has sent messages, and that `address` is its address as it says."""
+        """Note that a node has sent messages, and has called `address` its own."""
         self._heard[raft_id] = address
         self._heard_at[raft_id] = boottime()
         if len(self._heard) > _MAX_HEARD:
@@ -138,17 +138,17 @@ class RaftTransport:
                 known.pop(first, None)
 
     def last_heard(self, raft_id: int) -> float | None:
-        """The time when a node last sent messages, in seconds of `boottime`; None: not yet."""
+        """The time when a node last sent messages, in seconds of `boottime`; None if it has sent none."""
         return self._heard_at.get(raft_id)
 
     def where(self, raft_id: int) -> str | None:
-        """The node's gRPC address, or the next one to try; None if none is known."""
+        """The gRPC address at which to try the node next; None if no address is known."""
         addresses, unreached = self._addresses(raft_id), self._unreached.get(raft_id, ())
         left = [address for address in addresses if address not in unreached]
         return next(iter(left or addresses), None)
 
     def _addresses(self, raft_id: int) -> list[str]:
-        """The addresses that may be the node's, the likeliest first."""
+        """The addresses that the node may have, the likeliest first."""
         heard, known = self._heard.get(raft_id), self._address_of(raft_id)
         configured = () if raft_id in self._heard_at else self._configured(raft_id)
         return [address for address in dict.fromkeys((heard, known, *configured)) if address]
@@ -194,26 +194,24 @@ class RaftTransport:
 
 
 class _Link:
-    """The connection to one node: a `Receiver`. The first message makes it; after it has broken, the next one makes it
-    again.
+    """The connection to one node: a `Receiver`. The first message opens the connection. After the connection has
+    broken, the next message opens it again.
     """
 
     def __init__(self, raft_id: int, transport: RaftTransport) -> None:
         self._raft_id = raft_id
         self._transport = transport
-        self._queue: deque[tuple[Message, int]] = deque()
-        self._queued_bytes = 0
-        self._wake = asyncio.Event()
+        self._queue: deque[tuple[Message, int]] = deque()  # each with the bytes of its entries
+        self._queued_bytes = 0  # of the entries in the queue
+        self._wake = asyncio.Event()  # set if `_run` is to connect
         self._connection: Connection | None = None
         self._lost: asyncio.Future[MinkaError | None] = asyncio.get_running_loop().create_future()
-        self._lost_at = 0.0
-        self._was_there = False  # since it was last told that the node is gone
+        self._lost_at = 0.0  # when the last connection broke, by the loop's clock
+        self._was_there = False  # True if the node was reached since the last call of `gone`
         self.task = tasks.start(self._run(), f"raft messages to {raft_id}")
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Send the messages with everything else that leaves in this turn of the loop; they wait while there is no
-        connection, or the node takes nothing.
-        """
+        """Send the messages in this turn of the loop, or keep them while no connection is open, or it is full."""
         if self._connection is not None and not self._queue and not self._connection.is_paused:
             self._connection.send_at_once(RaftMessageBatch(messages=messages).SerializeToString())
             return
@@ -250,15 +248,15 @@ class _Link:
                     if self._was_there and await _is_refused(address):
                         self._was_there = False
                         transport.driver.report_gone(self._raft_id)
-                except Exception:  # else nothing more would be sent to the node
+                except Exception:  # otherwise, the node would get no more messages after a bug
                     log.exception("the connection for raft failed, and begins again", extra={"to": address})
             transport.driver.report_unreachable(self._raft_id)
-            self._queue.clear()  # old by the time the node is back
+            self._queue.clear()  # by the time the node is back, these messages are old
             self._queued_bytes = 0
             self._wake.clear()
             await asyncio.sleep(RECONNECT_S)
             if self._was_there and asyncio.get_running_loop().time() - self._lost_at < _ENDS_WITHIN_S:
-                self._wake.set()  # the node may be ending, and ends its other port last
+                self._wake.set()  # try again, to see if the node is stopping: it closes its gRPC port last
 
     async def _until_lost(self, address: str) -> None:
         self._lost = asyncio.get_running_loop().create_future()
@@ -282,7 +280,7 @@ class _Link:
     # The receiver
 
     def received(self, content: bytes) -> None:
-        """Refuse it: answers come on the connection of the other node. Raises INVALID_ARGUMENT."""
+        """Refuse the message: a node sends its answers on its own connection. Raises INVALID_ARGUMENT."""
         raise MinkaError(Code.INVALID_ARGUMENT, "a node answers to Raft messages on its own connection")
 
     def ended(self) -> None:
@@ -303,7 +301,7 @@ class _Link:
 
 
 async def _is_refused(address: str) -> bool:
-    """True if the machine is there, but no process listens at the address."""
+    """True if the machine refuses the connection: it runs, but no process listens at the address."""
     try:
         async with asyncio.timeout(_PROBE_S):
             _, writer = await asyncio.open_connection(*split_address(address))
@@ -319,8 +317,8 @@ class RaftService:
     """Serves the connections of other nodes, without tasks."""
 
     def __init__(self, begin: Callable[[str], Take]) -> None:
-        """`begin` is called with a sender's own gRPC address; its result takes in each encoded `RaftMessageBatch`. Both
-        raise a MinkaError.
+        """`begin` gets a sender's gRPC address, and returns the function that takes the sender's encoded
+        `RaftMessageBatch`es. Both raise a MinkaError.
         """
         self._begin = begin
 

@@ -18,7 +18,7 @@ from minkad.replication.manager import ReplicaManager
 log: Final = logging.getLogger(__name__)
 
 _CONNECT_S: Final = 2.0
-_SHIP_S: Final = 3600.0  # the stall timeout of the migration comes earlier
+_SHIP_S: Final = 3600.0  # a last resort: the stall timeout of the migration is shorter
 
 
 class DataLinks:
@@ -60,8 +60,8 @@ class DataLinks:
     async def _sending(
         self, node_id: str, purpose: Purpose, messages: AsyncIterator[bytes]
     ) -> AsyncIterator[MessageStream]:
-        """A connection on which the messages are sent. If the messages fail, the connection ends, and their error is
-        raised.
+        """A connection on which a task sends the messages. If making a message fails, the connection ends, and this
+        raises the message's error.
         """
         stream = await self._connected(node_id, purpose)
         sending = tasks.awaited(_send(stream, messages), f"{purpose} to {node_id}")
@@ -93,7 +93,7 @@ class DataLinks:
 
 
 async def _send(stream: MessageStream, messages: AsyncIterator[bytes]) -> None:
-    """Send the messages, then their end. If they fail, so does the connection."""
+    """Send the messages, and then their end. If making a message fails, abort the connection."""
     try:
         await stream.send_all(messages)
     except BaseException:
@@ -103,7 +103,7 @@ async def _send(stream: MessageStream, messages: AsyncIterator[bytes]) -> None:
 
 
 class ReplicationServices:
-    """Serves leaders: their streams and their checkpoints, each in a task."""
+    """Serves the streams and checkpoints of leaders, each in a task."""
 
     def __init__(self, manager: ReplicaManager, telemetry: Telemetry) -> None:
         self._manager = manager
@@ -141,7 +141,6 @@ class ReplicationServices:
 
 
 async def _until_over(stream: MessageStream, work: Coroutine[Any, Any, None]) -> None:
-    """Do the work; if it fails, tell the other side."""
     try:
         await work
     except MinkaError as error:

@@ -1,4 +1,4 @@
-"""A connection as a stream of messages, for a task: it waits for messages, and while the other side takes none."""
+"""A connection as a stream of messages: a task waits for messages to come, or until the other side takes more."""
 
 import asyncio
 from collections import deque
@@ -8,21 +8,21 @@ from typing import Final
 from minka.errors import Code, MinkaError
 from minka.wire.data_port import Connection, Kind
 
-_UNREAD_BYTES: Final = 4 * 1024 * 1024  # of messages that the task has not taken; above this, none is read
+_UNREAD_BYTES: Final = 4 * 1024 * 1024  # messages that the task has not taken; with more, reading pauses
 
 
 class MessageStream:
-    """A `Receiver`; for one task that reads and one that writes."""
+    """A `Receiver`, for at most one task that reads and one task that writes."""
 
     connection: Connection
 
     def __init__(self) -> None:
-        self._messages: deque[bytes] = deque()
-        self._unread_bytes = 0
+        self._messages: deque[bytes] = deque()  # that the task has not taken
+        self._unread_bytes = 0  # of these messages; above the limit, reading is paused
         self._has_ended = False
-        self._error: MinkaError | None = None
-        self._wake: asyncio.Future[None] | None = None
-        self._writable = asyncio.Event()
+        self._error: MinkaError | None = None  # set if the connection was lost before the other side's end
+        self._wake: asyncio.Future[None] | None = None  # the reading task waits for it
+        self._writable = asyncio.Event()  # not set while the other side doesn't take what is sent
         self._writable.set()
 
     # The receiver
@@ -53,13 +53,13 @@ class MessageStream:
         self._writable.clear()
 
     def resumed(self) -> None:
-        """All that was sent has left."""
+        """All sent messages have left."""
         self._writable.set()
 
     # For tasks
 
     async def messages(self) -> AsyncIterator[bytes]:
-        """The messages until the other side ends them. Raises the error that ended the connection."""
+        """The messages, until the other side's end. Raises the error if the connection is lost before."""
         while True:
             while self._messages:
                 message = self._messages.popleft()
@@ -76,7 +76,7 @@ class MessageStream:
             await self._wake
 
     async def send_all(self, messages: AsyncIterator[bytes]) -> None:
-        """Send the messages, as fast as the other side takes them, until they or the connection end."""
+        """Send the messages as fast as the other side takes them, until the last message or the connection's end."""
         async for message in messages:
             self.connection.send(message)
             await self._writable.wait()

@@ -1,4 +1,4 @@
-"""Records the load of a node's partitions, once an interval, and returns it on request."""
+"""Records the load of a node's partitions, once an interval, and returns the history on request."""
 
 import asyncio
 import logging
@@ -15,20 +15,20 @@ from minkad.storage.threads import on_thread
 
 log: Final = logging.getLogger(__name__)
 
-_BLOCKS_AT_ONCE: Final = 8  # read for one caller, before they are sent
+_BLOCKS_AT_ONCE: Final = 8  # blocks that are read at once for a caller, and then sent
 _END_OF_TIME_MS: Final = 2**63
 
 
 class TakeIntervals(Protocol):
-    """Returns the traffic of the node's replicas since the last call; if `whole`, also of replicas that only
-    have data.
+    """Returns the traffic of the node's replicas since the last call; if `whole`, also the replicas without traffic
+    that have data.
     """
 
     def __call__(self, *, whole: bool) -> Awaitable[list[PartitionInterval]]: ...
 
 
 class HistoryRecorder:
-    """For the loop's thread; files are written and read on others. If the disk fails, the history lacks an interval,
+    """For the loop's thread; other threads write and read the files. If the disk fails, the history lacks an interval,
     and the node goes on.
     """
 
@@ -52,7 +52,7 @@ class HistoryRecorder:
         self._clock = clock
         self._unix_ms = unix_ms
         self._cpu_time = cpu_time
-        self._began, self._began_ms, self._cpu_at = clock(), unix_ms(), cpu_time()
+        self._began, self._began_ms, self._cpu_at = clock(), unix_ms(), cpu_time()  # at the interval's start
 
     async def run(self) -> None:
         """Record until cancelled."""
@@ -61,7 +61,7 @@ class HistoryRecorder:
             await self.record()
 
     async def record(self) -> None:
-        """Append the traffic since the last call, which ends the interval. An OSError is only logged."""
+        """End the interval: append the traffic since the last call. An OSError is only logged."""
         now_ms = self._unix_ms()
         whole = await on_thread(self._store.begins_segment, now_ms)
         rows = await self._take(whole=whole)
@@ -90,8 +90,8 @@ class HistoryRecorder:
 
 
 def _blocks(node: HistoryBlock, rows: list[PartitionInterval]) -> Iterator[HistoryBlock]:
-    """The blocks of an interval, each with at most MAX_ROWS rows; there is one even without rows, for the node's own
-    figures.
+    """The blocks of an interval, each with at most MAX_ROWS rows, and with the node's figures. Without rows, there is
+    one block.
     """
     for part, first in enumerate(range(0, len(rows) or 1, MAX_ROWS)):
         some = rows[first : first + MAX_ROWS]

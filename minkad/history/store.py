@@ -1,7 +1,7 @@
 """The files of the history: append-only blocks, in segments of an hour; the oldest segments are removed first.
 
-A block is a serialized `HistoryBlock` after its length and its CRC-32. Nothing is synced: after a kill, everything is
-whole except the block that was being written; a reader leaves out what a power cut has torn.
+A block is a serialized `HistoryBlock` after its length and its CRC-32. Nothing is synced: a kill tears at most the
+block that was being written. A power cut may tear more blocks; readers leave torn blocks out.
 """
 
 import logging
@@ -19,19 +19,19 @@ log: Final = logging.getLogger(__name__)
 _FRAME: Final = struct.Struct("<II")
 _MAX_BLOCK_BYTES: Final = 1 << 20
 _SEGMENT_MS: Final = 3_600_000
-_SEGMENTS: Final = 32  # a full history has at least about this many, so that little is removed at a time
+_SEGMENTS: Final = 32  # about the least number of segments of a full history, so little is removed at a time
 _SUFFIX: Final = ".blocks"
 
 
 class HistoryStore:
-    """Blocking; for one thread at a time, but `read` may run beside the others. Times are Unix milliseconds."""
+    """Blocking; for one thread at a time, but `read` may run beside other calls. Times are Unix milliseconds."""
 
     def __init__(self, folder: Path, retention_ms: int, max_bytes: int) -> None:
         """Existing files stay, but nothing is appended to them, since their end may be torn."""
         self._folder = folder
         self._retention_ms = retention_ms
         self._max_bytes = max_bytes
-        self._current: Path | None = None
+        self._current: Path | None = None  # the segment that takes blocks; None: the next block begins a segment
 
     def begins_segment(self, now_ms: int) -> bool:
         """True if the next block begins a segment; then the block must have all sizes."""
@@ -57,12 +57,12 @@ class HistoryStore:
                     if file.write(framed) != len(framed):
                         raise OSError(f"{self._current}: a block was written in part")
         except OSError:
-            self._current = None  # blocks after a torn one would not be found
+            self._current = None  # readers would not find blocks after a torn block
             raise
 
     def read(self, from_ms: int, to_ms: int) -> Iterator[bytes]:
         """Serialized blocks whose intervals began in this time, in the order of writing. Leaves out damaged blocks, and
-        everything after them in their segment.
+        all blocks after them in their segments.
         """
         segments = self._segments()
         for number, segment in enumerate(segments):
@@ -90,9 +90,9 @@ class HistoryStore:
         return self._folder / f"{max(now_ms, last + 1):016d}{_SUFFIX}"
 
     def _delete_old(self, now_ms: int) -> None:
-        """Delete segments, before a new one begins, that are too old or leave no room for the new one; a single
-        interval may make the new one longer than planned. A segment ends when the next one begins, and the last one
-        ends now.
+        """Before a segment begins, delete segments, the oldest first, that are too old, or leave no room for two
+        segments: one interval may make a segment longer than planned. A segment ends when the next segment begins, and
+        the last segment ends now.
         """
         segments = self._segments()
         sizes = [segment.stat().st_size for segment in segments]

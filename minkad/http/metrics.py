@@ -20,9 +20,9 @@ class Lag(NamedTuple):
     """The part of its leader's log that a follower lacks."""
 
     entries: int
-    """Entries of the log that it has not acknowledged."""
+    """Entries of the log that the follower has not acknowledged."""
     seconds: float
-    """Seconds since it last had everything; 0 if it has everything."""
+    """Seconds since the follower last had all entries; 0 if it has all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +63,11 @@ class Snapshot:
     under_min_insync: int = 0
     """Partitions in the table that refuse writes because too few replicas are in sync."""
     elections: int = 0
-    """Elections of leaders of the partitions in the table, since these were created; fewer after some are deleted."""
+    """Elections of leaders, since the creation of the partitions in the table: deleted partitions don't count."""
     unclean_elections: int = 0
     """The elections in which the new leader was not in sync."""
     lags: Mapping[str, Lag] = field(default_factory=dict)
-    """By node that follows this one: its lag in the partition where it lags most."""
+    """By follower: its lag in the partition of this node in which it lags most."""
     disk_total_bytes: int = 0
     disk_free_bytes: int = 0
     """Both sizes are those of the file system of the data directory."""
@@ -78,9 +78,9 @@ class Snapshot:
     clock_offset_seconds: float = nan
     """How far the machine's clock is ahead of most nodes' clocks; NaN while unknown."""
     data_port_answers: bool = True
-    """This node's data port answers those that watch it."""
+    """This node's data port answers the nodes that watch it."""
     data_ports_unanswered: int = 0
-    """Data ports of other nodes that this node watches and that don't answer it."""
+    """Other nodes' data ports that this node watches, and that don't answer."""
 
 
 class MetricsSource(Protocol):

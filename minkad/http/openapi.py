@@ -1,4 +1,4 @@
-"""The description of the REST interface (OpenAPI 3.1), from its routes and the types that they take and give."""
+"""The description of the REST interface (OpenAPI 3.1), made from the routes and their types of input and output."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One method of one path: its purpose, its input and output. Without `gives` it answers 204."""
+    """One method of one path: its purpose, its input and its output. A route without `gives` answers 204."""
 
     method: str
     path: str

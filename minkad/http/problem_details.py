@@ -111,8 +111,8 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
 
 @web.middleware
 async def local_names(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Refuse requests (421) by names that are not this machine's own to services on loopback. Otherwise a web page open
-    in a browser here could have its name resolved to 127.0.0.1 and talk to them (DNS rebinding).
+    """Refuse requests (421) to a name that isn't this machine's own, for services on loopback. Without this check, a
+    web page in a browser here could let its name point to 127.0.0.1, and talk to the service (DNS rebinding).
     """
     try:
         host = request.url.host or ""

@@ -94,7 +94,7 @@ class DutyPage(msgspec.Struct, frozen=True):
 
 
 def _without(kind: type[msgspec.Struct], name: str, *left_out: str) -> Any:
-    """The same type without the fields that the path already has."""
+    """The type without the fields that are already in the path."""
     kept = [(one.name, one.type, one.default) for one in msgspec.structs.fields(kind) if one.name not in left_out]
     return msgspec.defstruct(name, kept, forbid_unknown_fields=True)
 
@@ -104,8 +104,8 @@ _PALLET_BODY: Final = _without(PalletUpdate, "PalletContent", "id")
 
 
 class Rest:
-    """The handlers. `check` raises MinkaError for a request that breaks the rules of its fields. `is_local`: the
-    interface is served on loopback alone, so that only programs of this machine reach it.
+    """The handlers. `check` raises MinkaError for a request that breaks the rules of its fields. `is_local`: the node
+    listens only on loopback, so only programs on this machine can send requests.
     """
 
     def __init__(self, gateway: DutyGateway, check: Callable[[Message], None], *, is_local: bool) -> None:
@@ -277,8 +277,8 @@ class Rest:
     # Input
 
     async def _body(self, request: web.Request, kind: Any, **given: str) -> Any:
-        """The request's document; `given` are the fields that the path has already. Raises MinkaError."""
-        if request.content_type != _JSON:  # a web page may send some other types without a CORS preflight
+        """The request's document; `given` has the fields that are already in the path. Raises MinkaError."""
+        if request.content_type != _JSON:  # a web page may send some types without a CORS preflight, but not JSON
             raise web.HTTPUnsupportedMediaType(text=f"the content must be {_JSON}, not {request.content_type}")
         async with self._reading:
             content = await _read(request)
@@ -355,6 +355,6 @@ def _if_match(request: web.Request) -> int | None:
 
 
 def _answer(document: msgspec.Struct | list[Any], status: int = HTTPStatus.OK) -> web.Response:
-    """The answer, with the version of a single thing as its ETag, for If-Match."""
+    """The answer. The version of a single duty or pallet is the answer's ETag, for If-Match."""
     headers = {"ETag": f'"{document.version}"'} if isinstance(document, (DutyView, PalletView)) else {}
     return web.Response(status=status, body=msgspec.json.encode(document), content_type=_JSON, headers=headers)

@@ -29,7 +29,7 @@ _INDEX_OF_REST = """\
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that must hold for the node to be ready, to be live, or both."""
+    """A condition for the node to be ready, to be live, or both."""
 
     name: str
     ok: bool
@@ -46,7 +46,7 @@ class HealthView(Protocol):
         """All checks, in the order in which they are shown."""
 
     async def refresh(self) -> None:
-        """Count what takes long to count, before the metrics are read."""
+        """Make the counts that take long, before the metrics are read."""
 
 
 def create_app(health: HealthView, registry: CollectorRegistry, rest: web.Application | None = None) -> web.Application:
@@ -77,7 +77,7 @@ def create_app(health: HealthView, registry: CollectorRegistry, rest: web.Applic
 
 
 def _verdict(name: str, checks: Sequence[Check], needed: Callable[[Check], bool], request: web.Request) -> web.Response:
-    """200 and "ok", or 503 with every check, in the form of Kubernetes' endpoints of these names."""
+    """200 with "ok" (?verbose: with every check), or 503 with every check, in the form of Kubernetes' endpoints."""
     counted = [check for check in checks if needed(check)]
     passed = all(check.ok for check in counted)
     if passed and "verbose" not in request.query:
@@ -88,12 +88,12 @@ def _verdict(name: str, checks: Sequence[Check], needed: Callable[[Check], bool]
 
 
 class _Room:
-    """At the limit of connections, the oldest idle one ends, or else the oldest of all: a probe of the node's health
-    always gets through.
+    """At the limit of connections, ends the oldest idle connection, or if none is idle, the oldest: so a probe of the
+    node's health always gets through.
     """
 
     def __init__(self) -> None:
-        self._busy: set[web.RequestHandler] = set()
+        self._busy: set[web.RequestHandler] = set()  # connections with a request under way
 
     @web.middleware
     async def middleware(
@@ -116,7 +116,7 @@ class _Room:
 async def start(app: web.Application, address: str) -> web.AppRunner:
     """Listen on `address` (listen.http) until `cleanup()` of the result, which gives open requests a second to end.
 
-    Raises MinkaError: ADDRESS_IN_USE, or ADDRESS_UNAVAILABLE when it can't for another reason.
+    Raises MinkaError: ADDRESS_IN_USE, or ADDRESS_UNAVAILABLE if it can't listen for another reason.
     """
     host, port = split_address(address)
     room = _Room()

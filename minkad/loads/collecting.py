@@ -15,8 +15,8 @@ _INTERVAL_S: Final = 2.0
 
 
 class Collecting:
-    """A file stays while its load is staged or committed, and while the mark is in the log of a replica here that
-    others may have to follow. Files of loads that this node has not heard of yet also stay.
+    """A file stays while its load is staged or committed, and later while the load's mark is in the log of a replica
+    here, since followers may need the file. Files of loads that this node has not heard of yet also stay.
     """
 
     def __init__(self, spool: Spool, table: OwnTable, is_in_log: Callable[[int, int], bool]) -> None:
@@ -34,7 +34,7 @@ class Collecting:
             await self.collect()
 
     async def collect(self) -> None:
-        """Look at everything once. Raises STORAGE_FAILED."""
+        """Look at all files once. Raises STORAGE_FAILED."""
         for number in self._spool.numbers():
             gone = [file.name for file in self._spool.files(number) if not self._is_needed(number, file)]
             if gone:
@@ -52,7 +52,7 @@ class Collecting:
                 return True
             case LoadState.LOAD_STATE_COMMITTED:
                 part = loads.parts[number].get(file.partition_id)
-                return part is not None and part.name == file.name  # others are from failed attempts, or were cut
+                return part is not None and part.name == file.name  # not of a failed attempt, or cut
             case LoadState.LOAD_STATE_ABORTED:
                 return False
             case _:

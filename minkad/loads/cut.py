@@ -1,6 +1,6 @@
-"""Makes new files from the rows of other sorted files, divided by other ranges.
+"""Makes new files, with other ranges, from the rows of sorted files.
 
-This reads every row and holds the interpreter's lock meanwhile, so it runs in a process of its own: `worker` starts
+This reads every row, and holds the interpreter's lock meanwhile. So it runs in its own process: `worker` starts
 `python -m minkad.loads.cut`.
 """
 
@@ -30,8 +30,8 @@ class Target(msgspec.Struct):
 
 
 class Cut(msgspec.Struct):
-    """A request. `sources` are paths of files that have no key twice, and whose total rows, bytes, etc. match the
-    digest. `folder` is for temporary files, and is removed before and after.
+    """A request. `sources` are paths of files; together they have no key twice, and the digest that the last four
+    fields give. `folder` is for temporary files, and is removed before and after.
     """
 
     sources: list[str]
@@ -44,7 +44,7 @@ class Cut(msgspec.Struct):
 
 
 class Made(msgspec.Struct):
-    """A new file: the one at index `place` of `targets`."""
+    """A new file: target number `place`, from 0."""
 
     place: int
     file_bytes: int
@@ -56,14 +56,14 @@ class Made(msgspec.Struct):
 
 
 class Outcome(msgspec.Struct):
-    """The answer: the new files. A target without rows has none."""
+    """The answer: the new files. A target without rows has no file."""
 
     made: list[Made]
 
 
 def cut(request: Cut) -> Outcome:
     """Raises INVALID_ARGUMENT if the targets don't cover the sources' rows, and CORRUPT_DATA if the output rows differ
-    from the input rows. After any error nothing is left of the targets.
+    from the input rows. After any error, no target file is left.
     """
     folder = Path(request.folder)
     try:

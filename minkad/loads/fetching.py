@@ -1,4 +1,4 @@
-"""A node fetches missing files of loads from nodes that have them."""
+"""Fetches missing files of loads from other nodes."""
 
 import asyncio
 import logging
@@ -18,9 +18,7 @@ _AT_ONCE: Final = 4
 _NAMED: Final = 3
 
 Fetch = Callable[[str, FetchRequest], AsyncIterator[bytes]]
-"""Yields the messages of a node: first its description of the file (a LoadFile), then the content. Raises
-MinkaError.
-"""
+"""Yields a node's messages: first its description of the file (a LoadFile), then the content. Raises MinkaError."""
 
 
 class Fetching:
@@ -32,13 +30,14 @@ class Fetching:
         self._fetch = fetch
         self._table = table
         self._slots = asyncio.Semaphore(_AT_ONCE)
-        self._under_way: dict[tuple[int, str], asyncio.Task[None]] = {}
+        self._under_way: dict[tuple[int, str], asyncio.Task[None]] = {}  # by the number of the load, and name
 
     async def ensure(self, number: int, file: LoadFile, first: Collection[str] = ()) -> None:
-        """Fetch the file unless it is here; when this returns, it is here durably. Asks the nodes in `first` before all
-        others.
+        """Fetch the file unless it is here. After the call, the file is here durably. Asks the nodes in `first` before
+        all others.
 
-        Raises UNKNOWN_FILE if no node that is up has it, UNREACHABLE if that is unknown, DISK_FULL, STORAGE_FAILED.
+        Raises UNKNOWN_FILE if no node that is up has the file, UNREACHABLE if some nodes didn't tell, DISK_FULL,
+        STORAGE_FAILED.
         """
         while not self._spool.has(number, file.name, file.checksum):
             key = number, file.name
@@ -91,8 +90,8 @@ class Fetching:
 
 
 async def _from_elsewhere(messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The messages. Raises UNREACHABLE for any error but UNKNOWN_FILE, since a failure of another node's disk must not
-    look like a failure of this one's.
+    """The messages. Raises UNREACHABLE for any error but UNKNOWN_FILE: a failure of another node's disk must not look
+    like a failure of this node's disk.
     """
     try:
         async for message in messages:

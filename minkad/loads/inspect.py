@@ -1,4 +1,4 @@
-"""Finds the real content of an uploaded file, in a process: `worker` starts `python -m minkad.loads.inspect`."""
+"""Finds the real content of an uploaded file, in its own process: `worker` starts `python -m minkad.loads.inspect`."""
 
 import os
 import shutil
@@ -27,7 +27,7 @@ class Content(msgspec.Struct):
 
 
 def inspect(request: Inspect) -> Content:
-    """The content of the file, as reported by a temporary database that has taken in a link of it. Raises
+    """The content of the file: a temporary database takes in a link to the file, and reports the content. Raises
     INVALID_ARGUMENT if it isn't an SST file.
     """
     path = Path(request.path)

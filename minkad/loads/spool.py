@@ -1,7 +1,7 @@
-"""The files of loads on this node: `data_dir/spool/NUMBER/NAME.sst`, and beside each its description (a serialized
+"""The files of loads on this node: `data_dir/spool/NUMBER/NAME.sst`, each with its description (a serialized
 `LoadFile`) in `NAME.sst.about`.
 
-A file is there whole and synced, or not at all: it is first written under another name.
+A file is first written under another name, so under this name it is whole and synced.
 """
 
 import asyncio
@@ -32,10 +32,10 @@ _PARTS: Final = "parts"  # the folder for files that are being written or made
 
 
 class Spool:
-    """The files of loads on this node. For the loop's thread; disk access runs on others."""
+    """The files of loads on this node. For the loop's thread; other threads access the disk."""
 
     def __init__(self, folder: Path, check_room: Callable[[int], None]) -> None:
-        """`check_room` raises DISK_LOW unless there is room for a number of bytes more."""
+        """`check_room` raises DISK_LOW unless there is room for a number of further bytes."""
         self.folder = folder
         self._check_room = check_room
         self._files: dict[int, dict[str, LoadFile]] = {}  # by load and name: the files that are here whole
@@ -77,13 +77,13 @@ class Spool:
         return file is not None and file.checksum == checksum
 
     def path(self, number: int, name: str) -> Path:
-        """The path at which it is, or would be."""
+        """The path at which the file is, or would be."""
         return self.folder / str(number) / f"{name}{_ENDING}"
 
     # Incoming files
 
     def check_room(self, size: int) -> None:
-        """Raises DISK_FULL unless there is room for `size` bytes, besides those on their way."""
+        """Raises DISK_FULL unless there is room for `size` bytes, besides the bytes on their way."""
         try:
             self._check_room(size + self._expected)
         except MinkaError as error:
@@ -92,7 +92,7 @@ class Spool:
     async def receive(
         self, number: int, file: LoadFile, chunks: AsyncIterator[bytes], *, is_checked: bool = False
     ) -> None:
-        """Take a file in, durably. `is_checked`: another node has inspected it before, so its checksum is enough.
+        """Take a file in, durably. `is_checked`: another node has inspected the file, so its checksum is enough.
 
         Raises DISK_FULL before anything is written or as soon as the disk is full, INVALID_ARGUMENT for another size or
         for rows that can't be the partition's, CORRUPT_DATA for another checksum, STORAGE_FAILED, and the errors of
@@ -114,8 +114,8 @@ class Spool:
             await on_thread(_remove, part)
 
     async def _check(self, part: Path, file: LoadFile) -> None:
-        """Raises INVALID_ARGUMENT if the file's rows differ from its description, or keys can't be the partition's. Nor
-        can an empty key: a data database keeps its own record at it.
+        """Raises INVALID_ARGUMENT if the file's rows differ from its description, or a key is outside of its range. An
+        empty key isn't allowed either: a data database keeps its own record there.
         """
         found = await self._inspector.ask(Inspect(str(part)), Content)
         if found.rows != file.rows or found.deletions:
@@ -155,8 +155,8 @@ class Spool:
             raise _disk_error(error) from error
 
     def new_part(self) -> Path:
-        """A new path for a file to write. It is unique, since a leftover process of the node's last run may still be
-        writing to one.
+        """A new path for a file to write. Never the same path again, since a process that is left over from the node's
+        last run may still write.
         """
         return self.folder / _PARTS / uuid.uuid4().hex
 
@@ -184,8 +184,8 @@ class Spool:
                 raise storage_error(error, f"reading {path}") from error
 
     async def verify(self, number: int, name: str, checksum: int) -> None:
-        """Check that the file's content on the disk has this CRC-32; for 5 minutes after that, it isn't read again.
-        Raises UNKNOWN_FILE, STORAGE_FAILED, and CORRUPT_DATA if the file is damaged: then it has been removed.
+        """Check that the file's content on the disk has this CRC-32. Calls in the next 5 minutes don't read the file
+        again. Raises UNKNOWN_FILE, STORAGE_FAILED, and CORRUPT_DATA if the file is damaged: then it has been removed.
         """
         key, now = (number, name, checksum), asyncio.get_running_loop().time()
         self._verified = {one: at for one, at in self._verified.items() if now - at < _VERIFIED_SECONDS}
@@ -252,8 +252,7 @@ class _Sink:
         for chunk in chunks:
             self._file.write(chunk)
             self.checksum = zlib.crc32(chunk, self.checksum)
-        # It is synced little by little: a client's write that is synced at the same time would otherwise wait for all
-        # of it.
+        # Sync piece by piece: a client's write that is synced at the same time would wait for a sync of the whole file.
         os.fdatasync(self._file.fileno())
         return self
 
@@ -307,7 +306,7 @@ def _remove_files(folder: Path, names: Iterable[str], is_all: bool) -> None:
 
 
 def _found(folder: Path) -> dict[int, dict[str, LoadFile]]:
-    """The existing files; removes those that the last process was writing when it ended."""
+    """The existing files. Removes the files that the last process was still writing when it ended."""
     shutil.rmtree(folder / _PARTS, ignore_errors=True)
     files: dict[int, dict[str, LoadFile]] = {}
     for load in folder.iterdir() if folder.exists() else ():

@@ -24,7 +24,7 @@ class Throttle:
         """`client_seconds` returns the total seconds of all clients' requests since the start, and their number."""
         self._clock = clock
         self._client_seconds = client_seconds
-        self._free_at = 0.0  # when the bytes taken so far have come, at the rate
+        self._free_at = 0.0  # when all bytes taken so far have come, at the rate
         self._rate = float("inf")  # bytes a second, for all loads together
         self._usual: float | None = None  # the usual wait, in seconds; None until a look has found requests
         self._looked_at = float("-inf")

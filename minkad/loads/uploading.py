@@ -1,4 +1,4 @@
-"""Jobs' requests to a node's spool: to upload files, and to make files from others."""
+"""Jobs' requests to a node's spool: to upload files, and to make new files from files in the spool."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,8 +16,8 @@ from minkad.process import tasks
 from minkad.process.rate_limits import RateLimits
 
 _AT_ONCE: Final = 8  # files; each takes little more than a MiB of memory
-_SILENT_S: Final = 60.0  # an upload ends if it gets hardly anything for this long,
-_STALLED_S: Final = 20.0  # and sooner if others wait for its place
+_SILENT_S: Final = 60.0  # an upload ends if in this time at most `_LITTLE_BYTES` come,
+_STALLED_S: Final = 20.0  # or in this time, if others wait for its place
 _LITTLE_BYTES: Final = 64 * 1024
 _LOOK_S: Final = 1.0
 
@@ -32,7 +32,7 @@ class Uploading:
         self._limits = limits
         self._throttle = throttle
         self._slots = asyncio.Semaphore(_AT_ONCE)
-        self._waiting = 0
+        self._waiting = 0  # uploads that wait for a slot
         self._cutter = Worker("minkad.loads.cut")
 
     async def close(self) -> None:
@@ -40,7 +40,7 @@ class Uploading:
         await self._cutter.close()
 
     async def upload(self, number: int, file: LoadFile, chunks: AsyncIterator[bytes]) -> None:
-        """Take the file in, unless it is here already; when this returns, it is here durably.
+        """Take the file in, unless it is here already. After the call, the file is here durably.
 
         Raises UNKNOWN_LOAD, LOAD_ENDED, INVALID_ARGUMENT if another file has its name, OVERLOADED if hardly anything
         comes, and the errors of `Spool.receive`.
@@ -75,9 +75,9 @@ class Uploading:
         return number, 0 if load is None else load.rate_limit
 
     async def _arriving(self, file: LoadFile, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """The chunks as they come. Raises OVERLOADED if hardly any do."""
+        """The chunks as they come. Raises OVERLOADED if hardly any come."""
         loop, chunks = asyncio.get_running_loop(), aiter(chunks)
-        waited, came = 0.0, 0  # for the sender, since there was more than little
+        waited, came = 0.0, 0  # seconds of waiting for the sender, and bytes, since the last `_LITTLE_BYTES` came
         while True:
             began, coming = loop.time(), tasks.awaited(_next(chunks), f"upload of {file.name}")
             try:
@@ -102,7 +102,7 @@ class Uploading:
             self._check_staging(number)
 
     def _check_staging(self, number: int) -> None:
-        """Raises UNKNOWN_LOAD, LOAD_ENDED. The nodes have all files of a committed load, and fetch them from each
+        """Raises UNKNOWN_LOAD, LOAD_ENDED: the nodes have all files of a committed load, and fetch them from each
         other.
         """
         table = self._table.state.loads
@@ -113,7 +113,7 @@ class Uploading:
             raise MinkaError(Code.LOAD_ENDED, f"load {load.id} takes no more files")
 
     def _is_lost(self, number: int, file: LoadFile) -> bool:
-        """True if a partition has yet to take in exactly this file, so that it may be uploaded again."""
+        """True if a partition has yet to take in exactly this file: if it is lost, it may be uploaded again."""
         part = self._table.state.loads.parts.get(number, {}).get(file.partition_id)
         return part is not None and not part.done and (part.name, part.checksum) == (file.name, file.checksum)
 

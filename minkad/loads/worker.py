@@ -1,5 +1,5 @@
-"""A process of the node for work that would hold the interpreter's lock: one request at a time, each a line of JSON on
-its standard input, each answered by a line on its standard output.
+"""A process of the node for work that would hold the interpreter's lock. It takes one request at a time, a line of JSON
+on its standard input, and answers with a line on its standard output.
 """
 
 import asyncio
@@ -37,10 +37,10 @@ class Worker:
         self._module = module
         self._process: asyncio.subprocess.Process | None = None
         self._lock = asyncio.Lock()
-        self._idle: asyncio.TimerHandle | None = None
+        self._idle: asyncio.TimerHandle | None = None  # ends the process
 
     async def ask(self, request: msgspec.Struct, answer: type[T]) -> T:
-        """Raises the error of the process, and STORAGE_FAILED if it has died."""
+        """The answer to a request. Raises the error of the process, and STORAGE_FAILED if the process has died."""
         async with self._lock:
             if self._idle is not None:
                 self._idle.cancel()
@@ -48,7 +48,7 @@ class Worker:
                 return await self._ask(request, answer)
             except BaseException as error:
                 if not isinstance(error, MinkaError) or error.code is Code.STORAGE_FAILED:
-                    await self._end()  # it may be in the middle of the request
+                    await self._end()  # the process may be in the middle of the request
                 raise
             finally:
                 loop = asyncio.get_running_loop()

@@ -32,5 +32,5 @@ class ClientsMemory:
         return sum(one.used for one in self._all)
 
     def is_flooded(self) -> bool:
-        """True if clients hold more than a quarter of it."""
+        """True if clients hold more than a quarter of this memory."""
         return self.used() * 4 > self._size

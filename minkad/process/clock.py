@@ -11,17 +11,17 @@ log: Final = logging.getLogger(__name__)
 
 
 class SteadyClock:
-    """Unix time that never goes back. After the machine's clock was set back it runs at half its speed until the
-    machine's clock has caught up. So waits timed by it take at most twice as long, instead of also waiting for the time
-    that was set back.
+    """Unix time that never goes back. If somebody sets the machine's clock back by an hour, this clock runs at half its
+    speed for two hours, until the machine's clock has caught up. So a wait that this clock times takes at most twice as
+    long: 20 s for 10 s, and not an hour and 10 s.
     """
 
     def __init__(self, wall_ns: Callable[[], int], boot_ns: Callable[[], int]) -> None:
         """`wall_ns` returns the machine's Unix time, `boot_ns` a clock that nobody sets; both in nanoseconds."""
         self._wall_ns: Final = wall_ns
         self._boot_ns: Final = boot_ns
-        self._last_ns = wall_ns()
-        self._last_boot_ns = boot_ns()
+        self._last_ns = wall_ns()  # this clock's time when it was read last
+        self._last_boot_ns = boot_ns()  # the other clock's time then
 
     def ms(self) -> int:
         """Milliseconds since 1970."""
@@ -40,7 +40,7 @@ def boottime() -> float:
 
 _OFF_NS: Final = OFF_MS * 1_000_000
 _UNKNOWN_NS: Final = 5_000_000_000  # the last known value counts for this long
-_AGREE_NS: Final = 1_000_000_000  # between two answers that agree; the controller checks the clocks more often
+_AGREE_NS: Final = 1_000_000_000  # for this long, all answers must agree; the controller checks clocks more often
 _UNCHECKED_NS: Final = 5_000_000_000  # from the first answer on, if nobody knows whose clock is right
 
 
@@ -54,19 +54,19 @@ class Reading(NamedTuple):
 class ClusterClock:
     """Unix time by the clocks of most nodes.
 
-    While this machine's clock is at most a second off, this is the machine's clock, made steady by a `SteadyClock`. If
-    it is further off, it is corrected by the difference, and again when that correction is more than a second off. The
-    difference is known from the answers to heartbeats, so a jump ahead of more than a second counts only after they
-    confirm it: otherwise keys would expire until then.
+    While the machine's clock is at most a second off, this is the machine's clock, made steady by a `SteadyClock`. If
+    the machine's clock is further off, this clock corrects the difference, and again when the correction is more than a
+    second off. The answers to heartbeats tell the difference. So this clock follows a jump ahead of more than a second
+    only after the answers confirm the jump: before, keys would expire too early.
     """
 
     def __init__(self, wall_ns: Callable[[], int], boot_ns: Callable[[], int]) -> None:
         """`wall_ns` returns the machine's Unix time, `boot_ns` a clock that nobody sets; both in nanoseconds."""
         self._wall_ns: Final = wall_ns
         self._boot_ns: Final = boot_ns
-        self._correction_ns = 0
+        self._correction_ns = 0  # how far the machine's clock is taken to be ahead
         self._confirmed: Reading | None = None  # the corrected time, when it was last known to be right
-        self._first_told_ns: int | None = None  # by the clock that nobody sets
+        self._first_told_ns: int | None = None  # when the first answer came, by the clock that nobody sets
         self._is_checked = False
         self._last: Reading | None = None  # at the last answer
         self._proposed: tuple[int, int] | None = None  # a jump ahead: the correction, and since when answers agree
@@ -95,8 +95,8 @@ class ClusterClock:
         return self._is_checked
 
     def told(self, ahead_ms: int | None, at: Reading) -> None:
-        """`ahead_ms`: how far the machine's clock was ahead of most nodes' when read `at`; None: nobody knows. A new
-        controller doesn't know it for a moment, so the last confirmed value counts for some seconds more.
+        """`ahead_ms`: how far the machine's clock was ahead of most nodes' clocks when it was read `at`; None: nobody
+        knows. A new controller doesn't know for a moment, so the last confirmed time counts for 5 s more.
         """
         self.ahead_ms = ahead_ms
         if self._first_told_ns is None:
@@ -125,8 +125,8 @@ class ClusterClock:
             self._confirmed = None
 
     def _is_believed(self, correction_ns: int, at: Reading) -> bool:
-        """True if the correction counts. A correction ahead makes keys expire for good, so one answer isn't enough: a
-        new controller may know the clocks of only a few nodes.
+        """True if the correction counts. If it sets this clock ahead, keys expire for good, so one answer isn't enough:
+        a new controller may know the clocks of only a few nodes.
         """
         time_ns = at.wall_ns - self._correction_ns
         if self._confirmed is not None:
@@ -138,7 +138,9 @@ class ClusterClock:
         return at.boot_ns - self._proposed[1] >= _AGREE_NS
 
     def _keep_time(self, step_ns: int) -> None:
-        """Somebody has set the corrected clock while nobody knows better: most likely it is right now."""
+        """Somebody has set the machine's clock, while no node can tell the difference: the corrected time goes on. If
+        the correction is then small, the machine's clock is most likely right now.
+        """
         if self._correction_ns and abs(step_ns) > _OFF_NS:
             correction_ns = self._correction_ns + step_ns
             self._correct_by(correction_ns if abs(correction_ns) > _OFF_NS else 0)

@@ -6,12 +6,12 @@ from typing import Final
 
 log: Final = logging.getLogger(__name__)
 
-OWN: Final = 512  # at least, for the node itself: databases, other nodes, HTTP, connections that have said nothing yet
+OWN: Final = 512  # at least, for the node itself: databases, other nodes, HTTP, silent new connections
 _LEAST: Final = 32
 
 
 def raise_limit() -> int:
-    """Raise the process's limit as far as the system permits (`ulimit -Hn`, LimitNOFILE). Returns it."""
+    """Raise the process's limit as far as the system permits (`ulimit -Hn`, LimitNOFILE). Returns the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -21,5 +21,5 @@ def raise_limit() -> int:
 
 
 def for_clients(limit: int) -> int:
-    """The number of clients that may be connected at once: they take half of what the node doesn't need for itself."""
+    """The number of clients that may be connected at once: half of the descriptors that the node doesn't need."""
     return max(_LEAST, (limit - OWN) // 2)

@@ -11,7 +11,8 @@ from minka.errors import Code, MinkaError
 FAILED: Final = 1
 MISTAKE: Final = 2  # in the command line or the configuration
 REFUSED: Final = 3  # for good: a new start is useless until somebody changes something
-# These don't pass without a change. After MISTAKE and REFUSED configs/minkad.service doesn't start it again.
+# These errors stay until somebody changes something. After MISTAKE and REFUSED, configs/minkad.service doesn't start
+# the process again.
 _FOR_GOOD: Final = frozenset(
     {
         Code.NODE_REMOVED,
@@ -42,7 +43,7 @@ def complain(error: MinkaError, status: int) -> int:
 
 def end_at_once(error: MinkaError) -> NoReturn:
     """End with the error's status, and wait for nothing: a thread that waits in the kernel for a dead disk would delay
-    an orderly end for ever. So would a log on the same disk, which gets half a second. On any thread.
+    a graceful end for ever. A log on this disk would, too, so the last lines get half a second. For any thread.
     """
 
     def say() -> None:

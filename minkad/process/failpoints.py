@@ -1,13 +1,13 @@
 """Named places where a test can make the process fail.
 
-Without MINKA_FAILPOINTS_FILE in the environment at import time, a failpoint is nothing: the decorator returns the
-function itself. With it, the file that the variable names is read before and after each call of the function. A line is
+If MINKA_FAILPOINTS_FILE isn't in the environment at import time, a failpoint does nothing: the decorator returns the
+function itself. With the variable, each call of the function reads the file that it names, before and after. A line is
 
     migration.checkpoint.before=kill          the process ends as by kill -9
     migration.checkpoint.after=error          MinkaError(INTERNAL)
     migration.checkpoint.before=pause:FILE    wait until FILE is gone; creates FILE.reached
 
-An empty or missing file means that nothing happens.
+If the file is empty or missing, nothing happens.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ def _wrapped(name: str, function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def _reach(place: str) -> Path | None:
-    """Do what the file says about the place. Returns the file to wait for, if it says to wait."""
+    """Take the action that the file names for the place. Returns the file to wait for, if the action is to wait."""
     action = _action(Path(os.environ[_FILE]), place)
     if action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)

@@ -1,5 +1,5 @@
-"""Python's garbage collection in turns of a few milliseconds: a full one looks at every object (ten thousand replicas
-have a million), and holds the loop for 100 ms or more.
+"""Python's garbage collection in turns of a few milliseconds: a full collection looks at every object (ten thousand
+replicas have a million), and holds the loop for 100 ms or more.
 """
 
 import asyncio
@@ -10,16 +10,15 @@ from typing import Final
 
 _POLL_S: Final = 0.1
 _BUSY_POLL_S: Final = 0.02  # while many objects are made, the collector's work grows fast
-_YOUNG: Final = 3  # collections of the middle generation, some 7,000 new objects each, until the oldest is looked at
+_YOUNG: Final = 3  # after this many collections of the middle generation (7,000 new objects each), collect the oldest
 _LOOK_S: Final = 60.0  # between two looks at the size of memory
-_GROWN: Final = 1.25  # times the memory after the last full collection: some of the growth may be unused cycles
+_GROWN: Final = 1.25  # times the memory after the last full collection: the growth may be garbage, so collect again
 _NEVER: Final = 1_000_000
 
 
 async def collect(is_flooded: Callable[[], bool]) -> None:
-    """Collect until cancelled. Objects that survive a collection are set aside, and looked at again when Python's
-    memory has grown by a quarter, but not if `is_flooded`: the memory of clients' requests isn't garbage, and is freed
-    with them.
+    """Collect until cancelled. Objects that survive a collection are set aside, until Python's memory has grown by a
+    quarter. While `is_flooded`, they stay aside: then the growth is memory of clients' requests, and not garbage.
     """
     young, middle, oldest = gc.get_threshold()
     gc.set_threshold(young, middle, _NEVER)

@@ -9,9 +9,9 @@ from minkad.config.addresses import split_address
 
 def cannot_listen(key: str, address: str, error: OSError | None) -> MinkaError:
     """The error to raise: ADDRESS_IN_USE with the command that names the holder, else ADDRESS_UNAVAILABLE with the
-    cause, which may pass: the network isn't up yet.
+    cause. The cause may pass, if the network isn't up yet.
 
-    `key` is the configuration key of the address; `error` None: the cause is unknown.
+    `key` is the configuration key of the address. `error` None: the cause is unknown.
     """
     if error is not None and error.errno == errno.EADDRINUSE:
         _, port = split_address(address)
@@ -22,7 +22,7 @@ def cannot_listen(key: str, address: str, error: OSError | None) -> MinkaError:
 
 
 def bind_error(address: str) -> OSError | None:
-    """The kernel's error when one binds the address; None if it is free. gRPC itself does not tell."""
+    """The kernel's error if a socket is bound to the address; None if the address is free. gRPC doesn't tell it."""
     host, port = split_address(address)
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

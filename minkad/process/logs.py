@@ -1,8 +1,8 @@
 """Logging to stderr: lines for people, or one JSON object a line for machines.
 
 Modules log with the standard library, a sentence and its specifics apart: `log.info("became active controller",
-extra={"term": term})`. The specifics become `term=7` or a JSON member. The field `node` is the writing node; another
-node in the specifics is named by its part: `source`, `target`, `peer`.
+extra={"term": term})`. The specifics become `term=7` or a JSON member. The field `node` is the node that logs; other
+nodes have fields for their parts: `source`, `target`, `peer`.
 """
 
 import json
@@ -16,13 +16,13 @@ from typing import Any, TextIO
 
 FORMATS = ("human", "json")
 
-# The fields of every record: all others came from `extra`.
+# The fields of every record; all other fields came from `extra`.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _OWN = frozenset({"ts", "level", "node", "logger", "msg", "exception"})
 _MAX_TEXT = 8192
 # syslog priorities, as systemd reads them at the start of a line (sd-daemon(3)).
 _PRIORITIES = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6), (0, 7))
-# Their informational lines don't help an operator.
+# Libraries whose informational lines don't help an operator.
 _QUIET = ("aiohttp", "asyncio", "grpc")
 
 
@@ -43,15 +43,15 @@ def setup(level: str, format: str, node: str, *, stream: TextIO | None = None) -
 
 
 class Seldom:
-    """Lines that others can cause as often as they like: each at most once in `period_s`, with the number left out."""
+    """Logs lines that others can cause at will: each line at most once in `period_s`, with the number left out."""
 
     def __init__(self, logger: logging.Logger, period_s: float = 10.0) -> None:
         self._logger = logger
         self._period_s = period_s
-        self._said: dict[str, tuple[float, int]] = {}  # line -> when it was last written, and the number left out since
+        self._said: dict[str, tuple[float, int]] = {}  # by line: when it was written, and the number left out since
 
     def log(self, level: int, line: str, *, with_traceback: bool = False, **specifics: object) -> None:
-        """Write the line, or count it. Lines are few: put variable parts into the specifics."""
+        """Write the line, or count it. Put variable parts into the specifics, so that there are few lines."""
         now = time.monotonic()
         at, left_out = self._said.get(line, (float("-inf"), 0))
         if now - at < self._period_s:
@@ -87,7 +87,7 @@ def _is_journal(stream: TextIO, environ: Mapping[str, str]) -> bool:
 
 
 def _specifics(record: logging.LogRecord) -> dict[str, Any]:
-    """The caller's `extra`; a name of ours gets an underscore, so that no field is there twice."""
+    """The caller's `extra`. A name that is also a field of ours gets an underscore, so that no field occurs twice."""
     return {f"{key}_" if key in _OWN else key: value for key, value in vars(record).items() if key not in _STANDARD}
 
 
@@ -159,7 +159,7 @@ class _HumanFormatter(logging.Formatter):
 
 
 def _one_line(text: str) -> str:
-    """Control characters escaped: text from elsewhere can neither forge a line nor steer a terminal."""
+    """The text with escaped control characters: foreign text can neither forge a line nor control a terminal."""
     return text if text.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in text)
 
 

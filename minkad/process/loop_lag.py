@@ -12,16 +12,16 @@ from minkad.process.telemetry import Telemetry
 
 log: Final = logging.getLogger(__name__)
 
-INTERVAL_S: Final = 0.04  # twice as often would cost a tenth of an idle daemon's time
-LONG_S: Final = 0.05  # of processor time; a longer turn is logged with what ran
+INTERVAL_S: Final = 0.04  # half of this would cost a tenth of an idle daemon's time
+LONG_S: Final = 0.05  # a turn with more processor time is logged, with the functions that ran
 _LOG_EVERY_S: Final = 1.0
 _MOST_FRAMES: Final = 6
 _PACKAGES: Final = ("/minkad/", "/minka/")
 
 
 class LoopLag:
-    """Asks to be called every 40 ms and counts the delay. `work` counts the loop's own work in it: on a busy machine
-    the process also waits for a processor.
+    """Asks the loop for a call every 40 ms, and counts how late the call is. `work` is the processor time of the loop's
+    thread in this delay: on a busy machine, the process also waits for a processor.
 
     When the call is late, a timer's signal looks at what the loop is doing. A thread can't do this: CPython 3.11 can
     die or hang when one thread reads another's frames (issues 111363 and 106883 of python/cpython), and no thread sees
@@ -31,9 +31,9 @@ class LoopLag:
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
         self._loop = asyncio.get_running_loop()
-        self._due = time.monotonic()
-        self._worked = 0.0
-        self._seen = ""
+        self._due = time.monotonic()  # when the next call is due
+        self._worked = 0.0  # the thread's processor time when the call was asked for
+        self._seen = ""  # what ran while the call was late
         self._logged_at = float("-inf")
 
     async def run(self) -> None:

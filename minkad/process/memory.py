@@ -1,10 +1,10 @@
 """The memory of clients' requests and answers at a node: all counted together, until the bytes have left.
 
-Each stream and each call has a share. No share is guaranteed a part: its limit grows with the free memory, so that many
-shares can't take everything, and an empty one always finds some (the dynamic thresholds of Choudhury and Hahne,
-"Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998). If several wait, the one that has held least
-so far comes first: slow clients wait for each other, and a quick one doesn't wait for them. A client that takes no
-answers at all loses its stream when others wait for memory, as a slow client of Redis or NATS does.
+Each stream and each call has a share. No share has a guaranteed part: its limit depends on the free memory. So the
+shares together can't take all memory, and an empty share always finds some (the dynamic thresholds of Choudhury and
+Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998). If several shares wait, the share
+that has held least comes first: slow clients wait for each other, and a quick client doesn't wait for them. A client
+that takes no answers at all loses its stream when others wait for memory, as a slow client of Redis or NATS does.
 """
 
 import asyncio
@@ -18,9 +18,9 @@ STALLED_S: Final = 2.0  # a stream that stood still for this long may be ended w
 _RELIEF_S: Final = 0.25  # between two looks for such streams
 _LITTLE: Final = 96 * 1024  # a share with at most this counts as empty
 _FIRST_PART: Final = 2  # an empty share gets at most half of the free memory,
-_MORE_PART: Final = 16  # and any other stays below a sixteenth
-_SHARE_BYTES: Final = 32 * 1024  # about the memory of a stream or call besides its content
-_SHARES_PART: Final = 4  # at most a quarter is for that
+_MORE_PART: Final = 16  # and any other share stays below a sixteenth of it
+_SHARE_BYTES: Final = 32 * 1024  # about the memory of a stream or call, besides its content
+_SHARES_PART: Final = 4  # at most a quarter of the memory is for these bytes of all shares
 
 
 class Memory:
@@ -34,25 +34,25 @@ class Memory:
         most_shares: int | None = None,
     ) -> None:
         """`limit` in bytes. `trim` returns free memory to the system; it is called on a thread while shares wait, and
-        after much was given back. `most_shares`: the limit of shares, if something other than memory bounds them.
+        after much was given back. `most_shares`: a limit of shares, in addition to the limit by memory.
         """
         self.limit: Final = limit
         self._most_shares = most_shares
         self.used = 0
-        self.ended = 0  # streams, because others waited for their memory
+        self.ended = 0  # streams that were ended because others waited for memory
         self._clock = clock
         self._trim = trim
         self._trimming: asyncio.Future[None] | None = None
         self._shares: set[Share] = set()
-        self._waiting: dict[asyncio.Future[None], tuple[Share, int, Callable[[], int]]] = {}
-        self._is_admitting = False
-        self._relief: asyncio.TimerHandle | None = None
+        self._waiting: dict[asyncio.Future[None], tuple[Share, int, Callable[[], int]]] = {}  # see `wait`
+        self._is_admitting = False  # True: `_admit` is about to be called
+        self._relief: asyncio.TimerHandle | None = None  # calls `_relieve`
 
     def share(self, on_revoke: Callable[[], object] = lambda: None) -> "Share":
-        """A share for a stream or a call; it has to be closed. `on_revoke` is called when it must end, since others
-        need its memory.
+        """A share for a stream or a call, which must close the share. `on_revoke` is called if the stream must end,
+        since others need its memory.
 
-        Raises OVERLOADED if there are too many.
+        Raises OVERLOADED if there are too many shares.
         """
         if len(self._shares) >= self.max_shares:
             raise MinkaError(Code.OVERLOADED, f"{len(self._shares)} streams or calls of clients are open at this node")
@@ -77,7 +77,7 @@ class Memory:
         self._shares.discard(share)
 
     def moved(self, size: int) -> None:
-        """Count `size` more bytes (fewer if below 0)."""
+        """Count `size` more bytes; below 0: fewer bytes."""
         self.used += size
         if size < 0 and self._waiting:
             self._admit_soon()
@@ -90,12 +90,12 @@ class Memory:
 
     @property
     def is_waited_for(self) -> bool:
-        """True if a share waits for memory, and so comes first."""
+        """True if a share waits for memory: it comes before shares that ask now."""
         return bool(self._waiting)
 
     async def wait(self, share: "Share", size: int, timeout: float | None, same_answer: Callable[[], int]) -> bool:
-        """Take `size` bytes for the share when they fit and its turn has come; False if that takes too long.
-        `same_answer`: see `Share.fits`.
+        """Take `size` bytes for the share when they fit and its turn has come; False if that takes longer than
+        `timeout`. `same_answer`: see `Share.fits`.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
@@ -130,8 +130,8 @@ class Memory:
                 future.set_result(None)
 
     def _relieve(self) -> None:
-        """End streams that take nothing, while a share waits and more than half is used. Freed memory goes back to the
-        system, also after most of the memory was given back.
+        """While a share waits and more than half of the memory is used, end streams that take nothing. Return free
+        memory to the system meanwhile, and again after most of the memory was given back.
         """
         self._relief = None
         now = self._clock()
@@ -140,7 +140,7 @@ class Memory:
         for share in sorted(stalled, key=lambda share: share.held, reverse=True):
             if 2 * used <= self.limit:
                 break
-            used -= share.held  # it gives that when its stream has ended
+            used -= share.held  # the share gives these bytes back when its stream has ended
             self.ended += 1
             share.revoke()
         self._admit()
@@ -157,7 +157,7 @@ def malloc_trim() -> None:
     to many clients the process stayed at four times its size.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:  # another libc
+    if trim is not None:  # None: another libc
         trim(0)
 
 
@@ -182,17 +182,17 @@ class Share:
         self.held = 0  # bytes
         self.held_until_answered = 0  # of these: bytes that leave only after a request is answered
         self.sending_since: float | None = None  # since when a piece of an answer is on its way, by the memory's clock
-        self.receiving_since: float | None = None  # the last piece of an incomplete request
+        self.receiving_since: float | None = None  # when the last piece of an incomplete request came
         self.is_revoked = False
-        self._began = self._at = memory.now
-        self._byte_seconds = 0.0  # until `_at`
+        self._began = self._at = memory.now  # `_at`: when `held` last changed
+        self._byte_seconds = 0.0  # held bytes times seconds, summed up until `_at`
         self._memory = memory
         self._on_revoke = on_revoke
         self._is_closed = False
 
     @property
     def has_plenty(self) -> bool:
-        """True if there is room for any answer: a quick check, true for nearly everybody nearly always."""
+        """True if there is room for any answer: a quick check that is nearly always true."""
         limit = self._memory.limit
         return self._memory.used * 2 <= limit and (self.held - self.held_until_answered) * 64 <= limit
 
@@ -201,18 +201,18 @@ class Share:
         return self.has_plenty or (not self._memory.is_waited_for and self.fits(size, same_answer))
 
     def fits(self, size: int, same_answer: int = 0) -> bool:
-        """True if the share may take `size` more bytes in its turn. `same_answer`: the bytes that it holds for the same
-        answer; they leave together with these, and so would never make room for them.
+        """True if the share may take `size` more bytes in its turn. `same_answer`: the bytes that it already holds for
+        the answer. They don't count, since they leave only together with the further bytes.
         """
         free = self._memory.limit - self._memory.used
         held = self.held - self.held_until_answered - same_answer
         if held <= _LITTLE:
             others = self._memory.used - self.held
-            return size * _FIRST_PART <= free or others * _MORE_PART <= self._memory.limit  # however large, if alone
+            return size * _FIRST_PART <= free or others * _MORE_PART <= self._memory.limit  # any size, if alone
         return (held + size) * _MORE_PART <= free
 
     async def reserve(self, size: int, until: float | None = None, same_answer: Callable[[], int] = lambda: 0) -> bool:
-        """Take `size` bytes as soon as there is room. False if there is none by `until`, a time of the loop's clock.
+        """Take `size` bytes as soon as there is room. False if there is no room by `until`, a time of the loop's clock.
         `same_answer`: see `fits`.
         """
         if self.has_room(size, same_answer()):
@@ -231,8 +231,8 @@ class Share:
             self._memory.moved(size)
 
     def take_until_answered(self, size: int) -> None:
-        """Count bytes that leave only after the request is answered, so that it doesn't wait for them; below zero,
-        count them off.
+        """Count bytes that leave only after the request is answered: the request doesn't wait for them. Below zero:
+        count the bytes off.
         """
         self.held_until_answered += size
         self.take(size)
@@ -242,7 +242,7 @@ class Share:
         self.take(-size)
 
     def mean(self, now: float) -> float:
-        """The mean number of bytes that it has held."""
+        """The mean number of bytes that the share has held."""
         return (self._byte_seconds + self.held * (now - self._at)) / (now - self._began + 1.0)
 
     def close(self) -> None:
@@ -252,7 +252,7 @@ class Share:
         self._memory.close(self)
 
     def is_stalled(self, now: float) -> bool:
-        """True if the client has taken nothing for long, or has sent nothing of the rest of a request."""
+        """True if for `STALLED_S` the client has taken nothing, or has sent nothing of the rest of a request."""
         since = [at for at in (self.sending_since, self.receiving_since) if at is not None]
         return not self.is_revoked and any(now - at > STALLED_S for at in since)
 

@@ -4,14 +4,14 @@ import os
 from contextlib import suppress
 from typing import Final
 
-# About a tenth of a processor for which others compete. With SCHED_IDLE it would be almost nothing, and a thread that
-# holds a database's lock might be unable to release it.
+# Gives about a tenth of a processor if others compete for it. SCHED_IDLE would give almost nothing: a thread that holds
+# a database's lock might be unable to release it.
 NICENESS: Final = 10
 
 
 def lower_priority(thread_id: int = 0) -> None:
-    """Lower the priority of one of this process's threads (0: the calling one). It stays unchanged where lowering is
-    not allowed, as in a sandbox.
+    """Lower the priority of a thread of this process (0: of the calling thread). Where this is forbidden, as in a
+    sandbox, the priority stays unchanged.
     """
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, thread_id, NICENESS)

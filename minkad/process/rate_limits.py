@@ -14,11 +14,11 @@ class RateLimits:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._free_at: dict[int, float] = {}  # by owner
+        self._free_at: dict[int, float] = {}  # by owner: when all of its data so far has passed, at the limit
 
     async def parts(self, data: bytes, limited: Callable[[], tuple[int, int]]) -> AsyncIterator[bytes]:
-        """The data in parts, each as soon as it may pass; so a low limit is kept, and progress is visible. `limited`
-        returns the owner and its limit in bytes a second (0: none), which may change at any time.
+        """The data in parts, each as soon as it may pass: small parts keep a low limit, and show progress. `limited`
+        returns the owner and its limit in bytes a second (0: no limit), which may change at any time.
         """
         start = 0
         while start < len(data):

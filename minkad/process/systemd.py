@@ -53,12 +53,12 @@ def reloading() -> bool:
 
 
 def stopping(text: str) -> bool:
-    """Tell systemd that the daemon stops, for its own reasons or because it was told to."""
+    """Tell systemd that the daemon stops, whether or not somebody has asked for this."""
     return notify("STOPPING=1", f"STATUS={text}")
 
 
 def watchdog_interval(environ: Mapping[str, str] = os.environ) -> float | None:
-    """Seconds between keep-alives, half of what systemd allows; None if it doesn't watch this process."""
+    """Seconds between keep-alives: half of the time that systemd allows. None if systemd doesn't watch this process."""
     if environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return None
     allowed = environ.get("WATCHDOG_USEC", "")

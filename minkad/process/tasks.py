@@ -1,4 +1,4 @@
-"""Starts tasks. If a task ends unexpectedly, that is logged and ends the task's owner."""
+"""Starts tasks. A task that ends unexpectedly is logged, and its owner ends."""
 
 import asyncio
 import logging
@@ -11,16 +11,16 @@ from minka.errors import MinkaError
 log: Final = logging.getLogger(__name__)
 
 ENDS_NODE: Final = "ends_node"  # key in the context for an event loop's exception handler: the node can't go on
-TAKEN_WITHIN_S: Final = 30.0  # by then somebody has asked for the result of a task that was to be awaited
+TAKEN_WITHIN_S: Final = 30.0  # an awaited task's error that nobody has taken by then counts as lost
 
 Failed = Callable[[BaseException], object]
 T = TypeVar("T")
 
 
 def start(work: Coroutine[Any, Any, T], name: str, failed: Failed | None = None) -> asyncio.Task[T]:
-    """Run `work` beside the caller. If it ends with an error, or cancelled although nobody has cancelled it, that is
-    logged and `failed` is called, which ends the owner: a connection, a session, a controller. Without `failed` the
-    node is the owner: it can't go on.
+    """Run `work` beside the caller. If the task fails, or is cancelled although nobody has asked for this, the error is
+    logged, and `failed` is called to end the owner: a connection, a session, a controller. Without `failed`, the owner
+    is the node, which can't go on.
     """
     task = asyncio.get_running_loop().create_task(work, name=name)
     task.add_done_callback(lambda ended: _ended(ended, failed))
@@ -28,8 +28,8 @@ def start(work: Coroutine[Any, Any, T], name: str, failed: Failed | None = None)
 
 
 def awaited(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-    """Run `work` for a caller that awaits the task, or asks for its result. An answer of the cluster, a MinkaError, may
-    be left when its caller has gone; any other error that nobody takes ends the node.
+    """Run `work` for a caller that awaits the task, or asks for its result. If the caller has gone, a MinkaError, which
+    is an answer of the cluster, may be lost; any other error that nobody takes ends the node.
     """
     task = asyncio.get_running_loop().create_task(work, name=name)
     task.add_done_callback(_to_be_taken)
@@ -37,13 +37,13 @@ def awaited(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
 
 
 def drop(task: asyncio.Task[Any]) -> None:
-    """Cancel a task that was to be awaited: its caller goes, and nobody needs its outcome."""
+    """Cancel an awaited task whose outcome nobody needs, since its caller goes."""
     task.cancel()
     task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
 
 
 def told(_error: BaseException) -> None:
-    """For work without an owner to end: its purpose goes on without it, or begins again."""
+    """A `failed` that ends nothing: the owner does without the task, or starts it again."""
 
 
 def watch_threads(loop: asyncio.AbstractEventLoop) -> None:
@@ -75,7 +75,7 @@ def _error_of(task: asyncio.Task[Any]) -> BaseException | None:
 
 
 def _to_be_taken(task: asyncio.Task[Any]) -> None:
-    # Checked by the flag, since `exception()` would count as taking it.
+    # Looks at asyncio's flag: a call of `exception()` would itself take the error.
     if not task.cancelled() and _is_left(task):
         task.get_loop().call_later(TAKEN_WITHIN_S, _check_taken, task)
 

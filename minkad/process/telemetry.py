@@ -1,7 +1,7 @@
 """The counters of a node at work: plain numbers that any layer may increase and `minkad.http.metrics` exposes.
 
-The daemon makes them once and hands them down. Each number has one writing thread: the event loop's, or for `log_sync`
-the thread that syncs the log.
+The daemon makes them once and hands them down. One thread writes each number: the event loop's thread, or for
+`log_sync` the thread that syncs the log.
 """
 
 from bisect import bisect_left
@@ -14,7 +14,7 @@ Operation = Literal["read", "write"]
 Outcome = Literal["ok", "refused", "failed"]
 """ok; refused before anything was done (the client tries elsewhere); failed, or its outcome is unknown."""
 
-# Seconds. A sync takes 0.2 ms on a good disk and a second on a dying one; a request the same, plus its queueing.
+# Seconds. A sync takes 0.2 ms on a good disk and 1 s on a dying disk; a request takes a sync, and its time in queues.
 LATENCY_BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 PAUSE_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
@@ -34,7 +34,7 @@ class Histogram:
         self.most = 0.0
 
     def observe(self, value: float, times: int = 1) -> None:
-        """Count a value, as often as there were operations that shared it (a batch)."""
+        """Count a value: once, or once for each of the operations that took the time together (a batch)."""
         self.counts[bisect_left(self.bounds, value)] += times
         self.total += value * times
         self.most = max(self.most, value)
@@ -96,7 +96,7 @@ class Telemetry:
     loop_late: Histogram = field(default_factory=lambda: Histogram(LOOP_BOUNDS))
     """Seconds by which the event loop was late."""
     loop_work: Histogram = field(default_factory=lambda: Histogram(LOOP_BOUNDS))
-    """Seconds of processor time that a turn of the loop took itself."""
+    """Seconds of processor time that the loop's thread used while the loop was late."""
 
     def client_seconds(self) -> tuple[float, int]:
         """The total seconds of clients' batches that ended ok, and their number."""
@@ -120,8 +120,8 @@ class Telemetry:
         self.damages += 1
 
     def kv(self, operation: Operation, outcome: Outcome, seconds: float, times: int = 1) -> None:
-        """Count a batch (one client's requests to one partition at once), `seconds` after it arrived; or the batches of
-        `times` clients that were done together.
+        """Count a batch (one client's requests to one partition at once) that ended `seconds` after it came; or `times`
+        batches that were done together.
         """
         self.kv_batches[operation, outcome] += times
         if outcome == "ok":

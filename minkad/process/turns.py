@@ -1,5 +1,5 @@
-"""The loop's turn between the pieces of long work. However much of such work is under way (rows to apply, to tell, to
-host), one piece runs in several rounds of the loop, so that network traffic hardly waits.
+"""Divides the loop's time between long work and the rest. However much long work is under way (rows to apply, to tell,
+to host), at most one piece of it runs in 8 rounds of the loop, so network traffic hardly waits.
 """
 
 import asyncio
@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-ROUNDS: Final = 8  # one of these has a piece: a heartbeat and its answer need as many rounds, at both ends
+ROUNDS: Final = 8  # with one piece; a heartbeat and its answer need about 8 rounds at both ends
 
 InThread = Callable[..., Awaitable[Any]]
 """Calls a function with arguments on a thread, as `asyncio.to_thread` does: for slow work that can't be divided into
@@ -17,13 +17,13 @@ pieces.
 
 
 class _Queue:
-    """The work that waits for its turn on one loop. In one of `ROUNDS` rounds the first goes on. The queue keeps no
-    reference to the loop, which would never be freed.
+    """The work that waits for its turn on one loop. Once in `ROUNDS` rounds, the first work goes on. The queue keeps no
+    reference to the loop: with a reference, the loop would never be freed.
     """
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._round = 0
+        self._round = 0  # 0 to ROUNDS - 1; in round 0, work goes on
 
     async def turn(self, loop: asyncio.AbstractEventLoop) -> None:
         future = loop.create_future()

@@ -1,1 +1,1 @@
-"""gRPC: the services of this node, and its calls to others."""
+"""gRPC: the services of this node, and its calls to other nodes."""

@@ -1,4 +1,4 @@
-"""Connections to other nodes: one channel an address, every call with this node's identity."""
+"""Connections to other nodes: one channel for each address. Each call has this node's identity."""
 
 import asyncio
 import ssl
@@ -10,7 +10,7 @@ from minkad.process import tasks
 from minkad.rpc.credentials import Credentials
 
 CONNECT_TIMEOUT = 2.0  # seconds, at least
-UNTIL_UNUSED = 10.0 * 365 * 86_400  # seconds
+UNTIL_UNUSED = 10.0 * 365 * 86_400  # seconds: no limit, in effect, for the calls on an old channel
 CLUSTER_METADATA = "minka-cluster"
 NODE_METADATA = "minka-node"
 
@@ -18,9 +18,9 @@ Metadata = tuple[tuple[str, str | bytes], ...]
 
 
 class Channels:
-    """Channels by address, kept until closed. `cluster_id` is "" until the node has joined one.
+    """Channels by address, kept until closed. `cluster_id` is "" until the node has joined a cluster.
 
-    Without `credentials` they are plain. `heartbeat_interval` is in seconds.
+    Without `credentials`, channels are plain. `heartbeat_interval` is in seconds.
     """
 
     def __init__(
@@ -33,8 +33,8 @@ class Channels:
         cluster = ((CLUSTER_METADATA, cluster_id),) if cluster_id else ()
         self.identity = (*cluster, (NODE_METADATA, node_id))
         self._credentials = credentials
-        # Calls have their own deadlines, so connections may be more patient: breaking them on a busy machine only makes
-        # more work. Pings, not TCP, notice a peer that vanished without a word (power, network).
+        # Calls have their own deadlines, so connections may be more patient: on a busy machine, new connections only
+        # make more work. Pings, and not TCP, notice a peer that vanished without a word (power, network).
         patience = max(CONNECT_TIMEOUT, 10 * heartbeat_interval)
         self._options = [
             *channel_options(patience),
@@ -42,8 +42,8 @@ class Channels:
             ("grpc.keepalive_timeout_ms", int(patience * 1000)),
             ("grpc.http2.max_pings_without_data", 0),
         ]
-        self._channels: dict[str, grpc.aio.Channel] = {}
-        self._old: dict[grpc.aio.Channel, asyncio.Task[None]] = {}
+        self._channels: dict[str, grpc.aio.Channel] = {}  # by address, with the present credentials
+        self._old: dict[grpc.aio.Channel, asyncio.Task[None]] = {}  # each closes after its last call
 
     def to(self, address: str) -> grpc.aio.Channel:
         """The channel to a node's gRPC address. Pass `identity` as the metadata of each call on it."""

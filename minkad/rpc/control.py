@@ -67,12 +67,12 @@ class MetadataService(MetadataServicer):
         self._tables = tables
 
     async def GetTable(self, request: GetTableRequest, context: _Context) -> GetTableResponse:
-        """The rows that the caller wants and doesn't have."""
+        """The rows that the caller wants and lacks."""
         return await self._tables.answer(request)
 
 
 def answered_by(method: Callable[[Any, Req], Awaitable[Resp]]) -> Any:  # the base's methods take names, too
-    """The RPC that the method of `_requests` answers."""
+    """Make an RPC that a method of `_requests` answers."""
 
     async def answer(self: Any, request: Req, context: _Context) -> Resp:
         return await method(self._requests, request)
@@ -158,7 +158,7 @@ class AdminService(AdminServicer):
     async def ListPartitions(
         self, request: ListPartitionsRequest, context: _Context
     ) -> AsyncIterator[ListPartitionsResponse]:
-        """The rows; while this node is the active controller, with the reports about them."""
+        """The rows; at the active controller, also the reports about these partitions."""
         state, active = self._coordinator.state, self._coordinator.active
         rows, status = PartitionList(state, request.filter, request.limit), self._without_partitions()
         yield ListPartitionsResponse(status=status)
@@ -178,7 +178,6 @@ class AdminService(AdminServicer):
         yield ListPartitionsResponse(matching=rows.counts())
 
     def _without_partitions(self) -> GetStatusResponse:
-        """The status without partitions."""
         coordinator = self._coordinator
         state, active = coordinator.state, coordinator.active
         status = GetStatusResponse(
@@ -245,8 +244,8 @@ class AdminService(AdminServicer):
     async def TransferLeadership(
         self, request: TransferLeadershipRequest, context: _Context
     ) -> TransferLeadershipResponse:
-        """Ask a voter to take over, at the present leader. It does so within an election timeout or not at all; the
-        answer doesn't wait for that.
+        """At the present leader, ask a voter to take over. The voter takes over within an election timeout or not at
+        all; the answer doesn't wait for this.
         """
         self._coordinator.transfer_leadership(request.node)
         return TransferLeadershipResponse()
@@ -273,7 +272,7 @@ class InventoryService(InventoryServicer):
         return CountKeysResponse(partitions=await self._count_keys(request.partition_ids))
 
     async def SplitKeys(self, request: SplitKeysRequest, context: _Context) -> SplitKeysResponse:
-        """Find keys that divide the partition's data, from the properties of its tables and a part of one table."""
+        """Find keys that divide the partition's data, by the properties of its tables and a part of one table."""
         return SplitKeysResponse(keys=await self._split_keys(request.partition_id, request.parts))
 
 

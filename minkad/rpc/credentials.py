@@ -17,17 +17,17 @@ class Credentials:
     """The credentials of the servers, of the channels, and of connections to data ports.
 
     Raises MinkaError: INVALID_CONFIG for a mistake in the files, or a certificate that others would refuse;
-    CERTIFICATE_EXPIRED for one that isn't valid today.
+    CERTIFICATE_EXPIRED for a certificate that isn't valid today.
     """
 
     def __init__(self, tls: Tls, hosts: Collection[str]) -> None:
         """`hosts`: the hosts by which others dial this node."""
         self._tls, self._hosts = tls, hosts
-        self._pem, (self.data_port, self.to_data_ports) = self._read()
+        self._pem, (self.data_port, self.to_data_ports) = self._read()  # the files as they were read last
         self._served, self.channel = self._pem, _of_channel(self._pem)
 
     def server(self) -> grpc.ServerCredentials:
-        """Credentials of the server: clients without a certificate of the authority are refused."""
+        """Credentials of the server, which refuses clients without a certificate of the authority."""
         return grpc.dynamic_ssl_server_credentials(_of_server(self._pem), self._renewed, True)  # type: ignore[arg-type]  # the stub lacks the None
 
     def expiry(self) -> dict[str, float]:
@@ -47,7 +47,7 @@ class Credentials:
         return True
 
     def _read(self) -> tuple[Pem, tuple[ssl.SSLContext, ssl.SSLContext]]:
-        """The files' content, and the contexts of server and client, which have shaken hands."""
+        """The files' content, and the contexts of server and client: a handshake between them has succeeded."""
         pem = tls_files.read(self._tls)
         server, client = tls_files.server_context(self._tls, pem), tls_files.client_context(self._tls, pem)
         for host in self._hosts:
@@ -60,8 +60,8 @@ class Credentials:
         return pem, (server, client)
 
     def _renewed(self) -> grpc.ServerCertificateConfiguration | None:
-        """The configuration of the next handshake; None to keep the last one. A thread of gRPC calls this before each
-        handshake.
+        """The configuration of the next handshake; None: keep the last configuration. A thread of gRPC calls this
+        before each handshake.
         """
         if self._served is self._pem:
             return None

@@ -15,7 +15,7 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 
 
 def _forwarded(method: Method[Request, Response]) -> Any:  # see `answered_by`
-    """The RPC that the active controller answers within the caller's deadline."""
+    """Make an RPC that the active controller answers within the caller's deadline."""
 
     async def answer(self: "DutyService", request: Request, context: _Context) -> Response:
         return await self.gateway.ask(method, request, time_for_controller(context))
@@ -37,7 +37,7 @@ class DutyService(DutiesServicer):
     ComparePallet = _forwarded(m.COMPARE_PALLET)
 
     async def ChangeDuties(self, request: ChangeDutiesRequest, context: _Context) -> ChangeDutiesResponse:
-        """Store the payloads, and make all of the changes, or none."""
+        """Store the payloads, and make all changes or none."""
         return await self.gateway.change_duties(request, time_for_controller(context))
 
     async def GetDuties(self, request: GetDutiesRequest, context: _Context) -> GetDutiesResponse:

@@ -1,8 +1,8 @@
 """The allowed values of each field of each request, declared only here. `minkad.rpc.validation` applies them.
 
-A rule goes by the field's name, or by the message's and the field's if a name means several things. A message within
-another one is checked by its own fields' rules; an enum must have a value that this version knows. Checks that depend
-on the state of the cluster do not belong here: see `minkad.core.controller`.
+A rule belongs to a field's name (`weight`), or to a message's and a field's name (`DutySpec.weight`) if the field's
+name means several things. A message within a message is checked by the rules of its own fields. An enum must have a
+value that this version knows. Checks that depend on the state of the cluster are in `minkad.core.controller`.
 """
 
 import re
@@ -43,7 +43,7 @@ def text(most: int) -> Rule:
 
 
 def note(most: int) -> Rule:
-    """Up to `most` characters of any kind: a sentence composed by a node, perhaps from texts that it was sent."""
+    """Up to `most` characters of any kind: a sentence that a node has composed, perhaps with texts of others."""
     return lambda value: "" if len(value) <= most else f"must have {most} characters at most, not {len(value)}"
 
 
@@ -58,19 +58,19 @@ def or_nothing(rule: Rule) -> Rule:
 
 
 def address(value: str) -> str:
-    """An address at which others reach a node."""
+    """An address at which other nodes and clients reach a node."""
     if problem := address_problem(value):
         return f"must be host:port: {problem}"
     return "must be an address that others can dial" if is_wildcard(value) else ""
 
 
 def of_another(value: int) -> str:
-    """A type of message that one node sends another."""
+    """A type of message that a node sends to another node."""
     return "" if value in _SENT else f"{value} isn't a type of message between nodes"
 
 
 def load_id(value: str) -> str:
-    """The id of a load, or the name of one of its files, which is its name in a node's spool."""
+    """The id of a load, or the name of a file of a load, which a node's spool uses as the file's name."""
     return (
         "" if _LOAD_ID.fullmatch(value) else "must be 1 to 100 letters, digits, _, . and -, the first a letter or digit"
     )
@@ -84,12 +84,12 @@ def share(value: float) -> str:
 _LOAD_ID: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,99}")
 _LOCAL: Final = ("MSG_HUP", "MSG_BEAT", "MSG_UNREACHABLE", "MSG_SNAP_STATUS", "MSG_CHECK_QUORUM")
 _SENT: Final = frozenset(number for name, number in MessageType.items() if name not in _LOCAL)
-_NAME: Final = name_problem  # a name that is looked up: the handler refuses an unknown one
+_NAME: Final = name_problem  # a name that the handler looks up; it refuses unknown names
 _NAMES: Final = or_nothing(_NAME)
 _TOKEN: Final = text(64)
 _REASON: Final = text(1000)
-_KEY: Final = blob(MAX_KEY_BYTES + 1)  # the successor of the longest key is also a bound
-_POSITION: Final = up_to(2**62)  # in a log, or of a term: leaves room for the next one
+_KEY: Final = blob(MAX_KEY_BYTES + 1)  # a bound may be the successor of the longest key
+_POSITION: Final = up_to(2**62)  # an index of a log, or a term; there is room for the next
 
 REQUIRED: Final = frozenset(
     {
@@ -119,7 +119,7 @@ REQUIRED: Final = frozenset(
     }
 )
 
-# Fields around what a person gives: an error doesn't name them.
+# Fields that only wrap the fields that a person gives: errors don't name the wrappers.
 WRAPPERS: Final = frozenset(
     {
         *(f"DutyChange.{change}" for change in ("create", "update", "delete", "pin", "unquarantine")),

@@ -1,6 +1,6 @@
-"""A TLS handshake within this process: it shows if certificates work before anybody else sees them.
+"""A TLS handshake within this process: it shows if certificates work, before anybody else sees them.
 
-The standard library can't read a certificate of its own side. In a handshake OpenSSL checks everything that counts:
+The standard library can't read its own side's certificate. In a handshake, OpenSSL checks everything that counts:
 dates, authority, purpose, and host.
 """
 
@@ -29,7 +29,7 @@ _OTHER: Final = -1
 
 
 def refusal(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> Refusal | None:
-    """The reason why a handshake between the two fails, when the client dials `host`; None if it succeeds."""
+    """The reason why a handshake between server and client fails if the client dials `host`; None if it succeeds."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     waiting = [
         client.wrap_bio(to_client, to_server, server_hostname=host),

@@ -12,7 +12,7 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 
 
 def history_handler(recorder: HistoryRecorder) -> grpc.GenericRpcHandler:
-    """`Read` without a serializer: its answers are HistoryBlocks as they lie on disk."""
+    """`Read` without a serializer: its answers are serialized HistoryBlocks from the disk, unchanged."""
 
     async def read(request: ReadHistoryRequest, context: _Context) -> AsyncIterator[bytes]:
         async for block in recorder.read(request.from_ms, request.to_ms):

@@ -24,11 +24,11 @@ from minkad.rpc.validation import check, check_sender
 
 log: Final = logging.getLogger(__name__)
 
-_ROOM_S: Final = 2.0  # longest wait of a call for memory, if its caller waits that long
+_ROOM_S: Final = 2.0  # a call waits for memory at most this long, and at most until its deadline
 _CHUNK_BYTES: Final = 1024 * 1024  # the expected size of a stream's first answer
-_FORGETS: Final = 5  # each smaller answer lowers the expected size by a 32nd of the difference
-_CHUNKS_AT_LEAST: Final = 4  # the next answers of this many streams find memory at once
-_UNTAKEN_S: Final = 30.0  # a caller that takes nothing of a stream for this long loses it
+_FORGETS: Final = 5  # each smaller answer lowers the expected size by 1/32 (1/2**5) of the difference
+_CHUNKS_AT_LEAST: Final = 4  # the memory has room for at least this many answers of the expected size
+_UNTAKEN_S: Final = 30.0  # a stream ends if its caller takes nothing for this long
 
 # Calls between nodes. Only a node that has yet to join may lack the cluster's id.
 _BETWEEN_NODES: Final = (
@@ -41,7 +41,7 @@ _BETWEEN_NODES: Final = (
 _FEEDS: Final = ("/minka.v1.Snapshots/", "/minka.v1.Changes/")  # whole keyspaces, for readers that may be slow
 _JOINING: Final = "/minka.v1.Coordinator/Register"
 
-if TYPE_CHECKING:  # gRPC's classes are generic for the type checker alone
+if TYPE_CHECKING:  # gRPC's classes are generic only for the type checker
     _Handler = grpc.RpcMethodHandler[Any, Any]
     _Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -75,7 +75,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
         return self._wrapped(handler, _Call(self, method, dict(handler_call_details.invocation_metadata)))
 
     def _wrapped(self, handler: "_Handler", call: "_Call") -> "_Handler":
-        """The same kind of handler around this one's function. grpcio's types only know the synchronous API."""
+        """A handler of the same kind around the function of `handler`. grpcio's types know only the synchronous API."""
         kind = (
             ("stream" if handler.request_streaming else "unary")
             + "_"
@@ -91,13 +91,13 @@ class Interceptor(grpc.aio.ServerInterceptor):
                 wrapped, encode = call.writing(inner, decode, encode or bytes), None
         else:
             wrapped = call.awaiting(inner, decode, counts=kind == "unary_unary" and not call.is_between_nodes)
-        # Requests are decoded within the call: if gRPC decoded them, it would answer errors itself, with a traceback.
+        # Decode requests within the call: if gRPC decoded them, it would answer their errors itself, with a traceback.
         made: _Handler = getattr(grpc, f"{kind}_rpc_method_handler")(wrapped, response_serializer=encode)
         return made
 
     def check_identity(self, method: str, metadata: dict[str, Any]) -> None:
         """Raises CLUSTER_MISMATCH for a caller of another cluster, and INVALID_ARGUMENT for a node that doesn't give
-        its id and its cluster's.
+        its own id and its cluster's id.
         """
         cluster = metadata.get(CLUSTER_METADATA)
         if cluster not in (None, self._cluster_id):
@@ -125,13 +125,13 @@ class Interceptor(grpc.aio.ServerInterceptor):
     async def streamed(
         self, method: str, answers: AsyncGenerator[Any, None], encode: Callable[[Any], bytes], context: "_Context"
     ) -> None:
-        """Write the answers as fast as they are taken. Each counts as memory from before it is made until it is taken;
-        an answer that is never taken counts until the connection ends, because gRPC takes nothing back. Raises
-        OVERLOADED if there are too many streams, if there is no memory in time, or if no answer is taken: soon if
-        others wait for memory.
+        """Write the answers as fast as the caller takes them. An answer counts as memory from before it is made until
+        the caller takes it. If the caller never does, the answer counts until the connection ends, because gRPC can't
+        take it back. Raises OVERLOADED if there are too many streams, if there is no memory in time, or if the caller
+        takes no answer for 30 s (for 2 s, if others wait for memory).
 
-        An empty answer says that the next one waits for its turn. Nothing is held meanwhile: whoever has the turn may
-        need the memory. That next answer counts only after it is made, so turns bound the number of such answers.
+        An empty answer says that the next answer waits for its turn. The stream holds no memory meanwhile, since the
+        stream that has the turn may need it. The next answer counts only after it is made; turns bound their number.
         """
         serving = asyncio.current_task()
         assert serving is not None
@@ -142,7 +142,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
         waits = False
         async with aclosing(answers):
             while True:
-                await turn()  # so one is made after the other, and the next knows its size
+                await turn()  # so streams make answers one after the other, and know the size of the last
                 expected = 0 if waits else self._chunks.get(method, _CHUNK_BYTES)
                 await _reserve(share, expected)
                 answer = await anext(answers, None)
@@ -165,8 +165,8 @@ class Interceptor(grpc.aio.ServerInterceptor):
                 share.give(size)
 
     def _learn_chunk(self, method: str, size: int, memory: Memory) -> None:
-        """Expect the next answers to have at least this size; if answers are smaller, lower the expectation slowly. It
-        never grows so much that few answers fit.
+        """Expect the next answers to have at least this size; if answers are smaller, lower the expectation slowly. The
+        expectation is bounded, so that at least `_CHUNKS_AT_LEAST` answers fit.
         """
         expected = self._chunks.get(method, _CHUNK_BYTES)
         if size < expected:
@@ -186,7 +186,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
 
 
 class _Call:
-    """One call of a method: the function around the servicer's."""
+    """One call of a method: wraps the servicer's function."""
 
     def __init__(self, interceptor: Interceptor, method: str, metadata: dict[str, Any]) -> None:
         self._interceptor = interceptor
@@ -240,7 +240,7 @@ class _Call:
         return call
 
     def _request(self, raw: Any, decode: _Decode | None) -> Any:
-        """The checked request, or the stream of checked requests; handlers check raw frames themselves."""
+        """The checked request, or the stream of checked requests. Without `decode`, the handler checks raw frames."""
         self._interceptor.check_identity(self._method, self._metadata)
         if decode is None:
             return raw

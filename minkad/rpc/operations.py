@@ -21,8 +21,8 @@ _MOVED = (MigrationState.MIGRATION_STATE_HANDED_OVER, MigrationState.MIGRATION_S
 
 async def get_operations(coordinator: Coordinator, request: GetOperationsRequest) -> GetOperationsResponse:
     """The operations in this node's copy of the table; only the active controller knows their progress. Other tasks run
-    after each piece. Raises UNKNOWN_OPERATION; on any other node NOT_CONTROLLER or NO_CONTROLLER instead, since the
-    node's copy may lag behind.
+    after each piece. If an operation is unknown, raises UNKNOWN_OPERATION at the active controller, and NOT_CONTROLLER
+    or NO_CONTROLLER at another node, whose copy may lag.
     """
     state, active = coordinator.state, coordinator.active
     newest = sorted(state.operations, reverse=True)[: request.limit or DEFAULT_OPERATIONS]
@@ -60,7 +60,7 @@ async def get_operations(coordinator: Coordinator, request: GetOperationsRequest
 def _reported(
     state: State, operation: Operation, known: Sequence[Blocker], progress: Iterable[MigrationProgress]
 ) -> list[Blocker]:
-    """The reports of the sources of an operation's migrations that ask a person to act."""
+    """The reports that ask a person to act, from the sources of the operation's migrations."""
     told, found = {one.partition_id for one in known}, list[Blocker]()
     for one in progress:
         migration = state.under_way.get(Placed.partition(one.partition_id))
@@ -96,7 +96,7 @@ def _ended(rows: list[Migration]) -> Iterator[Migration]:
 async def _summary(
     operation_id: int, rows: list[Migration], reports: NodeReports | None, response: GetOperationsResponse
 ) -> OperationSummary:
-    """The summary of an operation's migrations; `reports` are the active controller's, if it is on this node."""
+    """The summary of an operation's migrations. `reports` are those at the active controller; None at other nodes."""
     copied = Counter[int]()
     for one in response.progress:
         copied[one.partition_id] += one.bytes_done

@@ -1,4 +1,4 @@
-"""The control calls that this node makes to others; a failed call raises MinkaError."""
+"""The control calls of this node to other nodes. A failed call raises MinkaError."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
@@ -19,8 +19,8 @@ class Peers:
         self._address_of = address_of
 
     async def call(self, address: str, method: Method[Request, Response], request: Request, timeout: float) -> Response:
-        """Call the node at the address. Raises its refusal; DEADLINE_EXCEEDED after `timeout` seconds; UNREACHABLE, or
-        OUTCOME_UNKNOWN if the node may have carried out a request that can't be repeated.
+        """Call the node at the address. Raises the node's refusal; DEADLINE_EXCEEDED after `timeout` seconds;
+        UNREACHABLE, or OUTCOME_UNKNOWN if the node may have carried out a request that can't be repeated.
         """
         make = self._channels.to(address).unary_unary(
             method.path, method.request.SerializeToString, method.response.FromString

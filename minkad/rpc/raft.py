@@ -20,8 +20,8 @@ from minkad.rpc import field_rules
 from minkad.rpc.channels import Channels
 from minkad.rpc.validation import check
 
-MAX_SNAPSHOTS: Final = 2  # sent at a time, encoded; one is received at a time
-SNAPSHOT_SECONDS: Final = 30.0  # added to four times the duration at the rate; then it fails
+MAX_SNAPSHOTS: Final = 2  # snapshots sent at a time, since each is encoded in memory; one is received at a time
+SNAPSHOT_SECONDS: Final = 30.0  # the timeout of a snapshot is this, and four times its duration at the rate
 SNAPSHOT_SILENCE: Final = 10.0  # most seconds between two pieces of a snapshot
 LOCATE_TIMEOUT: Final = 2.0  # seconds
 CHUNK_BYTES: Final = 256 * 1024
@@ -29,7 +29,7 @@ MAX_SNAPSHOT_BYTES: Final = 256 * 1024 * 1024
 
 
 class RaftReceiver(RaftServicer):
-    """Takes messages in, and tells `heard_from` which raft id sends from which address."""
+    """Takes messages in, and tells `heard_from` the raft id and the address of each sender."""
 
     def __init__(
         self,
@@ -40,17 +40,17 @@ class RaftReceiver(RaftServicer):
         raft_id: int = 0,
     ) -> None:
         """Messages of strange raft ids are refused. `data_address` is the address of this node's data port, and
-        `raft_id` this node's own.
+        `raft_id` is this node's raft id.
         """
         self._receive = receive
         self._heard_from = heard_from
         self._is_stranger = is_stranger
         self._located = LocateResponse(data_address=data_address, raft_id=raft_id)
-        self._receives_snapshot = False
+        self._receives_snapshot = False  # at most one at a time, since a snapshot may have 256 MiB
 
     def begin(self, address: str) -> Callable[[bytes], None]:
-        """Returns the function that takes in the messages of a node with this gRPC address, as it says. Raises
-        INVALID_ARGUMENT, and so does the function.
+        """Returns the function that takes in the messages of a node that calls this gRPC address its own. Raises
+        INVALID_ARGUMENT, as the function does.
         """
         if field_rules.address(address):
             raise MinkaError(Code.INVALID_ARGUMENT, f"the sender of Raft messages has no address: {address[:64]!r}")
@@ -84,9 +84,8 @@ class RaftReceiver(RaftServicer):
     async def SendSnapshot(
         self, request_iterator: AsyncIterator[SnapshotChunk], context: grpc.aio.ServicerContext[Any, Any]
     ) -> RaftSendResponse:
-        """Take in a snapshot, as a whole or not at all. Raises OVERLOADED while another one is received,
-        INVALID_ARGUMENT, TOO_LARGE, CORRUPT_DATA; UNREACHABLE if it is meant for another node, which had this address
-        before.
+        """Take in a snapshot, as a whole or not at all. Raises OVERLOADED while another snapshot is being received,
+        INVALID_ARGUMENT, TOO_LARGE, CORRUPT_DATA; UNREACHABLE if it is for a node that had this address before.
         """
         if self._receives_snapshot:
             raise MinkaError(Code.OVERLOADED, "another snapshot is being received")
@@ -135,8 +134,8 @@ class RaftCalls:
         self._sending = asyncio.Semaphore(MAX_SNAPSHOTS)
 
     async def locate(self, address: str, raft_id: int) -> str:
-        """The address of the data port of the node with this raft id. Raises UNREACHABLE, also if another node answers,
-        and the node's errors.
+        """The address of the data port of the node with this raft id. Raises UNREACHABLE (also if another node
+        answers), and the node's errors.
         """
         stub = RaftStub(self._channels.to(address))
         try:

@@ -16,11 +16,11 @@ from minkad.rpc.own_requests import answer_here
 _Context = grpc.aio.ServicerContext[Any, Any]
 
 UPDATE_REPLICAS: Final = Method("ReplicaControl", "UpdateReplicas", UpdateReplicasRequest, UpdateReplicasResponse)
-UPDATE_TIMEOUT: Final = 10.0  # seconds; the node goes on hosting and deleting even if the answer comes too late
+UPDATE_TIMEOUT: Final = 10.0  # seconds; after a timeout the node still goes on to host and delete replicas
 
 
 class ReplicaControl(ReplicaControlServicer):
-    """Hands the rows to the data plane."""
+    """Passes the rows on to the data plane."""
 
     def __init__(
         self,
@@ -48,8 +48,8 @@ class ReplicaControl(ReplicaControlServicer):
 
 
 def check_process(request: UpdateReplicasRequest, incarnation: str) -> None:
-    """Raises NOT_REGISTERED if the rows are meant for another process of this node: a process that has yet to register
-    must not lead by older rows.
+    """Raises NOT_REGISTERED if the rows are for another process of this node: a process that has yet to register must
+    not lead by older rows.
     """
     if request.incarnation != incarnation:
         raise MinkaError(Code.NOT_REGISTERED, f"the rows are for process {request.incarnation}, this is {incarnation}")

@@ -85,8 +85,8 @@ _OPTIONS: Final = [
     *(option for option in channel_options(CONNECT_TIMEOUT) if option[0] != "grpc.max_receive_message_length"),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.http2.bdp_probe", 0),  # an unread stream may send at most 64 KiB ahead
-    ("grpc.max_concurrent_streams", 256),  # of one connection; the rest waits at the client
-    # To free soon what is held by a client that vanished without a word (power, network).
+    ("grpc.max_concurrent_streams", 256),  # of one connection; further streams wait at the client
+    # To free soon the memory of a client that vanished without a word (power, network).
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
 ]
@@ -118,8 +118,8 @@ class Server:
         spool_files: grpc.GenericRpcHandler,
         history: HistoryRecorder,
     ) -> None:
-        """Without `credentials` connections are plain. Raises ADDRESS_IN_USE, or ADDRESS_UNAVAILABLE if it can't listen
-        on the address for another reason.
+        """Without `credentials`, connections are plain. Raises ADDRESS_IN_USE, or ADDRESS_UNAVAILABLE if it can't
+        listen on the address for another reason.
         """
         self._address = address
         self._credentials = credentials
@@ -173,14 +173,14 @@ class Server:
         return server
 
     async def start(self) -> None:
-        """Serve, and say so on the health service."""
+        """Serve, and let the health service report it."""
         for name in _NAMES:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         await self._server.start()
         self._watcher = tasks.start(self._watch(), "gRPC server")
 
     async def _watch(self) -> None:
-        """Listen again after gRPC has given up: it does when a caller's method name isn't UTF-8."""
+        """Listen again after gRPC has ended its server, as it does when a caller's method name isn't UTF-8."""
         while True:
             await asyncio.sleep(_LOOK_S)
             if _is_running(self._server):
@@ -192,7 +192,7 @@ class Server:
                 try:
                     self._server = self._made()
                     break
-                except MinkaError:  # the old one hasn't released the address yet
+                except MinkaError:  # the old server hasn't released the address yet
                     if time.monotonic() > until:
                         raise
                     await asyncio.sleep(_LOOK_S)
@@ -222,9 +222,9 @@ class _GenericHandlers:
         self.add_generic_rpc_handlers = server.add_generic_rpc_handlers
 
     def add_registered_method_handlers(self, service: str, handlers: Any) -> None:
-        """Do nothing: the generic handler has them all."""
+        """Do nothing: the generic handler has all methods."""
 
 
 def _is_running(server: Any) -> bool:
-    # Only this flag tells: `wait_for_termination` waits for the calls under way, which may never end.
+    # Only this flag shows it: `wait_for_termination` also waits for the calls under way, which may never end.
     return bool(server._server.is_running())

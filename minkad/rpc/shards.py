@@ -22,5 +22,5 @@ class ShardService(ShardsServicer):
         self._memory = memory
 
     async def Session(self, request_iterator: AsyncIterator[ShardMessage], context: _Context) -> None:  # type: ignore[override]  # it writes the answers
-        """Serve a session until the shard ends it, or this node does, with a reason."""
+        """Serve a session until the shard ends it, or until this node ends it with a reason."""
         await self._sessions.serve(aiter(request_iterator), context.write, self._memory)

@@ -47,7 +47,7 @@ class SnapshotService(SnapshotsServicer):
         return self._snapshots.read(request.snapshot_id, asked)
 
     async def Digest(self, request: DigestSnapshotRequest, context: _Context) -> SnapshotDigest:
-        """Compute the digest by reading everything."""
+        """Compute the digest by reading all rows."""
         asked = ScanRequest("", request.start_key, request.end_key, "digest", buckets=request.buckets or 1)
         found = SnapshotDigest()
         async with aclosing(self._snapshots.read(request.snapshot_id, asked)) as answers:
@@ -56,7 +56,7 @@ class SnapshotService(SnapshotsServicer):
         return found
 
     async def Release(self, request: ReleaseSnapshotRequest, context: _Context) -> ReleaseSnapshotResponse:
-        """Release the snapshot; no error if it isn't here."""
+        """Release the snapshot, if it is here."""
         await self._snapshots.release(request.snapshot_id)
         return ReleaseSnapshotResponse()
 

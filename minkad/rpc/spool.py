@@ -33,7 +33,7 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 
 T = TypeVar("T", bound=Message)
 
-_PULL_SECONDS: Final = 600.0  # a file may be large, and others may be ahead of it
+_PULL_SECONDS: Final = 600.0  # a file may be large, and other files may come first
 
 
 class SpoolService(SpoolServicer):
@@ -51,14 +51,14 @@ class SpoolService(SpoolServicer):
         return ListFilesResponse(files=files, room_bytes=self._room(), version=minka.__version__)
 
     async def PullFile(self, request: PullFileRequest, context: _Context) -> PullFileResponse:
-        """Fetch the file unless it is here, and check it. Answers after it is here durably."""
+        """Fetch the file unless it is here, and check it. Answers when the file is here durably."""
         file = request.file
         await self._fetching.ensure(request.load_number, file)
         await self._spool.verify(request.load_number, file.name, file.checksum)
         return PullFileResponse()
 
     async def CutFiles(self, request: CutFilesRequest, context: _Context) -> CutFilesResponse:
-        """Make new files from others here. Answers after they are here durably."""
+        """Make new files from files here. Answers when the new files are here durably."""
         made = await self._uploading.cut(request.load_number, list(request.sources), list(request.targets))
         return CutFilesResponse(files=made)
 

@@ -11,19 +11,19 @@ from minka.errors import Code, MinkaError
 from minkad.rpc.field_rules import COUNTS, REQUIRED, RULES, WRAPPERS, Rule, any_value
 
 _SHOWN: Final = 200  # characters of the faulty value
-_REMEMBERED: Final = 4096  # texts of one rule: the names of nodes come again and again
+_REMEMBERED: Final = 4096  # valid texts by rule; the names of nodes, for example, come again and again
 
 _Check = Callable[[Message], str]
 
 
 def check(message: Message) -> None:
-    """Raises INVALID_ARGUMENT, which names the field: people know it as an argument."""
+    """Raises INVALID_ARGUMENT. Its text names the field, which people know as an argument."""
     if problem := check_of(message.DESCRIPTOR)(message):
         raise MinkaError(Code.INVALID_ARGUMENT, problem[:_SHOWN].removeprefix("."))
 
 
 def check_sender(message: Message, node_id: str | None) -> None:
-    """Raises INVALID_ARGUMENT if the message says that it comes from another node than `node_id`."""
+    """Raises INVALID_ARGUMENT if the message names a sender other than `node_id`."""
     claimed = getattr(message, "node_id", None)
     if claimed is not None and claimed != node_id:
         raise MinkaError(Code.INVALID_ARGUMENT, "a node speaks for another one: node_id is not minka-node")
@@ -31,8 +31,8 @@ def check_sender(message: Message, node_id: str | None) -> None:
 
 @cache
 def check_of(descriptor: Descriptor) -> _Check:
-    """The function that says why a message of this type is refused; "" if it isn't. Raises LookupError for a type with
-    a field that has no rule.
+    """The function that returns the fault of a message of this type; "" for a valid message. Raises LookupError for a
+    type with a field that has no rule.
     """
     checks = [found for one in descriptor.fields if (found := _check_of_field(descriptor, one)) is not None]
 

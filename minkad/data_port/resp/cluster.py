@@ -57,7 +57,7 @@ def _by_leader(view: ClusterView) -> dict[str, list[SlotRange]]:
 
 
 def _shards(connection: RespConnection) -> bytes:
-    """A shard consists of one node, the slots that it leads, and the nodes that follow it in any of them."""
+    """A shard consists of one node, the slots that the node leads, and the nodes that follow in any of these slots."""
     nodes, shown = _nodes(connection), list[Reply]()
     for leader, ranges in _by_leader(connection.cluster).items():
         if leader not in nodes:
@@ -152,7 +152,7 @@ def _asking(connection: RespConnection, words: Words) -> bytes:
 
 
 def _readonly(connection: RespConnection, words: Words) -> bytes:
-    connection.cluster  # noqa: B018 - raises the refusal elsewhere, as Redis does
+    connection.cluster  # noqa: B018 - raises RespError if the keyspace isn't for Redis Cluster, as Redis does
     connection.is_readonly = True
     return OK
 

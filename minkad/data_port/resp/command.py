@@ -1,4 +1,4 @@
-"""The description of a command: its arguments, its keys, which commands it may overtake, and the function that carries
+"""The description of a command: its arguments, its keys, the commands that it waits for, and the function that carries
 it out.
 """
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Words = list[bytes]
 
 MANY: Final = 1_000_000
-"""Most words of commands with any number of keys; the parser takes fewer."""
+"""Most words of commands with any number of keys: no limit, since the parser takes fewer."""
 
 _NAME_BYTES: Final = 64
 _INTEGER_BYTES: Final = 20
@@ -25,7 +25,7 @@ Run = Callable[["RespConnection", Words], bytes | Slot]
 
 
 class Kind(Enum):
-    """The commands of the same connection that a command waits for."""
+    """What a command waits for: earlier commands of its connection."""
 
     READ = "for its writes"
     WRITE = "for its reads"
@@ -35,9 +35,9 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command. `arity` counts the name; below zero it is the least number. Keys are at the places `first` to `last`
-    (below zero: from the end), every `step`; 0: there are none. `tips` are Redis's: they say how a client of a cluster
-    asks several nodes.
+    """One command. `arity` is the number of words with the name, and -3 means at least 3 words. Of the words from
+    `first` to `last` (-1: the last word), each `step`th one is a key; if `first` is 0, the command has no keys. `tips`
+    are those of Redis: how a client of a cluster asks several nodes.
     """
 
     name: str
@@ -78,7 +78,7 @@ def syntax_error() -> RespError:
 
 
 def upper(word: bytes) -> bytes:
-    """The name of a command or an option, in capitals; b"" if the word is too long to be one."""
+    """The name of a command or an option, in capitals; b"" if the word is too long for a name."""
     return word.upper() if len(word) <= _NAME_BYTES else b""
 
 
@@ -103,7 +103,7 @@ def cursor_of(word: bytes) -> int:
 
 
 def float_of(word: bytes) -> float:
-    """A number with a point, which may be infinite. Raises RespError."""
+    """A number with a point, or infinity. Raises RespError."""
     if len(word) > _FLOAT_BYTES or word != word.strip() or b"_" in word:
         raise not_a_float()
     try:
@@ -116,8 +116,8 @@ def float_of(word: bytes) -> float:
 
 
 def not_an_integer() -> RespError:
-    """The error for a number that isn't a signed 64-bit one. A new one each time: an exception raised again keeps the
-    frames of all earlier times.
+    """The error for a word that isn't a signed 64-bit number. Each call makes a new exception, since an exception that
+    is raised again keeps the frames of all earlier times.
     """
     return RespError("ERR value is not an integer or out of range")
 

@@ -28,44 +28,44 @@ from minkad.data_port.resp.untaken import Untaken
 log: Final = logging.getLogger(__name__)
 
 _UNSENT_BYTES: Final = 64 * 1024  # with more in the transport, the client counts as not taking its answers
-_READS_AT_ONCE: Final = 64  # reads that have to wait
-_SLOTS_AT_ONCE: Final = 2000  # slots that wait for each other
-_RUN_SETS: Final = 1000  # SETs that follow each other
+_READS_AT_ONCE: Final = 64  # reads under way
+_SLOTS_AT_ONCE: Final = 2000  # places in the order of answers
+_RUN_SETS: Final = 1000  # consecutive SETs that begin together
 _ENDS: Final = frozenset({"RESET", "QUIT"})  # commands that end a transaction, besides EXEC and DISCARD
 _HTTP: Final = (b"POST", b"HOST:")
 DEFAULT_KEYSPACE: Final = b"default"
 
 
 class RespConnection:
-    """An `asyncio.Protocol`, from which a class that may be compiled (see setup.py) can't inherit.
+    """Has the methods of `asyncio.Protocol`, but a class that may be compiled (see setup.py) can't inherit from it.
 
-    A command that has to wait lets later ones overtake it, unless they could notice: a read waits for the connection's
-    earlier writes, a write for its earlier reads.
+    Later commands overtake a command that has to wait, unless the client could notice: a read waits for earlier writes
+    of the connection, and a write for earlier reads.
     """
 
     def __init__(self, service: Service) -> None:
         self.service = service
         self.id = next(service.ids)
-        self.resp3 = False
-        self.is_readonly = False
-        self.keyspace = DEFAULT_KEYSPACE
+        self.resp3 = False  # by HELLO 3
+        self.is_readonly = False  # True since READONLY: a replica at this node may answer reads
+        self.keyspace = DEFAULT_KEYSPACE  # the name; the keyspace need not exist
         self.name = b""
         self.library: dict[str, bytes] = {}
         self.began = time.monotonic()
         self.address = ""
-        self.reads = 0
+        self.reads = 0  # see Owner
         self.writes = 0
-        self._view: View | None = None
-        self._queue: deque[bytes | Slot] = deque()
+        self._view: View | None = None  # of `keyspace`, as soon as a command has found it
+        self._queue: deque[bytes | Slot] = deque()  # answers in order, from the first that isn't known yet
         self._intake = Intake()
         self.is_refusing = False  # since MULTI, until the end of the transaction
         self.is_busy = False  # with one command; no other begins meanwhile
-        self._out: list[bytes] = []
-        self._out_bytes = 0
-        self._settles = False
+        self._out: list[bytes] = []  # answers to send with the next flush, before those in `_queue`
+        self._out_bytes = 0  # of the known answers in `_out` and `_queue`
+        self._settles = False  # True if `settle` is about to be called
         self._is_ending = False  # nothing more is taken; the connection ends when everything is answered
         self._has_quit = False  # commands that have not begun don't begin
-        self._is_over = False
+        self._is_over = False  # closed, or about to close: nothing more is sent
 
     # Called by the transport
 
@@ -104,8 +104,8 @@ class RespConnection:
             self._receiving.count(self._held)
 
     def eof_received(self) -> bool:
-        """The client sends nothing more. Returns True if the transport is to stay open until everything is answered;
-        with TLS it can't.
+        """The client sends nothing more. Returns True if the transport is to stay open until everything is answered; a
+        transport with TLS can't.
         """
         self._is_ending = True
         is_answered = self._is_over or not (self._queue or self._has_more or self._out)
@@ -136,7 +136,7 @@ class RespConnection:
 
     @property
     def _has_more(self) -> bool:
-        """True if a command has come that has not begun, and will."""
+        """True if input has come that is still to begin."""
         return self._intake.has_more and not self._has_quit
 
     def _go_on(self) -> None:
@@ -155,7 +155,7 @@ class RespConnection:
             self._settle_soon()  # in the next turn
 
     def _run(self, commands: Sequence[Words], index: int) -> int:
-        """Begin commands in order, from this place on, until one has to wait. Returns the place of the next."""
+        """Begin commands in order, from `index` on, until a command has to wait. Returns the next command's place."""
         service, count, first = self.service, len(commands), index
         table, get, set_, share = service.commands, service.get, service.set, self.share
         has_leave = self._receiving.take_leave()
@@ -198,7 +198,7 @@ class RespConnection:
             return internal(error).encoded
 
     def _unknown(self, words: Words) -> bytes:
-        """Answer an unknown command, or one in a transaction: nothing after MULTI is carried out. Raises RespError."""
+        """Answer an unknown command, or a command after MULTI: none of them is carried out. Raises RespError."""
         name = upper(words[0])
         if name in _HTTP:
             # As Redis does: a web page can make a browser send commands in the body of a POST.
@@ -217,12 +217,12 @@ class RespConnection:
         raise RespError("ERR MULTI was refused, and so is all that follows it until EXEC or DISCARD")
 
     def _has_to_wait_for_more(self, kind: Kind) -> bool:
-        """True if the command has to wait for more than can be read at once."""
+        """True if the command has to wait, even after the gathered GETs were read."""
         return self._has_to_wait(kind) and (not self.service.gets.run() or self._has_to_wait(kind))
 
     def _has_to_wait(self, kind: Kind) -> bool:
         if self._out_bytes > _UNSENT_BYTES or self.is_busy or len(self._queue) >= _SLOTS_AT_ONCE:
-            return True  # answers wait for others
+            return True  # too many answers, or a long command, come first
         if kind is Kind.ANY:
             return False
         if kind is Kind.READ:
@@ -230,8 +230,8 @@ class RespConnection:
         return kind is Kind.ALONE or self.reads > 0
 
     def _run_gets(self, commands: Sequence[Words], index: int) -> int:
-        """Begin the GETs from this one on. Returns the place of the next command. The first GETs in a turn of the loop
-        are answered at once, later ones in the same turn together, at its end.
+        """Begin the GETs from `index` on. Returns the place of the next command. The first GETs in a turn of the loop
+        are answered at once; later GETs of the turn are read together at its end.
         """
         service, view, queue = self.service, self._view, self._queue
         if view is None or not self.share.has_plenty:
@@ -261,12 +261,11 @@ class RespConnection:
         return end if end > index else self._run_get(commands, index)
 
     def _run_get(self, commands: Sequence[Words], index: int) -> int:
-        """Begin one GET, which may have to wait."""
         self._answer(self._carried_out(self.service.get, commands[index]))
         return index + 1
 
     def _run_sets(self, commands: Sequence[Words], index: int) -> int:
-        """Begin the plain SETs from this one on, up to the first with anything else to check. Returns their number."""
+        """Begin the plain SETs from `index` on, up to the first that needs more checks. Returns their number."""
         view, node_id, pipes, queue = self._view, self.service.means.node_id, self.service.pipes, self._queue
         if view is None:
             return 0
@@ -353,12 +352,12 @@ class RespConnection:
         only_presence: bool = False,
         owner: Owner | None = None,
     ) -> bytes | Slot:
-        """Read keys; `finish` makes the answer from the values. With `only_presence` it may get other values in their
-        place, and the values may have any total size. Raises RespError.
+        """Read keys; `finish` makes the answer from the values. With `only_presence`, `finish` may get placeholders,
+        and the values may have any total size. Raises RespError.
         """
         check_keys(keys, self.view)
         if self.reads:
-            self.service.gets.run()  # so that later reads aren't older
+            self.service.gets.run()  # first, since later reads must not return older values
         values = self._values(keys) if len(keys) <= MAX_KEYS else None
         if values is not None:
             return finish(values)
@@ -374,8 +373,8 @@ class RespConnection:
         only_presence: bool = False,
         owner: Owner | None = None,
     ) -> Slot:
-        """Read checked keys by requests; the results are those of `op`. The `owner` of the answer is this connection,
-        or an object that makes another answer from it.
+        """Read checked keys by requests; `finish` gets the results of `op`. The answer goes to `owner`, if any, else to
+        this connection.
         """
         joined = Joined(owner or self, len(keys), finish, is_write=False, share=self.share)
         begin = self.service.reads.begin
@@ -436,7 +435,7 @@ class RespConnection:
     # Answers
 
     def filled(self, slot: Slot) -> None:
-        """An answer is known; it is sent after all earlier ones."""
+        """An answer is known; send it after all earlier answers."""
         queue, out = self._queue, self._out
         if len(queue) == 1 and queue[0] is slot and self._is_at_rest and slot.answer is not None:
             queue.popleft()
@@ -468,7 +467,7 @@ class RespConnection:
         self._settle_soon()
 
     def may_keep_more(self) -> bool:
-        """True if the answers that wait for their turn have few bytes, and there is memory for more."""
+        """True if few bytes of answers wait for their turn, and there is memory for more answers."""
         return self._out_bytes <= _UNSENT_BYTES and self.share.has_plenty
 
     def _answer_late(self) -> None:
@@ -503,9 +502,7 @@ class RespConnection:
             self.service.settle_soon(self)
 
     def settle(self) -> None:
-        """Send the answers that are ready, begin the commands that waited for them, and read further if there
-        is room.
-        """
+        """Send the answers that are ready, begin the commands that waited, and read more input if there is room."""
         self._settles = False
         if self._is_over:
             return
@@ -535,7 +532,7 @@ class RespConnection:
             self._transport.close()
 
     def end_after_answers(self) -> None:
-        """Begin no more commands, and close the connection after all are answered."""
+        """Begin no more commands, and close the connection after all begun commands are answered."""
         self._is_ending = self._has_quit = True
         self._settle_soon()
 
@@ -569,7 +566,7 @@ class RespConnection:
 
     @property
     def _held(self) -> int:
-        """Bytes of input that isn't answered yet, and of answers that wait for others."""
+        """Bytes of input that isn't answered yet, and of answers that aren't sent yet."""
         return self._intake.weight + self._out_bytes
 
     def _begin_next(self) -> bool:

@@ -9,7 +9,7 @@ from minkad.data_port.resp.connection import DEFAULT_KEYSPACE, RespConnection
 from minkad.data_port.resp.replies import NULL, OK, PONG, RespError, bulk, integer, reply
 
 REDIS_VERSION: Final = "7.2.0"
-"""The version of Redis whose commands and answers these are."""
+"""The commands and answers here are those of this version of Redis."""
 
 _NAME_BYTES: Final = 1024
 _INFO_BYTES: Final = 128

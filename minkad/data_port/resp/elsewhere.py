@@ -1,8 +1,8 @@
 """The way to the nodes that lead other partitions: their data ports, as a client of Minka.
 
-A request says how many bytes the answers may have, and takes that many from the clients' memory first; a read waits
-until there is room. The other node refuses a larger answer; it is asked again when there is room for the largest
-answer. One read of a client waits at a time, so that no client waits for all the reads of another one.
+A request names the most bytes that its answers may have, and takes this memory from the clients' memory first; a read
+waits until there is room. If an answer is larger, the other node refuses, and this node asks again when there is room
+for the largest answer. Of each client, one read waits for room at a time: no client waits for all reads of another.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ from minkad.process import tasks
 from minkad.process.memory import Share
 
 _CONNECT_S: Final = 2.0
-_GRACE_S: Final = 1.0  # a node answers within the timeout; with no answer this much later, it counts as hung
-_FRAME_BYTES: Final = 1024 * 1024  # of answers that come together, as far as they are known in advance
+_GRACE_S: Final = 1.0  # a node answers within the timeout; if no answer has come this much later, the node hangs
+_FRAME_BYTES: Final = 1024 * 1024  # most expected bytes of answers in one frame; a single answer may have more
 
 
 class Elsewhere:
@@ -37,7 +37,7 @@ class Elsewhere:
         """`tls` returns the context for the next connection."""
         self._cluster_id = cluster_id
         self._tls = tls
-        self._nodes: dict[str, _Node] = {}
+        self._nodes: dict[str, _Node] = {}  # by the address of the data port
         self._is_closed = False
 
     def ask(self, address: str, asked: Asked) -> None:
@@ -55,21 +55,19 @@ class Elsewhere:
         node.ask(asked)
 
     def keep(self, addresses: Collection[str]) -> None:
-        """Only nodes with these data ports exist now: end the connections to others after they have answered."""
+        """Only nodes with these data ports exist now: end the connections to other nodes after these have answered."""
         for address, node in list(self._nodes.items()):
             node.leave(address not in addresses)
 
     def close(self) -> None:
         """End the connections, and make no more."""
         self._is_closed = True
-        for node in list(self._nodes.values()):  # some are forgotten meanwhile
+        for node in list(self._nodes.values()):  # a copy, since `close` may remove the node
             node.close()
 
 
 class _Node:
-    """The connection to one node: a `Receiver`. Groups asked in one turn of the loop are sent in one frame, or
-    a few.
-    """
+    """The connection to one node: a `Receiver`. It sends the groups of one turn of the loop in one frame, or a few."""
 
     def __init__(
         self,
@@ -81,16 +79,16 @@ class _Node:
         """`forget` is called with the address when the connection ends."""
         self._address = address
         self._forget = forget
-        self._is_leaving = False
+        self._is_leaving = False  # the node no longer exists
         self._hello = Hello(Purpose.KV, cluster_id, "")
         self._tls = tls
         self._connection: Connection | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._ids = itertools.count(1)
-        self._queue: deque[Asked] = deque()
-        self._under_way: dict[int, tuple[asyncio.TimerHandle, list[Asked]]] = {}
-        self._waiting: dict[Share, deque[Asked]] = {}  # for room
-        self._reserving: dict[Share, asyncio.Task[None]] = {}
+        self._queue: deque[Asked] = deque()  # to send at the end of this turn, or when there is a connection
+        self._under_way: dict[int, tuple[asyncio.TimerHandle, list[Asked]]] = {}  # by the request's id
+        self._waiting: dict[Share, deque[Asked]] = {}  # by client: groups that wait until `_reserving` is done
+        self._reserving: dict[Share, asyncio.Task[None]] = {}  # by client: waits for room for one group
 
     def ask(self, asked: Asked) -> None:
         if not asked.size:
@@ -198,7 +196,6 @@ class _Node:
         self._end_if_idle()
 
     async def _with_room(self, asked: Asked) -> None:
-        """Ask when there is room for the expected size."""
         has_room = await asked.share.reserve(asked.expected - asked.size, asked.deadline, lambda: asked.size)
         if has_room:
             asked.size = asked.expected

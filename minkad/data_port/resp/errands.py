@@ -1,5 +1,5 @@
-"""Requests to one partition for Redis clients: done by the replica here or passed on to the leader's node, and repeated
-while that is safe.
+"""Requests to one partition for Redis clients. The replica here carries them out, or this node passes them on to the
+leader's node, and repeats them while a repetition is safe.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ TIMEOUT_MS: Final = 5000
 """The longest time that a request waits before it is answered with an error."""
 
 SEVERAL_BYTES: Final = 4 * 1024 * 1024
-"""Most bytes of several values in one answer; more are asked for in parts."""
+"""Most bytes of several values in one answer; larger answers are asked for in parts."""
 
 READS: Final = frozenset({Op.READ, Op.READ_STALE, Op.READ_VERSIONED, Op.SCAN})
-"""Operations that may be repeated, and wait for the memory of their answers. Writes don't wait: other writes wait for
-them.
+"""Operations that may be repeated, and wait until there is memory for their answers. Writes don't wait for memory,
+since other writes wait for them.
 """
 
-_NO_VALUES: Final = frozenset({Op.WRITE, Op.OPERATE, Op.SCAN})
+_NO_VALUES: Final = frozenset({Op.WRITE, Op.OPERATE, Op.SCAN})  # their answers tell nothing about the size of values
 _BODY_BYTES: Final = 1024  # of an answer, besides its values
 _PATIENCE_S: Final = 1.0  # before a client of a cluster is told that nobody leads a partition
 _NOT_SERVED: Final = frozenset({Code.NOT_LEADER, Code.PARTITION_OFFLINE, Code.NO_CLEARANCE})
@@ -62,9 +62,9 @@ class Asked:
         *,
         is_taken: bool = True,
     ) -> None:
-        """`deadline`: a time of the loop's clock. The answer probably has `expected` bytes, and at most `most`. `size`
-        bytes are taken from `share`: `expected`, or 0 as long as the group waits for room (not `is_taken`). Whoever
-        calls `on_done` has given them back.
+        """`deadline`: a time of the loop's clock. The answer probably has `expected` bytes, and at most `most`. The
+        group holds `size` bytes of `share`: `expected`, or 0 while the group waits for room (not `is_taken`). The
+        caller of `on_done` gives these bytes back first.
         """
         self.group = group
         self.deadline = deadline
@@ -101,21 +101,21 @@ class Errand:
     __slots__ = ("_attempts", "_deadline", "_means", "_op", "_refused", "_route", "_share", "outcome", "view")
 
     def __init__(self, means: Means, view: View, op: Op, share: Share) -> None:
-        """The body of the answer is taken from `share` while it is being read."""
+        """`share` holds the memory of the answer while the answer is on its way."""
         self._means = means
         self.view = view
         self._op = op
         self._share = share
-        self._attempts = 0
-        self._deadline = 0.0
-        self._refused: MinkaError | None = None
-        self._route: Route | None = None
+        self._attempts = 0  # that have failed
+        self._deadline = 0.0  # a time of the loop's clock; 0 until the errand is sent
+        self._refused: MinkaError | None = None  # the error after which the errand is repeated
+        self._route: Route | None = None  # of the latest attempt
         self.outcome: Outcome = "refused"  # of a failed errand
 
     # The content
 
     def keys(self) -> Sequence[bytes]:
-        """The keys, at least one, all of one partition as far as is known."""
+        """The keys, at least one. By the table here, all are in one partition."""
         raise NotImplementedError
 
     def body(self) -> bytes:
@@ -131,7 +131,7 @@ class Errand:
         raise NotImplementedError
 
     def failed(self, errors: Sequence[RespError]) -> None:
-        """The errand was not done, or the outcome is unknown: an error for each key."""
+        """The errand was not done, or its outcome is unknown: there is an error for each key."""
         raise NotImplementedError
 
     def size(self) -> int:

@@ -1,4 +1,4 @@
-"""The GETs of all Redis connections in a turn of the loop: those of one partition are read together."""
+"""Gathers the GETs of all Redis connections in a turn of the loop, and reads those of a partition together."""
 
 import time
 from collections import deque
@@ -21,7 +21,7 @@ MAX_KEYS: Final = 64
 
 
 class Getter(Owner, Protocol):
-    """The connection."""
+    """A connection that sends GETs."""
 
     share: Share
     is_readonly: bool
@@ -44,10 +44,10 @@ class GetSlot(Slot):
         self.connection = connection
         self.count = 1
         self.is_late = False
-        """True if each answer comes separately, by `next`: they may be too large to be here all at once."""
+        """True if `next` gives the answers one by one: all together may be too large for the memory."""
 
     def later(self, reader: Reads, view: View, keys: list[bytes]) -> None:
-        """Read the keys by requests, each for its own answer; at most as many at once as may be kept."""
+        """Read each key by its own request; further requests begin only while the connection may keep more answers."""
         self.reads = self.writes = 0
         self.is_late = True
         self._reader = reader
@@ -110,11 +110,11 @@ class Gets:
         self._batches: list[_Batch] = []
         self._open: dict[int, _Batch] = {}  # by partition: the batch that takes more keys
         self.is_first = True
-        """True if this turn had no GET yet: the first ones are read at once, which is quick for one client."""
+        """True if this turn had no GET yet: the first GETs are read at once, which is quick for a single client."""
 
     def add(self, view: View, route: Route, key: bytes, connection: Getter, last: object) -> GetSlot | None:
-        """Read a key at the end of the turn. `last`: the newest place of the connection. Returns the connection's next
-        place, or None if the answer belongs to `last`.
+        """Read a key at the end of the turn. `last` is the connection's newest slot. Returns a new slot for the answer,
+        or None if `last` also gets this answer.
         """
         batch = self._open.get(route.partition_id)
         if batch is None or len(batch.keys) >= MAX_KEYS or batch.route is not route:
@@ -172,7 +172,7 @@ class Gets:
 
 
 def run_of_gets(commands: Sequence[Words], index: int) -> list[bytes]:
-    """The keys of the consecutive GETs from this one on, at most as many as are read together."""
+    """The keys of the consecutive GETs from `index` on, at most MAX_KEYS."""
     keys = [commands[index][1]]
     name = commands[index][0]
     for words in islice(commands, index + 1, index + MAX_KEYS):

@@ -1,8 +1,8 @@
-"""Patterns of Redis (MATCH), matched in a time bounded by both lengths, whatever a client sends.
+"""Patterns of Redis (MATCH). The lengths of pattern and text bound the time of a match, whatever a client sends.
 
-If only a few asterisks are special, each text between them is searched once. Otherwise all states of the match are the
-bits of one number, and each byte of a text costs a few operations on it, as in Shift-And (Baeza-Yates and Gonnet, "A
-New Approach to Text Searching", 1992). Nothing is tried twice.
+If a pattern has a few asterisks and nothing else special, each text between asterisks is searched once. For any other
+pattern, the bits of one number are the states of the match, and each byte of a text costs a few operations on this
+number, as in Shift-And (Baeza-Yates and Gonnet, "A New Approach to Text Searching", 1992). Nothing is tried twice.
 """
 
 from collections.abc import Set as AbstractSet
@@ -11,11 +11,11 @@ from typing import Final
 from minkad.data_port.resp.replies import RespError
 
 MAX_PATTERN_BYTES: Final = 1024
-"""Longest pattern; with a longer one, one key could hold the loop for long."""
+"""Longest pattern: with a longer pattern, one key could block the loop for long."""
 
-_FEW_SEGMENTS: Final = 8
+_FEW_SEGMENTS: Final = 8  # texts between asterisks
 _ALL: Final = frozenset(range(256))
-_Token = int | AbstractSet[int]  # the byte, or the set of bytes that match there
+_Token = int | AbstractSet[int]  # matches this byte, or each byte of the set
 
 
 class Glob:

@@ -8,23 +8,23 @@ from minkad.data_port.resp.parsing import Parser
 from minkad.data_port.resp.replies import RespError
 
 _PIECE_BYTES: Final = 64 * 1024
-_LINES_BYTES: Final = 8 * 1024  # of inline commands, which take ten times as long to parse
-_COMMAND_BYTES: Final = 200  # memory of a command besides its own bytes, about
+_LINES_BYTES: Final = 8 * 1024  # a piece of inline commands; their parsing takes ten times as long
+_COMMAND_BYTES: Final = 200  # about the memory of a command, besides its own bytes
 
 
 class Intake:
-    """Input is cut into commands in pieces, each when all earlier ones have begun: bytes take less memory than
-    words.
+    """Cuts input into commands, piece by piece. Cuts a piece only when all earlier commands have begun, since bytes
+    take less memory than words.
     """
 
     def __init__(self) -> None:
         self.commands: list[Words] = []  # those before `at` have begun
         self.at = 0
-        self.unanswered = 0  # bytes of commands that were cut out, until all are answered
-        self._parser = Parser()
-        self._uncut: deque[bytes] = deque()
+        self.unanswered = 0  # memory of the commands cut since everything was answered last
+        self._parser = Parser()  # has the beginning of an incomplete command
+        self._uncut: deque[bytes] = deque()  # input as it has come
         self._uncut_bytes = 0
-        self._start = 0  # of the uncut input, in the first piece
+        self._start = 0  # the uncut input begins here in the first of `_uncut`
 
     def add(self, data: bytes) -> None:
         """Bytes have come."""
@@ -32,7 +32,7 @@ class Intake:
         self._uncut_bytes += len(data)
 
     def cut(self) -> bool:
-        """Cut out the next commands, in place of the old ones. Returns True if there was anything to cut."""
+        """Replace `commands`, which have all begun, with the next commands. Returns True if there was input to cut."""
         self.commands, self.at = [], 0
         if not self._uncut:
             return False
@@ -57,27 +57,27 @@ class Intake:
 
     @property
     def error(self) -> RespError | None:
-        """The error that ends the connection, after the commands before it."""
+        """The error that ends the connection, after all commands before the error."""
         return self._parser.error
 
     @property
     def has_more(self) -> bool:
-        """True if anything has not begun."""
+        """True if commands, or uncut input, have not begun."""
         return self.at < len(self.commands) or len(self._uncut) > 0
 
     @property
     def is_inside(self) -> bool:
-        """True if a part of a command is here, which takes some memory until the rest has come."""
+        """True if a large part of a command is here, and waits for the rest."""
         return self._parser.weight > _PIECE_BYTES
 
     @property
     def unread(self) -> int:
-        """Bytes that have come and are not answered, if they are whole commands."""
+        """The memory of input that isn't answered, without the incomplete command in the parser."""
         return self.unanswered + self._uncut_bytes
 
     @property
     def weight(self) -> int:
-        """The memory of all of it, in bytes."""
+        """The memory of all input here, in bytes."""
         return self.unanswered + self._uncut_bytes + self._begun
 
     @property
@@ -86,7 +86,7 @@ class Intake:
         return self._parser.weight + self._parser.held
 
     def forget(self) -> None:
-        """Nothing of it begins from now on."""
+        """Drop all input: nothing more begins."""
         self.commands, self.at = [], 0
         self._uncut.clear()
         self._uncut_bytes = 0

@@ -63,7 +63,7 @@ def _condition(words: Words) -> OnlyIf:
     if {b"GT", b"LT"} <= names:
         raise RespError("ERR GT and LT options at the same time are not compatible")
     if len(names) > 1:
-        # XX with GT is GT: a key without an expiry counts as the last to expire.
+        # XX with GT is GT: by GT, a key without an expiry is the last to expire, so no new expiry is later.
         return OnlyIf.LIMITED_EARLIER if b"LT" in names else OnlyIf.LATER
     return _CONDITIONS[names.pop()] if names else OnlyIf.ALWAYS
 

@@ -1,4 +1,4 @@
-"""The keyspaces as the connections of Redis clients see them: the node that leads the partition of a key, by this
+"""The keyspaces as connections of Redis clients see them: they find the node that leads a key's partition, in this
 node's copy of the table.
 """
 
@@ -15,7 +15,7 @@ from minka.v1.cluster_pb2 import HashFunction, Keyspace, Partition
 from minkad.core.state import OwnTable, State
 
 _OWN: Final = b"_"  # prefix of the names of the cluster's own keyspaces
-_BRACE: Final = ord("{")  # a number is found in bytes in a fifth of the time of a bytes object
+_BRACE: Final = ord("{")  # to look for a number in a key takes a fifth of the time of b"{"
 
 
 class SlotRange(NamedTuple):
@@ -24,7 +24,7 @@ class SlotRange(NamedTuple):
     first: int
     last: int
     leader: str  # "": none
-    followers: tuple[str, ...]  # those in sync that lead nothing
+    followers: tuple[str, ...]  # in-sync nodes that lead no partition
 
 
 class View(ABC):
@@ -38,7 +38,7 @@ class View(ABC):
         self.name: Final = keyspace.name
         self.state = state
         self.answer_bytes = 64
-        """About the size of other nodes' answers for a key."""
+        """About the number of bytes for one key in other nodes' answers."""
 
     def learn_size(self, size: int) -> None:
         """A key was answered with `size` bytes. The expected size grows at once, and shrinks slowly."""
@@ -55,7 +55,7 @@ class View(ABC):
     def routes(self) -> Iterator[Route]:
         """The routes to all partitions, in order."""
 
-    def learn(self, rows: Collection[Partition]) -> None:  # noqa: B027 - the others read the table
+    def learn(self, rows: Collection[Partition]) -> None:  # noqa: B027 - other views have only the table
         """Take the rows in a refusal, which may be newer than the table here."""
 
     @abstractmethod
@@ -64,14 +64,14 @@ class View(ABC):
 
 
 class HashView(View):
-    """A keyspace by hash; the rows are decoded when needed."""
+    """A keyspace by hash. Decodes a row when somebody needs the row."""
 
     def __init__(self, keyspace: Keyspace, state: State) -> None:
         super().__init__(keyspace, state)
         self.count: Final = keyspace.partition_count
         self._digest = digest_of(keyspace.hash, self.count)
-        self._routes: list[Route | None] = [None] * self.count
-        self._ids: list[int] = list(state.partitions.of_keyspace[keyspace.id])  # by slot, since they are made in order
+        self._routes: list[Route | None] = [None] * self.count  # by slot; None: not decoded since the row changed
+        self._ids: list[int] = list(state.partitions.of_keyspace[keyspace.id])  # by slot, as they were made
         self._slots = {id_: slot for slot, id_ in enumerate(self._ids)}
 
     def route(self, key: bytes) -> Route | None:
@@ -122,8 +122,8 @@ class ClusterView(HashView):
         return self._routes[slot] or self._route_of(slot)
 
     def slot_ranges(self) -> list[SlotRange]:
-        """All slots, with their nodes. To a client a node is either a master or a replica, so a follower that leads
-        anything is left out.
+        """All slots, with their nodes. For a client, a node is either a master or a replica, so a node that leads
+        anything isn't named as a follower.
         """
         routes = list(self.routes())
         leaders = {route.leader for route in routes}
@@ -182,9 +182,9 @@ class Keyspaces:
         """
         self._table = table
         self._on_nodes = on_nodes
-        self._views: dict[bytes, View] = {}
-        self._seen: State | None = None
-        self._version = -1
+        self._views: dict[bytes, View] = {}  # by name
+        self._seen: State | None = None  # the tables at the last refresh
+        self._version = -1  # of `_seen`, at that time
 
     def refresh(self) -> None:
         """Take the changes since the last call."""
@@ -200,7 +200,7 @@ class Keyspaces:
             self._on_nodes({node.data_address for node in state.nodes.values()})
 
     def view(self, name: bytes) -> View | None:
-        """The keyspace of this name; None if it doesn't exist, or isn't complete yet."""
+        """The keyspace of this name; None if the keyspace doesn't exist, or isn't complete yet."""
         if name.startswith(_OWN):
             return None
         self.refresh()

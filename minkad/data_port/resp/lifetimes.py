@@ -28,7 +28,7 @@ def lifetime_of(option: bytes, word: bytes, command: str) -> Until:
 
 
 def until(option: bytes, number: int, command: str) -> Until:
-    """The same with any number; a time in the past is the epoch. Raises RespError."""
+    """Like `lifetime_of`, for any number: if the time is past, the key expires at once. Raises RespError."""
     ms = number if option.startswith(b"P") else number * 1000
     is_absolute = option.endswith(b"AT")
     latest = MAX_EXPIRY_MS if is_absolute else MAX_EXPIRY_MS - time.time_ns() // 1_000_000

@@ -1,6 +1,6 @@
 """Commands with very many keys: done piece by piece, with other work in between.
 
-While one is under way, its connection begins nothing else.
+Meanwhile, the command's connection begins no other command.
 """
 
 from collections.abc import Callable
@@ -14,17 +14,17 @@ from minkad.data_port.resp.replies import OK, RespError, integer, internal
 from minkad.data_port.resp.slots import Owner, Slot
 
 PIECE_WORDS: Final = 1000
-"""Words in a piece; a command with fewer is done at once."""
+"""Words in a piece; a command with at most this many words is done at once."""
 
 _CHECKED_WORDS: Final = 4000
 
 Run = Callable[[RespConnection, Words, Owner | None], bytes | Slot]
-"""Does a piece as if it were the command; the answer then has another owner."""
+"""Carries out a piece as if the piece were the command. The answer goes to the owner, if any, not to the connection."""
 Finish = Callable[[list[bytes]], bytes]
 
 
 def by_pieces(run: Run, finish: Finish, *, is_write: bool) -> Callable[[RespConnection, Words], bytes | Slot]:
-    """The command of `run`, for any number of keys. `finish` makes its answer from the answers of the pieces."""
+    """Make a command for any number of keys: `run` does a piece, `finish` makes the answer from those of the pieces."""
 
     def command(connection: RespConnection, words: Words) -> bytes | Slot:
         if len(words) <= PIECE_WORDS:
@@ -42,15 +42,15 @@ class Many(Slot):
 
     def __init__(self, connection: RespConnection, words: Words, run: Run, finish: Finish, *, is_write: bool) -> None:
         super().__init__(connection, is_write=is_write)
-        self.reads = self.writes = 0  # as an owner
+        self.reads = self.writes = 0  # see Owner
         self._connection = connection
         self._words = words
         self._run = run
         self._finish = finish
         self._step = connection.service.names[upper(words[0])].step
-        self._at = 1
-        self._answers: list[bytes] = []
-        self._kept = 0  # bytes of the answers
+        self._at = 1  # the place of the next word to check, and later of the next word to carry out
+        self._answers: list[bytes] = []  # of the pieces that are done
+        self._kept = 0  # bytes of these answers
 
     def check(self) -> None:
         """Check some of the keys, before anything is done."""
@@ -69,7 +69,7 @@ class Many(Slot):
             self._end(b"")
             return
         piece = self._words[start:end]
-        self._words[start:end] = [b""] * len(piece)  # free finished words now, and not all at the end
+        self._words[start:end] = [b""] * len(piece)  # frees these words now, and not all words at the end
         self._at = end
         try:
             answer = self._run(connection, [self._words[0], *piece], self)
@@ -87,7 +87,7 @@ class Many(Slot):
     def _came(self, answer: bytes) -> None:
         if answer.startswith(b"-"):
             is_in_part = self.is_write and len(self._answers) > 0
-            # A client that is redirected, or told to try again, would count only the rest.
+            # After MOVED or TRYAGAIN, a client would repeat the command, and get an answer that lacks the done keys.
             self._end(b"-ERR some of the keys are done, and not all: " + answer[1:] if is_in_part else answer)
             return
         self._answers.append(answer)
@@ -128,5 +128,5 @@ def together(answers: list[bytes]) -> bytes:
 
 
 def all_done(_: list[bytes]) -> bytes:
-    """The answer of a command that has no other."""
+    """OK, if the answers of the pieces have nothing more to say."""
     return OK

@@ -13,30 +13,30 @@ Command = list[bytes]
 MAX_COMMAND_BYTES: Final = 2 * MAX_VALUE_BYTES
 MAX_INLINE_BYTES: Final = 64 * 1024
 
-# hiredis allocates as many items as an array's header says, so a header with seven digits is checked first: it may also
-# be a part of a value. A header that is incomplete waits for the rest, and so does a similar text in a value.
+# hiredis allocates as many items as an array's header says, so the parser checks text like a header with seven digits
+# first, which may be a part of a value. Incomplete text of this kind at the end of input waits for the rest.
 _LARGE: Final = re.compile(rb"[*~>%|][0-9]{7}")
-_LARGE_IN_NEXT_LINE: Final = re.compile(rb"\n[*~>%|][0-9]{7}")  # begins with one byte, so it is found faster
+_LARGE_IN_NEXT_LINE: Final = re.compile(rb"\n[*~>%|][0-9]{7}")  # begins with a certain byte, so the search is faster
 _CUT_OFF: Final = re.compile(rb"[*~>%|][0-9]{0,6}\Z")
 _CUT_OFF_BYTES: Final = 7
 _PIECE_BYTES: Final = 1024
-_TRIES: Final = 16
+_TRIES: Final = 16  # ends of lines at which an array may end
 _TAIL_BYTES: Final = 64
-_WORD_BYTES: Final = 50  # of an object
-_WORD_MOST: Final = 8
+_WORD_BYTES: Final = 50  # memory of a word's object
+_WORD_MOST: Final = 8  # most memory of such objects for each byte of input
 
 
 class Parser:
     """Takes bytes, returns commands. After an error it takes nothing more."""
 
     def __init__(self) -> None:
-        self.error: RespError | None = None  # the error that ends the connection, after the commands before it
-        self.partial = 0  # bytes of the incomplete command
-        self.weight = 0  # its memory: short words take several times their bytes
+        self.error: RespError | None = None  # the error that ends the connection, after the commands before the error
+        self.partial = 0  # bytes of the incomplete command in hiredis
+        self.weight = 0  # memory of this command: short words take several times their bytes
         self._reader = hiredis.Reader()
         self._held = b""  # the beginning of a header, or of an inline command
         self._is_inside = False  # hiredis's input ends inside of a command
-        self._tail = b""  # the end of that input
+        self._tail = b""  # the last bytes of hiredis's input, if it ends inside of a command
 
     @property
     def held(self) -> int:
@@ -44,7 +44,7 @@ class Parser:
         return len(self._held)
 
     def feed(self, data: bytes) -> list[Command]:
-        """The commands that are now complete, each with at least a name."""
+        """The commands that are now complete; each has at least a name."""
         if self._held:
             data, self._held = self._held + data, b""
         commands: list[Command] = []
@@ -72,8 +72,8 @@ class Parser:
         return data
 
     def _begin_lines(self, data: bytes, commands: list[Command]) -> None:
-        """Take input after arrays that isn't an array, in pieces, since each change costs as much as the input
-        at hand.
+        """Take input that begins with inline commands after arrays. In pieces, since each change from arrays to inline
+        commands costs as much time as the rest of the input.
         """
         data, self._held = data + self._held, b""
         self._reader, self._is_inside, self.partial, self.weight = hiredis.Reader(), False, 0, 0
@@ -85,7 +85,7 @@ class Parser:
                 commands += self.feed(data[start : start + _PIECE_BYTES])
 
     def _take_with_large(self, data: bytes, large: re.Match[bytes] | None, commands: list[Command]) -> int:
-        """The same as `_take`, for input with a possible large header."""
+        """Do the work of `_take` for input with text like a large header."""
         done = 0
         while large is not None:
             at = self._take(data[done : large.start()], commands)
@@ -94,20 +94,20 @@ class Parser:
             done = large.start()
             if not self._is_inside and not data.startswith(b"*", done):
                 return done
-            if not self._reader.has_data():  # so it isn't a part of a value
+            if not self._reader.has_data():  # so this is a header, not a part of a value
                 raise RespError("ERR Protocol error: invalid multibulk length")
             large = _LARGE.search(data, done + 1)
         at = self._take(data[done:], commands)
         return done + at if at >= 0 else at
 
     def _take(self, data: bytes, commands: list[Command]) -> int:
-        """Take arrays. Returns the place where an inline command begins after them; -1: there is none."""
+        """Take arrays. Returns the place after them where an inline command begins; -1 if there isn't any."""
         if not data:
             return -1
         reader, gets = self._reader, self._reader.gets
         reader.feed(data)
         first = len(commands)
-        empties: list[tuple[int, bytes]] | None = None  # skipped arrays: before which command
+        empties: list[tuple[int, bytes]] | None = None  # skipped arrays, with the next command's place
         try:
             while (command := gets()) is not False:
                 if type(command) is list and command:
@@ -139,7 +139,7 @@ class Parser:
         return -1
 
     def _take_inline(self, data: bytes, commands: list[Command]) -> bytes:
-        """Take the lines at the beginning; returns the rest, which is empty or begins with an array."""
+        """Take the lines at the beginning. Returns the rest, which is empty or begins with an array."""
         start = 0
         while start < len(data) and data[start] != ord("*"):
             end = data.find(b"\n", start)
@@ -155,7 +155,7 @@ class Parser:
 
 
 def _encoded(commands: list[Command], first: int, empties: list[tuple[int, bytes]]) -> list[bytes]:
-    """The arrays from this one on as they came: hiredis takes lengths in one form only."""
+    """The arrays from `first` on, with the empty arrays, as they came: hiredis accepts only one form of lengths."""
     found: list[bytes] = []
     for before, empty in [*empties, (len(commands), b"")]:
         found += [_array(words) for words in commands[first:before]]
@@ -169,9 +169,9 @@ def _array(words: Command) -> bytes:
 
 
 def _end_of_arrays(data: bytes, arrays: list[bytes], tail: bytes) -> int:
-    """The place of the first input after these arrays that hiredis doesn't take. If the first array began before
-    `data`, `tail` is the end of the earlier input. -1 if an array follows, which must have an error then, or if the
-    place is uncertain.
+    """The place in `data` where these arrays end, and input begins that hiredis doesn't take. If the first array began
+    before `data`, `tail` is the end of the earlier input. -1 if an array follows (hiredis has found an error in it), or
+    if the place isn't certain.
     """
     others = b"".join(arrays[1:])
     ends = _ends(data, arrays[0], tail) if tail else [len(arrays[0])]
@@ -180,8 +180,8 @@ def _end_of_arrays(data: bytes, arrays: list[bytes], tail: bytes) -> int:
 
 
 def _ends(data: bytes, array: bytes, tail: bytes) -> list[int]:
-    """The places where an array that began before `data` may end: one, unless it repeats itself. None if there are too
-    many places to check.
+    """The places where an array that began before `data` may end: several only if its bytes repeat. Empty if there are
+    too many places to check.
     """
     ends, end = list[int](), 0
     for _ in range(_TRIES):
@@ -195,7 +195,7 @@ def _ends(data: bytes, array: bytes, tail: bytes) -> list[int]:
 
 
 def _checked(words: list[object]) -> Command:
-    """Raises RespError."""
+    """Raises RespError if a word isn't a string."""
     for word in words:
         if type(word) is not bytes:
             raise _not_a_command()

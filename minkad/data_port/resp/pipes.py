@@ -1,4 +1,4 @@
-"""The writes of all Redis connections to one partition: those of a turn of the loop are one entry of its log."""
+"""Gathers the writes of all Redis connections by partition: those of a turn of the loop are one entry of its log."""
 
 import asyncio
 import time
@@ -17,15 +17,15 @@ from minkad.data_port.resp.replies import RespError
 from minkad.data_port.resp.slots import Divided, Part, Taker
 from minkad.process.memory import Share
 
-_BATCH_BYTES: Final = 4 * 1024 * 1024  # a batch with this much takes no more; a single command may exceed it
+_BATCH_BYTES: Final = 4 * 1024 * 1024  # a batch with this many bytes is full; a single write may have more
 _BATCH_ENTRIES: Final = 10_000
-_BATCH_OPERATIONS: Final = 1000  # the leader decides each in the same turn of its loop
+_BATCH_OPERATIONS: Final = 1000  # few, since the leader decides all of them in one turn of its loop
 _OUTCOME_BYTES: Final = 32
-_PATIENCE_S: Final = 0.002  # uvloop counts whole milliseconds, so this may be just over one
+_PATIENCE_S: Final = 0.002  # uvloop counts whole milliseconds, so this may be only a little more than 1 ms
 
 
 class Batch(Errand):
-    """Writes to one partition, in order. They are plain pairs, until an operation turns all of them into operations."""
+    """Writes to one partition, in order: plain pairs. The first operation turns all pairs into operations."""
 
     __slots__ = ("_began", "_keys", "_pipe", "_sizes", "_wanted", "operations", "takers", "values", "weight")
 
@@ -33,12 +33,12 @@ class Batch(Errand):
         super().__init__(means, view, Op.WRITE, share)
         self._pipe = pipe
         self._keys: list[bytes] = []
-        self.values: list[bytes | None] = []
-        self.operations: list[Operation] | None = None
-        self.takers: list[Taker] = []
-        self.weight = 0
+        self.values: list[bytes | None] = []  # by key, while the batch has no operations
+        self.operations: list[Operation] | None = None  # by key, since the first operation
+        self.takers: list[Taker] = []  # each takes the results of its next entries
+        self.weight = 0  # bytes of the entries
         self._sizes: list[int] = []  # of the operations
-        self._wanted = 0  # values to answer with
+        self._wanted = 0  # operations that answer with a value
         self._began = time.perf_counter()
 
     def put(self, key: bytes, value: bytes | None) -> None:
@@ -72,11 +72,11 @@ class Batch(Errand):
         return self.weight >= _BATCH_BYTES or len(self._keys) >= most
 
     def size(self) -> int:
-        """Outcomes, some with values."""
+        """An outcome for each key, and the wanted values."""
         return len(self._keys) * _OUTCOME_BYTES + self._wanted * self.view.answer_bytes
 
     def most(self) -> int:
-        """Of any number of values."""
+        """The limit of any answer, if the batch wants values."""
         return MAX_ANSWER_BYTES if self._wanted else max(self.size(), SEVERAL_BYTES)
 
     def keys(self) -> list[bytes]:
@@ -122,7 +122,7 @@ class Batch(Errand):
             super()._retry_or_fail(error)
 
     def part(self, takers: list[Taker], first: int) -> "Batch":
-        """A batch of some of its entries: those of these takers, from this place on."""
+        """A batch with the entries of these takers; the first of these entries is at `first`."""
         made = Batch(self._means, self.view, self._share, self._pipe)
         for taker in takers:
             for place in range(first, first + taker.entries):
@@ -133,19 +133,19 @@ class Batch(Errand):
         return made
 
     def copy_entry(self, place: int, target: "Batch") -> None:
-        """Add one of its entries to another batch."""
+        """Add the entry at `place` to another batch."""
         if self.operations is None:
             target.put(self._keys[place], self.values[place])
         else:
             target.operate(self._keys[place], self.operations[place], self._sizes[place])
 
     def divided(self) -> None:
-        """Put each entry into the pipe of its partition, and then the entries gathered meanwhile."""
+        """Put each entry into the pipe of its partition, followed by the entries gathered meanwhile."""
         self._pipe.divide(self)
 
 
 class Pipe:
-    """One batch is on its way while the next ones are gathered, so that the writes of a connection stay in order."""
+    """Sends one batch at a time and gathers the next batches meanwhile, so the writes of a connection stay in order."""
 
     __slots__ = ("_awaited", "_overdue", "_pipes", "_under_way", "gathered", "partition_id", "view")
 
@@ -153,10 +153,10 @@ class Pipe:
         self._pipes = pipes
         self.view = view
         self.partition_id = partition_id
-        self.gathered: list[Batch] = []
-        self._under_way: Batch | None = None
-        self._awaited = 0  # the clients that the next batch waits for
-        self._overdue: asyncio.TimerHandle | None = None
+        self.gathered: list[Batch] = []  # in the order of sending; only the last takes more entries
+        self._under_way: Batch | None = None  # sent, and not answered yet
+        self._awaited = 0  # the takers with which the next batch begins; 0: it doesn't wait
+        self._overdue: asyncio.TimerHandle | None = None  # ends this wait
 
     def batch(self) -> Batch:
         """The batch that takes the next entry."""
@@ -181,8 +181,8 @@ class Pipe:
             batch.send()
 
     def ended(self, batch: Batch) -> None:
-        """The batch is over: the next one begins when the clients of this one have come again, or at the end of this
-        turn of the loop, after they were told.
+        """The batch is over. The next batch begins when the clients of this batch have come again (see CommitDelay), or
+        at the end of this turn of the loop, after they were answered.
         """
         assert self._under_way is batch, "one batch is on its way"
         self._under_way = None
@@ -205,7 +205,7 @@ class Pipe:
             self._pipes.forget(self)
 
     def halve(self, batch: Batch) -> None:
-        """The batch was too large, and nothing of it was done: it goes on in halves."""
+        """The batch was too large, and none of its writes was done: send its halves, one after the other."""
         middle = len(batch.takers) // 2
         first = batch.part(batch.takers[:middle], 0)
         self.gathered.insert(0, batch.part(batch.takers[middle:], len(first.keys())))
@@ -225,13 +225,13 @@ class Pipes:
     """The non-empty pipes, by partition."""
 
     def __init__(self, means: Means, share: Share) -> None:
-        """The answers to operations are taken from `share` while they are being read."""
+        """`share` holds the memory of the answers to operations while the answers are on their way."""
         self.means = means
         self.share = share
         self.commit_delay = CommitDelay()
         self.patience_s = _PATIENCE_S  # the longest time that a batch waits for clients
-        self._pipes: dict[int, Pipe] = {}
-        self._beginning: list[Pipe] = []
+        self._pipes: dict[int, Pipe] = {}  # by partition
+        self._beginning: list[Pipe] = []  # pipes that begin at the end of this turn of the loop
 
     def batch(self, view: View, route: Route) -> Batch:
         """The batch that takes the next entry for a partition."""
@@ -241,7 +241,7 @@ class Pipes:
         return pipe.batch()
 
     def begin_soon(self, pipe: Pipe) -> None:
-        """Begin the pipe after everything that has come in this turn of the loop is in it."""
+        """Begin the pipe at the end of this turn of the loop, with all that has come until then."""
         if not self._beginning:
             asyncio.get_running_loop().call_soon(self._begin)
         self._beginning.append(pipe)
@@ -252,7 +252,7 @@ class Pipes:
             del self._pipes[pipe.partition_id]
 
     def again(self, batch: Batch) -> None:
-        """Put the entries of a batch that was not done into the pipes of their partitions."""
+        """The batch was not done: put its entries into the pipes of their partitions."""
         position, keys = 0, batch.keys()
         for taker in batch.takers:
             positions = range(position, position + taker.entries)

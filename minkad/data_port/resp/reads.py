@@ -1,4 +1,4 @@
-"""Reads for Redis clients: at once where this node leads and can read at once, else as errands."""
+"""Reads for Redis clients: at once if this node leads the partition and can read at once, else as errands."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,13 +17,13 @@ from minkad.process.memory import Share
 from minkad.replication.serving.client_requests import FEW_BYTES
 
 STALE_MS: Final = 5000
-"""An older replica doesn't answer a connection with READONLY."""
+"""If a replica's data is older, the leader answers the READONLY connection instead."""
 
 _TOO_MUCH: Final = frozenset({Code.TOO_LARGE, Code.OVERLOADED})
 
 
 class Read(Errand):
-    """Some keys of one partition, to read for a joined answer."""
+    """Reads some keys of one partition, for a joined answer."""
 
     __slots__ = ("_joined", "_keys", "_positions")
 
@@ -59,7 +59,7 @@ class Read(Errand):
         self._joined.have(self._positions, found, len(body or b""))
 
     def failed(self, errors: Sequence[RespError]) -> None:
-        """The answer is an error."""
+        """If it was a stale read, read at the leader; else the answer is an error."""
         if self._op is Op.READ_STALE:
             self._read_at_leader()
             return
@@ -87,7 +87,7 @@ class Read(Errand):
 
 
 class Then:
-    """The first half of a read that was too large; the second half begins when the first has come."""
+    """The first half of a read that was too large. The second half begins when all results of the first are there."""
 
     def __init__(self, joined: Parts, missing: int, second: Read) -> None:
         """`missing`: the number of results of the first half."""
@@ -101,7 +101,7 @@ class Then:
         self._came(len(positions))
 
     def lack(self, positions: Sequence[int], error: RespError) -> None:
-        """These results can't be had."""
+        """An error has come instead of these results."""
         self._joined.lack(positions, error)
         self._came(len(positions))
 
@@ -112,8 +112,8 @@ class Then:
 
 
 class Presence:
-    """The parts of an answer that only tells if keys exist: no value is kept. Keys that are too much to be read at once
-    are read in pieces, one after the other, when nothing else of the answer is under way.
+    """The parts of an answer that only tells if keys exist: no value is kept. If values are too large to be read at
+    once, their keys are read in pieces, one after the other, when nothing else of the answer is under way.
     """
 
     def __init__(self, joined: Joined, under_way: int) -> None:
@@ -128,14 +128,14 @@ class Presence:
         self._ended()
 
     def lack(self, positions: Sequence[int], error: RespError) -> None:
-        """These results can't be had, so waiting looks are dropped."""
+        """An error has come instead of these results. The answer will be this error, so drop the waiting looks."""
         waiting, self._waiting = self._waiting, []
         for some in (positions, *(look.positions for look in waiting)):
             self._joined.lack(some, error)
         self._ended()
 
     def wait(self, looks: Sequence["Look"]) -> None:
-        """A look has ended without an answer: these looks are sent in its place, in their turn."""
+        """A look has ended without an answer: send these looks in its place, in their turn."""
         self._waiting += looks
         self._ended()
 
@@ -186,12 +186,12 @@ class Look(Read):
         elif len(self._keys) > 1 or not self._is_alone:
             self.divided()
         else:
-            # One value fits into any answer, unless other connections' reads are passed on with it.
+            # One value fits into any answer, unless the answer also has values for other connections: try again.
             super()._retry_or_fail(MinkaError(Code.OVERLOADED, error.message))
 
 
 class Reads:
-    """The reads of connections. `read` is called for nearly every command, so it does only what it must."""
+    """The reads of connections. Nearly every command calls `here`, so it does only what it must."""
 
     def __init__(self, means: Means) -> None:
         self._means = means
@@ -240,7 +240,7 @@ class Reads:
         *,
         only_presence: bool = False,
     ) -> None:
-        """Read the keys for a joined answer, by position. With `only_presence` the answer gets placeholders instead of
+        """Read the keys for a joined answer, by position. With `only_presence`, the answer gets placeholders instead of
         values.
         """
         parts = _by_route(view, keys)

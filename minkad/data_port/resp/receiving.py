@@ -1,4 +1,4 @@
-"""Decides if more is read from a Redis client: only as much as there is room for commands and for answers that wait."""
+"""Decides if the node reads more from a Redis client: only if there is room for commands, and for waiting answers."""
 
 import asyncio
 import time
@@ -11,11 +11,11 @@ from minkad.process import tasks
 from minkad.process.memory import Share
 
 UNCOUNTED_BYTES: Final = 16 * 1024
-"""Bytes held for a connection that aren't counted: any connection takes a little."""
+"""If a connection holds at most this many bytes, they aren't counted: any connection takes a little."""
 
 _UNANSWERED_BYTES: Final = 1024 * 1024  # of commands; with more, nothing is read until all are answered
-_ROOM_BYTES: Final = 64 * 1024  # when memory is short, a command, or a read, waits for this much
-_UNREAD_S: Final = 10.0  # a part of a command may be kept this much longer while the node itself doesn't read the rest
+_ROOM_BYTES: Final = 64 * 1024  # when memory is short, each command, and each read, waits for this much
+_UNREAD_S: Final = 10.0  # a part of a command may be kept this much longer, since the node doesn't read the rest
 
 
 class Receiving:
@@ -29,7 +29,7 @@ class Receiving:
         untaken: Untaken,
         begin_next: Callable[[], bool],
     ) -> None:
-        """`begin_next` begins the next command soon; False: there is none."""
+        """`begin_next` lets the next command begin soon; it returns False if no command has come."""
         self.is_reading = True
         self.counted = 0  # bytes taken from the share
         self._granted = 0  # bytes taken from the share for the next command
@@ -38,7 +38,7 @@ class Receiving:
         self._intake = intake
         self._untaken = untaken
         self._begin_next = begin_next
-        self._waiting: asyncio.Task[None] | None = None
+        self._waiting: asyncio.Task[None] | None = None  # waits for `_ROOM_BYTES`
 
     def count(self, held: int) -> None:
         """`held` bytes are held now."""
@@ -65,7 +65,7 @@ class Receiving:
             self._ask_for_room()
 
     def has_room(self) -> bool:
-        """True if there is room to begin one more command; else `begin_next` is called when there is."""
+        """True if there is room to begin one more command. If not, `begin_next` is called when there is room."""
         if self._share.has_room(_ROOM_BYTES):
             return True
         self._ask_for_room()
@@ -82,7 +82,7 @@ class Receiving:
         """The connection is over."""
         if self._waiting is not None:
             self._waiting.cancel()
-        self._begin_next = _nothing  # it knows the connection, which must not wait for garbage collection
+        self._begin_next = _nothing  # breaks a cycle with the connection, which would wait for garbage collection
 
     def _note_part(self, patience_s: float) -> None:
         """Watch how long a part of a command is kept."""
@@ -91,7 +91,8 @@ class Receiving:
     def _pause(self) -> None:
         if self.is_reading:
             self.is_reading = False
-            # The client can't send what isn't read. Still, clients that all wait for each other's memory must not last.
+            # The client can't finish its command while nothing is read, so it gets more time. But not for ever: all
+            # clients may wait for the memory of each other's commands.
             self._note_part(_UNREAD_S)
             self._transport.pause_reading()
 

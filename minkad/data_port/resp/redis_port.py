@@ -38,8 +38,8 @@ class RespPort:
         knows_table: Callable[[], bool] = lambda: True,
     ) -> None:
         """`own_address`: the data port's address for clients. `memory` is the memory for clients. `tls` returns the
-        context for connections to other nodes. `knows_table` returns True if a keyspace that is missing in the table
-        here doesn't exist.
+        context for connections to other nodes. `knows_table` returns False if the table here may lack keyspaces that
+        exist.
         """
         self._elsewhere = Elsewhere(cluster_id, tls)
         keyspaces = Keyspaces(table, self._elsewhere.keep)

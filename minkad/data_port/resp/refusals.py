@@ -12,21 +12,21 @@ from minkad.data_port.resp.keyspaces import Keyspaces, View
 from minkad.data_port.resp.replies import RespError
 
 DOWN_S: Final = 10.0
-"""A partition that nobody has served for this long is down; before that, clients are told to try again."""
+"""A partition that nobody has served for this long is down; before, clients are told to try again."""
 
 _CODES: Final = {Code.NOT_ENOUGH_REPLICAS: "NOREPLICAS", Code.OVERLOADED: "BUSY", Code.NO_CLEARANCE: "CLUSTERDOWN",
                  Code.PARTITION_OFFLINE: "CLUSTERDOWN"}  # fmt: skip
 
 
 class Refusals:
-    """Knows since when partitions are not served."""
+    """Makes the errors, and knows since when partitions are not served."""
 
     def __init__(self, node_id: str, keyspaces: Keyspaces, clock: Callable[[], float], rng: Random) -> None:
         self.rng = rng
         self._node_id = node_id
         self._keyspaces = keyspaces
         self._clock = clock
-        self._down_since: dict[int, float] = {}  # by partition
+        self._down_since: dict[int, float] = {}  # by partition: the first refusal after it was served last
 
     def served(self, partition_id: int) -> None:
         """The partition is served."""
@@ -45,7 +45,7 @@ class Refusals:
         return route is not None and route.leader not in ("", self._node_id)
 
     def for_cluster(self, route: Route | None, error: MinkaError, key: bytes) -> RespError:
-        """The error for a client of Redis Cluster when another node leads the key's partition, or nobody."""
+        """The error for a client of Redis Cluster if this node doesn't lead the key's partition, or can't serve it."""
         if route is not None and route.leader not in ("", self._node_id):
             return self.moved(route.leader, key)
         number = route.partition_id if route is not None else 0
@@ -56,7 +56,7 @@ class Refusals:
 
     @staticmethod
     def plain(error: MinkaError) -> RespError:
-        """Any other refusal: the code of Minka and its text."""
+        """The error for any other refusal: its code and text."""
         if (code := _CODES.get(error.code)) is not None:
             return RespError(f"{code} {error.message}")
         return RespError(f"ERR {error.code.name}: {error.message}")
@@ -70,7 +70,7 @@ def unknown(words: Sequence[bytes]) -> RespError:
 
 
 def no_keyspace(name: bytes, code: str, knows_table: bool) -> RespError:
-    """The error for a keyspace that doesn't exist, with the command that helps, or that an incomplete table lacks."""
+    """The error for a keyspace that isn't in the table: it may be missing because the table is incomplete."""
     if not knows_table:
         return RespError("LOADING the node has just started, or hears no controller: it may not know all keyspaces")
     shown = name[:64].decode("utf-8", "replace")
@@ -86,7 +86,7 @@ def too_large() -> RespError:
 
 
 def check_keys(keys: Sequence[bytes], view: View) -> None:
-    """Raises RespError for a key that Minka doesn't take, and for keys in several slots of a Redis Cluster."""
+    """Raises RespError for an invalid key, and for keys in several slots of a Redis Cluster."""
     if b"" in keys:
         raise RespError("ERR a key is empty: a key of Minka has 1 to 65536 bytes")
     if max(map(len, keys)) > MAX_KEY_BYTES:

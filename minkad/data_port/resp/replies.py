@@ -7,11 +7,11 @@ from typing import Final, Union
 log: Final = logging.getLogger(__name__)
 
 Reply = Union[None, bool, int, float, bytes, str, "Simple", "RespError", Sequence["Reply"], Mapping[str, "Reply"]]
-"""A mapping is an array of keys and values in RESP 2."""
+"""In RESP 2, a mapping is an array of keys and values."""
 
 OK: Final = b"+OK\r\n"
 PONG: Final = b"+PONG\r\n"
-NULL: Final = (b"$-1\r\n", b"_\r\n")  # by whether it is RESP 3
+NULL: Final = (b"$-1\r\n", b"_\r\n")  # in RESP 2 and RESP 3
 ZERO: Final = b":0\r\n"
 
 
@@ -20,7 +20,7 @@ class RespError(Exception):
 
     @property
     def encoded(self) -> bytes:
-        """The answer."""
+        """The error as an answer."""
         text = " ".join(str(self.args[0]).split())
         return b"-%b\r\n" % text.encode("utf-8", "replace")
 

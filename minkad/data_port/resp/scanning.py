@@ -1,8 +1,8 @@
 """SCAN: the keys in order, partition by partition.
 
-A cursor has 64 bits: it holds the partition, and the hash of the key at which to go on. The node remembers the keys of
-its latest cursors. For an unknown cursor, from another node or too old, it finds the key by reading the partition's
-keys from the first one.
+A cursor has 64 bits: 19 for the partition, and 45 for the hash of the key at which the scan goes on. The node remembers
+the keys of its latest cursors. If a cursor is unknown, since it is too old or from another node, the node finds the key
+by reading the partition's keys from the first one.
 """
 
 from collections import OrderedDict
@@ -31,21 +31,21 @@ _HASH_MASK: Final = (1 << _HASH_BITS) - 1
 _REMEMBERED_BYTES: Final = 4 * 1024 * 1024
 _CURSOR_BYTES: Final = 100  # of a remembered cursor, besides its key
 _DEFAULT_COUNT: Final = 10
-_KEY_BYTES: Final = 64  # of a key in a page, about
+_KEY_BYTES: Final = 64  # about the bytes of a key in a page
 _PAGE_BYTES: Final = 1024  # of a page, besides its keys
-_MATCHED_BYTES: Final = 64 * 1024  # of keys, against a pattern that checks each byte
+_MATCHED_BYTES: Final = 64 * 1024  # most bytes of a page's keys, if the pattern isn't quick
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place where a scan goes on: a key of a partition. Keyspaces by ranges have only the number 0."""
+    """The place where a scan goes on: the slot `number` (0 in a keyspace by ranges), and the key `start`."""
 
     number: int
     start: bytes = b""
 
     @property
     def cursor(self) -> int:
-        """The place as a number; 0 is the beginning."""
+        """The place as a number; 0 is the beginning of the keyspace."""
         if not self.start:
             return self.number << _HASH_BITS
         return self.number << _HASH_BITS | (mmh3.hash64(self.start, signed=False)[0] & _HASH_MASK or 1)
@@ -56,7 +56,7 @@ class Cursors:
 
     def __init__(self) -> None:
         self._starts: OrderedDict[tuple[int, int], bytes] = OrderedDict()  # by keyspace and cursor
-        self._bytes = 0
+        self._bytes = 0  # of the remembered cursors and their keys
 
     def give(self, view: View, place: Place) -> int:
         """The cursor of a place."""
@@ -92,7 +92,7 @@ class Page(Errand):
         have: Callable[[ScanPage | RespError], None],
         max_bytes: int = MAX_PAGE_BYTES,
     ) -> None:
-        """`have` is called with the page, or with the reason why there is none. `max_bytes` bounds its keys."""
+        """`have` is called with the page, or with an error. The page's keys have at most `max_bytes`, or one key."""
         super().__init__(means, view, Op.SCAN, share)
         self._place = place
         self._rows = rows
@@ -100,7 +100,7 @@ class Page(Errand):
         self._have = have
 
     def keys(self) -> Sequence[bytes]:
-        """The key at which it begins to read."""
+        """The key at which the page begins."""
         return [self._place.start]
 
     def route(self) -> Route | None:
@@ -117,7 +117,7 @@ class Page(Errand):
         return min(self._rows * _KEY_BYTES, self._max_bytes) + MAX_KEY_BYTES
 
     def most(self) -> int:
-        """A page has one key above its limit, if that is the first one, and the place where the next page begins."""
+        """The first key may exceed the page's limit. The page also has the place where the next page begins."""
         return self._max_bytes + 3 * MAX_KEY_BYTES + _PAGE_BYTES
 
     def succeeded(self, body: bytes | None) -> None:
@@ -134,7 +134,7 @@ class Page(Errand):
 
 
 class Scan:
-    """One SCAN: a page, after the search for its beginning if necessary."""
+    """One SCAN: reads a page. If the cursor is unknown, first searches for the page's beginning."""
 
     def __init__(
         self, connection: RespConnection, cursor: int, count: int, pattern: Glob | None, is_empty: bool
@@ -169,7 +169,7 @@ class Scan:
             if not (isinstance(view, ClusterView) and self._is_elsewhere(view, place)):
                 self.slot.lack([0], page)
                 return
-            self._answer(self._here(Place(place.number + 1)), [])  # another node leads it now
+            self._answer(self._here(Place(place.number + 1)), [])  # another node leads the partition now
             return
         following = Place(place.number, page.end)
         if not page.end:
@@ -182,7 +182,7 @@ class Scan:
         return means.refusals.is_elsewhere(view.route_at(place.number))
 
     def _here(self, place: Place) -> Place | None:
-        """The place, or the beginning of the next partition to read; None: everything is read."""
+        """The place, or the beginning of the next partition to read; None if everything is read."""
         view = self._view
         if not isinstance(view, HashView):
             return place if place.number == 0 else None

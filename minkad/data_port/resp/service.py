@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger(__name__)
 
 TURN_S: Final = 0.005
-"""In a turn of the loop, commands begin for this long, then those that waited; other work has its turn after that."""
+"""In a turn of the loop, new commands begin for this long, then waiting commands for as long; then comes other work."""
 
 
 class Service:
-    """For the loop's thread."""
+    """Only the loop's thread may use it."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Service:
         self.means = means
         self.memory = memory
         self.commands = dict(commands)  # by name, in each spelling seen so far
-        self.names = dict(commands)
+        self.names = dict(commands)  # by name, in capitals
         self.get, self.set = commands[b"GET"], commands[b"SET"]
         self.keyspaces: Keyspaces = means.keyspaces
         self.reads = Reads(means)
@@ -53,19 +53,19 @@ class Service:
         self.telemetry = means.telemetry
         self.own_address = own_address
         self.knows_table = knows_table
-        self.connections: dict[int, RespConnection] = {}
+        self.connections: dict[int, RespConnection] = {}  # the open connections, by id
         self.cursors = cursors
         self.walks = walks
         self.ids = itertools.count(1)
         self.started = time.monotonic()
         self.commands_done = 0
         self.connections_made = 0
-        self._settling: list[RespConnection] = []
-        self._is_settling = False
-        self._until = 0.0
-        self._pieces: deque[tuple[RespConnection, Callable[[], None]]] = deque()
+        self._settling: list[RespConnection] = []  # connections to settle at the end of this turn
+        self._is_settling = False  # True during `_end_turn`
+        self._until = 0.0  # when commands have taken enough of this turn
+        self._pieces: deque[tuple[RespConnection, Callable[[], None]]] = deque()  # of long commands
         self.is_in_turn = False
-        """True if something has come in this turn of the loop."""
+        """True if `_end_turn` will be called at the end of this turn of the loop."""
 
     def find(self, name: bytes) -> Command | None:
         """The command of this name in any spelling."""
@@ -80,8 +80,8 @@ class Service:
         return view is not None and view.is_cluster
 
     def begin_turn(self) -> None:
-        """Something has come: after all input of this turn of the loop was seen, joint reads are done, and answers are
-        sent.
+        """Input or an answer has come. After all input of this turn of the loop was taken, the gathered GETs are read,
+        and answers are sent.
         """
         self.is_in_turn = True
         asyncio.get_running_loop().call_soon(self._end_turn)
@@ -100,7 +100,7 @@ class Service:
             self.begin_turn()
 
     def settle_soon(self, connection: "RespConnection") -> None:
-        """Answers are ready: they are sent at the end of this turn."""
+        """Answers are ready: send them at the end of this turn."""
         self._settling.append(connection)
         if not self.is_in_turn:
             self.begin_turn()
@@ -116,7 +116,7 @@ class Service:
                 break
             _guarded(connection, connection.settle)
         for number in range(len(self._pieces)):
-            if number and self.is_late():  # one always has its turn, however much the others have to settle
+            if number and self.is_late():  # one piece always has its turn, even if it is late
                 break
             _guarded(*self._pieces.popleft())
         self._is_settling = False
@@ -131,7 +131,7 @@ class Service:
 
 
 def _guarded(connection: "RespConnection", work: Callable[[], None]) -> None:
-    """Do the work for the connection: a bug ends only this connection."""
+    """Do the work for the connection. A bug ends only this connection."""
     try:
         work()
     except Exception:

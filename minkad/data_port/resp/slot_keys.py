@@ -1,7 +1,7 @@
 """CLUSTER COUNTKEYSINSLOT and GETKEYSINSLOT: the keys of a partition in one of its slots.
 
-Nothing counts by slot, since that would make every write slower. So all keys of the partition are read, page by page,
-with other work in between. A node does this for one client at a time.
+There are no counts by slot, since they would make every write slower. So a node reads all keys of the partition, page
+by page, with other work in between, and for one client at a time.
 """
 
 import asyncio
@@ -67,16 +67,16 @@ class Walks:
 
 
 class Walk:
-    """One command: reads the keys of the partition page by page, and counts or keeps those in the slot."""
+    """One command: reads the keys of the partition page by page, and counts or keeps the keys in the slot."""
 
     def __init__(self, connection: RespConnection, view: ClusterView, redis_slot: int, wanted: int | None) -> None:
-        """`wanted`: answer with at most this many keys; None: with their number."""
+        """The answer has at most `wanted` keys; None: the answer is the number of keys."""
         self.connection = connection
         self._view = view
         self._redis_slot = redis_slot
         self._wanted = wanted
         self._count = 0
-        self._keys: list[bytes] = []
+        self._keys: list[bytes] = []  # in the slot, if keys are wanted
         self._keys_bytes = 0
         self._deadline = asyncio.get_running_loop().time() + TIMEOUT_MS / 1000
         self.slot = Joined(connection, 1, self._answer, is_write=False)
@@ -99,7 +99,7 @@ class Walk:
             Page(service.means, self._view, connection.share, place, MAX_PAGE_ROWS, self._came).send()
 
     def _is_elsewhere(self) -> bool:
-        """True if another node leads the partition: as in Redis, a node knows nothing of the slots of others."""
+        """True if another node leads the partition: as in Redis, a node knows no keys in slots of other nodes."""
         route = self._view.route_of_slot(self._redis_slot)
         return route is not None and route.leader not in ("", self.connection.service.means.node_id)
 

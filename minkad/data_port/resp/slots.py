@@ -10,7 +10,7 @@ from minkad.process.memory import Share
 
 
 class Owner(Protocol):
-    """The connection."""
+    """The connection, or a slot whose answer consists of the answers of other slots."""
 
     reads: int
     """Slots that wait for a read: no later write may begin."""
@@ -68,11 +68,11 @@ class SetSlot(Slot):
         self.fill(OK * self.count)
 
     def done(self, _: Sequence[Outcome]) -> None:
-        """The same, as operations."""
+        """All keys are set, in a batch of operations."""
         self.fill(OK * self.count)
 
     def refused(self, errors: Sequence[RespError]) -> None:
-        """No key is set, as far as is known."""
+        """No key is set, or the outcome is unknown."""
         self.fill(b"".join([error.encoded for error in errors]))
 
 
@@ -90,11 +90,11 @@ class Taker(Protocol):
         """The entries were operations, with these outcomes."""
 
     def refused(self, errors: Sequence[RespError]) -> None:
-        """The entries were not done, or that is unknown; an error for each."""
+        """The entries were not done, or the outcome is unknown. There is an error for each entry."""
 
 
 class Joined(Slot):
-    """One answer from the results of several parts, by position."""
+    """One answer from the results of several parts. Each result has a position."""
 
     __slots__ = ("_error", "_finish", "_kept", "_missing", "_share", "results")
 
@@ -107,16 +107,16 @@ class Joined(Slot):
         is_write: bool,
         share: Share | None = None,
     ) -> None:
-        """`count` results are to come; `finish` makes the answer from them, and may raise RespError. Values that have
-        come and wait for others are taken from `share`.
+        """`finish` makes the answer from `count` results, and may raise RespError. Results that wait for others take
+        memory from `share`.
         """
         super().__init__(owner, is_write=is_write)
         self.results: list[object] = [None] * count
-        self._missing = count
+        self._missing = count  # results, or errors, that have not come
         self._finish = finish
         self._error: RespError | None = None
         self._share = share
-        self._kept = 0
+        self._kept = 0  # bytes taken from the share
 
     def have(self, positions: Sequence[int], results: Sequence[object], size: int = 0) -> None:
         """Results of `size` bytes have come."""
@@ -133,7 +133,7 @@ class Joined(Slot):
         self._came(len(positions))
 
     def lack(self, positions: Sequence[int], error: RespError) -> None:
-        """These results can't be had: the answer is the first error."""
+        """An error has come instead of these results. The answer is the first error."""
         self._error = self._error or error
         self._came(len(positions))
 
@@ -144,7 +144,7 @@ class Joined(Slot):
         answer = self._error.encoded if self._error is not None else self._made()
         if self._share is not None:
             self._share.take_until_answered(-self._kept)
-        # Whoever waited for this may know the slot: without these references, it needs no garbage collection.
+        # The objects behind these references may refer to this slot: a cycle, which would need garbage collection.
         self._finish, self.results = _is_over, []
         self.fill(answer)
 
@@ -162,13 +162,13 @@ def _is_over(_: list[object]) -> bytes:
 
 
 class Parts(Protocol):
-    """Something made from several parts."""
+    """Something that several parts make together."""
 
     def have(self, positions: Sequence[int], results: Sequence[object], size: int = 0) -> None:
         """Results have come."""
 
     def lack(self, positions: Sequence[int], error: RespError) -> None:
-        """These results can't be had."""
+        """An error has come instead of these results."""
 
 
 class Part:
@@ -194,12 +194,12 @@ class Part:
         self._joined.have(self._positions, outcomes)
 
     def refused(self, errors: Sequence[RespError]) -> None:
-        """The first error counts."""
+        """Pass the first error on."""
         self._joined.lack(self._positions, errors[0])
 
 
 class Divided:
-    """A taker whose entries are done one by one, since they now belong to several partitions."""
+    """Gathers the results of a taker's entries, which now belong to several partitions, and are sent one by one."""
 
     __slots__ = ("_errors", "_is_plain", "_missing", "_outcomes", "_taker")
 
@@ -218,7 +218,7 @@ class Divided:
         self._came(len(positions))
 
     def lack(self, positions: Sequence[int], error: RespError) -> None:
-        """These outcomes can't be had."""
+        """An error has come instead of these outcomes."""
         self._errors.append(error)
         self._came(len(positions))
 

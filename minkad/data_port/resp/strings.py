@@ -43,7 +43,7 @@ _TIMES: Final = (b"EX", b"PX", b"EXAT", b"PXAT")
 
 
 def refused(outcome: Outcome) -> None:
-    """Raises RespError if the present value doesn't allow the operation."""
+    """Raises RespError if the operation was refused because of the present value."""
     if outcome.refusal is Refusal.NOT_AN_INTEGER:
         raise not_an_integer()
     if outcome.refusal is Refusal.OVERFLOW:
@@ -92,8 +92,8 @@ def _set(connection: RespConnection, words: Words) -> bytes | Slot:
 
 
 def _timing(words: Words, at: int, before: Words, flag: bytes) -> Words:
-    """The option about expiry at this place, which is `flag` or one with a time, as its words. `before`: the option so
-    far, which may come again. Raises RespError.
+    """The words of the expiry option at `at`: `flag`, or one of `_TIMES` with its number. `before` has the words of an
+    earlier expiry option, which may only be repeated. Raises RespError.
     """
     option = upper(words[at])
     if before[:1] in ([], [option]):
@@ -160,12 +160,12 @@ def _getex(connection: RespConnection, words: Words) -> bytes | Slot:
 
 
 def _unchanged(key: bytes) -> Expire:
-    """Returns the value in the order of writes, and changes nothing: keeping a time isn't a change."""
+    """Returns the value in the order of writes, and changes nothing: the kept expiry isn't later than the present."""
     return Expire(key, KEPT.lifetime, 0, OnlyIf.LATER, wants_value=True)
 
 
 def _refused_if_present(resp3: bool, error: RespError) -> Callable[[list[Outcome]], bytes]:
-    """As Redis does: it checks the time after it has found the key."""
+    """Raise the error only if the key exists: Redis checks the time after it has found the key."""
 
     def finish(outcomes: list[Outcome]) -> bytes:
         if outcomes[0].value is not None:
@@ -227,7 +227,7 @@ def _setrange(connection: RespConnection, words: Words) -> bytes | Slot:
     if offset < 0:
         raise RespError("ERR offset is out of range")
     if not words[3]:
-        offset = 0  # nothing is written, so any offset is right
+        offset = 0  # nothing is written, so any offset is valid
     if offset + len(words[3]) > MAX_VALUE_BYTES:
         raise too_large()
     return connection.operate([(words[1], SetRange(words[1], offset, words[3]), len(words[3]))], _number)

@@ -1,4 +1,4 @@
-"""Answers that a Redis client doesn't take: counted until they have left, and watched."""
+"""Counts the answers that a Redis client doesn't take, until they have left, and watches if the client takes any."""
 
 import asyncio
 import time
@@ -10,13 +10,13 @@ _PROGRESS_S: Final = 0.5
 
 
 class Untaken:
-    """The untaken answers of one connection, while its transport has too many."""
+    """The untaken answers of one connection, counted while the transport has too many of them."""
 
     def __init__(self, transport: asyncio.Transport, share: Share) -> None:
         self.is_there = False
         self._transport = transport
         self._share = share
-        self._bytes = 0
+        self._bytes = 0  # taken from the share; the client may have taken some of them since
         self._progress: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
@@ -48,7 +48,7 @@ class Untaken:
         self._progress = asyncio.get_running_loop().call_later(_PROGRESS_S, self._watch, taken)
 
     def _watch(self, taken: int) -> None:
-        """Check that a slow client takes anything at all. `taken`: the amount it had taken at the last look."""
+        """Check that a slow client takes at least some bytes. `taken`: the bytes taken at the last check."""
         now_taken = self._bytes - self._transport.get_write_buffer_size()
         if now_taken > taken:
             self._share.sending_since = time.monotonic()

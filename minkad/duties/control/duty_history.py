@@ -1,4 +1,4 @@
-"""The moves of duties that this node has seen in the log: people can see them, and hand-overs are measured by them."""
+"""The moves of duties that this node has seen in the log, for people to see, and the durations of hand-overs."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -29,9 +29,9 @@ class DutyHistory:
 
     def __init__(self) -> None:
         self._moves: deque[DutyMoved] = deque(maxlen=KEPT_MOVES)
-        self._gaps: deque[_Gap] = deque(maxlen=KEPT_GAPS)
+        self._gaps: deque[_Gap] = deque(maxlen=KEPT_GAPS)  # of planned moves: how long the duty was attached nowhere
         self._left: dict[int, tuple[str, str]] = {}  # by duty: the last shard that had it, and why it no longer has it
-        self._released_ms: dict[int, int] = {}  # by duty that isn't attached yet: when it was released as planned
+        self._released_ms: dict[int, int] = {}  # by duty that was released as planned, and isn't attached yet: when
         self._took_ms: dict[int, int] = {}  # by duty about to be attached: the duration in the report
 
     def note(self, batch: RecordBatch, before: State) -> None:
@@ -87,7 +87,7 @@ class DutyHistory:
                 self._took_ms.pop(number, None)
 
     def note_times(self, duties: DutyState, reported: ShardReported) -> None:
-        """Note how long it took to attach the duties that this report attaches; a repeated report attaches none."""
+        """Note how long it took to attach the duties that the report attaches. A repeated report attaches none."""
         report, attached = reported.report, set[int]()
         for holding in report.attached if report.times else ():
             one = duties.assignment(holding.duty, reported.shard)
@@ -100,8 +100,8 @@ class DutyHistory:
         return reversed(self._moves)
 
     def hand_overs(self, pallet: str) -> HandOverTimes:
-        """The times for which duties of the pallet were attached to no shard in planned moves, without the time of
-        delegates.
+        """How long the pallet's duties were attached to no shard in planned moves, less the time that delegates
+        took.
         """
         gaps = sorted(gap.milliseconds for gap in self._gaps if gap.pallet == pallet)
         if not gaps:
@@ -115,5 +115,5 @@ class DutyHistory:
 
 
 def _both(cause: str, choice: str) -> str:
-    """Why the duty left its shard, and why it came to the next one: the same for a duty that a plan moves."""
+    """Why the duty left its shard, and why it came to the next shard. In a plan's move, both reasons are equal."""
     return choice if cause in ("", choice) else f"{cause}; {choice}"

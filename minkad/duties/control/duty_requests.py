@@ -46,7 +46,7 @@ from minkad.duties.control.payload_keyspace import ensure_payload_keyspace
 from minkad.process.clock import unix_ms
 from minkad.process.turns import turn
 
-CONFIRMED_WITHIN_S: Final = 5.0  # by all members that the consistency level requires, after a majority
+CONFIRMED_WITHIN_S: Final = 5.0  # for all members that the level requires, after a majority has the change
 _DEFAULT_LIMIT: Final = 1000
 _ROWS_A_TURN: Final = 500
 _SHOWN_UNPLACED: Final = 20
@@ -77,8 +77,8 @@ class DutyRequests(ControllerRequests):
         return response
 
     async def _change(self, request: ChangePalletsRequest | ChangeDutiesRequest, until: float) -> Any:
-        """The answer has the rows as this command decided them, so that they are as certain as the level: a later
-        change may be decided already, and be lost.
+        """The answer has the rows as this command decided them, and not the latest rows: later changes may be decided
+        already, and be lost again.
         """
         logged = request.consistency == Consistency.CONSISTENCY_LEADER
         response = await self._coordinator.controller().run(request, logged=logged)
@@ -106,8 +106,8 @@ class DutyRequests(ControllerRequests):
     # Queries
 
     async def _committed(self) -> tuple[ActiveController, State]:
-        """The controller, and the table with everything decided before the call, including entries that only the
-        leader's log has so far.
+        """The controller, and the table with everything decided before the call: waits for entries that only the
+        leader's log has.
         """
         controller = self._coordinator.controller()
         await controller.all_recorded()
@@ -161,8 +161,8 @@ class DutyRequests(ControllerRequests):
         )
 
     async def get_duties(self, request: GetDutiesRequest) -> GetDutiesResponse:
-        """The duties in order of their numbers, so that the next page begins after the last number. Raises
-        UNKNOWN_DUTY, UNKNOWN_PALLET.
+        """The duties in order of their numbers: the next page begins after the last number. Raises UNKNOWN_DUTY,
+        UNKNOWN_PALLET.
         """
         controller, state = await self._committed()
         if request.names:

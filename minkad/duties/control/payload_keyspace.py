@@ -9,12 +9,11 @@ from minkad.coordinator.new_keyspaces import created
 from minkad.core.controller.keyspaces import CreateKeyspace
 from minkad.core.state.display_names import PAYLOADS_KEYSPACE
 
-_PARTITIONS: Final = 16  # so that many nodes share the writes; keys begin at random
+_PARTITIONS: Final = 16  # many nodes share the writes, since keys begin with random bytes
 
 
 async def ensure_payload_keyspace(coordinator: Coordinator) -> None:
-    """Create the keyspace unless it exists, with the default number of replicas, and by ranges so that it can be
-    scanned.
+    """Create the keyspace unless it exists: with the default number of replicas, and by ranges, for scans.
 
     Raises NOT_CONTROLLER, NO_CONTROLLER, NOT_ENOUGH_NODES, and the other refusals of a new keyspace.
     """

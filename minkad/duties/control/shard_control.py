@@ -27,9 +27,9 @@ from minkad.process.turns import InThread
 log: Final = logging.getLogger(__name__)
 
 BALANCE_INTERVAL_S: Final = 0.5
-SETTLED_S: Final = 1.0  # without changes before a pallet is balanced: shards come and go together
+SETTLED_S: Final = 1.0  # a pallet is balanced after this time without changes: shards come and go together
 FLAP_SHARE: Final = 0.8  # of the clearance; a heartbeat after a longer silence was nearly too late
-CHANCE_SHARE: Final = 2 / 3  # of the clearance, in which a shard finds a new active controller
+CHANCE_SHARE: Final = 2 / 3  # of the clearance: the time in which a shard finds a new active controller
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Controller(Protocol):
         command: Callable[[], Command | None],
         decided: Callable[[asyncio.Future[None] | None], None] = ...,
     ) -> Any:
-        """The same for a command that is made in its turn; None: no command. `decided` is called in the same turn."""
+        """Like `run`, but calls `command` in its turn; None: there is no command. `decided` is called in that turn."""
 
 
 class ShardControl:
@@ -86,8 +86,8 @@ class ShardControl:
         self._controller = controller
         self._now = now
         self.in_thread = in_thread
-        # Silent shards don't make this node suspect itself, so `patience` is 1; silent nodes do. After all grants of
-        # former controllers have ended, a shard that was not heard yet has released everything, if it lives.
+        # `patience` is 1, since only silent nodes make this node suspect itself, and not silent shards. When all grants
+        # of former controllers have ended, a live shard that wasn't heard here has released all of its duties.
         self.detector = FailureDetector(
             settings.failure_timeout,
             now(),
@@ -98,10 +98,10 @@ class ShardControl:
         )
         self._registering = Counter[str]()  # by name: the processes whose registration isn't recorded yet
         self._judging: asyncio.Task[None] | None = None
-        self._failing: frozenset[str] = frozenset()  # the verdict stands, and is being recorded
+        self._failing: frozenset[str] = frozenset()  # shards whose failure is being recorded
         self._flaps: set[asyncio.Task[None]] = set()
-        self._balanced: dict[str, object] = {}  # by pallet: what its balance depended on when last balanced
-        self._seen: dict[str, tuple[object, float]] = {}  # by pallet: the same, and when it was last seen to change
+        self._balanced: dict[str, object] = {}  # by pallet: the `_counted` value when it was balanced last
+        self._seen: dict[str, tuple[object, float]] = {}  # by pallet: the latest `_counted` value, and since when
         self._balancing = tasks.start(self._keep_balanced(), "balancing duties", controller.fail)
 
     def close(self) -> None:
@@ -125,7 +125,7 @@ class ShardControl:
             self.heard(shard.name)
         finally:
             self._registering[shard.name] -= 1
-            self._registering += Counter()  # without names that no process registers
+            self._registering += Counter()  # drops the names with a count of 0
 
     def heard(self, shard: str) -> None:
         """Note that the shard's process was heard from."""
@@ -141,7 +141,7 @@ class ShardControl:
 
     def heartbeats(self, request: ShardHeartbeatsRequest) -> ShardHeartbeatsResponse:
         """Renew clearances. A clearance ends at most `settings.clearance` after a quorum last confirmed that this node
-        leads, so it can't outlast this term by more.
+        leads, so no clearance outlasts this term by more.
         """
         now, shards = self._now(), self._controller.decided.duties.shards
         refused = []
@@ -197,8 +197,8 @@ class ShardControl:
             self._failing = frozenset()
 
     def _verdict(self) -> FailShards | None:
-        """The shards that are silent when the verdict is recorded, without those heard during other commands' turns.
-        From now on none of them gets a clearance: recording may take several turns of the loop.
+        """Fail the shards that are silent now, in the command's turn: others may have been heard while it waited. From
+        now on these shards get no clearance, since recording may take several turns of the loop.
         """
         now = self._now()
         reasons = {name: f"no heartbeat for {self.detector.silence(name, now):.1f} s" for name in self._silent()}
@@ -249,7 +249,7 @@ class ShardControl:
         return due
 
     def _waits(self, state: State, pallet: str) -> bool:
-        """True if duties of the pallet have yet to be placed, or are held back: this comes before balancing."""
+        """True if duties of the pallet have yet to be placed, or are held back: they come before balancing."""
         if self.distributor.is_waited_for(state, pallet):
             return True
         return bool(held_back(state, state.duties.pallets[pallet], rooms(state, pallet, unix_ms())))

@@ -1,10 +1,10 @@
 """Clients' requests about duties, served by any node: it stores payloads, and asks the active controller for the rest.
 
-A request goes to the controller once, and again only if nothing can be done twice: a refusal, or a connection that was
-never made, proves that nothing was done. If the outcome of a change is unknown, the request is repeated only if each of
-its changes creates a duty, or gives a known version of a duty another payload: each change has its own payload id, by
-which the controller recognises that it is done. Any other change raises OUTCOME_UNKNOWN, since somebody else's change
-may have come in between.
+The node repeats a request only if nothing can be done twice: a refusal, or a connection that was never made, proves
+that nothing was done. If the outcome is unknown, the node repeats the request only if each of its changes creates a
+duty, or gives a known version of a duty another payload. These changes have their own payload ids, by which the
+controller recognises changes that are done already. Any other change raises OUTCOME_UNKNOWN, since somebody else may
+have changed the duty meanwhile.
 """
 
 import asyncio
@@ -61,12 +61,12 @@ class DutyGateway:
             if error.code not in _UNKNOWN or not all(map(_is_recognised, prepared.changes)):
                 raise
             response = await self._again(prepared, until, error)
-        if request.consistency != Consistency.CONSISTENCY_LEADER:  # what only the leader has may be lost again
+        if request.consistency != Consistency.CONSISTENCY_LEADER:  # a change that only the leader has may be lost
             self._payloads.delete_later(_unnamed(prepared, before, response.duties))
         return response
 
     def _replaced_by(self, request: ChangeDutiesRequest) -> list[Duty | None]:
-        """For each change: the row whose payload it replaces, as far as this node knows."""
+        """For each change: the row whose payload the change replaces, by this node's table."""
         duties = self._table.state.duties
         return [
             duties.named(one.update.pallet, one.update.id) if one.update.HasField("payload") else None
@@ -74,7 +74,7 @@ class DutyGateway:
         ]
 
     async def _with_payload_ids(self, request: ChangeDutiesRequest, until: float) -> ChangeDutiesRequest:
-        """The request with stored payloads; each created duty has an id, with or without a payload."""
+        """The request with ids of stored payloads. Each created duty gets a payload id, even without a payload."""
         prepared = ChangeDutiesRequest()
         prepared.CopyFrom(request)
         specs = [(kind, getattr(one, kind)) for one in prepared.changes if (kind := _kind(one)) in ("create", "update")]
@@ -99,8 +99,8 @@ class DutyGateway:
             await self._forward(GET_PALLETS, GetPalletsRequest(ids=unknown), until)
 
     async def _again(self, request: ChangeDutiesRequest, until: float, unknown: MinkaError) -> ChangeDutiesResponse:
-        """Ask once more for a change that the controller recognises if it is done already. Raises `unknown` if that
-        doesn't settle it: somebody else has changed the duty meanwhile, or it was never this request's.
+        """Repeat a request whose changes the controller recognises if they are done. Raises `unknown` if the outcome
+        stays unknown: somebody else has changed the duty, after this request or instead of it.
         """
         try:
             return await self._forward(CHANGE_DUTIES, request, until)
@@ -109,8 +109,8 @@ class DutyGateway:
             raise (unknown if refusal.code in unsettled or refusal.code.info.retriable else refusal) from None
 
     async def get_duties(self, request: GetDutiesRequest, timeout: float) -> GetDutiesResponse:
-        """The duties, with payloads where requested: then at most as many duties as have 8 MiB of payloads; `more`
-        tells if there are others.
+        """The duties, with payloads where requested: then the payloads have at most 8 MiB together, and `more` tells
+        if there are other duties.
         """
         until = _until(timeout)
         for _ in range(_PAYLOAD_TRIES):
@@ -161,7 +161,7 @@ def _kind(change: DutyChange) -> str | None:
 
 
 def _is_recognised(change: DutyChange) -> bool:
-    """True if the controller recognises a repeated request by the payload's id, and otherwise refuses a stale one."""
+    """True if the controller recognises the change by its payload id when it is repeated, and refuses a stale one."""
     kind = _kind(change)
     return kind == "create" or (kind == "update" and bool(change.update.payload_id and change.if_version))
 
@@ -169,8 +169,8 @@ def _is_recognised(change: DutyChange) -> bool:
 def _unnamed(
     request: ChangeDutiesRequest, before: Sequence[Duty | None], after: Sequence[Duty]
 ) -> Iterable[tuple[int, bytes]]:
-    """The payloads that certainly no row names after this change, or when the deleted duty's row is gone; each with its
-    duty's number.
+    """The payloads that no row names after these changes, each with its duty's number. (The row of a deleted duty may
+    stay for a while, and name its payload.)
     """
     rows = {(row.pallet, row.id): row for row in after}
     for change, old in zip(request.changes, before, strict=True):
@@ -183,7 +183,7 @@ def _unnamed(
 
 
 def _fitting(duties: Sequence[DutyStatus]) -> int:
-    """The number of first duties whose payloads fit into one answer; at least one."""
+    """The number of duties, from the first on, whose payloads fit into one answer; at least one."""
     total = 0
     for place, status in enumerate(duties):
         total += status.duty.payload_bytes

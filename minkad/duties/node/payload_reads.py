@@ -1,4 +1,4 @@
-"""Reads of payloads for many sessions at once: the call is what costs, and one record may concern all sessions."""
+"""Reads payloads for many sessions in one call: calls are expensive, and one record may concern all sessions."""
 
 import asyncio
 from collections.abc import Collection, Iterable
@@ -7,8 +7,8 @@ from typing import Final, Protocol
 from minka.errors import MinkaError
 from minkad.process import tasks
 
-COLLECT_S: Final = 0.002  # from the first wanted read until all reads wanted by then begin
-SOON_S: Final = 0.5
+COLLECT_S: Final = 0.002  # the first wanted read waits this long for more
+SOON_S: Final = 0.5  # a call's timeout
 MAX_BYTES: Final = 1024 * 1024  # of a call's payloads, except for one larger read
 
 
@@ -16,7 +16,7 @@ class Payloads(Protocol):
     """The store of the duties' payloads."""
 
     async def get_many(self, ids: Iterable[bytes], timeout: float) -> dict[bytes, bytes]:
-        """The existing ones, by id. `timeout` in seconds. Raises MinkaError."""
+        """The existing payloads, by id. `timeout` in seconds. Raises MinkaError."""
 
 
 class _Read:
@@ -31,12 +31,12 @@ class PayloadReads:
 
     def __init__(self, payloads: Payloads) -> None:
         self._payloads = payloads
-        self._wanted: list[_Read] = []
+        self._wanted: list[_Read] = []  # reads that begin with the next calls
         self._calls: set[asyncio.Task[None]] = set()
 
     async def get_many(self, ids: Collection[bytes], size: int) -> dict[bytes, bytes]:
-        """The existing ones, by id; `size`: bytes of all. Raises MinkaError if any of them, or of the payloads in the
-        same call, can't be read soon: then it is better to read each alone.
+        """The existing payloads, by id; `size`: bytes of all. Raises MinkaError if any payload of the same call can't
+        be read soon: then the caller should read each payload alone.
         """
         read = _Read(ids, size)
         self._wanted.append(read)

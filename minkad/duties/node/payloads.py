@@ -1,8 +1,8 @@
 """The payloads of duties, in a keyspace of the cluster's own, under ids that are never used again.
 
-A payload is stored before the record that names it is proposed, and is never changed. When no row names it any longer,
-it is deleted: a little later by the node that replaced it or deleted its duty, or else by a sweep at the active
-controller's node.
+A node stores a payload before it proposes the record that names the payload. Payloads never change. When no row names
+a payload any longer, the node that has replaced the payload or deleted its duty deletes it a little later. If that
+fails, a sweep at the active controller's node deletes it.
 """
 
 import asyncio
@@ -35,21 +35,21 @@ _ROWS_A_PIECE: Final = 5_000
 
 
 class PayloadStore:
-    """Reached as by any client, except for the partitions that this node leads. It connects at its first use."""
+    """Reads and writes like any client, but directly where this node leads. It connects at its first use."""
 
     def __init__(self, connect: Callable[[], OwnKeyspace]) -> None:
-        """`connect` makes a handle on the keyspace of the payloads, which uses the present certificates."""
+        """`connect` makes a handle on the keyspace of the payloads, with the present certificates."""
         self._connect = connect
         self._keyspace: OwnKeyspace | None = None
         self._closing: set[asyncio.Task[None]] = set()
-        # The time, in seconds of `boottime`, from which each may be deleted; its duty; its id.
+        # Payloads to delete: from which time on (in seconds of `boottime`), the duty's number, the payload's id.
         self._doomed: deque[tuple[float, int, bytes]] = deque()
 
     async def put_many(self, payloads: Sequence[bytes], timeout: float) -> list[bytes]:
         """Store payloads durably. Returns their ids; an empty payload also has an id, but isn't stored. `timeout` in
         seconds.
 
-        Raises MinkaError; some may then be stored without anything that names them.
+        Raises MinkaError; then some payloads may be stored that no row will name.
         """
         ids = [new_id(unix_ms()) for _ in payloads]
         pairs = {_key(id_): payload for id_, payload in zip(ids, payloads, strict=True) if payload}
@@ -59,7 +59,7 @@ class PayloadStore:
                 await self._connected().put_many(pairs, timeout=max(until - boottime(), _PAUSE_S))
                 break
             except MinkaError as error:
-                # Nobody else knows these keys, so they can be written again. An unknown keyspace was just created.
+                # Nobody else knows these keys, so it is safe to write again. An unknown keyspace was just created.
                 again = error.code.info.retriable or error.code in (Code.OUTCOME_UNKNOWN, Code.UNKNOWN_KEYSPACE)
                 if not again or boottime() + _PAUSE_S >= until:
                     raise
@@ -67,7 +67,7 @@ class PayloadStore:
         return ids
 
     async def get_many(self, ids: Iterable[bytes], timeout: float) -> dict[bytes, bytes]:
-        """The existing ones, by id; a missing one was replaced or deleted meanwhile. `timeout` in seconds."""
+        """The existing payloads, by id; the others were replaced or deleted meanwhile. `timeout` in seconds."""
         keys = [_key(id_) for id_ in ids]
         if not keys:
             return {}
@@ -75,8 +75,8 @@ class PayloadStore:
         return {_id(key): payload for key, payload in found.items()}
 
     def delete_later(self, payloads: Iterable[tuple[int, bytes]]) -> None:
-        """Delete payloads when no row names them: each is given as its duty's number and its id. This may fail; the
-        sweep finds the rest.
+        """Delete these payloads (duty's number, payload's id) when no row names them. If this fails, the sweep finds
+        them.
         """
         due = boottime() + _DELETE_AFTER_S
         for number, id_ in payloads:
@@ -99,8 +99,8 @@ class PayloadStore:
                 log.info("payloads that nothing names were not deleted", extra={"reason": str(error)})
 
     async def delete_doomed(self, duties: Mapping[int, Duty], now: float) -> None:
-        """Delete the payloads that are due. A payload that a row still names waits again: the row of a deleted duty
-        exists, and is read, until its shard has released it. `now` is in seconds of `boottime`. Raises MinkaError.
+        """Delete the payloads that are due. A payload that a row still names waits again: a deleted duty keeps its row
+        until its shard has released it. `now` is in seconds of `boottime`. Raises MinkaError.
         """
         due: list[bytes] = []
         while self._doomed and self._doomed[0][0] <= now:
@@ -122,7 +122,7 @@ class PayloadStore:
             await turn()
         deleted = 0
         for some in slices(sorted(old), _ROWS_A_PIECE):
-            if not is_active():  # these rows may be out of date
+            if not is_active():  # so the rows here may be out of date
                 break
             await self._delete(some)
             deleted += len(some)
@@ -163,7 +163,7 @@ def is_old(id_: bytes, now_ms: int) -> bool:
 
 
 def _key(id_: bytes) -> bytes:
-    """The random bytes first, or all writes of a moment would go to one partition."""
+    """The random bytes come first, so that the writes of a moment go to different partitions."""
     return id_[_TIME_BYTES:] + id_[:_TIME_BYTES]
 
 

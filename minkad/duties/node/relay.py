@@ -1,4 +1,4 @@
-"""This node's messages to the active controller for its shards: that they live, and what became of their duties."""
+"""This node's messages to the active controller about its shards: their heartbeats, and their reports about duties."""
 
 import asyncio
 import logging
@@ -31,15 +31,15 @@ from minkad.core.controller_methods import (
 
 log: Final = logging.getLogger(__name__)
 
-# Another controller may answer, or the same one in a moment.
+# After these errors, another controller may answer, or this controller in a moment.
 _TRY_AGAIN: Final = (
     *(Code.NOT_CONTROLLER, Code.NO_CONTROLLER, Code.UNREACHABLE, Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED),
     *(Code.OVERLOADED, Code.SHUTTING_DOWN),
 )
 
-SIGNS_GATHER_S: Final = 0.025  # wait of the first heartbeat for more: the call is what costs
+SIGNS_GATHER_S: Final = 0.025  # the first heartbeat waits this long for more, since calls are expensive
 MAX_REPORTS: Final = 200  # in a call
-REPORT_CALLS: Final = 2  # under way at once: each lasts until its reports are recorded
+REPORT_CALLS: Final = 2  # calls under way at once; each lasts until its reports are recorded
 
 
 class Heard(Protocol):
@@ -50,21 +50,21 @@ class Heard(Protocol):
         """True if the shard still waits for an answer."""
 
     def granted(self, sequence: int, clearance_ms: int) -> None:
-        """The controller has renewed its clearance."""
+        """The controller has renewed the shard's clearance."""
 
     def fenced(self, reason: str) -> None:
-        """The controller counts its process as dead."""
+        """The controller counts the shard's process as dead."""
 
 
 class Relay:
-    """Every call is repeated until it is answered; its caller decides how long to wait. `hurry`: seconds between two
-    tries.
+    """Repeats every call until a controller answers; the caller decides how long to wait. `hurry`: seconds between
+    two tries.
     """
 
     def __init__(self, controller: ControllerCalls, hurry: float) -> None:
         self._controller = controller
         self._hurry = hurry
-        self._signs: dict[tuple[str, str], tuple[int, Heard]] = {}  # the last of each process, not told yet
+        self._signs: dict[tuple[str, str], tuple[int, Heard]] = {}  # by process: the last heartbeat to tell
         self._signed = asyncio.Event()
         self._reports: deque[tuple[ShardReported, asyncio.Future[int]]] = deque()  # reports to tell
         self._reported = asyncio.Event()
@@ -96,7 +96,7 @@ class Relay:
                 ]
             )
             response = await self._renewed(request)
-            if not response.clearance_ms:  # or it isn't confirmed yet that it leads
+            if not response.clearance_ms:  # no answer, or no quorum has confirmed the controller yet
                 self._signs = {**signs, **self._signs}
                 self._signed.set()
                 await asyncio.sleep(self._hurry)
@@ -118,13 +118,13 @@ class Relay:
             return ShardHeartbeatsResponse()
 
     async def register(self, shard: Shard) -> int:
-        """Register a process. Returns the applied index with which it is registered. Raises MinkaError:
+        """Register a process. Returns the index of the log at which the process is registered. Raises MinkaError:
         SHARD_NAME_TAKEN, SHARD_FENCED, or the fault of the request.
         """
         return (await self._patiently(REGISTER_SHARD, RegisterShardRequest(shard=shard))).index
 
     async def report(self, shard: Shard, report: ShardReport) -> int:
-        """Report for a shard. Returns the applied index with which the report is recorded. Raises MinkaError:
+        """Report for a shard. Returns the index of the log at which the report is recorded. Raises MinkaError:
         SHARD_FENCED, or the fault of the report.
         """
         recorded: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -134,8 +134,8 @@ class Relay:
         return await recorded
 
     async def _tell_reports(self) -> None:
-        """Reports that come while the most calls are under way share the next call. A shard has one report under way at
-        a time, so it doesn't matter which call is answered first.
+        """Reports that come while all calls are under way share the next call. A shard has one report under way at a
+        time, so the order of the answers doesn't matter.
         """
         free = asyncio.Semaphore(REPORT_CALLS)
         async with asyncio.TaskGroup() as calls:
@@ -179,7 +179,6 @@ def _answer(
     waiting: Sequence[tuple[ShardReported, asyncio.Future[int]]],
     answer: Callable[[ShardReported], int | MinkaError],
 ) -> None:
-    """Calls that still wait get the index, or the error."""
     for one, recorded in waiting:
         if recorded.done():
             continue

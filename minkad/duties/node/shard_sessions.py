@@ -1,5 +1,5 @@
-"""The sessions of the shards that are connected to this node. Each shard is told its rows, from this node's copy of the
-table; its own messages go on to the active controller.
+"""The sessions of the shards that are connected to this node. The node tells each shard its rows, from this node's copy
+of the table, and passes the shard's messages on to the active controller.
 """
 
 import asyncio
@@ -38,21 +38,21 @@ from minkad.process.turns import turn
 
 log: Final = logging.getLogger(__name__)
 
-REGISTER_S: Final = 5.0  # for the controller to record a shard; then the shard asks another node
-CATCH_UP_S: Final = 2.0  # for this node to apply what the shard already knows
+REGISTER_S: Final = 5.0  # the controller's time to record a shard; then the shard asks another node
+CATCH_UP_S: Final = 2.0  # this node's time to apply the entries that the shard already knows
 _LOOK_S: Final = 0.1
-_POLL_S: Final = 0.005  # for the next entry to be applied
+_POLL_S: Final = 0.005  # between two looks at the applied index
 _RETRY_S: Final = (0.1, 2.0)  # between two tries to read payloads: the first pause and the longest
 _READ_S: Final = 5.0
-_FIRST_GATHER_S: Final = 0.0005  # multiplied by the number of shards to tell: the wait for decisions of the same moment
-_OFTEN_S: Final = 0.5  # a shard that was told of duties within this time
-_GATHER_S: Final = 0.001  # is told again after this, multiplied by the number of such shards,
-_LONGEST_GATHER_S: Final = 0.15  # but after at most this
-_MAX_REPORTS: Final = 8  # waiting reports of one session; a shard has one under way at a time
+_FIRST_GATHER_S: Final = 0.0005  # times the shards to tell (100: 50 ms): the wait for decisions of the same moment
+_OFTEN_S: Final = 0.5  # a shard that was told of duties within this time is told often, and waits longer:
+_GATHER_S: Final = 0.001  # times the shards that are told often (100: 0.1 s),
+_LONGEST_GATHER_S: Final = 0.15  # but at most this
+_MAX_REPORTS: Final = 8  # reports of one session that wait, besides the one under way
 
 
 Write = Callable[[ShardInstruction], Awaitable[None]]
-"""Returns when gRPC has sent the message, which depends on how fast the shard takes it."""
+"""Returns when gRPC has sent the message, as fast as the shard takes messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class SessionSettings:
     """The interval of shards' heartbeats, and the silence after which a session ends; in seconds."""
 
     heartbeat_interval: float
-    silence: float  # after which a session that hears nothing ends
+    silence: float
 
 
 class ShardSessions:
@@ -86,15 +86,15 @@ class ShardSessions:
         self.seldom: Final = Seldom(log)
         self._node_id = node_id
         self._member = member
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, Session] = {}  # by shard: the newest
 
     def __len__(self) -> int:
         """The number of connected shards."""
         return len(self._sessions)
 
     async def serve(self, messages: AsyncIterator[ShardMessage], write: Write, memory: Memory) -> None:
-        """One session, until the shard ends it; messages on their way to it count in `memory`. Raises MinkaError: the
-        shard has to go on elsewhere, or as told.
+        """Serve a session until the shard ends it. Messages on their way to the shard count in `memory`. Raises
+        MinkaError, which tells the shard how to go on, such as at another node.
         """
         hello = await self._hello(messages)
         self._check_clearance()
@@ -127,17 +127,15 @@ class ShardSessions:
             raise MinkaError(Code.NO_CLEARANCE, "this node is not in touch with the active controller")
 
     def _check_known(self, hello: ShardHello) -> None:
-        """A process that has duties was registered when it got them. If the rows don't know it, it counted as dead so
-        long ago that its row is forgotten, and its duties are others' now. Raises SHARD_FENCED.
+        """A process that has duties was registered when it got them. If the rows no longer have the process, it counts
+        as dead, and other shards may have its duties. Raises SHARD_FENCED.
         """
         row = self.table.state.duties.shards.get(hello.shard.name)
         if hello.holdings and (row is None or row.incarnation != hello.shard.incarnation):
             raise MinkaError(Code.SHARD_FENCED, f"shard {hello.shard.name}: the cluster doesn't know this process")
 
     async def settled(self, index: int) -> None:
-        """Wait until this node has applied the log up to `index`. Raises NO_CLEARANCE if that takes long, since the
-        node lags.
-        """
+        """Wait until this node has applied the log up to `index`. Raises NO_CLEARANCE if the node lags too much."""
         try:
             async with asyncio.timeout(CATCH_UP_S):
                 while self.raft.settled_index < index:  # noqa: ASYNC110 - applying sets no event
@@ -172,7 +170,7 @@ class ShardSessions:
         return ShardInstruction(index=self.raft.settled_index, welcome=welcome)
 
     def gather(self, session: "Session") -> float:
-        """The seconds for which news for the shard waits for more: the message is what costs."""
+        """The seconds for which news for the shard waits for more news, since messages are expensive."""
         since = time.monotonic() - _OFTEN_S
         if session.told_at <= since:
             return _FIRST_GATHER_S * sum(one.is_to_tell for one in self._sessions.values())
@@ -192,14 +190,14 @@ class ShardSessions:
             session.everything_changed()
 
     async def run(self) -> None:
-        """Until cancelled, end useless sessions: if this node is cut off or the shard is silent."""
+        """Until cancelled, end useless sessions: all if this node has no clearance, and those of silent shards."""
         in_touch_at = time.monotonic()
         while True:
             await asyncio.sleep(_LOOK_S)
             now = time.monotonic()
             if self._member.has_clearance():
                 in_touch_at = now
-            elif now - in_touch_at > self.settings.heartbeat_interval:  # not after a moment: moving also costs
+            elif now - in_touch_at > self.settings.heartbeat_interval:  # not at once: a move of shards costs, too
                 self.end_all("this node is not in touch with the active controller")
                 continue
             for session in list(self._sessions.values()):
@@ -222,27 +220,27 @@ class Session:
     """One shard's session. Messages wait in order; a clearance overtakes them."""
 
     def __init__(self, sessions: ShardSessions, shard: Shard, holdings: Iterable[Holding], memory: Memory) -> None:
-        """Raises OVERLOADED if there are too many."""
-        self.heard_at = time.monotonic()
-        self.told_at = float("-inf")  # of duties with their payloads
+        """Raises OVERLOADED if there are too many sessions."""
+        self.heard_at = time.monotonic()  # when the shard's last message came
+        self.told_at = float("-inf")  # when the shard was last told of duties with their payloads
         self._sessions = sessions
         self._shard = shard
         self._share = memory.share(self._revoked)
         self._telling = Telling(shard.name, holdings)
         self._telling.everything(sessions.table.state.duties)
-        self._out: deque[ShardInstruction] = deque()
-        self._out_bytes = 0
-        self._grant: ShardGrant | None = None
-        self._something = asyncio.Event()  # there is something to tell
+        self._out: deque[ShardInstruction] = deque()  # messages to write
+        self._out_bytes = 0  # of these, and of the message that is being written
+        self._grant: ShardGrant | None = None  # the newest clearance, until it is written
+        self._something = asyncio.Event()  # set when there is something to write, or the session ends
         self._changed = asyncio.Event()
-        self._waiting = asyncio.Event()  # duties that wait for their payloads
+        self._waiting = asyncio.Event()  # set when duties wait for their payloads
         self._taken = asyncio.Event()  # set when the shard has taken the last message
-        self._reports: deque[ShardReport] = deque()
+        self._reports: deque[ShardReport] = deque()  # for the controller, in order
         self._reported = asyncio.Event()
-        self._is_leaving = False
-        self._end: MinkaError | None = None
+        self._is_leaving = False  # the shard has announced its end
+        self._end: MinkaError | None = None  # the reason why the session ends
         self._tasks: list[asyncio.Task[None]] = []
-        self._serving: asyncio.Task[object] | None = None
+        self._serving: asyncio.Task[object] | None = None  # the task in `run`, which writes
         self.is_open = True
 
     @property
@@ -302,7 +300,7 @@ class Session:
             self._end = error
             self._something.set()
             if self._share.sending_since is not None and self._serving is not None:
-                self._serving.cancel()  # it doesn't take the messages sent to it
+                self._serving.cancel()  # the task waits for a shard that takes no messages
 
     def _revoked(self) -> None:
         self.end(MinkaError(Code.OVERLOADED, "the shard doesn't take what it is told, and others wait for memory"))
@@ -372,9 +370,9 @@ class Session:
                     index = await self._sessions.relay.report(self._shard, report)
                 except MinkaError as error:
                     if error.code is Code.SHARD_FENCED and self._is_leaving:
-                        continue  # with this report it has left, as the goodbye tells
+                        continue  # the shard has left, as the goodbye tells
                     raise
-                # The rows here then lack what was given back, so nobody is told to take it again.
+                # Then duties that were given back are no longer in the rows, so nobody tells the shard to take them.
                 await self._sessions.settled(index)
                 self._say(ShardInstruction(recorded=ShardRecorded(sequence=report.sequence)))
 
@@ -393,7 +391,7 @@ class Session:
     # From the table
 
     def changed(self, duties: Sequence[int]) -> None:
-        """These duties' rows have changed, or the shard's own."""
+        """The rows of these duties have changed; if there are none, the shard's own row."""
         if duties:
             self._telling.changed |= dict.fromkeys(duties)
             self._changed.set()
@@ -431,8 +429,8 @@ class Session:
                 await turn()
 
     async def _hand_over(self) -> None:
-        """Tell of duties with their payloads, one message at a time, each after the shard has taken the one before.
-        Duties created one after the other share messages.
+        """Tell of duties with their payloads, message after message, while at most `MAX_BYTES` wait for the shard to
+        take them. Duties created one after the other share messages.
         """
         pause = _RETRY_S[0]
         while True:

@@ -1,4 +1,4 @@
-"""What a shard was told about its duties, and what to tell it next, by the rows and by its own reports."""
+"""What a shard was told about its duties, and what to tell the shard next, by the rows and by the shard's reports."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -49,12 +49,13 @@ class _Told:
 
 
 class Telling:
-    """The messages told to one shard. Nothing that the shard may still have is forgotten."""
+    """What one shard was told about all duties that the shard may still have."""
 
     def __init__(self, shard: str, holdings: Iterable[Holding]) -> None:
         self.shard = shard
-        self.changed: dict[int, None] = {}  # duties whose rows have changed since they were looked at
+        self.changed: dict[int, None] = {}  # duties whose rows have changed since the last look
         self.waiting: dict[int, None] = {}  # duties to tell the shard with their payloads
+        # By duty: the last message about it, or its holding in the hello.
         self._told = {h.duty: _Told(h.epoch, h.version, _Word.TAKE) for h in holdings}
 
     def everything(self, duties: DutyState) -> None:
@@ -62,7 +63,7 @@ class Telling:
         self.changed |= dict.fromkeys((*self._told, *duties.on_shard.get(self.shard, {})))
 
     def given_back(self, report: ShardReport) -> None:
-        """The shard no longer has these duties: it must not be told to take them, though the rows still name it."""
+        """The shard no longer has these duties: don't tell it to take them, though the rows still name the shard."""
         for some in (report.released, report.finished, [failed.holding for failed in report.failed]):
             for one in some:
                 told = self._told.get(one.duty)
@@ -72,7 +73,7 @@ class Telling:
     # Releases need no payloads
 
     def releases(self, duties: DutyState) -> ShardInstruction | None:
-        """The duties to release, out of some of the changed ones; the others wait for their payloads."""
+        """Look at some of the changed duties: return those to release, and let the others wait for their payloads."""
         found: list[Holding] = []
         reason = ""
         for _ in range(min(MAX_DUTIES, len(self.changed))):
@@ -98,7 +99,7 @@ class Telling:
             return assignment.epoch
         if told is None or (assignment is not None and assignment.state in _WORDS and assignment.epoch >= told.epoch):
             return 0
-        del self._told[number]  # no longer assigned nor to be prepared for, or kept for the next process
+        del self._told[number]  # not to be held or prepared, or kept for the shard's next process
         return told.epoch if told.word is not _Word.RELEASE else 0
 
     # Messages with payloads
@@ -115,7 +116,7 @@ class Telling:
         return None
 
     def next_waiting(self, duties: DutyState) -> dict[int, bytes]:
-        """The next waiting duties, as many as fit into a message, with the ids of their payloads."""
+        """The next waiting duties with the ids of their payloads, as many as fit into a message."""
         found: dict[int, bytes] = {}
         size, gone = 0, []
         for number in self.waiting:
@@ -136,8 +137,8 @@ class Telling:
     def take(
         self, duties: DutyState, wanted: dict[int, bytes], payload_of: Callable[[bytes], bytes | None]
     ) -> list[ShardInstruction]:
-        """The instructions about these duties, with the payloads that were read. A duty whose row now names another
-        payload, or whose payload is missing, goes on waiting.
+        """The instructions about these duties, with the payloads that were read. A duty goes on waiting if its row now
+        names another payload, or if its payload is missing.
         """
         found: dict[str, list[HeldDuty]] = {"attach": [], "update": [], "prepare": []}
         for number, payload_id in wanted.items():

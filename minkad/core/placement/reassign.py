@@ -26,19 +26,23 @@ def plan_reassign(
     """A plan with the fewest moves after which, within each keyspace, every node of `to` has its share, by its weight.
     `weights` overrides the nodes' weights, `sizes` are bytes by partition id.
 
-    - Nodes: an empty `to` means all LIVE nodes except those of `drain`; empty `keyspaces` mean all keyspaces. A node
-      that isn't in `to` gives up all its replicas; a node that is down gives up those that others can take, and notes
-      name the rest. With `drain` and without `to`, only the nodes of `drain` give up replicas. No replica goes to a
-      node whose disk, by `disks`, is low or would become low. - Moves: each move adds one replica; several moves of one
-      partition come one after the other. Preferred leaders are spread like replicas. With `partitions`, these
-      partitions get exactly the given replicas, each in one move, and nothing else moves. - The plan leaves partitions
-      alone that have no leader or that an operation moves; notes name them. With `queue`, it may move the latter again,
-      from the nodes where all operations leave them. Notes also name partitions that will have fewer replicas than
-      their keyspace.
+    Nodes: an empty `to` means all LIVE nodes except those of `drain`; empty `keyspaces` mean all keyspaces. A node that
+    isn't in `to` gives up all its replicas; a node that is down gives up those that others can take, and notes name the
+    rest. With `drain` and without `to`, only the nodes of `drain` give up replicas. No replica goes to a node whose
+    disk, by `disks`, is low or would become low.
+
+    Moves: each move adds one replica; several moves of one partition come one after the other. Preferred leaders are
+    spread like replicas. With `partitions`, only these partitions move: they get exactly the given replicas, each in
+    one move.
+
+    The plan leaves partitions alone that have no leader or that an operation moves; notes name them. With `queue`, it
+    may move the latter again, from the nodes where all operations leave them. Notes also name partitions that will have
+    fewer replicas than their keyspace.
 
     Raises OPERATION_RUNNING if an operation is in the way, UNKNOWN_NODE, NOT_ENOUGH_NODES, UNKNOWN_KEYSPACE,
-    UNKNOWN_PARTITION, INVALID_ARGUMENT, DISK_LOW if a named node has no room, or NO_SOURCE if a node that is up can't
-    be emptied because a partition has no leader from which it could be copied.
+    UNKNOWN_PARTITION, INVALID_ARGUMENT, DISK_LOW if a named node has no room, or NO_SOURCE or
+    PARTITION_OFFLINE if a node that is up can't be emptied, or a partition of `partitions` can't move, because a
+    partition has no leader from which it could be copied.
     """
     layout = Layout(state, sizes, disks, moves_again=request.queue)
     if request.partitions:

@@ -1,6 +1,4 @@
-"""Checkpoints: copies of a data database as of one moment. They are made of hard links, sent file by file, and put in
-place as a whole.
-"""
+"""Checkpoints: copies of a data database, made of hard links, sent file by file, and put in place as a whole."""
 
 import asyncio
 import os
@@ -148,9 +146,7 @@ def _checksum(path: Path) -> int:
 
 
 async def take(database: DataDatabase, path: Path) -> Checkpoint:
-    """A checkpoint of the database at `path`, with all entries applied so far, and perhaps later ones. Raises
-    CORRUPT_DATA, STORAGE_FAILED.
-    """
+    """A checkpoint at `path`, with at least all entries applied so far. Raises CORRUPT_DATA, STORAGE_FAILED."""
     await remove_folder(path)
     await database.open()
     await database.flush()

@@ -42,8 +42,7 @@ def cluster_id(name: str, voters: Iterable[tuple[str, str]]) -> str:
 def lock(data_dir: Path) -> int:
     """Lock the directory until this process ends; the caller keeps the descriptor.
 
-    Raises MinkaError: STORAGE_FAILED if the directory can't be made, DATA_DIRECTORY_IN_USE if another process has the
-    lock.
+    Raises STORAGE_FAILED if the directory can't be made, DATA_DIRECTORY_IN_USE if another process has the lock.
     """
     try:
         data_dir.mkdir(parents=True, exist_ok=True, mode=0o750)

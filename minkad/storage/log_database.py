@@ -29,9 +29,7 @@ _MARK_SOON_S: Final = 1.0  # from a sync to the mark that covers it
 
 
 class Sync(asyncio.Future[None]):
-    """Done when a batch is durable; for `write`, when the operating system has the batch. Many callers share this
-    future, so a caller that is cancelled doesn't cancel it.
-    """
+    """Done when a batch is durable, or written. Many callers share it, so a cancelled caller doesn't cancel it."""
 
     def cancel(self, msg: object = None) -> bool:
         return False
@@ -143,9 +141,7 @@ class LogDatabase:
 
     @property
     def busy_since(self) -> float | None:
-        """The time, by a monotonic clock, when the running write, sync or mark began; None if none runs. For any
-        thread.
-        """
+        """When the running write, sync or mark began, by a monotonic clock; None without one. For any thread."""
         return self._busy_since
 
     @property
@@ -186,9 +182,8 @@ class LogDatabase:
         return future
 
     def write(self) -> asyncio.Future[None]:
-        """Like `sync`, but done when the operating system has the data. The data then survives the end of the process;
-        a power cut within the next 100 ms may lose it. While syncs are too slow for these 100 ms, `write` waits for the
-        sync.
+        """Like `sync`, but done when the operating system has the data, which then survives the end of the process, but
+        not a power cut within the next 100 ms. While syncs are too slow for this, `write` waits for the sync.
         """
         if self._next_written is not None:
             return self._next_written

@@ -110,9 +110,7 @@ class RaftStorage:
         self._stage_hard_state(HardState(term=1, commit=1))
 
     def stage(self, ready: Ready) -> None:
-        """Stage hard state, entries and snapshot. Entries replace the log from their first index on, a snapshot all of
-        it.
-        """
+        """Stage hard state, entries (from the first on, they replace the log) and snapshot (replaces the log)."""
         self._drop_old_tail()
         if ready.snapshot is not None:
             self._install(ready.snapshot)

@@ -55,8 +55,7 @@ _KEYS_AT_ONCE: Final = 8  # a large read checks its size after each 8 keys
 _BATCH_KEYS: Final = 500  # in a batch of rows that were in memory before; RocksDB holds the GIL for each batch
 _UNCLEAR_SHARE: Final = 0.05  # of the data; more writes during a compaction hide how much it has removed
 _CLEARED_BYTES: Final = 32 * MIB  # of tables that don't overlap: about as much as one `clear` compacts
-# A reader that holds the loop passes at most this many deleted keys and older versions (about 5 ms); then it calls
-# `clear`.
+# A reader on the loop passes at most this many deleted keys and older versions (about 5 ms) before it calls `clear`.
 MAX_PASSED: Final = 20_000
 
 # The node flushes a database long before these buffers are full.
@@ -452,9 +451,7 @@ class RocksData:
         return Size(tables.bytes + since.bytes, tables.keys + since.keys)
 
     def _begin_flush(self) -> None:
-        """Count the rows in memory as rows in tables, where a flush moves them. So their sum stays right until
-        `_read_tables`.
-        """
+        """Count the rows in memory as in tables, where a flush moves them: the sum stays right until `_read_tables`."""
         self._in_tables, self._since_flush = self._most(), Size()
 
     def _read_tables(self) -> None:

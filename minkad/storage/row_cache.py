@@ -1,9 +1,8 @@
 """Recently read rows, in dictionaries, where a look-up takes a fifth of RocksDB's time.
 
 The rows of all databases of a node age together, in two generations. A row that somebody reads joins the young
-generation. Once the young generation takes half of the memory, the old generation is forgotten, and the young one
-becomes old. So the cache forgets a row that nobody reads for a whole generation, and a read of a young row costs only a
-look into a dictionary.
+generation. Once the young generation takes half of the memory, the old one is forgotten, and the young one becomes
+old. So a row that nobody reads for a generation is forgotten, and a frequent read costs only a look into a dictionary.
 """
 
 from collections.abc import Mapping

@@ -70,9 +70,7 @@ def answers(db: Rdict, request: ScanRequest) -> Iterator[bytes]:
 
 
 def _pairs(db: Rdict, request: ScanRequest) -> Iterator[_Pair]:
-    """The rows of the request, without expired ones. rocksdict's fast iterator just ends at a damaged block, so a
-    second one looks there. Raises rocksdict's errors.
-    """
+    """The unexpired rows. The fast iterator just ends at a damaged block: then the second raises rocksdict's error."""
     start, last = max(request.start, FIRST_KEY), b""
     items = cast("Iterator[_Pair]", db.items(from_key=start, read_opt=_options(request.end)))
     for key, stored in items:

@@ -9,7 +9,7 @@ from typing import Final
 
 # One in `step` written keys is looked up, by the number of keys in the database:
 #     below 1,024     step 1: with few samples, chance could make an error of many percent
-#     from 8,192      step 16: this costs little
+#     from 8,192      step 16, which costs little; in between, keys / 512
 #     from 278,528    step keys / 16,384: a rewrite of the whole database still looks up about 16,384 keys
 #     from 4,194,304  step 256
 _ALL_BELOW: Final = 512

@@ -26,9 +26,7 @@ class Writeback:
         self._begun = self._done = 0  # offsets in the file
 
     def written(self) -> None:
-        """Call this after each write. For each step, it asks the disk to write it, and waits for the step before.
-        Raises OSError.
-        """
+        """Call this after each write: asks the disk for each step, and waits for the step before. Raises OSError."""
         self._file.flush()
         end = self._file.tell()
         if end - self._begun < STEP_BYTES:

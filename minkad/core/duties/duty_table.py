@@ -174,9 +174,7 @@ class DutyState:
         return None if number is None else self.duties[number]
 
     def holder(self, number: int) -> Assignment | None:
-        """A duty's assignment to the shard that has it, is about to get it, or for which it is kept. None for a
-        synthetic duty.
-        """
+        """The duty's assignment that `holds`: at most one. None for a synthetic duty."""
         return next((one for one in self.of_duty.get(number, ()) if one.holds), None)
 
     def assignments(self, number: int) -> Collection[Assignment]:

@@ -23,8 +23,7 @@ class Placement:
         self._replicas = replicas
         self._placed: list[list[str]] = []
         self._zone = {node.id: node.zone for node in nodes}
-        # All leaders count from the start: with 10 slots on 4 nodes, two nodes lead 3 slots and two lead 2, and the
-        # latter get more of the other replicas.
+        # All leaders count from the start: of 10 slots, 4 nodes lead 3, 3, 2 and 2; the last two get more followers.
         self._count = Counter({node.id: 0 for node in nodes})
         self._count.update(nodes[slot % len(nodes)].id for slot in range(partition_count))
         self._heaps: defaultdict[str, list[tuple[int, int, str]]] = defaultdict(list)

@@ -32,8 +32,7 @@ class Layout:
         going = destinations(state)
         # By partition, the operation that moves it; the plan leaves these partitions alone.
         self.moving = {} if moves_again else {id_: to.operation_id for id_, to in going.items()}
-        # By partition, its replicas after the unended operations (`before`), and after the plan's steps, too
-        # (`replicas`).
+        # By partition: its replicas after the unended operations; and, in `replicas`, also after the plan's steps.
         self.before = {p.id: going[p.id].replicas if p.id in going else holders(p) for p in state.partitions.values()}
         self.replicas = {id_: list(nodes) for id_, nodes in self.before.items()}
         # By node, its replicas, and their bytes.

@@ -65,9 +65,7 @@ class _Chains:
                 yield [id_ for id_, _ in chain]
 
     def _from(self, source: str) -> list[tuple[int, str]]:
-        """A chain of partitions and their new leaders; empty if there are no more chains. All calls together look at
-        each partition at most once.
-        """
+        """A chain of partitions and their new leaders; [] without one. All calls look at a partition at most once."""
         chain: list[tuple[int, str]] = []
         node = source
         while self._distance.get(node) != 0:

@@ -55,10 +55,9 @@ def even_quotas(
     """The share of all replicas for each target, by its weight, rounded up or down.
 
     Each node gets at most `limit`, and each zone a number within its limits. A share that is a whole number is rounded
-    up only if the zones' limits leave no other way. The shares of these nodes are rounded up first, in this order:
-    nodes that have more replicas than their share rounded down, so that the fewest replicas move; nodes that lose most
-    by rounding down; nodes with the most replicas; nodes with the least `totals`, which also count the replicas of
-    other keyspaces.
+    up only if the zones' limits leave no other way. Other shares are rounded up in this order: of nodes that
+    have more replicas than the share rounded down, so that the fewest replicas move; of nodes that lose most by
+    rounding down; of nodes with the most replicas; of nodes with the least `totals`, which count all keyspaces.
     """
     left = sum(counts.values())
     shares = _shares(left, {n: weights.get(n, 1.0) for n in targets}, limit, zone_limits)
@@ -128,9 +127,7 @@ def filled_quotas(
     totals: Mapping[str, int],
     zone_limits: ZoneLimits | None = None,
 ) -> dict[str, int]:
-    """Like `even_quotas`, but targets only gain: each replica of the other nodes goes to the target that has the fewest
-    replicas for its weight.
-    """
+    """Like `even_quotas`, but targets only gain: each further replica goes to the one with the least for its weight."""
     quotas = {node: counts.get(node, 0) for node in targets}
     left = sum(count for node, count in counts.items() if node not in quotas)
     weight = {node: weights.get(node, 1.0) for node in targets}

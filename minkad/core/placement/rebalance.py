@@ -1,7 +1,5 @@
 """Moves the fewest replicas until every node has its share (Fixed Partitions: "Moving partitions to newly added
-members"). Replicas of a partition never share a node. No move makes them share a zone, unless a node can't be emptied
-in another way.
-"""
+members"). Replicas of a partition never share a node, and come to share a zone only if a node must be emptied."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -213,9 +211,7 @@ class Rebalance:
         return False
 
     def _leave_uneven(self, source: str) -> None:
-        """If the source is up and has to be emptied, empty it, even if replicas then share a zone. Other sources keep
-        the replicas that no node can take.
-        """
+        """Empty a source that is up and isn't a target, if need be into shared zones. Others keep what doesn't fit."""
         if source in self._targets:
             self.notes.append(
                 f"{source} keeps {self._now[source]} replicas of {self._keyspace.name} instead of "

@@ -34,9 +34,7 @@ class DutyMover:
         return f"duty {id_}" if row is None else duty_name(row)
 
     def impossible(self, state: State, migration: Migration) -> str | None:
-        """The reason, if the duty isn't where the plan found it, is kept for an absent shard, or can't go to the
-        target.
-        """
+        """The reason: the duty isn't where the plan found it, is kept for another shard, or can't go to the target."""
         row, holder = state.duties.duties.get(migration.duty), state.duties.holder(migration.duty)
         if row is None or row.deleting:
             return "it was deleted"

@@ -1,8 +1,7 @@
 """The trust in a shard: a score from 0 to 100. Failures lower it by points, of which half are gone after 30 s.
 
 A shard with a score below QUARANTINED_BELOW gets only duties that no other shard takes, until its score is at least
-TRUSTED_FROM. Example: two silences within a moment take 100 points, so the score is 0; after 30 s it is 50, and after
-40 s 60.
+TRUSTED_FROM. Example: after two silences (100 points) the score is 0, 30 s later 50, and 40 s later 60.
 """
 
 from typing import Final

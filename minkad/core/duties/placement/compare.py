@@ -16,8 +16,7 @@ from minkad.core.duties.placement.snapshot import (
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One balancer's plan in figures, for the open shards. A skew is the highest value divided by the mean: 1 if all
-    shards are equal.
+    """One balancer's plan in figures, for the open shards. A skew is the highest value divided by the mean: 1 is even.
 
     `fullest`: the highest weight / capacity of the shards that state a capacity, and `fill_skew` the skew of these
     values; None if no shard states one.

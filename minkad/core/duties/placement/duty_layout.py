@@ -12,9 +12,7 @@ from minkad.core.duties.placement.snapshot import DutyMove, DutyPlan, PlacedDuty
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A balancer's measure of duties (number or weight), and limits in this measure, by shard. Shards that aren't in
-    `limits` have no limit.
-    """
+    """A balancer's measure of duties (number or weight), and limits by shard; a shard without one isn't limited."""
 
     by_count: bool = False
     limits: Mapping[str, int] | None = None
@@ -25,8 +23,8 @@ class Measure:
 
 
 class DutyLayout:
-    """The duties on each shard after the moves so far. A duty that has to leave its shard counts there until it is
-    moved. A shard that isn't open gets no duties.
+    """The duties on each shard after the moves so far; one that has to leave its shard counts there until it is moved.
+    A shard that isn't open gets no duties.
 
     `waiting`: the duties that have to be placed or have to leave, and aren't placed yet.
     """

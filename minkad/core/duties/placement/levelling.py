@@ -73,9 +73,7 @@ class Levelling:
         (self._off.add if self._is_off(name) else self._off.discard)(name)
 
     def _next(self) -> tuple[PlacedDuty, str, str] | None:
-        """The next move: (duty, source, target). The source is the highest shard from which some duty's move is worth
-        it, the target the lowest shard for it.
-        """
+        """(duty, source, target) of the next move: the highest source and the lowest target whose move is worth it."""
         if not self._off:
             return None
         for height, _, source in reversed(self._ranks):

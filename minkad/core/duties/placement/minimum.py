@@ -41,8 +41,7 @@ def fewest_moves(
 
 
 def _givers(come: int, used: Mapping[str, int], settled: Mapping[str, tuple[float, float]]) -> int:
-    """The least number of shards that have to give duties away so that each shard reaches its lowest amount, while none
-    of the givers goes below its own.
+    """The least number of shards that have to give duties away until all shards, givers too, have their lowest amount.
 
     `come`: the amount of the duties that had to go, which shards get in any case.
     """
